@@ -46,7 +46,7 @@ class Chunk:
         position = self.position
         if position is None:
             if self.letters:
-                raise ValueError("letters without a position are handed to bury")
+                raise ValueError("letters without a position are handed to dead_letter")
             return
         if len(position) > _MAX_HEADER or not (position.isascii() and position.isprintable()):
             raise ValueError(f"position {position!r:.80} is not printable ASCII of up to {_MAX_HEADER}")
@@ -116,7 +116,7 @@ class Intake(Protocol):
         acknowledged before it is stored. Waits while too much is in flight: that is how backpressure reaches
         the input. Raises `RefusedError`, `UnknownOutcomeError` or `NotAtHubError`."""
 
-    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+    async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         """Keep what an input received and could not take, when there is no sender whom it could refuse.
         Returns as `submit` does, or at once where more letters come than may be kept: they are then counted
         only. Raises `RefusedError` (the letters are neither stored nor counted) or `UnknownOutcomeError`.

@@ -38,7 +38,7 @@ from agent.leaf.events import (
 )
 from agent.leaf.hub_acks import HubAckWaiters
 from agent.leaf.intake import Input
-from agent.leaf.ledger.evictions.service import Discards
+from agent.leaf.ledger.evictions.service import EvictionMonitor
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.link.act import Trimmer, ensure_rate
@@ -46,10 +46,10 @@ from agent.leaf.link.link import LeafLink, LinkView
 from agent.leaf.link.prepare import note_lost_positions, prepare_stream
 from agent.leaf.link.time_to_loss import TimeToLossReport
 from agent.leaf.publish.accumulator import BatchLimits
-from agent.leaf.publish.ack_levels import Levels
+from agent.leaf.publish.ack_levels import AckLevels
 from agent.leaf.publish.core_intake import CoreIntake
 from agent.leaf.publish.dead_letters import DeadLetterWriter
-from agent.leaf.publish.idempotency_recovery import KnownRequests
+from agent.leaf.publish.idempotency_recovery import IdempotencyRecovery
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.pull_chunks import PullChunkStore
 from agent.leaf.publish.sender import Sender
@@ -84,12 +84,12 @@ class LeafAgent:
         ledgers = {name: ClassLedger(domain, name, run) for name in classes}
         levels = levels_of(config)
         events = Events()
-        self._evictions = Discards(
+        self._evictions = EvictionMonitor(
             domain, run, classes, config.state_dir, state.current.epochs, ledgers, metrics
         )
         self._books = LedgerPublisher(domain, run, ledgers, state, self._evictions)
         self._clock = ClockMonitor(domain, classes, state, metrics, self._evictions.stored)
-        self._levels = Levels(levels, health)
+        self._levels = AckLevels(levels, health)
         self._view = LinkView(config, metrics, health, events)
         self._waits = HubAckWaiters(self._view.sentence)
         self._publisher = Publisher(
@@ -113,7 +113,7 @@ class LeafAgent:
         )
         self._recovery = CurrentRecovery()
         discarding = [name for name, cls in classes.items() if cls.discard == "old"]
-        self._known_requests = KnownRequests(
+        self._known_requests = IdempotencyRecovery(
             config.state_dir, self._publisher, classes, discarding, self._recovery.get
         )
         self._core = self._core_intake(ledgers)

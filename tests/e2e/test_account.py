@@ -76,17 +76,19 @@ async def load(one: Agent, stored: Counter[str]) -> AsyncIterator[None]:
             waiting.cancel()
             await asyncio.wait([waiting])
 
-    async def bury() -> None:
+    async def dead_letter() -> None:
         while not stopping:
             with contextlib.suppress(RefusedError, UnknownOutcomeError):
-                await one.leaf.intake.bury("stored", CLASS, [Letter(b"x", "here", "it is no reading")] * 2)
+                await one.leaf.intake.dead_letter(
+                    "stored", CLASS, [Letter(b"x", "here", "it is no reading")] * 2
+                )
             await asyncio.sleep(0.02)
 
     async with asyncio.TaskGroup() as group:
         for level, number in itertools.product(("accepted", "stored", "hub"), range(4)):
             group.create_task(send(level, number, keyed=number < 2))
         group.create_task(leave())
-        group.create_task(bury())
+        group.create_task(dead_letter())
         try:
             yield
         finally:

@@ -49,7 +49,7 @@ async def test_a_dead_letter_is_numbered_with_the_batches_and_counted_as_dead(
     letter = Letter(b"\xff{", "10.0.0.7:514", "not UTF-8")
     async with agent(config) as one:
         await one.submit(chunk("a", 3), "udp")
-        await one.leaf.intake.bury("udp", CLASS, [letter, letter])
+        await one.leaf.intake.dead_letter("udp", CLASS, [letter, letter])
         await one.submit(chunk("b"), "udp")
         assert await letters_in(await probe_stream(servers.leaf), "udp") == [(2, [letter, letter])]
         assert one.value("petiole_dead_readings_total", input="udp", **{"class": CLASS}) == 2
@@ -68,7 +68,7 @@ async def test_garbage_without_end_is_counted_and_takes_no_more_than_its_share_o
 ) -> None:
     flood = [Letter(b"x" * 900, f"f:{number}", "no") for number in range(1000)]
     async with agent(config) as one:
-        await asyncio.gather(*(one.leaf.intake.bury("udp", CLASS, flood) for _ in range(5)))
+        await asyncio.gather(*(one.leaf.intake.dead_letter("udp", CLASS, flood) for _ in range(5)))
         found = await letters_in(await probe_stream(servers.leaf), "udp")
         kept = sum(len(rows) for _, rows in found)
         assert 0 < kept * 900 < BURST_BYTES
@@ -91,11 +91,11 @@ async def test_letters_that_are_refused_are_not_counted_and_are_stored_by_the_ne
             while True:
                 await one.submit(chunk(os.urandom(5_000).hex()), "udp")
         with pytest.raises(RefusedError) as caught:
-            await one.leaf.intake.bury("udp", CLASS, [letter])
+            await one.leaf.intake.dead_letter("udp", CLASS, [letter])
         assert caught.value.reason is RefusalReason.FULL
         assert one.leaf.status()["classes"][CLASS]["readings"]["dead"] == 0
         one_shelf = await probe_stream(servers.leaf)
         await one_shelf.js.purge(one_shelf.stream, (await one_shelf.js.stream_info(one_shelf.stream)).last)
         one.leaf._sender.has_room(CLASS)
-        await one.leaf.intake.bury("udp", CLASS, [letter])
+        await one.leaf.intake.dead_letter("udp", CLASS, [letter])
         assert [rows for _, rows in await letters_in(one_shelf, "udp")] == [[letter]]

@@ -79,7 +79,7 @@ async def test_readings_whose_ids_are_taken_are_stored_under_other_numbers(
             await forger.publish(f"{one.run}-{CLASS}-{n}")
         await one.submit(chunk("b", position="7"), "tail")
         await one.submit(chunk("c", key="k"))
-        await one.leaf.intake.bury("http", CLASS, [Letter(b"x", "a place", "why")])
+        await one.leaf.intake.dead_letter("http", CLASS, [Letter(b"x", "a place", "why")])
         assert await one_shelf.texts() == ["a/0", "b/0", "c/0"]
         assert (await one.leaf.intake.position("tail")).position == "7"
         assert one.value(TAKEN, **{"class": CLASS}) == 4

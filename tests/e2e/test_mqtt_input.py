@@ -55,7 +55,7 @@ class Core:
         self.stored.append(chunk)
         self.buried += chunk.letters
 
-    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+    async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         self.buried += letters
 
     async def position(self, input_name: str) -> ResumePoint:

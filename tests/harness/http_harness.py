@@ -68,7 +68,7 @@ class Burying(Core):
         super().__init__(name)
         self.letters: list[Letter] = []
 
-    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+    async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         if self.refuse is not None:
             raise self.refuse
         self.letters += letters

@@ -10,5 +10,5 @@ from agent.contract import Letter
 class NoLetters:
     """The part of an `Intake` that an input with a sender to answer never calls."""
 
-    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+    async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         raise AssertionError(f"{input_name} buries {letters}")

@@ -57,11 +57,11 @@ class Screen:
         return 0
 
     async def _heard(self, input_name: str, cls: str, chunk: Chunk) -> None:
-        await self.bury(input_name, cls, chunk.letters)
+        await self.dead_letter(input_name, cls, chunk.letters)
         self.heard.add(input_name)
         self.news.set()
 
-    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+    async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         """Tell what could not be taken."""
         for letter in letters:
             self.letters += 1

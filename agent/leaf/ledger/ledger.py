@@ -54,7 +54,7 @@ class ClassLedger:
         self._bound()
         self._readings["stored"] += readings
 
-    def bury(self, n: int, letters: int) -> None:
+    def store_dead(self, n: int, letters: int) -> None:
         """Message `n`, which holds dead letters, was acknowledged."""
         self._stored.add(n)
         self._bound()

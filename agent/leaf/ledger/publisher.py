@@ -34,7 +34,7 @@ from agent.jetstream import (
 from agent.jetstream.publish_once import publish_own
 from agent.jetstream.read_headers import StoredHeaders
 from agent.leaf.events import BatchStored
-from agent.leaf.ledger.evictions.service import Discards
+from agent.leaf.ledger.evictions.service import EvictionMonitor
 from agent.leaf.ledger.ledger import ClassLedger, Discarded
 from agent.leaf.state import Acked, PullPosition, StateFile
 
@@ -53,7 +53,7 @@ class LedgerPublisher:
         run: str,
         ledgers: Mapping[str, ClassLedger],
         state: StateFile,
-        discards: Discards,
+        discards: EvictionMonitor,
     ) -> None:
         self._domain, self._run, self._ledgers, self._state = domain, run, ledgers, state
         self._discards = discards

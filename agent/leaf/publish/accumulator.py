@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from agent.contract import Clock
 from agent.leaf.intake import Chunk
-from agent.leaf.publish.idempotency import Settled
+from agent.leaf.publish.idempotency import Settlement
 
 MAX_REQUESTS = 256
 """Idempotency keys in one batch: they travel in a header, which must stay small beside the payload."""
@@ -153,7 +153,7 @@ class Accumulator(Generic[Waiter]):
 class SealedBatch:
     """A draft that takes no more chunks, and when it was sealed."""
 
-    draft: OpenBatch[Settled]
+    draft: OpenBatch[Settlement]
     wall: int
     """In ns since 1970."""
     clock: Clock

@@ -33,7 +33,7 @@ def meaning(level: Level, synced: bool | None) -> str:
     return stored if level == "stored" else f"held by the hub, and {stored}"
 
 
-class Levels:
+class AckLevels:
     """The levels of all inputs, by name."""
 
     def __init__(self, levels: Mapping[str, Level], health: ServerHealth) -> None:

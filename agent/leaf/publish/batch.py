@@ -22,7 +22,7 @@ from agent.jetstream import RawMessage
 from agent.leaf.intake import RefusalReason
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.publish.accumulator import PendingChunk, SealedBatch
-from agent.leaf.publish.idempotency import Settled
+from agent.leaf.publish.idempotency import Settlement
 
 Look = Callable[[str, int], Awaitable[RawMessage | None]]
 """The message of a class's stream at a sequence, None where none is. Raises `JetStreamError`."""
@@ -44,7 +44,7 @@ _LEVEL = 3
 _HEADER_BYTES = 1024
 """Room for the headers whose size does not depend on the chunks."""
 
-Entries = list[PendingChunk[Settled]]
+Entries = list[PendingChunk[Settlement]]
 
 
 def count_readings(entries: Entries) -> int:

@@ -15,10 +15,10 @@ class CoreIntake:
     """The `Intake` of one agent."""
 
     def __init__(
-        self, domain: str, publisher: Publisher, pieces: PullChunkStore, burial: DeadLetterWriter
+        self, domain: str, publisher: Publisher, pieces: PullChunkStore, dead_letters: DeadLetterWriter
     ) -> None:
         self._domain, self._publisher = domain, publisher
-        self._pieces, self._burial = pieces, burial
+        self._pieces, self._dead_letters = pieces, dead_letters
 
     @property
     def domain(self) -> str:
@@ -34,9 +34,9 @@ class CoreIntake:
         if stored is not None:
             await self.submit_piece(input_name, cls, chunk, [whole(cls, chunk.payload, chunk.count, stored)])
 
-    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
-        """Keep what could not be taken, as `Intake.bury` says."""
-        await self._burial.bury(input_name, cls, letters)
+    async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+        """Keep what could not be taken, as `Intake.dead_letter` says."""
+        await self._dead_letters.dead_letter(input_name, cls, letters)
 
     async def position(self, input_name: str) -> ResumePoint:
         """Where an input goes on, as `Intake.position` says."""
@@ -72,9 +72,9 @@ class SwappableIntake:
         """Store a chunk, as `Intake.submit` says."""
         await self.behind.submit(input_name, cls, chunk)
 
-    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
-        """Keep what could not be taken, as `Intake.bury` says."""
-        await self.behind.bury(input_name, cls, letters)
+    async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+        """Keep what could not be taken, as `Intake.dead_letter` says."""
+        await self.behind.dead_letter(input_name, cls, letters)
 
     async def position(self, input_name: str) -> ResumePoint:
         """Where an input goes on, as `Intake.position` says."""

@@ -98,8 +98,8 @@ class DeadLetterWriter:
         self._limits = {cls: LetterLimit() for cls in ledgers}
         self._over: dict[tuple[str, str], LogEdge] = {}
 
-    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
-        """Store letters, as `Intake.bury` says."""
+    async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+        """Store letters, as `Intake.dead_letter` says."""
         done = 0
         while done < len(letters):
             kept = self.keep(input_name, cls, letters[done:])

@@ -22,7 +22,7 @@ from agent.leaf.intake import RefusalReason, RefusedError
 KNOWN_SECONDS = 600.0
 MAX_KEYS = 500_000
 
-Settled = asyncio.Future[Exception | None]
+Settlement = asyncio.Future[Exception | None]
 
 Key = tuple[str, str]
 """Class, and scope and idempotency key with a colon between."""
@@ -43,14 +43,14 @@ class RequestLog:
 
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
         self._max_keys = max_keys
-        self._in_flight: dict[Key, tuple[Request, Settled]] = {}
+        self._in_flight: dict[Key, tuple[Request, Settlement]] = {}
         self._promised: set[Key] = set()
         self._stored: dict[str, dict[str, bytes]] = {}
         self._expiry: deque[tuple[float, str, str]] = deque()
         self._doubtful: set[Key] = set()
         self._fresh = 0
 
-    def find(self, cls: str, request: Request, settled: Settled, now: float) -> Settled | None:
+    def find(self, cls: str, request: Request, settled: Settlement, now: float) -> Settlement | None:
         """What is known of a key of a class, which comes for a chunk whose outcome is `settled`: None when it
         is new; the outcome to wait for when it is in flight already; a finished one when it is stored. Raises
         `RefusedError` when the key came with another content."""
@@ -70,7 +70,7 @@ class RequestLog:
             return settled
         return None
 
-    def claim(self, cls: str, request: Request, settled: Settled, now: float) -> Settled | None:
+    def claim(self, cls: str, request: Request, settled: Settlement, now: float) -> Settlement | None:
         """Claim a key of a class for a chunk whose outcome is `settled`, unless it is known: then it is as
         `find` says. Raises `RefusedError` also when too many keys are known."""
         known = self.find(cls, request, settled, now)
@@ -104,7 +104,7 @@ class RequestLog:
             self._fresh += 1
         stored[name] = mark_of(request)
 
-    def forget(self, cls: str, request: Request, settled: Settled) -> None:
+    def forget(self, cls: str, request: Request, settled: Settlement) -> None:
         """The request was refused: its key is free again, if it was `settled` that claimed it."""
         key = (cls, name_of(request))
         running = self._in_flight.get(key)

@@ -36,7 +36,7 @@ _NOTE_SECONDS: Final = 1.0
 log = structlog.get_logger("requests")
 
 
-class KnownRequests:
+class IdempotencyRecovery:
     """Fills a publisher's keys of some `classes`, and keeps them in files in `directory`: all of them before
     a trim, and those of the classes whose streams are `discarding` once a second. `recall` returns once there
     is a connection."""

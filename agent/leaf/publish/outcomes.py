@@ -56,7 +56,7 @@ class Outcomes:
     def stored(self, batch: Batch, seq: int) -> None:
         """A batch is in its stream, at `seq`."""
         cls, ledger, metrics = batch.id.cls, self._ledgers[batch.id.cls], self._metrics
-        settle, settled = (ledger.bury, metrics.dead) if batch.dead else (ledger.store, metrics.stored)
+        settle, settled = (ledger.store_dead, metrics.dead) if batch.dead else (ledger.store, metrics.stored)
         settle(batch.id.n, batch.readings)
         readings = 0 if batch.dead else batch.readings
         self._events.emit(BatchStored(batch.id, seq, readings, batch.input, batch.position))

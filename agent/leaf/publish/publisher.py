@@ -28,7 +28,7 @@ from agent.leaf.publish.accumulator import (
     SealedBatch,
     SendQueue,
 )
-from agent.leaf.publish.idempotency import RequestLog, Settled
+from agent.leaf.publish.idempotency import RequestLog, Settlement
 from agent.leaf.publish.limits import ByteBudget, RateLimit
 
 PATIENCE = 10.0
@@ -62,7 +62,7 @@ class Publisher:
         self._full: set[str] = set()
         """The classes whose stream refused the last batch for want of room: until one is stored nothing of
         them is acknowledged earlier than that."""
-        self._accumulator: Accumulator[Settled] = Accumulator(limits)
+        self._accumulator: Accumulator[Settlement] = Accumulator(limits)
         self._budget = ByteBudget(in_flight)
         self._metrics = metrics
         self.refusal = refusal
@@ -82,9 +82,9 @@ class Publisher:
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         """Store a chunk, as `Intake.submit` says."""
         loop = asyncio.get_running_loop()
-        entry: PendingChunk[Settled] = PendingChunk(chunk, loop.create_future())
+        entry: PendingChunk[Settlement] = PendingChunk(chunk, loop.create_future())
         key = (input_name, cls)
-        known: Settled | None = None
+        known: Settlement | None = None
         level = self._levels.get(input_name, "stored")
         early = level == "accepted" and chunk.position is None
         deadline = loop.time() + PATIENCE
@@ -119,7 +119,7 @@ class Publisher:
         self._hub.lost(cls)
         self.stores_lost += 1
 
-    def _promise(self, cls: str, entry: PendingChunk[Settled], known: Settled | None) -> bool:
+    def _promise(self, cls: str, entry: PendingChunk[Settlement], known: Settlement | None) -> bool:
         """Acknowledge a chunk that is in memory; False where its fate, or that of the request under its key,
         is settled already, or where that request may still be refused."""
         request = entry.chunk.request
@@ -134,8 +134,8 @@ class Publisher:
         return True
 
     async def _claim(
-        self, entry: PendingChunk[Settled], cls: str, loop: asyncio.AbstractEventLoop, early: bool
-    ) -> Settled | None:
+        self, entry: PendingChunk[Settlement], cls: str, loop: asyncio.AbstractEventLoop, early: bool
+    ) -> Settlement | None:
         """What became of the request under the key of a chunk, None where it is new. A refusal says that
         nothing is stored, so the key is looked up before there can be one."""
         request = entry.chunk.request
@@ -155,24 +155,24 @@ class Publisher:
         self._refuse_at_once(cls, loop.time(), early)
         return self.requests.claim(cls, request, entry.waiter, loop.time())
 
-    def stored(self, key: tuple[str, str], entry: PendingChunk[Settled], seq: int) -> None:
+    def stored(self, key: tuple[str, str], entry: PendingChunk[Settlement], seq: int) -> None:
         """A chunk was acknowledged by the stream, which holds it at a sequence."""
         self.balance.store(key, entry.chunk.count, dead=entry.chunk.dead)
         self.settle(key[1], entry, None, seq)
 
-    def refuse(self, key: tuple[str, str], entry: PendingChunk[Settled], refusal: RefusedError) -> None:
+    def refuse(self, key: tuple[str, str], entry: PendingChunk[Settlement], refusal: RefusedError) -> None:
         """A chunk is not stored and will not be."""
         self._count_refused(key, entry, refusal)
         self.settle(key[1], entry, refusal)
 
     def _count_refused(
-        self, key: tuple[str, str], entry: PendingChunk[Settled], refusal: RefusedError
+        self, key: tuple[str, str], entry: PendingChunk[Settlement], refusal: RefusedError
     ) -> None:
         count, admitted, promised = entry.chunk.count, entry.admitted, entry.promised
         self.balance.refuse(key, count, refusal, admitted=admitted, promised=promised)
 
     def settle(
-        self, cls: str, entry: PendingChunk[Settled], outcome: Exception | None, seq: int | None = None
+        self, cls: str, entry: PendingChunk[Settlement], outcome: Exception | None, seq: int | None = None
     ) -> None:
         """The fate of a chunk of a class is known: None is stored. Its room, key and waiter are let go."""
         self._release(entry)
@@ -231,7 +231,7 @@ class Publisher:
         """Take in no more than this, None for no limit; what the agent itself says is exempt."""
         self._rate.limit(readings_per_second)
 
-    async def _admit(self, key: tuple[str, str], entry: PendingChunk[Settled]) -> None:
+    async def _admit(self, key: tuple[str, str], entry: PendingChunk[Settlement]) -> None:
         loop = asyncio.get_running_loop()
         if (size := len(entry.chunk.payload)) > MAX_UNPACKED_BYTES:
             most = f"a batch has {MAX_UNPACKED_BYTES} at most; send fewer readings"
@@ -268,7 +268,7 @@ class Publisher:
         if draft is not None:
             self._enqueue([draft])
 
-    def _enqueue(self, drafts: list[OpenBatch[Settled]]) -> None:
+    def _enqueue(self, drafts: list[OpenBatch[Settlement]]) -> None:
         now = loop_time()
         instants = [self._clock() for _ in drafts]
         self.queue.put(
@@ -277,7 +277,7 @@ class Publisher:
         )
 
     def _give_up(
-        self, key: tuple[str, str], entry: PendingChunk[Settled], *, joined: bool
+        self, key: tuple[str, str], entry: PendingChunk[Settlement], *, joined: bool
     ) -> Exception | None:
         if entry.chunk.request is not None and not self.recalled.is_set():
             return UnknownOutcomeError(_NOT_RECALLED)
@@ -294,7 +294,7 @@ class Publisher:
             "the local NATS server has not answered; whether it is stored is not known yet"
         )
 
-    def _release(self, entry: PendingChunk[Settled]) -> None:
+    def _release(self, entry: PendingChunk[Settlement]) -> None:
         if entry.held:
             self._budget.release(entry.held)
             entry.held = 0

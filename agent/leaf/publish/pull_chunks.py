@@ -43,7 +43,7 @@ log = structlog.get_logger("pieces")
 
 
 @dataclass(slots=True)
-class _Piece:
+class _PartialChunk:
     """A piece that is being stored: its number, the positions `before` and behind it, and the `lines` of it
     that are stored, letters counted behind the readings; `settled` once nothing of it is left."""
 
@@ -70,12 +70,12 @@ class PullChunkStore:
     def __init__(
         self,
         submit: Callable[[str, str, Chunk], Awaitable[None]],
-        burial: DeadLetterWriter,
+        dead_letters: DeadLetterWriter,
         recall: Callable[[str], Awaitable[Progress | None]],
         remember: Callable[[str, str, str], None],
         is_lost: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        self._submit, self._burial = submit, burial
+        self._submit, self._dead_letters = submit, dead_letters
         self._recall, self._remember, self._is_lost = recall, remember, is_lost
         self._known: dict[str, Progress | None] = {}
 
@@ -115,32 +115,32 @@ class PullChunkStore:
             self._known.pop(input_name, None)
             raise
 
-    def _begin(self, input_name: str, position: str, stored: int) -> _Piece:
+    def _begin(self, input_name: str, position: str, stored: int) -> _PartialChunk:
         known = self._known[input_name]
         if known is None:
-            return _Piece(input_name, 1, None, position, 0)
+            return _PartialChunk(input_name, 1, None, position, 0)
         if known.lines is None:
-            return _Piece(input_name, known.piece + 1, known.position, position, 0)
+            return _PartialChunk(input_name, known.piece + 1, known.position, position, 0)
         if known.position == position:
-            return _Piece(input_name, known.piece, known.before, position, stored)
+            return _PartialChunk(input_name, known.piece, known.before, position, stored)
         log.warning(
             "the lines that were being stored when the agent ended cannot be read again as they were: some "
             "of them may be stored twice",
             input=input_name,
         )
-        return _Piece(input_name, known.piece + 1, known.before, position, 0)
+        return _PartialChunk(input_name, known.piece + 1, known.before, position, 0)
 
-    async def _store(self, piece: _Piece, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
+    async def _store(self, piece: _PartialChunk, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
         numbered = enumerate(chunk.letters, chunk.count)
         letters = [(number, one) for number, one in numbered if not piece.lines >> number & 1]
-        await self._bury(piece, cls, letters, last=not parts)
+        await self._dead_letter(piece, cls, letters, last=not parts)
         for part in parts:
             await self._send(piece, part, last=part is parts[-1])
         if not piece.settled:
             settled = self._known[piece.input] = Progress(piece.number, piece.position)
             self._remember(piece.input, cls, settled.encode())
 
-    async def _send(self, piece: _Piece, part: Fragment, *, last: bool) -> None:
+    async def _send(self, piece: _PartialChunk, part: Fragment, *, last: bool) -> None:
         progress = piece.with_(part.numbers, last=last)
         chunk = Chunk(part.payload, part.count, piece.request, progress.encode(), on_settled=part.on_settled)
         try:
@@ -152,7 +152,7 @@ class PullChunkStore:
         else:
             self._note(piece, progress)
 
-    async def _send_less(self, piece: _Piece, part: Fragment, why: str, *, last: bool) -> None:
+    async def _send_less(self, piece: _PartialChunk, part: Fragment, why: str, *, last: bool) -> None:
         """A part that the server does not take as one message."""
         if part.count > 1:
             first, second = part.halves()
@@ -161,33 +161,33 @@ class PullChunkStore:
             return
         (number,) = part.numbers
         letter = Letter(part.payload, f"reading {number + 1} before {piece.position}", why)
-        await self._bury(piece, part.cls, [(number, letter)], last=last)
+        await self._dead_letter(piece, part.cls, [(number, letter)], last=last)
 
-    async def _bury(
-        self, piece: _Piece, cls: str, letters: Sequence[tuple[int, Letter]], *, last: bool
+    async def _dead_letter(
+        self, piece: _PartialChunk, cls: str, letters: Sequence[tuple[int, Letter]], *, last: bool
     ) -> None:
         """Store letters, or count them where too many come; `last` when nothing is stored after them."""
         while letters:
-            kept = self._burial.keep(piece.input, cls, [letter for _, letter in letters])
+            kept = self._dead_letters.keep(piece.input, cls, [letter for _, letter in letters])
             taken, letters = letters[: kept.count + kept.omitted], letters[kept.count + kept.omitted :]
             progress = piece.with_([number for number, _ in taken], last=last and not letters)
             if not kept.count:
                 piece.lines |= bits([number for number, _ in taken])
-                self._burial.done(piece.input, cls, kept)
+                self._dead_letters.done(piece.input, cls, kept)
                 continue
             chunk = Chunk(kept.payload, kept.count, position=progress.encode(), dead=True)
             try:
                 await self._submit(piece.input, cls, chunk)
             except UnknownOutcomeError:
-                self._burial.done(piece.input, cls, kept)
+                self._dead_letters.done(piece.input, cls, kept)
                 raise
             except BaseException:
-                self._burial.give_back(piece.input, cls, kept)
+                self._dead_letters.give_back(piece.input, cls, kept)
                 raise
-            self._burial.done(piece.input, cls, kept)
+            self._dead_letters.done(piece.input, cls, kept)
             self._note(piece, progress)
 
-    def _note(self, piece: _Piece, progress: Progress) -> None:
+    def _note(self, piece: _PartialChunk, progress: Progress) -> None:
         self._known[piece.input] = progress
         piece.lines |= progress.lines or 0
         piece.settled = progress.lines is None

@@ -53,9 +53,9 @@ class RulesIntake:
         """The domain of this machine."""
         return self._core.domain
 
-    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+    async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         """Keep what could not be taken; no rule is for that."""
-        await self._core.bury(input_name, cls, letters)
+        await self._core.dead_letter(input_name, cls, letters)
 
     async def position(self, input_name: str) -> ResumePoint:
         """Where an input goes on."""

@@ -129,7 +129,7 @@ class PublishScenario:
             input_name, cls, lines, Chunk(payload, len(lines), request, on_settled=self._notice(lines))
         )
 
-    def bury(self, cls: str, count: int) -> None:
+    def dead_letter(self, cls: str, count: int) -> None:
         """Hand in dead letters."""
         lines = tuple(str(next(self._lines)) for _ in range(count))
         chunk = Chunk(_payload(lines), count, dead=True, on_settled=self._notice(lines))

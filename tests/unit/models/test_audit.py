@@ -78,7 +78,7 @@ class Audit(RuleBasedStateMachine):
     @rule(which=st.integers(0, 9))
     def it_is_stored_and_told_so(self, which: int) -> None:
         run, n = self.one(which)
-        (run.ledger.bury if n in run.dead else run.ledger.store)(n, run.counts[n])
+        (run.ledger.store_dead if n in run.dead else run.ledger.store)(n, run.counts[n])
         run.acked.add(n)
         run.unanswered.remove(n)
         self.store(run, n)

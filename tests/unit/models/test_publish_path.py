@@ -41,7 +41,7 @@ class PublishPath(RuleBasedStateMachine):
         for name, cls, count, kind in some:
             key = (kind[0], int(kind[1])) if kind in KEYS else None
             if kind == "dead":
-                self.scenario.bury(cls, count)
+                self.scenario.dead_letter(cls, count)
             else:
                 self.scenario.hand_in(name, cls, count, wide=kind == "wide", key=key)
         self.scenario.time.passes(seconds)
@@ -245,7 +245,7 @@ def test_no_batch_unpacks_to_more_than_the_jobs_take(some: list[tuple[str, int, 
             scenario.connect()
             for level, count, dead in some:
                 if dead:
-                    scenario.bury(CLASSES[0], count)
+                    scenario.dead_letter(CLASSES[0], count)
                 else:
                     scenario.hand_in(level, CLASSES[0], count)
             for _ in scenario.handed:

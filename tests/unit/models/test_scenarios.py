@@ -537,7 +537,7 @@ def test_a_draft_that_is_larger_than_a_message_is_refused_and_not_sent(scenario:
 
 
 def test_dead_letters_are_stored_and_counted_as_such(scenario: PublishScenario) -> None:
-    scenario.bury(CLS, 2)
+    scenario.dead_letter(CLS, 2)
     sends(scenario, "stored", CLS, 1)
     scenario.flows()
     assert [one.subject.split(".")[3] for one in scenario.streams[CLS].held] == ["_dead", "_batch"]

@@ -251,7 +251,7 @@ class MqttInput(ConfiguredInput[MqttOptions]):
             if piece.count:
                 await intake.submit(self.name, cls, Chunk(piece.payload, piece.count))
             if piece.letters:
-                await intake.bury(self.name, cls, piece.letters)
+                await intake.dead_letter(self.name, cls, piece.letters)
         except RefusedError as refusal:
             self._storing.begin(f"what came with QoS 0 is dropped: {refusal}")
         except UnknownOutcomeError as error:

@@ -111,7 +111,7 @@ class Qos0Input:
                 one.cancel()
 
     async def _store(self, intake: Intake) -> None:
-        """Store what has come so far, a chunk a class, and bury what is no reading."""
+        """Store what has come so far, a chunk a class, and dead_letter what is no reading."""
         found: dict[str, Sorted] = {}
         size = count = 0
         while self._waiting and size < _CHUNK_BYTES and count < _CHUNK_MESSAGES:
@@ -129,7 +129,7 @@ class Qos0Input:
             if parsed.count:
                 await self._hand_in(intake.submit(self.name, cls, Chunk(parsed.payload, parsed.count)))
             if one.letters:
-                await self._hand_in(intake.bury(self.name, cls, one.letters))
+                await self._hand_in(intake.dead_letter(self.name, cls, one.letters))
 
     def _sort(self, message: Qos0Message, found: dict[str, Sorted]) -> None:
         match message.subject.split("."):

@@ -74,7 +74,7 @@ class RetryingSubmitter:
         for begin in range(0, len(letters), _TOGETHER):
             some = letters[begin : begin + _TOGETHER]
             self.skip(reason, some[0].at, some[0].reason, len(some))
-            await self._retry(lambda some=some: self._intake.bury(self._name, self._class, some))  # type: ignore[misc]
+            await self._retry(lambda some=some: self._intake.dead_letter(self._name, self._class, some))  # type: ignore[misc]
 
     def skip(self, reason: str, place: str, text: str, count: int = 1) -> None:
         """Count what can't be taken under `reason`, and report it with its place now and then."""

@@ -31,7 +31,7 @@ _LONGEST_SECONDS: Final = 30.0
 log = structlog.get_logger("ledger")
 
 
-class Discards:
+class EvictionMonitor:
     """The classes of a leaf whose streams discard; all others pass by. `epochs` are the present ones of the
     link, `ledgers` are those of this `run`, which are told."""
 

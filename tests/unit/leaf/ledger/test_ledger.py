@@ -122,7 +122,7 @@ def test_what_was_accepted_is_stored_refused_or_in_flight_at_every_moment(
 def test_dead_letters_take_numbers_and_count_as_accepted_and_dead() -> None:
     one = ledger()
     one.store(one.number(10), 10)
-    one.bury(one.number(3), 3)
+    one.store_dead(one.number(3), 3)
     one.omit(4)
     record = one.record(STREAM)
     assert record.stored == ((1, 2),)

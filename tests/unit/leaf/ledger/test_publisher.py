@@ -23,7 +23,7 @@ from agent.contract import (
 from agent.jetstream import JetStream, StreamInfo
 from agent.jetstream.read_headers import StoredHeaders
 from agent.leaf.events import BatchStored
-from agent.leaf.ledger.evictions.service import Discards
+from agent.leaf.ledger.evictions.service import EvictionMonitor
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.state import VERSION, Acked, PullPosition, State, StateFile
@@ -40,9 +40,9 @@ def stored(seq: int, ident: str, count: str = "5") -> StoredHeaders:
     return StoredHeaders(seq, 0.0, {H_MESSAGE_ID: ident, H_COUNT: count})
 
 
-def no_discards(directory: Path) -> Discards:
+def no_discards(directory: Path) -> EvictionMonitor:
     """Of an agent none of whose streams discards."""
-    return Discards("edge-1", NOW, {}, directory, {}, {}, Metrics())
+    return EvictionMonitor("edge-1", NOW, {}, directory, {}, {}, Metrics())
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from agent.base.metrics import Metrics
 from agent.leaf.intake import Level
 from agent.leaf.publish import ack_levels
-from agent.leaf.publish.ack_levels import Levels, meaning
+from agent.leaf.publish.ack_levels import AckLevels, meaning
 from agent.server.health import ServerHealth
 
 
@@ -43,7 +43,7 @@ async def test_each_input_is_told_once_and_again_when_the_server_does_otherwise(
                 await asyncio.sleep(0.001)
 
     with capture_logs() as told:
-        running = asyncio.create_task(Levels({"a": "stored", "b": "accepted"}, health).run())
+        running = asyncio.create_task(AckLevels({"a": "stored", "b": "accepted"}, health).run())
         await asyncio.sleep(0.02)
         assert told == [], "nobody knows yet"
         health.synced(None)

@@ -8,7 +8,7 @@ import pytest
 
 from agent.contract import Request, make_request, request_scope
 from agent.leaf.intake import RefusalReason, RefusedError
-from agent.leaf.publish.idempotency import KNOWN_SECONDS, RequestLog, Settled
+from agent.leaf.publish.idempotency import KNOWN_SECONDS, RequestLog, Settlement
 
 CLS = "normal"
 SCOPE = request_scope("http")
@@ -24,7 +24,7 @@ def of(key: str, body: bytes = b"1", scope: str = SCOPE, *about: str) -> Request
 ONE, OTHER_BODY = of("key", TWINS[0]), of("key", TWINS[1])
 
 
-def fate() -> Settled:
+def fate() -> Settlement:
     """An outcome that is still open."""
     return asyncio.get_running_loop().create_future()
 

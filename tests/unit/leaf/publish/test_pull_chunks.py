@@ -116,10 +116,10 @@ class Tailer:
     def __init__(self, lines: int, streams: Streams, classes: list[str | None]) -> None:
         self.lines, self.streams, self.classes = lines, streams, classes
         ledgers = {cls: ClassLedger("d", cls, new_run()) for cls in ("a", "b", "c")}
-        burial = DeadLetterWriter(streams.submit, ledgers, METRICS)
-        for limit in burial._limits.values():
+        dead_letters = DeadLetterWriter(streams.submit, ledgers, METRICS)
+        for limit in dead_letters._limits.values():
             limit._at, limit._room = float("inf"), streams.chance.choice([0.0, 800.0, 1e6])
-        self.store = PullChunkStore(streams.submit, burial, streams.recall, streams.remember)
+        self.store = PullChunkStore(streams.submit, dead_letters, streams.recall, streams.remember)
         self.dropped: set[int] = set()
 
     async def run(self) -> None:
@@ -201,8 +201,8 @@ def test_a_reading_that_is_too_large_alone_becomes_a_dead_letter() -> None:
         return None
 
     async def course() -> None:
-        burial = DeadLetterWriter(submit, {"a": ClassLedger("d", "a", new_run())}, Metrics())
-        store = PullChunkStore(submit, burial, recall, lambda *_: None)
+        dead_letters = DeadLetterWriter(submit, {"a": ClassLedger("d", "a", new_run())}, Metrics())
+        store = PullChunkStore(submit, dead_letters, recall, lambda *_: None)
         payload = b'"1"\n"' + b"x" * 50 + b'"\n"3"\n'
         await store.store("tail", "a", Chunk(payload, 3, position="9"), [whole("a", payload, 3)])
 

@@ -39,7 +39,7 @@ class Core:
         await asyncio.sleep(0.01)
         self._under_way -= 1
 
-    async def bury(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+    async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         self.letters += letters
 
 
