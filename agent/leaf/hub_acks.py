@@ -73,9 +73,9 @@ class HubAckWaiters:
     def reached(self, cls: str, seq: int) -> bool:
         """The hub holds all of a class up to a sequence; whether somebody had waited for that."""
         self._reached[cls] = seq
-        done = [one for one in self._waits.get(cls, ()) if one <= seq]
-        for one in done:
-            self._finish(cls, one, None)
+        done = [reached_seq for reached_seq in self._waits.get(cls, ()) if reached_seq <= seq]
+        for reached_seq in done:
+            self._finish(cls, reached_seq, None)
         return bool(done)
 
     def lost(self, cls: str) -> None:

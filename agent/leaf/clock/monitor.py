@@ -66,8 +66,9 @@ class ClockMonitor:
             self._state.mark()
         if observed.corrections:
             state.corrections = [*state.corrections, *observed.corrections][-MAX_WAITING:]
-            for one in observed.corrections:
-                log.warning("the clock was wrong; times stamped by it are corrected", seconds=one.by / 1e9)
+            for correction in observed.corrections:
+                seconds = correction.by / 1e9
+                log.warning("the clock was wrong; times stamped by it are corrected", seconds=seconds)
         return instant
 
     async def run(self) -> None:
@@ -81,18 +82,18 @@ class ClockMonitor:
     async def _store(self, js: JetStream) -> None:
         corrections = self._state.current.corrections
         try:
-            for one in list(corrections):
+            for correction in list(corrections):
                 for cls in self._classes:
-                    await self._publish(js, cls, one)
-                corrections.remove(one)
+                    await self._publish(js, cls, correction)
+                corrections.remove(correction)
                 self._state.mark()
         except JetStreamError as error:
             self._storing.begin(f"a correction of the clock waits: {error}")
         else:
             self._storing.end()
 
-    async def _publish(self, js: JetStream, cls: str, one: Correction) -> None:
-        ident = f"{one.boot}-{cls}-clock-{one.since}"
+    async def _publish(self, js: JetStream, cls: str, correction: Correction) -> None:
+        ident = f"{correction.boot}-{cls}-clock-{correction.since}"
         stream, subject = leaf_stream(self._domain, cls), clock_subject(self._domain, cls)
-        seq = await publish_own(js, stream, subject, one.encode(), ident)
+        seq = await publish_own(js, stream, subject, correction.encode(), ident)
         self._stored(cls, seq)

@@ -101,7 +101,7 @@ class IdempotencyRecovery:
         anew = now - self._begun > KNOWN_SECONDS
         fresh = requests.fresh(now)
         known = requests.known(now) if anew else fresh
-        noted = {key: one for key, one in known.items() if key[0] in self._discarding}
+        noted = {key: mark for key, mark in known.items() if key[0] in self._discarding}
         if noted or anew:
             write = save_keys if anew else append_keys
             await asyncio.to_thread(write, self._added, noted, ClockReader().look())
@@ -153,35 +153,35 @@ def load_keys(path: Path, now: Instant) -> list[tuple[str, Request, float]]:
     except OSError as error:
         log.error("cannot read idempotency keys", path=str(path), error=str(error))
         return []
-    return [one for at, line in enumerate(lines) for one in _read_line(path, line, now, cut=at > 0)]
+    return [request for at, line in enumerate(lines) for request in _read_line(path, line, now, cut=at > 0)]
 
 
 def _read_line(path: Path, line: bytes, now: Instant, *, cut: bool) -> list[tuple[str, Request, float]]:
     """The requests of one line, which `cut` says may have been cut off at the end of the file."""
     try:
-        found = msgspec.json.decode(line, type=_KeyFile)
-        if found.version not in (_UNSCOPED, VERSION):
-            log.error("idempotency keys are of another version", path=str(path), version=found.version)
+        file = msgspec.json.decode(line, type=_KeyFile)
+        if file.version not in (_UNSCOPED, VERSION):
+            log.error("idempotency keys are of another version", path=str(path), version=file.version)
             return []
-        reckoned = _wall_now(found, now)
-        requests = list(_requests_of(found))
+        wall_now = _wall_now(file, now)
+        requests = list(_requests_of(file))
     except (ValueError, msgspec.MsgspecError) as error:
         if not cut or line.endswith(b"\n"):
             log.error("idempotency keys of trimmed batches are lost", path=str(path), error=str(error))
         return []
     return [
-        (cls, request, max(0.0, KNOWN_SECONDS - (until - reckoned)))
+        (cls, request, max(0.0, KNOWN_SECONDS - (until - wall_now)))
         for cls, request, until in requests
-        if until > reckoned
+        if until > wall_now
     ]
 
 
-def _requests_of(found: _KeyFile) -> Iterator[tuple[str, Request, float]]:
+def _requests_of(file: _KeyFile) -> Iterator[tuple[str, Request, float]]:
     """The requests of a file with their class and when they are forgotten; raises `ValueError`."""
-    for cls, unscoped in found.requests.items():
+    for cls, unscoped in file.requests.items():
         for key, (crc, until) in unscoped.items():
             yield cls, Request(key, crc), until
-    for cls, scoped in found.known.items():
+    for cls, scoped in file.known.items():
         for name, (text, until) in scoped.items():
             scope, _, key = name.partition(":")
             mark = bytes.fromhex(text)
@@ -191,8 +191,8 @@ def _requests_of(found: _KeyFile) -> Iterator[tuple[str, Request, float]]:
                 yield cls, Request(key, int.from_bytes(mark, "big")), until
 
 
-def _wall_now(found: _KeyFile, now: Instant) -> float:
+def _wall_now(file: _KeyFile, now: Instant) -> float:
     """Now, in seconds since 1970 by the wall clock as it was when the file was written."""
-    if not found.clock:
+    if not file.clock:
         return now.wall / 1e9
-    return found.saved / 1e9 + Ages(now).of(Instant(found.saved, parse_clock(found.clock)))
+    return file.saved / 1e9 + Ages(now).of(Instant(file.saved, parse_clock(file.clock)))

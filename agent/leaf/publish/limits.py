@@ -70,8 +70,8 @@ class RateLimit:
         # An infinite wait has filled it.
         filled = self._level + (now - self._at) * self._rate
         self._level, self._at = min(self._rate, filled), now
-        wanted = min(float(readings), self._rate)
-        if self._level < wanted:
-            return (wanted - self._level) / self._rate
+        needed = min(float(readings), self._rate)
+        if self._level < needed:
+            return (needed - self._level) / self._rate
         self._level -= readings
         return 0.0

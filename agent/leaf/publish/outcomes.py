@@ -126,12 +126,12 @@ class Refusals:
 
     def __init__(self, publisher: Publisher, ledgers: Mapping[str, ClassLedger]) -> None:
         self._publisher, self._ledgers = publisher, ledgers
-        self._told: set[tuple[str, str, RefusalReason]] = set()
+        self._logged: set[tuple[str, str, RefusalReason]] = set()
 
     def unsent(self, sealed: SealedBatch, refusal: RefusedError) -> None:
         """Refuse a draft that has no number; what was promised of it gets one."""
         draft, entries = sealed.draft, sealed.draft.live()
-        promised = [one for one in entries if one.promised]
+        promised = [entry for entry in entries if entry.promised]
         if promised:
             self._enter(draft.cls, self._ledgers[draft.cls].number(0), promised, refusal.reason)
         self._refuse(draft.input, draft.cls, entries, refusal)
@@ -149,15 +149,15 @@ class Refusals:
 
     def stored(self, input_name: str, cls: str) -> None:
         """Something of an input was stored."""
-        if self._told:
-            self._told = {one for one in self._told if one[:2] != (input_name, cls)}
+        if self._logged:
+            self._logged = {logged for logged in self._logged if logged[:2] != (input_name, cls)}
 
     def _refuse(self, input_name: str, cls: str, entries: Entries, refusal: RefusedError) -> None:
         for entry in entries:
             self._publisher.refuse((input_name, cls), entry, refusal)
         lost, place = promised_readings(entries), (input_name, cls, refusal.reason)
-        if lost and place not in self._told:
-            self._told.add(place)
+        if lost and place not in self._logged:
+            self._logged.add(place)
             log.error(
                 "readings are lost that were acknowledged as accepted",
                 **{"input": input_name, "class": cls, "readings": lost, "reason": str(refusal)},

@@ -132,7 +132,7 @@ class PullChunkStore:
 
     async def _store(self, piece: _PartialChunk, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
         numbered = enumerate(chunk.letters, chunk.count)
-        letters = [(number, one) for number, one in numbered if not piece.lines >> number & 1]
+        letters = [(number, letter) for number, letter in numbered if not piece.lines >> number & 1]
         await self._dead_letter(piece, cls, letters, last=not parts)
         for part in parts:
             await self._send(piece, part, last=part is parts[-1])
@@ -230,13 +230,13 @@ def parse_progress(text: str) -> Progress:
     return Progress(int(begun[1]), begun[4][size:], int.from_bytes(lines, "little"), before)
 
 
-def newest(found: Iterable[Progress]) -> Progress | None:
+def newest(candidates: Iterable[Progress]) -> Progress | None:
     """The one that tells how far the input is."""
-    return max(found, key=_age, default=None)
+    return max(candidates, key=_age, default=None)
 
 
-def _age(one: Progress) -> tuple[int, bool, int]:
-    return one.piece, one.lines is None, 0 if one.lines is None else one.lines.bit_count()
+def _age(progress: Progress) -> tuple[int, bool, int]:
+    return progress.piece, progress.lines is None, 0 if progress.lines is None else progress.lines.bit_count()
 
 
 def _bitmap(lines: int) -> str:
@@ -275,7 +275,7 @@ def bits(numbers: Sequence[int]) -> int:
     """A bitmap of these numbers, all of them below `MAX_LINES`."""
     if isinstance(numbers, range) and numbers.step == 1:
         return ((1 << len(numbers)) - 1) << numbers.start
-    found = bytearray(MAX_LINES // 8)
+    bitmap = bytearray(MAX_LINES // 8)
     for number in numbers:
-        found[number >> 3] |= 1 << (number & 7)
-    return int.from_bytes(found, "little")
+        bitmap[number >> 3] |= 1 << (number & 7)
+    return int.from_bytes(bitmap, "little")

@@ -191,7 +191,7 @@ class Sender:
 
     async def idle(self, input_name: str) -> None:
         """Return once no batch of this input is in flight, so that its last stored position stands."""
-        while any(one.input == input_name for one in self._in_flight.values()):
+        while any(batch.input == input_name for batch in self._in_flight.values()):
             self._progress.clear()
             await self._progress.wait()
 
@@ -227,7 +227,7 @@ class Sender:
 
     def _window_used(self) -> int:
         """The batches in flight but those that wait for room: other classes need not wait with them."""
-        return sum(not one.store_lost for one in self._in_flight.values())
+        return sum(not batch.store_lost for batch in self._in_flight.values())
 
     async def _send(self, sealed: SealedBatch, max_payload: int) -> None:
         self._moved = loop_time()

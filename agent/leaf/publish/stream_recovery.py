@@ -50,27 +50,29 @@ class StreamRecovery:
 
     async def batches_above(self, cls: str, seq: int) -> list[StoredHeaders]:
         """The batches and dead letters of a class above a sequence, in order."""
-        found: list[StoredHeaders] = []
+        messages: list[StoredHeaders] = []
         start = {"deliver_policy": "by_start_sequence", "opt_start_seq": seq + 1}
-        await self._read(cls, start, found.append)
-        return found
+        await self._read(cls, start, messages.append)
+        return messages
 
     async def ids_above(self, cls: str, seq: int) -> dict[tuple[str, str], int]:
         """The subjects and message ids of the batches above a sequence, with where they are."""
-        found = await self.batches_above(cls, seq)
+        messages = await self.batches_above(cls, seq)
         return {
-            (one.subject, one.headers[H_MESSAGE_ID]): one.seq for one in found if H_MESSAGE_ID in one.headers
+            (message.subject, message.headers[H_MESSAGE_ID]): message.seq
+            for message in messages
+            if H_MESSAGE_ID in message.headers
         }
 
     async def message(self, cls: str, seq: int) -> RawMessage | None:
         """The message of a class at a sequence, None where none is."""
         return await self._js.get_message(contract.leaf_stream(self._domain, cls), seq=seq)
 
-    async def requests(self, cls: str, known: RequestLog) -> None:
+    async def requests(self, cls: str, request_log: RequestLog) -> None:
         """Make the requests known that were stored in a class in the last ten minutes, by the time that the
         machine ran: its wall clock, by which the server could find them, may have been set since."""
         now, monotonic = ClockReader().look(), loop_time()
-        found: list[tuple[tuple[Request, ...], Instant, float]] = []
+        stored: list[tuple[tuple[Request, ...], Instant, float]] = []
 
         def take(message: StoredHeaders) -> None:
             try:
@@ -79,7 +81,7 @@ class StreamRecovery:
                     headers.get(H_REQUESTS, ""), headers.get(H_REQUEST_DIGESTS)
                 )
                 if requests:
-                    found.append((requests, _sealed(message), message.time))
+                    stored.append((requests, _sealed(message), message.time))
             except ContractError as error:
                 log.warning("a stored batch names its requests badly", seq=message.seq, error=str(error))
 
@@ -87,22 +89,22 @@ class StreamRecovery:
         await self._read(cls, start, take)
         ages = Ages(now)
         aged = [
-            (requests, ages.of(sealed) - _held(sealed, time)) for requests, sealed, time in reversed(found)
+            (requests, ages.of(sealed) - _held(sealed, time)) for requests, sealed, time in reversed(stored)
         ]
         for requests, age in reversed(aged):
             for request in requests if age < KNOWN_SECONDS else ():
-                known.store(cls, request, monotonic - max(0.0, age))
+                request_log.store(cls, request, monotonic - max(0.0, age))
 
     async def _recent(self, cls: str, now: Instant) -> int:
         """A sequence of the stream before which no batch is whose requests are still known."""
         info = await self._js.stream_info(contract.leaf_stream(self._domain, cls))
         span = _SPAN
         while (begin := info.last + 1 - span) > info.first:
-            found: list[StoredHeaders] = []
+            first: list[StoredHeaders] = []
             start = {"deliver_policy": "by_start_sequence", "opt_start_seq": begin}
-            await self._read(cls, start, found.append, partial(bool, found))
+            await self._read(cls, start, first.append, partial(bool, first))
             with contextlib.suppress(ContractError):
-                if found and Ages(now).of(_sealed(found[0])) >= KNOWN_SECONDS + _HELD_SECONDS:
+                if first and Ages(now).of(_sealed(first[0])) >= KNOWN_SECONDS + _HELD_SECONDS:
                     return begin
             span *= 4
         return max(info.first, 1)
@@ -113,7 +115,7 @@ class StreamRecovery:
         """How far a pull input is, by what the streams of these classes and the state file know of it: the
         messages that told of it last may be trimmed, or gone with a lost store. Raises `ContractError` for
         what can't be read."""
-        texts = [one.text for one in remembered.values()]
+        texts = [position.text for position in remembered.values()]
         for cls in classes:
             seq = remembered[cls].seq if cls in remembered else 0
             for subject in (contract.batch_subject, contract.dead_subject):
@@ -133,11 +135,11 @@ class StreamRecovery:
     async def _last_own(self, stream: str, subject: str, seq: int) -> StoredHeaders | None:
         """The last message of an input above a sequence that the input itself sent: one that was published
         again says nothing of where the input is."""
-        found: list[StoredHeaders] = []
+        last: list[StoredHeaders] = []
 
         def take(message: StoredHeaders) -> None:
             if H_RESENT not in message.headers:
-                found[:] = [message]
+                last[:] = [message]
 
         start = {
             "deliver_policy": "by_start_sequence",
@@ -145,7 +147,7 @@ class StreamRecovery:
             "filter_subject": subject,
         }
         await read_headers(self._nc, self._js, stream, start, take)
-        return found[0] if found else None
+        return last[0] if last else None
 
     async def _read(
         self,

@@ -82,13 +82,13 @@ class _Series:
     span: Span | None = None
     gone: int = 0
 
-    def begin(self, number: int, one: LastSent) -> None:
-        self.flying[number] = one
+    def begin(self, number: int, reading: LastSent) -> None:
+        self.flying[number] = reading
         if self.span is not None:
-            self.span.add(one)
+            self.span.add(reading)
 
     def end(self, number: int, seq: int | None, now: int) -> None:
-        one = self.flying.pop(number)
+        reading = self.flying.pop(number)
         self.gone += 1
         if 2 * self.gone >= len(self.flying):
             # Until then it is wider than it need be, which sends more and costs less.
@@ -100,21 +100,21 @@ class _Series:
         # stream may have been recreated.
         if (seq, number) > (self.seq, self.number) or number > self.settled:
             self.seq, self.number = seq, number
-            if self.last is not None and one.ts < self.last.ts:
+            if self.last is not None and reading.ts < self.last.ts:
                 # It was handed in again, and is stored behind one that is later to the table.
                 self.last, self.doubtful = None, now
             elif self.last is not None or number > self.doubtful:
-                self.last = one
+                self.last = reading
         self.settled = now
 
-    def holds_back(self, one: LastSent, band: Band) -> bool:
-        if self.last is None or moved(self.last, one, band.width, band.after):
+    def holds_back(self, reading: LastSent, band: Band) -> bool:
+        if self.last is None or moved(self.last, reading, band.width, band.after):
             return False
         if not self.flying:
             return True
         if self.span is None:
             self.span, self.gone = Span(self.flying.values()), 0
-        return not self.span.moved(one, band.width, band.after)
+        return not self.span.moved(reading, band.width, band.after)
 
 
 class Deadbands:
@@ -131,29 +131,29 @@ class Deadbands:
         """How many series are known."""
         return len(self._resting) + len(self._busy)
 
-    def sends(self, key: bytes, one: LastSent, band: Band, moves: Moves) -> bool:
+    def sends(self, key: bytes, reading: LastSent, band: Band, moves: Moves) -> bool:
         """Whether a reading is to be sent; then it is among the moves of its chunk. The readings of a chunk
         share its fate, so behind the first of a series that it sends only that one counts."""
         own = moves.get(key)
         if own is not None:
-            held_back = not moved(own, one, band.width, band.after)
+            held_back = not moved(own, reading, band.width, band.after)
         else:
             series = self._busy.get(key) or self._resting.get(key)
-            held_back = series is not None and series.holds_back(one, band)
+            held_back = series is not None and series.holds_back(reading, band)
         if not held_back:
-            moves[key] = one
+            moves[key] = reading
         return not held_back
 
     def begin(self, moves: Mapping[bytes, LastSent]) -> Flight:
         """A chunk with these moves is handed in."""
         self._steps += 1
         flight = Flight(moves, self._steps)
-        for key, one in moves.items():
+        for key, reading in moves.items():
             series = self._busy.get(key)
             if series is None:
                 series = self._resting.pop(key) if key in self._resting else _Series()
                 self._busy[key] = series
-            series.begin(flight.number, one)
+            series.begin(flight.number, reading)
         return flight
 
     def settle(self, flight: Flight, seq: int | None) -> None:
@@ -181,12 +181,12 @@ class Deadbands:
             series.last, series.doubtful = None, self._steps
 
 
-def moved(last: LastSent, one: LastSent, width: float, after: float | None) -> bool:
+def moved(last: LastSent, reading: LastSent, width: float, after: float | None) -> bool:
     """Whether a reading moved against another one: by more than `width`, or where one of them is no number,
     at all; or by `after` seconds of its `ts` or of the agent's clock."""
-    if after is not None and max(abs(one.ts - last.ts), one.at - last.at) >= after:
+    if after is not None and max(abs(reading.ts - last.ts), reading.at - last.at) >= after:
         return True
-    old, new = last.value, one.value
+    old, new = last.value, reading.value
     if isinstance(old, bool | bytes) or isinstance(new, bool | bytes):
         return type(old) is not type(new) or old != new
     return not abs(new - old) <= width
@@ -202,27 +202,27 @@ class Span:
         self._low, self._high = inf, -inf
         self._others: set[tuple[type, object]] = set()
         self._ts_low, self._ts_high, self._at = inf, -inf, inf
-        for one in readings:
-            self.add(one)
+        for reading in readings:
+            self.add(reading)
 
-    def add(self, one: LastSent) -> None:
+    def add(self, reading: LastSent) -> None:
         """Reach to this one as well."""
-        self._ts_low, self._ts_high = min(self._ts_low, one.ts), max(self._ts_high, one.ts)
-        self._at = min(self._at, one.at)
-        value = one.value
+        self._ts_low, self._ts_high = min(self._ts_low, reading.ts), max(self._ts_high, reading.ts)
+        self._at = min(self._at, reading.at)
+        value = reading.value
         if isinstance(value, bool | bytes):
             if len(self._others) < 2:
                 self._others.add((type(value), value))
         else:
             self._low, self._high = min(self._low, value), max(self._high, value)
 
-    def moved(self, one: LastSent, width: float, after: float | None) -> bool:
+    def moved(self, reading: LastSent, width: float, after: float | None) -> bool:
         """Whether a reading moved against any of these, as `moved` says."""
         if after is not None:
-            apart = max(one.ts - self._ts_low, self._ts_high - one.ts, one.at - self._at)
+            apart = max(reading.ts - self._ts_low, self._ts_high - reading.ts, reading.at - self._at)
             if apart >= after:
                 return True
-        value = one.value
+        value = reading.value
         if isinstance(value, bool | bytes):
             return self._low != inf or not self._others <= {(type(value), value)}
         if self._others or self._low == inf:

@@ -85,7 +85,7 @@ class RulesIntake:
         if split.as_it_is is not None:
             await self._core.submit(input_name, split.as_it_is, chunk)
             return
-        parts = [(one.cls, self._chunk(chunk, one)) for one in split.routed]
+        parts = [(part.cls, self._chunk(chunk, part)) for part in split.routed]
         outcomes: list[BaseException | None] = []
         if len(parts) == 1:
             await self._core.submit(input_name, *parts[0])
@@ -104,19 +104,19 @@ class RulesIntake:
         if stored is None:
             return
         split = splitter.split(chunk.payload, cls, loop_time(), stored)
-        flights = [self._deadbands.begin(one.moves) for one in split.routed]
+        flights = [self._deadbands.begin(part.moves) for part in split.routed]
         if split.as_it_is is not None:
             parts = [Fragment(split.as_it_is, chunk.payload, chunk.count, range(chunk.count))]
         else:
             parts = [
                 Fragment(
-                    one.cls,
-                    one.payload,
-                    len(one.rows),
-                    one.numbers,
+                    part.cls,
+                    part.payload,
+                    len(part.rows),
+                    part.numbers,
                     partial(self._stored, flight),
                 )
-                for one, flight in zip(split.routed, flights, strict=True)
+                for part, flight in zip(split.routed, flights, strict=True)
             ]
         try:
             await self._core.submit_piece(input_name, cls, chunk, parts)
@@ -146,17 +146,17 @@ class RulesIntake:
 
 def _tell(outcomes: Sequence[BaseException | None]) -> None:
     """Raise what the parts of a chunk came to, unless all reached their level."""
-    failed = [one for one in outcomes if one is not None]
+    failed = [error for error in outcomes if error is not None]
     if not failed:
         return
-    for one in failed:
-        if not isinstance(one, RefusedError | UnknownOutcomeError):
-            raise one
-    refused = [one for one in failed if isinstance(one, RefusedError)]
+    for error in failed:
+        if not isinstance(error, RefusedError | UnknownOutcomeError):
+            raise error
+    refused = [error for error in failed if isinstance(error, RefusedError)]
     if len(refused) == len(outcomes):
-        raise max(refused, key=lambda one: (one.retry_after is None, one.retry_after or 0.0))
+        raise max(refused, key=lambda error: (error.retry_after is None, error.retry_after or 0.0))
     if not refused:
-        raise next((one for one in failed if not isinstance(one, NotAtHubError)), failed[0])
+        raise next((error for error in failed if not isinstance(error, NotAtHubError)), failed[0])
     raise UnknownOutcomeError(
         f"the readings go to several classes: some are stored, others were refused ({refused[0]})"
     )

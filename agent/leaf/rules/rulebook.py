@@ -43,9 +43,9 @@ def rule_name(rule: Rule, number: int) -> str:
     return rule.name or f"rule-{number}"
 
 
-def patterns_of(given: str | list[str]) -> list[str]:
+def patterns_of(patterns: str | list[str]) -> list[str]:
     """The patterns of a key that takes one or several."""
-    return [given] if isinstance(given, str) else given
+    return [patterns] if isinstance(patterns, str) else patterns
 
 
 class Rulebook:
@@ -72,47 +72,47 @@ class Rulebook:
     @property
     def needs_device(self) -> bool:
         """Whether a verdict depends on the device."""
-        return any(one.device is not None for one in self._rules)
+        return any(compiled.device is not None for compiled in self._rules)
 
     def verdict(self, name: tuple[str, str]) -> RuleResult:
         """What becomes of readings with this metric and device (an empty one where it is not needed)."""
-        found = self._known.get(name)
-        if found is None:
+        result = self._known.get(name)
+        if result is None:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
-            found = self._known[name] = self._judge(*name)
-        return found
+            result = self._known[name] = self._decide(*name)
+        return result
 
-    def _judge(self, metric: str, device: str) -> RuleResult:
+    def _decide(self, metric: str, device: str) -> RuleResult:
         cls, band, tags = None, None, dict[str, str]()
-        for one in self._rules:
-            if (one.metric is not None and not one.metric(metric)) or (
-                one.device is not None and not one.device(device)
+        for compiled in self._rules:
+            if (compiled.metric is not None and not compiled.metric(metric)) or (
+                compiled.device is not None and not compiled.device(device)
             ):
                 continue
-            rule = one.rule
+            rule = compiled.rule
             if rule.drop:
-                return RuleResult(dropped_by=one.name)
+                return RuleResult(dropped_by=compiled.name)
             cls = rule.class_ or cls
             tags.update(rule.tags)
             if rule.deadband is not None:
-                band = Band(one.name, rule.deadband, rule.after)
+                band = Band(compiled.name, rule.deadband, rule.after)
         return RuleResult(cls, tuple(tags.items()), band)
 
 
 def compile_patterns(patterns: Sequence[str]) -> Match | None:
     """Whether a name matches one of the patterns and none of those that begin with `!`; None when every name
     does. Patterns with `!` alone are for all other names."""
-    wanted = [one for one in patterns if not one.startswith("!")]
-    unwanted = [one[1:] for one in patterns if one.startswith("!")]
-    if not unwanted and (not wanted or "*" in wanted):
+    included = [pattern for pattern in patterns if not pattern.startswith("!")]
+    excluded = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    if not excluded and (not included or "*" in included):
         return None
-    takes, leaves = _any(wanted), _any(unwanted)
+    takes, leaves = _any(included), _any(excluded)
     return lambda name: (takes is None or takes(name)) and not (leaves is not None and leaves(name))
 
 
 def _any(patterns: Sequence[str]) -> Match | None:
     if not patterns:
         return None
-    found = re.compile("|".join(map(fnmatch.translate, patterns)))
-    return lambda name: found.match(name) is not None
+    matcher = re.compile("|".join(map(fnmatch.translate, patterns)))
+    return lambda name: matcher.match(name) is not None

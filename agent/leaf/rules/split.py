@@ -21,7 +21,7 @@ from agent.contract import MAX_TAGS
 from agent.leaf.rules.deadbands import Band, Deadbands, LastSent, Moves, comparable, key_of
 from agent.leaf.rules.rulebook import Rulebook, RuleResult
 
-_TAGS_KNOWN: Final = 256
+_TAG_SETS: Final = 256
 
 _NO_TAGS: Final = Raw(b"{}")
 
@@ -89,13 +89,13 @@ class Splitter:
         monotonic seconds."""
         names = self._names(payload)
         verdicts = {name: self._verdict(name) for name in set(names)}
-        keeps = {name: one.keeps_line for name, one in verdicts.items()}
-        classes = {one.cls or cls for one in verdicts.values()}
+        keeps = {name: verdict.keeps_line for name, verdict in verdicts.items()}
+        classes = {verdict.cls or cls for verdict in verdicts.values()}
         if not left_out and len(classes) == 1 and all(keeps.values()):
             return Split(as_it_is=classes.pop())
-        found = Split()
-        routed = {one: Routed(one) for one in sorted(classes, key=lambda one: (one != cls, one))}
-        kept = {name: routed[verdicts[name].cls or cls] for name, keep in keeps.items() if keep}
+        split = Split()
+        routed = {name: Routed(name) for name in sorted(classes, key=lambda name: (name != cls, name))}
+        kept = {target: routed[verdicts[target].cls or cls] for target, keep in keeps.items() if keep}
         for number, (name, row) in enumerate(zip(names, payload.split(b"\n"), strict=False)):
             if left_out and left_out >> number & 1:
                 continue
@@ -103,33 +103,33 @@ class Splitter:
             if to is None:
                 verdict = verdicts[name]
                 to = routed[verdict.cls or cls]
-                given = self._given(row, name, verdict, now, to.moves, found)
-                if given is None:
+                sent = self._sent(row, name, verdict, now, to.moves, split)
+                if sent is None:
                     continue
-                row = given
+                row = sent
             to.rows.append(row)
             to.numbers.append(number)
-        found.routed = [one for one in routed.values() if one.rows]
-        return found
+        split.routed = [part for part in routed.values() if part.rows]
+        return split
 
     def _verdict(self, name: _Named) -> RuleResult:
         return self._book.verdict((name, "") if isinstance(name, str) else name)
 
-    def _given(
+    def _sent(
         self,
         row: bytes,
         name: _Named,
         verdict: RuleResult,
         now: float,
         moves: Moves,
-        found: Split,
+        split: Split,
     ) -> bytes | None:
         """A line as it is sent, None when it is not."""
         if verdict.dropped_by is not None:
-            found.dropped[verdict.dropped_by, "drop"] += 1
+            split.dropped[verdict.dropped_by, "drop"] += 1
             return None
         if verdict.band is not None and not self._sends(row, name, verdict.band, now, moves):
-            found.dropped[verdict.band.rule, "deadband"] += 1
+            split.dropped[verdict.band.rule, "deadband"] += 1
             return None
         return with_tags(row, verdict.tags) if verdict.tags else row
 
@@ -138,11 +138,11 @@ class Splitter:
         return list(map(_name if self._book.needs_device else _metric, self._decode(payload)))
 
     def _sends(self, row: bytes, name: _Named, band: Band, now: float, moves: Moves) -> bool:
-        one = _SERIES.decode(row)
+        series = _SERIES.decode(row)
         metric, device = (name, _NAMES.decode(row).device) if isinstance(name, str) else name
-        ts = one.ts.timestamp() if isinstance(one.ts, datetime) else float(one.ts)
-        key = key_of(metric, device, bytes(one.tags))
-        return self._deadbands.sends(key, LastSent(comparable(one.value), ts, now), band, moves)
+        ts = series.ts.timestamp() if isinstance(series.ts, datetime) else float(series.ts)
+        key = key_of(metric, device, bytes(series.tags))
+        return self._deadbands.sends(key, LastSent(comparable(series.value), ts, now), band, moves)
 
 
 class _Line(Struct, gc=False):
@@ -161,16 +161,16 @@ _LINE: Final = msgspec.json.Decoder(_Line)
 def with_tags(line: bytes, tags: tuple[tuple[str, str], ...]) -> bytes:
     """The line, a valid reading, with these tags. A tag that it has already stays as it is, and none is added
     to the `MAX_TAGS` that a reading may have; all values stay as they were written."""
-    one = _LINE.decode(line)
-    added = _added(bytes(one.tags), tags)
+    reading = _LINE.decode(line)
+    added = _added(bytes(reading.tags), tags)
     if not added:
         return line
-    own = bytes(one.tags)[1:].lstrip()
+    own = bytes(reading.tags)[1:].lstrip()
     return b'{"ts":%b,"device":%b,"metric":%b,"value":%b,"tags":{%b%b%b}' % (
-        bytes(one.ts),
-        bytes(one.device),
-        bytes(one.metric),
-        bytes(one.value),
+        bytes(reading.ts),
+        bytes(reading.device),
+        bytes(reading.metric),
+        bytes(reading.value),
         b",".join(added),
         b"" if own == b"}" else b",",
         own,
@@ -184,12 +184,14 @@ def _added(own: bytes, tags: tuple[tuple[str, str], ...]) -> list[bytes]:
     fits = b"\\" not in own and own.count(b'"') // 4 + len(tags) <= MAX_TAGS
     if fits and not any(name in own for name, _ in encoded):
         return [member for _, member in encoded]
-    known = _TAGS.decode(own)
-    room = MAX_TAGS - len(known)
-    return [member for (name, _), (_, member) in zip(tags, encoded, strict=True) if name not in known][:room]
+    present = _TAGS.decode(own)
+    room = MAX_TAGS - len(present)
+    return [member for (name, _), (_, member) in zip(tags, encoded, strict=True) if name not in present][
+        :room
+    ]
 
 
-@lru_cache(_TAGS_KNOWN)
+@lru_cache(_TAG_SETS)
 def _encoded(tags: tuple[tuple[str, str], ...]) -> list[tuple[bytes, bytes]]:
     """Each tag's name and the whole tag, as JSON."""
     return [(_text(name), _text(name) + b":" + _text(value)) for name, value in tags]
