@@ -1,6 +1,6 @@
-"""The keeper of the declared links: looks at each, says how it is, makes its stream and repairs what is safe
-to repair. Imported only where a link is declared. It never deletes a stream of sources, and a mirror only as
-`decide` says.
+"""The controller of the declared links: it observes each one, shows its state, creates its stream and repairs
+what is safe to repair. Imported only if a link is declared. It never deletes a stream of sources, and a
+mirror only as `decide` says.
 """
 
 from __future__ import annotations
@@ -35,169 +35,185 @@ from agent.server.permissions import LinkRights, declared_link
 from agent.server.setup import identities, link_rights
 
 LOOK_SECONDS: Final = 5.0
-UNWELL_SECONDS: Final = 0.5
+FAULT_LOOK_SECONDS: Final = 0.5
 RETRY_SECONDS: Final = 1.0
 
 log = structlog.get_logger("link")
 
 
 class MirrorController:
-    """Keeps `links` over a connection of its own to the local server."""
+    """Controls the mirrors and sources `copies` over a connection of its own to the local server."""
 
     def __init__(
         self,
-        links: Iterable[Declared],
+        copies: Iterable[Declared],
         domain: str,
         identity: str,
         url: str,
         seed_file: Path,
         metrics: Metrics,
     ) -> None:
-        self._links = list(links)
+        self._copies = list(copies)
         self._identity, self._url, self._seed_file, self._metrics = identity, url, seed_file, metrics
-        self._asker = StreamProbe(domain, identity)
+        self._probe = StreamProbe(domain, identity)
         self._memories: dict[str, MirrorMemory] = {}
         self._missing_since: dict[str, float] = {}
         self._origins: dict[str, str] = {}
         self._rows: dict[str, dict[str, Any]] = {}
-        for one in self._links:
-            self._show_all(one, MirrorVerdict(MirrorState.MAKING, "not looked at yet"))
+        for copy in self._copies:
+            self._show_all(copy, MirrorVerdict(MirrorState.MAKING, "not checked yet"))
 
     def status(self) -> list[dict[str, Any]]:
         """Each link as a row of `/status`."""
         return list(self._rows.values())
 
     async def run(self) -> None:
-        """Keep the links until cancelled, over one connection after the other."""
+        """Control the links until cancelled, over one connection after the other."""
         while True:
             try:
-                async with connected(self._url, self._seed_file, self._identity, self._asker.refused) as link:
-                    while not link.over.is_set() and not link.nc.is_closed:
+                async with connected(
+                    self._url, self._seed_file, self._identity, self._probe.refused
+                ) as connection:
+                    while not connection.over.is_set() and not connection.nc.is_closed:
                         async with asyncio.TaskGroup() as group:
-                            turns = [group.create_task(self._turn(link.nc, one)) for one in self._links]
-                        well = all(turn.result() for turn in turns)
-                        await event_within(link.over, LOOK_SECONDS if well else UNWELL_SECONDS)
+                            turns = [
+                                group.create_task(self._reconcile(connection.nc, copy))
+                                for copy in self._copies
+                            ]
+                        healthy = all(turn.result() for turn in turns)
+                        await event_within(connection.over, LOOK_SECONDS if healthy else FAULT_LOOK_SECONDS)
             except EXPECTED as error:
-                log.debug("the declared links cannot be looked at", error=str(error))
-            for one in self._links:
-                self._show_all(one, MirrorVerdict(MirrorState.AWAY, "the local NATS server does not answer"))
+                log.debug("declared links not observed", error=str(error))
+            for copy in self._copies:
+                self._show_all(copy, MirrorVerdict(MirrorState.AWAY, "the local NATS server does not answer"))
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _turn(self, nc: Client, one: Declared) -> bool:
-        """Look at one stream and its links, and do what is due. Returns whether all is well."""
+    async def _reconcile(self, nc: Client, copy: Declared) -> bool:
+        """Observe one stream and its links, and do what is due. Returns whether all links flow."""
         js = JetStream(nc)
         now = loop_time()
         try:
-            # This side first: what comes in between makes the origin look ahead of it, never behind.
-            here = await self._asker.here(js, one.name)
+            # The local side first: what arrives in between makes the origin look ahead of it, never behind.
+            local = await self._probe.local(js, copy.name)
             async with asyncio.TaskGroup() as group:
-                asked = {o.key: group.create_task(self._asker.origin(nc, o)) for o in one.origins}
-            theres = {key: task.result() for key, task in asked.items()}
-            first = theres[one.origins[0].key]
-            if (action := decide_stream(one, here, first, self._waited(one, here, now))) is not None:
-                await self._act(js, one, here, first, action)
-                here = await self._asker.here(js, one.name)
-            verdicts = [self._judge(one, origin, here, theres[origin.key], now) for origin in one.origins]
-            if here is not None:
-                await self._nudge(js, one, here, theres, verdicts)
+                probes = {
+                    origin.key: group.create_task(self._probe.remote(nc, origin)) for origin in copy.origins
+                }
+            remotes = {key: task.result() for key, task in probes.items()}
+            first = remotes[copy.origins[0].key]
+            if (action := decide_stream(copy, local, first, self._waited(copy, local, now))) is not None:
+                await self._act(js, copy, local, first, action)
+                local = await self._probe.local(js, copy.name)
+            verdicts = [
+                self._verdict(copy, origin, local, remotes[origin.key], now) for origin in copy.origins
+            ]
+            if local is not None:
+                await self._nudge(js, copy, local, remotes, verdicts)
         except JetStreamError as error:
             self._show_all(
-                one, MirrorVerdict(MirrorState.REFUSED, f"the stream {one.name} cannot be kept here: {error}")
+                copy,
+                MirrorVerdict(MirrorState.REFUSED, f"the stream {copy.name} cannot be kept here: {error}"),
             )
             return False
-        return all(one.state is MirrorState.FLOWING for one in verdicts)
+        return all(verdict.state is MirrorState.FLOWING for verdict in verdicts)
 
-    def _waited(self, one: Declared, here: LocalStream | None, now: float) -> float:
-        if here is not None:
-            self._missing_since.pop(one.name, None)
+    def _waited(self, copy: Declared, local: LocalStream | None, now: float) -> float:
+        if local is not None:
+            self._missing_since.pop(copy.name, None)
             return 0.0
-        return now - self._missing_since.setdefault(one.name, now)
+        return now - self._missing_since.setdefault(copy.name, now)
 
-    def _judge(
-        self, one: Declared, origin: ResolvedOrigin, here: LocalStream | None, there: RemoteStream, now: float
+    def _verdict(
+        self,
+        copy: Declared,
+        origin: ResolvedOrigin,
+        local: LocalStream | None,
+        remote: RemoteStream,
+        now: float,
     ) -> MirrorVerdict:
-        link = one.link(origin)
+        link = copy.link(origin)
         memory = self._memories.get(link, MirrorMemory())
-        verdict = decide_link(one, origin, here, there, memory, now)
+        verdict = decide_link(copy, origin, local, remote, memory, now)
         self._memories[link] = remember(memory, verdict, now)
-        if verdict.up and there.kind == "answers":
-            self._origins[link] = there.created
-        entry = None if here is None else here.entries.get(origin.key)
-        self._show(one, origin, verdict, entry)
+        if verdict.up and remote.kind == "answers":
+            self._origins[link] = remote.created
+        entry = None if local is None else local.entries.get(origin.key)
+        self._show(copy, origin, verdict, entry)
         return verdict
 
     async def _act(
         self,
         js: JetStream,
-        one: Declared,
-        here: LocalStream | None,
-        there: RemoteStream,
+        copy: Declared,
+        local: LocalStream | None,
+        remote: RemoteStream,
         action: StreamAction,
     ) -> None:
-        log.warning("declared link", stream=one.name, doing=action)
+        log.warning("declared link", stream=copy.name, doing=action)
         if action == "recreate":
-            await js.api(f"STREAM.DELETE.{one.name}")
-        if here is None or action == "recreate":
-            await js.api(f"STREAM.CREATE.{one.name}", one.made(there.created))
+            await js.api(f"STREAM.DELETE.{copy.name}")
+        if local is None or action == "recreate":
+            await js.api(f"STREAM.CREATE.{copy.name}", copy.made(remote.created))
             return
-        config = merged(here.config, one.stream())
-        if one.kind == "mirror":
-            origin = here.origin_created or there.created
+        config = merged(local.config, copy.stream())
+        if copy.kind == "mirror":
+            origin = local.origin_created or remote.created
             config["metadata"] = config["metadata"] | ({ORIGIN_METADATA: origin} if origin else {})
         else:
-            have = {key_of(entry): entry for entry in here.config.get("sources") or []}
-            config |= _sources([have.get(origin.key) or origin.entry() for origin in one.origins])
+            present = {key_of(entry): entry for entry in local.config.get("sources") or []}
+            config |= _sources([present.get(origin.key) or origin.entry() for origin in copy.origins])
         await js.update_stream(config)
 
     async def _nudge(
         self,
         js: JetStream,
-        one: Declared,
-        here: LocalStream,
-        theres: Mapping[Key, RemoteStream],
+        copy: Declared,
+        local: LocalStream,
+        remotes: Mapping[Key, RemoteStream],
         verdicts: list[MirrorVerdict],
     ) -> None:
         """Remove the sources that are due and add them again, so that the server asks their origins at once;
-        for the same end make a mirror anew that holds nothing yet."""
-        again = [o for o, verdict in zip(one.origins, verdicts, strict=True) if verdict.nudge]
-        if not again:
+        for the same reason recreate a mirror that holds nothing yet."""
+        nudged = [origin for origin, verdict in zip(copy.origins, verdicts, strict=True) if verdict.nudge]
+        if not nudged:
             return
-        if one.kind == "mirror":
-            if here.last == 0:
-                await self._act(js, one, here, theres[again[0].key], "recreate")
+        if copy.kind == "mirror":
+            if local.last == 0:
+                await self._act(js, copy, local, remotes[nudged[0].key], "recreate")
             return
-        have = {key_of(entry): entry for entry in here.config.get("sources") or []}
-        kept = [have[origin.key] for origin in one.origins if origin not in again]
-        await js.update_stream({**here.config, **_sources(kept)})
+        present = {key_of(entry): entry for entry in local.config.get("sources") or []}
+        remaining = [present[origin.key] for origin in copy.origins if origin not in nudged]
+        await js.update_stream({**local.config, **_sources(remaining)})
         entries = [
-            self._again(one, o, here, theres[o.key]) if o in again else have[o.key] for o in one.origins
+            self._entry(copy, origin, local, remotes[origin.key]) if origin in nudged else present[origin.key]
+            for origin in copy.origins
         ]
-        await js.update_stream({**here.config, **_sources(entries)})
-        log.info("sources added again", stream=one.name, sources=[one.link(origin) for origin in again])
+        await js.update_stream({**local.config, **_sources(entries)})
+        log.info("sources added again", stream=copy.name, sources=[copy.link(origin) for origin in nudged])
 
-    def _again(
-        self, one: Declared, origin: ResolvedOrigin, here: LocalStream, there: RemoteStream
+    def _entry(
+        self, copy: Declared, origin: ResolvedOrigin, local: LocalStream, remote: RemoteStream
     ) -> dict[str, Any]:
-        # The server goes on after the newest message that it finds of a source. Where that was purged, only a
-        # start says that it was here already; one of another origin would skip what this one holds.
-        same = self._origins.get(one.link(origin)) == there.created
-        return origin.entry(here.entries[origin.key].seq if same else 0)
+        # The server resumes after the newest message that it finds of a source. If that was purged, only a
+        # start position shows that it was here; that of another origin would skip what this one holds.
+        same = self._origins.get(copy.link(origin)) == remote.created
+        return origin.entry(local.entries[origin.key].seq if same else 0)
 
-    def _show_all(self, one: Declared, verdict: MirrorVerdict) -> None:
-        for origin in one.origins:
-            self._show(one, origin, verdict, None)
+    def _show_all(self, copy: Declared, verdict: MirrorVerdict) -> None:
+        for origin in copy.origins:
+            self._show(copy, origin, verdict, None)
 
     def _show(
-        self, one: Declared, origin: ResolvedOrigin, verdict: MirrorVerdict, entry: CopyStatus | None
+        self, copy: Declared, origin: ResolvedOrigin, verdict: MirrorVerdict, entry: CopyStatus | None
     ) -> None:
-        link = one.link(origin)
+        link = copy.link(origin)
         before = self._rows.get(link)
         if before is not None and before["word"] != verdict.state.value:
             (log.info if verdict.up else log.warning)("link", link=link, state=verdict.sentence)
         self._metrics.show_link(link, up=verdict.up, lag=verdict.lag)
         self._rows[link] = {
             "link": link,
-            "kind": one.kind,
+            "kind": copy.kind,
             "of": origin.place,
             "word": verdict.state.value,
             "state": verdict.sentence,
@@ -209,24 +225,24 @@ class MirrorController:
 
 
 def make_controller(config: Config, identity: str, metrics: Metrics) -> MirrorController:
-    """The controller of the links that a configuration declares. Logs which permissions a server needs that
-    the agent does not render."""
-    links = declared(config)
+    """The controller of the links that a configuration declares. Logs the permissions that a server needs if
+    the agent does not render it."""
+    copies = declared(config)
     if config.nats.server == "external":
-        for permissions in required_permissions(links, link_rights(config)):
+        for permissions in required_permissions(copies, link_rights(config)):
             log.info("declared links need", permissions=permissions)
     url, seed_file = f"nats://{config.nats.listen}", identities(config).account
-    return MirrorController(links, config.domain, identity, url, seed_file, metrics)
+    return MirrorController(copies, config.domain, identity, url, seed_file, metrics)
 
 
-def required_permissions(links: Iterable[Declared], rights: Iterable[LinkRights]) -> list[str]:
-    """What servers that are not rendered here must allow, one sentence for the agent's user and one for each
+def required_permissions(copies: Iterable[Declared], rights: Iterable[LinkRights]) -> list[str]:
+    """What servers that are not rendered here must permit: one sentence for the agent's user and one for each
     link."""
     own = f"the agent's user must be allowed to publish {', '.join(declared_link(rights))}"
     passages = [
-        f"{link.link(origin)}: to and from {origin.place} must pass {', '.join(needed_subjects(origin))}"
-        for link in links
-        for origin in link.origins
+        f"{copy.link(origin)}: to and from {origin.place} must pass {', '.join(needed_subjects(origin))}"
+        for copy in copies
+        for origin in copy.origins
         if origin.api
     ]
     return [own, *passages]

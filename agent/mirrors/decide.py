@@ -1,8 +1,8 @@
-"""What is said and done about a declared link. Pure: no clock, no connection.
+"""The state of a declared link and what to do about it. Pure: no clock, no connection.
 
 Repairs are made only where they can't lose anything: a source is removed and added again, which makes its
-server ask the origin at once (left alone after the hub's server was killed: 37 s; so: 0.2 s). A mirror can't
-be changed; it is made anew only where it holds nothing, or where the configuration says `recreate = true`.
+server ask the origin at once (0.2 s, instead of 37 s after the hub's server was killed). A mirror can't be
+changed; it is recreated only if it holds nothing, or if the configuration has `recreate = true`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from agent.config.mirrors import Declared, ResolvedOrigin, key_of
 from agent.mirrors.observation import STALLED, CopyStatus, LocalStream, RemoteStream
 
 ALIVE: Final = 3.0
-"""Seconds without a sign of life after which a link is not well; a heartbeat comes each second."""
+"""Seconds without a sign of life after which a link is faulty; a heartbeat comes each second."""
 GRACE: Final = 1.0
 BY_ITSELF: Final = 60.0
-"""Seconds within which a server that is left alone has asked the origin again (seen: 12 to 40 s)."""
+"""Seconds within which a server asks the origin again by itself (seen: 12 to 40 s)."""
 MAKE_AFTER: Final = 5.0
-"""How long a new mirror waits for its origin to answer, for one that is made before takes longer."""
+"""How long the creation of a mirror waits for its origin to answer: one created before takes longer."""
 LONGEST_WAIT: Final = 60.0
 
 
 class MirrorState(StrEnum):
-    """How a declared link is."""
+    """The state of a declared link."""
 
     FLOWING = "flowing"
     LAGGING = "lagging"
@@ -43,23 +43,25 @@ class MirrorState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MirrorMemory:
-    """Of one link, in monotonic seconds: since when the origin answers while the link is not alive (None: it
-    is not so), how often it was nudged since, and when."""
+    """What one verdict leaves for the next one; times are monotonic seconds."""
 
     unheard_since: float | None = None
+    """Since when the origin answers while the link is not alive."""
     nudges: int = 0
+    """How often it was nudged since."""
     nudged_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorVerdict:
-    """The state of a link and its one sentence, the messages that are missing here (None: nobody knows), and
-    whether to remove and add it again."""
+    """The state of a link."""
 
     state: MirrorState
     sentence: str
     lag: int | None = None
+    """How many messages are missing here, None if unknown."""
     nudge: bool = False
+    """Whether to remove the link and add it again."""
 
     @property
     def up(self) -> bool:
@@ -71,73 +73,75 @@ StreamAction = Literal["make", "update", "recreate"]
 
 
 def decide_stream(
-    one: Declared, here: LocalStream | None, there: RemoteStream, waited: float
+    copy: Declared, local: LocalStream | None, remote: RemoteStream, waited: float
 ) -> StreamAction | None:
-    """What to do about the stream itself; `there` is the origin of a mirror, `waited` for how many seconds
-    the stream has been missing here."""
-    if here is None:
-        ready = one.kind == "source" or there.kind != "silent" or waited >= MAKE_AFTER
+    """What to do about the stream itself; `remote` is the first origin, `waited` for how many seconds the
+    stream has been missing here."""
+    if local is None:
+        ready = copy.kind == "source" or remote.kind != "silent" or waited >= MAKE_AFTER
         return "make" if ready else None
-    if here.kind != one.kind:
+    if local.kind != copy.kind:
         return None
-    if one.kind == "mirror" and (_other_mirror(one, here) or _origin_is_new(here, there)):
-        may = there.kind == "answers" and (one.recreate or here.messages == 0)
-        return "recreate" if may else None
-    return "update" if _differs(one, here, there) else None
+    if copy.kind == "mirror" and (_other_mirror(copy, local) or _origin_is_new(local, remote)):
+        is_safe = remote.kind == "answers" and (copy.recreate or local.messages == 0)
+        return "recreate" if is_safe else None
+    return "update" if _differs(copy, local, remote) else None
 
 
 def decide_link(
-    one: Declared,
+    copy: Declared,
     origin: ResolvedOrigin,
-    here: LocalStream | None,
-    there: RemoteStream,
+    local: LocalStream | None,
+    remote: RemoteStream,
     memory: MirrorMemory,
     now: float,
 ) -> MirrorVerdict:
     """The state of one link of a stream."""
-    if here is None:
-        waiting = f"{origin.place} does not answer: {there.problem}" if there.problem else "it is being made"
-        return MirrorVerdict(MirrorState.MAKING, f"there is no stream {one.name} here yet; {waiting}")
-    if here.kind != one.kind:
+    if local is None:
+        waiting = (
+            f"{origin.place} does not answer: {remote.problem}" if remote.problem else "it is being created"
+        )
+        return MirrorVerdict(MirrorState.MAKING, f"there is no stream {copy.name} here yet; {waiting}")
+    if local.kind != copy.kind:
         return MirrorVerdict(
             MirrorState.FOREIGN,
-            f"a stream {one.name} is here that was not made as this {one.kind}: it is left as it is; delete "
-            "it, or give the link another name",
+            f"a stream {copy.name} is here that was not created as this {copy.kind}: it is not changed; "
+            "delete it, or give the link another name",
         )
-    if one.kind == "mirror" and _other_mirror(one, here):
+    if copy.kind == "mirror" and _other_mirror(copy, local):
         return MirrorVerdict(
             MirrorState.FOREIGN,
-            f"the mirror {one.name} was made with another origin, filter, start or transforms, and a mirror "
-            "can't be changed; set recreate = true to have it deleted and made anew, or declare it under "
-            "another name",
+            f"the mirror {copy.name} was created with another origin, filter, start or transforms, and a "
+            "mirror can't be changed; set recreate = true to have it deleted and recreated, or declare it "
+            "under another name",
         )
-    entry = here.entries.get(origin.key)
+    entry = local.entries.get(origin.key)
     if entry is None:
         return MirrorVerdict(MirrorState.MAKING, f"{origin.place} is being added")
-    if one.kind == "mirror" and _origin_is_new(here, there):
+    if copy.kind == "mirror" and _origin_is_new(local, remote):
         return MirrorVerdict(
             MirrorState.RECREATED,
-            f"{origin.place} was deleted and made again or put back from an older copy, so this mirror takes "
-            f"nothing more up to its own last message ({entry.seq}); it holds {here.messages} messages that "
+            f"{origin.place} was recreated or restored from a backup, so this mirror takes "
+            f"nothing more up to its own last message ({entry.seq}); it holds {local.messages} messages that "
             "may be nowhere else: save them if they matter, then delete the stream here or set "
             "recreate = true",
         )
-    return _flow(origin, entry, there, memory, now)
+    return _flow(origin, entry, remote, memory, now)
 
 
 def _flow(
-    origin: ResolvedOrigin, entry: CopyStatus, there: RemoteStream, memory: MirrorMemory, now: float
+    origin: ResolvedOrigin, entry: CopyStatus, remote: RemoteStream, memory: MirrorMemory, now: float
 ) -> MirrorVerdict:
     alive = entry.active is not None and entry.active < ALIVE
-    lag = missing_messages(origin, entry, there)
-    if there.kind == "absent":
-        return MirrorVerdict(MirrorState.ABSENT, f"{origin.place} does not exist; make it there")
-    if alive and there.kind == "answers" and there.last < entry.seq:
+    lag = missing_messages(origin, entry, remote)
+    if remote.kind == "absent":
+        return MirrorVerdict(MirrorState.ABSENT, f"{origin.place} does not exist; create it there")
+    if alive and remote.kind == "answers" and remote.last < entry.seq:
         return MirrorVerdict(
             MirrorState.RECREATED,
-            f"{origin.place} ends at {there.last}, but its messages up to {entry.seq} are here: it was made "
-            "again or put back from an older copy; where it was put back, what it stores up to "
-            f"{entry.seq} is not taken over: declare it under another name of this stream",
+            f"{origin.place} ends at {remote.last}, but its messages up to {entry.seq} are here: it was "
+            "recreated or restored from a backup; if it was restored, what it stores up to "
+            f"{entry.seq} is not copied: declare it under another name of this stream",
         )
     if entry.err_code == STALLED:
         return MirrorVerdict(
@@ -149,20 +153,20 @@ def _flow(
     if alive and entry.error:
         return MirrorVerdict(MirrorState.REFUSED, f"{origin.place} refuses: {entry.error}", lag)
     if alive:
-        return _alive(origin, there, lag)
-    if there.kind != "answers":
-        return MirrorVerdict(MirrorState.DOWN, f"{origin.place} does not answer: {there.problem}")
+        return _alive(origin, remote, lag)
+    if remote.kind != "answers":
+        return MirrorVerdict(MirrorState.DOWN, f"{origin.place} does not answer: {remote.problem}")
     return _unheard(origin, entry, lag, memory, now)
 
 
-def _alive(origin: ResolvedOrigin, there: RemoteStream, lag: int | None) -> MirrorVerdict:
-    if there.kind != "answers":
+def _alive(origin: ResolvedOrigin, remote: RemoteStream, lag: int | None) -> MirrorVerdict:
+    if remote.kind != "answers":
         return MirrorVerdict(
             MirrorState.UNKNOWN,
-            f"messages of {origin.place} come in, but how many are missing is not known: {there.problem}",
+            f"messages of {origin.place} come in, but how many are missing is not known: {remote.problem}",
         )
     if lag:
-        most = "" if there.exact else "at most "
+        most = "" if remote.exact else "at most "
         return MirrorVerdict(
             MirrorState.LAGGING, f"{most}{lag} messages of {origin.place} are not here yet", lag
         )
@@ -173,14 +177,16 @@ def _unheard(
     origin: ResolvedOrigin, entry: CopyStatus, lag: int | None, memory: MirrorMemory, now: float
 ) -> MirrorVerdict:
     since = now if memory.unheard_since is None else memory.unheard_since
-    words = f"{origin.place} answers, but the link was not heard from yet; its server asks again by itself"
+    sentence = f"{origin.place} answers, but the link was not heard from yet; its server asks again by itself"
     if now - since >= BY_ITSELF:
-        words = (
+        sentence = (
             f"{origin.place} answers, but nothing of it has come in for {int((now - since) / 60)} min; "
             f"one of these is not allowed: {', '.join(needed_subjects(origin))}"
         )
-    told = f" (the server was last told: {entry.error})" if entry.error else ""
-    return MirrorVerdict(MirrorState.WAITING, words + told, lag, nudge=_nudge_is_due(memory, since, now))
+    last_error = f" (the server's last error: {entry.error})" if entry.error else ""
+    return MirrorVerdict(
+        MirrorState.WAITING, sentence + last_error, lag, nudge=_nudge_is_due(memory, since, now)
+    )
 
 
 def _nudge_is_due(memory: MirrorMemory, since: float, now: float) -> bool:
@@ -190,7 +196,7 @@ def _nudge_is_due(memory: MirrorMemory, since: float, now: float) -> bool:
 
 
 def remember(memory: MirrorMemory, verdict: MirrorVerdict, now: float) -> MirrorMemory:
-    """What the next decision has to know."""
+    """What the next verdict needs of this one."""
     if verdict.state is not MirrorState.WAITING:
         return MirrorMemory()
     since = now if memory.unheard_since is None else memory.unheard_since
@@ -199,13 +205,13 @@ def remember(memory: MirrorMemory, verdict: MirrorVerdict, now: float) -> Mirror
     return MirrorMemory(since, memory.nudges, memory.nudged_at)
 
 
-def missing_messages(origin: ResolvedOrigin, entry: CopyStatus, there: RemoteStream) -> int | None:
-    """How many messages of the origin are not here, by what the origin itself holds; at most, where not every
-    sequence is a message that the link takes. None where the origin does not answer."""
-    if there.kind != "answers":
+def missing_messages(origin: ResolvedOrigin, entry: CopyStatus, remote: RemoteStream) -> int | None:
+    """How many messages of the origin are not here, by what the origin itself holds; at most, if not every
+    sequence is a message that the link takes. None if the origin does not answer."""
+    if remote.kind != "answers":
         return None
-    begin = max(entry.seq, there.first - 1, origin.start_sequence - 1, 0)
-    return max(0, there.newest - begin)
+    begin = max(entry.seq, remote.first - 1, origin.start_sequence - 1, 0)
+    return max(0, remote.newest - begin)
 
 
 def needed_subjects(origin: ResolvedOrigin) -> list[str]:
@@ -221,8 +227,8 @@ def needed_subjects(origin: ResolvedOrigin) -> list[str]:
     ]
 
 
-def _other_mirror(one: Declared, here: LocalStream) -> bool:
-    have, want = here.config.get("mirror") or {}, one.origins[0].entry()
+def _other_mirror(copy: Declared, local: LocalStream) -> bool:
+    have, want = local.config.get("mirror") or {}, copy.origins[0].entry()
     starts: list[Callable[[dict[str, object]], object]] = [
         lambda row: row.get("opt_start_seq"),
         lambda row: row.get("opt_start_time"),
@@ -231,17 +237,17 @@ def _other_mirror(one: Declared, here: LocalStream) -> bool:
     return key_of(have) != key_of(want) or any(start(have) != start(want) for start in starts)
 
 
-def _origin_is_new(here: LocalStream, there: RemoteStream) -> bool:
-    if there.kind != "answers":
+def _origin_is_new(local: LocalStream, remote: RemoteStream) -> bool:
+    if remote.kind != "answers":
         return False
-    other = bool(here.origin_created) and here.origin_created != there.created
-    return other or there.last < here.last
+    other = bool(local.origin_created) and local.origin_created != remote.created
+    return other or remote.last < local.last
 
 
-def _differs(one: Declared, here: LocalStream, there: RemoteStream) -> bool:
-    want = one.stream()
-    if any(here.config.get(name) != want[name] for name in ("max_bytes", "discard")):
+def _differs(copy: Declared, local: LocalStream, remote: RemoteStream) -> bool:
+    want = copy.stream()
+    if any(local.config.get(name) != want[name] for name in ("max_bytes", "discard")):
         return True
-    if one.kind == "mirror":
-        return there.kind == "answers" and not here.origin_created
-    return {key_of(row) for row in here.config.get("sources") or []} != {o.key for o in one.origins}
+    if copy.kind == "mirror":
+        return remote.kind == "answers" and not local.origin_created
+    return {key_of(row) for row in local.config.get("sources") or []} != {o.key for o in copy.origins}

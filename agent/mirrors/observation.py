@@ -1,8 +1,8 @@
-"""What the servers show of a declared link: the stream here, its server's word on it, the origin. Pure.
+"""What the servers show of a declared link: the stream here, its server's report on it, the origin. Pure.
 
-The server's `lag` is what the last message that came in had said, so it stays 0 while the origin is away or
-while messages are dropped; it is not used. `active` is the time since a message or a heartbeat, which comes
-each second, and -1 where nothing was ever heard since the server started.
+The server's `lag` is the one in the last message that arrived, so it stays 0 while the origin is unreachable
+or while messages are dropped; it is not used. `active` is the time since a message or a heartbeat, which
+comes each second, and -1 if nothing was heard since the server started.
 """
 
 from __future__ import annotations
@@ -19,41 +19,45 @@ STALLED: Final = 10228
 
 @dataclass(frozen=True, slots=True)
 class CopyStatus:
-    """A mirror or source as this server shows it: seconds since a sign of life (None: never), the origin's
-    sequence up to which it is here, and the server's last error."""
+    """A mirror or source as this server shows it, with the server's last error."""
 
     active: float | None
+    """Seconds since a sign of life, None for never."""
     seq: int
+    """The origin's sequence up to which it is here."""
     err_code: int = 0
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalStream:
-    """The stream on this side; `origin_created` is when the origin of a mirror was made, as it was when the
-    mirror was. `kind` is "" for a stream that was not made from the configuration."""
+    """The stream on this side."""
 
     kind: str
+    """"mirror" or "source", "" for a stream that was not created from the configuration."""
     config: Mapping[str, Any]
     messages: int
     first: int
     last: int
     origin_created: str
+    """When the origin was created, as it was when the mirror was created."""
     entries: Mapping[Key, CopyStatus]
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteStream:
-    """What the origin answered: its first and last sequence, the `newest` one that the link takes, and
-    whether it takes all in between (`exact`); `problem` says why there was no answer."""
+    """What the origin answered."""
 
     kind: Literal["answers", "absent", "silent", "forbidden"]
     created: str = ""
     first: int = 0
     last: int = 0
     newest: int = 0
+    """The newest sequence that the link takes."""
     exact: bool = True
+    """Whether the link takes every sequence."""
     problem: str = ""
+    """Why there was no answer."""
 
 
 def local_stream(answer: Mapping[str, Any]) -> LocalStream:

@@ -1,4 +1,4 @@
-"""Asking the two sides of a declared link: the stream here, and the origin over its API prefix."""
+"""Asks the two sides of a declared link: the stream here, and the origin over its API prefix."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ ASK_SECONDS: Final = 2.0
 
 
 class StreamProbe:
-    """Asks over one connection of `identity`. What the server says when it refuses a subject is noted by
-    `refused`, for the request itself only ends without an answer."""
+    """Asks over one connection of `identity`. `refused` notes the permissions violations, since a request
+    that the server rejects only ends without an answer."""
 
     def __init__(self, domain: str, identity: str) -> None:
         self._domain, self._identity = domain, identity
         self._refused: set[str] = set()
 
-    def refused(self, words: str) -> None:
+    def refused(self, violation: str) -> None:
         """Note the subject of a permissions violation, as nats-py words it."""
-        if "permissions violation for publish" in words.lower() and len(self._refused) < 1000:
-            self._refused.add(words.lower())
+        if "permissions violation for publish" in violation.lower() and len(self._refused) < 1000:
+            self._refused.add(violation.lower())
 
-    async def here(self, js: JetStream, name: str) -> LocalStream | None:
-        """The stream on this side, None where it is missing. Raises `JetStreamError`."""
+    async def local(self, js: JetStream, name: str) -> LocalStream | None:
+        """The stream on this side, None if it is missing. Raises `JetStreamError`."""
         try:
             return local_stream(await js.api(f"STREAM.INFO.{name}"))
         except ApiError as error:
@@ -48,7 +48,7 @@ class StreamProbe:
                 raise
             return None
 
-    async def origin(self, nc: Client, origin: ResolvedOrigin) -> RemoteStream:
+    async def remote(self, nc: Client, origin: ResolvedOrigin) -> RemoteStream:
         """The stream at the other end, or why it can't be asked."""
         api = origin.api or "$JS.API"
         subject = f"{api}.STREAM.INFO.{origin.stream}"
@@ -57,19 +57,21 @@ class StreamProbe:
             newest = info["state"]["last_seq"]
             if origin.subjects:
                 subject = f"{api}.STREAM.MSG.GET.{origin.stream}"
-                newest = max([await self._newest(nc, origin, subject, one) for one in origin.subjects])
+                newest = max(
+                    [await self._newest(nc, origin, subject, filter_) for filter_ in origin.subjects]
+                )
         except ApiError as error:
             if error.err_code == STREAM_NOT_FOUND:
                 return RemoteStream("absent")
             return RemoteStream("silent", problem=str(error))
         except JetStreamError as error:
-            if any(f'"{subject.lower()}"' in one for one in self._refused):
+            if any(f'"{subject.lower()}"' in violation for violation in self._refused):
                 return RemoteStream(
                     "forbidden", problem=f"this side may not ask it; allow it to publish {subject}"
                 )
             return RemoteStream("silent", problem=_why(origin, subject, error))
         state = info["state"]
-        # A message that was deleted in the middle has a sequence of its own, and is never sent.
+        # A message that was deleted in the middle has a sequence, and is never sent.
         exact = not origin.subjects and not state.get("num_deleted")
         return RemoteStream("answers", info["created"], state["first_seq"], state["last_seq"], newest, exact)
 

@@ -185,7 +185,7 @@ async def test_a_stream_of_somebody_else_is_left_alone_and_a_changed_declaration
             settings.SourceConfig(name="ALL", from_=[settings.OriginConfig(of="PLANS", domain="hub")])
         ]
         async with at(servers.leaves["edge-1"], config) as one:
-            assert "was not made as this mirror" in await one.is_in(MIRROR, "foreign")
+            assert "was not created as this mirror" in await one.is_in(MIRROR, "foreign")
             await leaf.holds("ALL", ["a"])
         config.source[0].from_.append(settings.OriginConfig(of="MORE", domain="hub"))
         config.source[0].max_bytes = settings.Size(2**20)

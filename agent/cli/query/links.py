@@ -142,7 +142,7 @@ async def _hub(config: Config, status: Mapping[str, Any], account: Path) -> tupl
                 row = rows[domain, cls]
                 api = api_prefix(domain)
                 async with places:
-                    there = await origin_probe.origin(link.nc, ResolvedOrigin(row.origin, domain, api, ""))
+                    there = await origin_probe.remote(link.nc, ResolvedOrigin(row.origin, domain, api, ""))
                 cursor = max(
                     members[domain]["classes"][cls]["cursor"], positions.get((row.stream, row.origin), 0)
                 )

@@ -34,10 +34,10 @@ WELL = RemoteStream("answers", CREATED, first=1, last=50, newest=50)
 AWAY = RemoteStream("silent", problem="the link is down")
 
 
-def here(one: Declared, entry: CopyStatus, **changes: Any) -> LocalStream:
+def local(copy: Declared, entry: CopyStatus, **changes: Any) -> LocalStream:
     """The stream as it was made, with its one link in this state."""
-    seen = LocalStream(one.kind, one.made(CREATED), 50, 1, entry.seq, CREATED, {HUB.key: entry})
-    return replace(seen, **changes)
+    local_stream = LocalStream(copy.kind, copy.made(CREATED), 50, 1, entry.seq, CREATED, {HUB.key: entry})
+    return replace(local_stream, **changes)
 
 
 ALIVE, DEAD = CopyStatus(0.5, 50), CopyStatus(30.0, 40)
@@ -51,9 +51,9 @@ class Case:
     """What is seen of a link, and the state, lag and words that follow."""
 
     name: str
-    one: Declared
+    copy: Declared
     entry: CopyStatus
-    there: RemoteStream
+    remote: RemoteStream
     state: MirrorState
     lag: int | None
     words: str
@@ -165,7 +165,7 @@ CASES = [
         "there is no origin", SOURCE, DEAD, RemoteStream("absent"), MirrorState.ABSENT, None, "does not exist"
     ),
     Case(
-        "the origin of a mirror was made again",
+        "the origin of a mirror was recreated",
         MIRROR,
         ALIVE,
         replace(WELL, created=OTHER),
@@ -174,16 +174,16 @@ CASES = [
         "set recreate = true",
     ),
     Case(
-        "the origin of a mirror was put back",
+        "the origin of a mirror was restored",
         MIRROR,
         ALIVE,
         replace(WELL, last=20, newest=20),
         MirrorState.RECREATED,
         None,
-        "older copy",
+        "restored from a backup",
     ),
     Case(
-        "the origin of a source was put back",
+        "the origin of a source was restored",
         SOURCE,
         ALIVE,
         replace(WELL, last=20, newest=20),
@@ -194,15 +194,15 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda one: one.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda copy: copy.name)
 def test_each_state_of_a_link_has_its_sentence_and_its_lag(case: Case) -> None:
-    verdict = decide_link(case.one, HUB, here(case.one, case.entry), case.there, case.memory, 100.0)
+    verdict = decide_link(case.copy, HUB, local(case.copy, case.entry), case.remote, case.memory, 100.0)
     assert (verdict.state, verdict.lag, verdict.nudge) == (case.state, case.lag, case.nudge)
     assert case.words in verdict.sentence
 
 
 def test_nobody_elses_stream_is_touched() -> None:
-    foreign = here(MIRROR, ALIVE, kind="")
+    foreign = local(MIRROR, ALIVE, kind="")
     assert decide_stream(MIRROR, foreign, WELL, 0.0) is None
     verdict = decide_link(MIRROR, HUB, foreign, WELL, MirrorMemory(), 0.0)
     assert verdict.state is MirrorState.FOREIGN
@@ -213,47 +213,47 @@ ELSEWHERE = replace(MIRROR, origins=(replace(HUB, filter="plans.b"),))
 
 
 @pytest.mark.parametrize(
-    ("name", "one", "seen", "there", "waited", "action"),
+    ("name", "copy", "local_stream", "remote", "waited", "action"),
     [
         ("a source is made at once", SOURCE, None, AWAY, 0.0, "make"),
         ("a mirror waits for its origin", MIRROR, None, AWAY, 1.0, None),
         ("but not for ever", MIRROR, None, AWAY, 9.0, "make"),
         ("a mirror whose origin answers is made", MIRROR, None, WELL, 0.0, "make"),
-        ("all is well", MIRROR, here(MIRROR, ALIVE), WELL, 0.0, None),
-        ("a limit was changed", replace(MIRROR, max_bytes=7), here(MIRROR, ALIVE), WELL, 0.0, "update"),
-        ("its origin is noted", MIRROR, here(MIRROR, ALIVE, origin_created=""), WELL, 0.0, "update"),
+        ("all is well", MIRROR, local(MIRROR, ALIVE), WELL, 0.0, None),
+        ("a limit was changed", replace(MIRROR, max_bytes=7), local(MIRROR, ALIVE), WELL, 0.0, "update"),
+        ("its origin is noted", MIRROR, local(MIRROR, ALIVE, origin_created=""), WELL, 0.0, "update"),
         ("an origin was added", replace(SOURCE, origins=(HUB, replace(HUB, stream="B"))),
-         here(SOURCE, ALIVE), WELL, 0.0, "update"),
-        ("a mirror that may hold the only copy stays", MIRROR, here(MIRROR, ALIVE),
+         local(SOURCE, ALIVE), WELL, 0.0, "update"),
+        ("a mirror that may hold the only copy stays", MIRROR, local(MIRROR, ALIVE),
          replace(WELL, created=OTHER), 0.0, None),
-        ("an empty one is made anew", MIRROR, here(MIRROR, ALIVE, messages=0),
+        ("an empty mirror is recreated", MIRROR, local(MIRROR, ALIVE, messages=0),
          replace(WELL, created=OTHER), 0.0, "recreate"),
-        ("one that may go is made anew", FRESH, here(FRESH, ALIVE),
+        ("one that may be deleted is recreated", FRESH, local(FRESH, ALIVE),
          replace(WELL, created=OTHER), 0.0, "recreate"),
-        ("another filter does not delete it", ELSEWHERE, here(MIRROR, ALIVE), WELL, 0.0, None),
-        ("unless it may go", replace(ELSEWHERE, recreate=True), here(MIRROR, ALIVE), WELL, 0.0, "recreate"),
+        ("another filter does not delete it", ELSEWHERE, local(MIRROR, ALIVE), WELL, 0.0, None),
+        ("unless it may go", replace(ELSEWHERE, recreate=True), local(MIRROR, ALIVE), WELL, 0.0, "recreate"),
         ("and never while the origin is away", replace(ELSEWHERE, recreate=True),
-         here(MIRROR, ALIVE), AWAY, 0.0, None),
+         local(MIRROR, ALIVE), AWAY, 0.0, None),
     ],
 )  # fmt: skip
-def test_a_stream_is_made_changed_or_left(
+def test_a_stream_is_created_changed_or_left(
     name: str,
-    one: Declared,
-    seen: LocalStream | None,
-    there: RemoteStream,
+    copy: Declared,
+    local_stream: LocalStream | None,
+    remote: RemoteStream,
     waited: float,
     action: StreamAction | None,
 ) -> None:
-    assert decide_stream(one, seen, there, waited) == action, name
+    assert decide_stream(copy, local_stream, remote, waited) == action, name
 
 
 def test_what_is_remembered_ends_when_the_link_is_heard() -> None:
-    waiting = decide_link(SOURCE, HUB, here(SOURCE, DEAD), WELL, MirrorMemory(), 5.0)
+    waiting = decide_link(SOURCE, HUB, local(SOURCE, DEAD), WELL, MirrorMemory(), 5.0)
     first = remember(MirrorMemory(), waiting, 5.0)
     assert first == MirrorMemory(5.0, 0, 0.0)
-    due = decide_link(SOURCE, HUB, here(SOURCE, DEAD), WELL, first, 7.0)
+    due = decide_link(SOURCE, HUB, local(SOURCE, DEAD), WELL, first, 7.0)
     assert remember(first, due, 7.0) == MirrorMemory(5.0, 1, 7.0)
-    well = decide_link(SOURCE, HUB, here(SOURCE, ALIVE), WELL, first, 8.0)
+    well = decide_link(SOURCE, HUB, local(SOURCE, ALIVE), WELL, first, 8.0)
     assert remember(first, well, 8.0) == MirrorMemory()
 
 
@@ -291,12 +291,12 @@ def test_the_configuration_becomes_streams_and_their_origins() -> None:
     own, hub = everything.made("")["sources"]
     assert own == {"name": "HERE"}
     assert hub["subject_transforms"] == [{"src": "a.>", "dest": "b.>"}]
-    assert [key_of(row) for row in (own, hub)] == [one.key for one in everything.origins]
+    assert [key_of(row) for row in (own, hub)] == [copy.key for copy in everything.origins]
     assert everything.link(everything.origins[1]) == "ALL from PLANS@hub"
     assert datetime.fromisoformat(plans.origins[0].start_time).astimezone(UTC) == start
 
 
-def test_an_external_server_is_told_every_subject_that_a_link_needs() -> None:
+def test_an_external_server_is_given_every_subject_that_a_link_needs() -> None:
     config = Config(domain="edge-1", mirror=[settings.MirrorConfig(name="HERE", of="PLANS")])
     own, way = required_permissions(declared(config), link_rights(config))
     for subject in (
@@ -313,6 +313,6 @@ def test_an_external_server_is_told_every_subject_that_a_link_needs() -> None:
         assert subject in way
 
 
-def test_an_agent_without_declared_links_does_not_hold_their_keeper_in_memory() -> None:
+def test_an_agent_without_declared_links_does_not_hold_their_controller_in_memory() -> None:
     program = "import agent.process.leaf, sys; sys.exit('agent.mirrors.controller' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
