@@ -24,7 +24,7 @@ from hub_jobs.tables.stream_history import StreamHistory, offsets
 
 
 @dataclass(frozen=True, slots=True)
-class Cached:
+class SeenCache:
     """The cache as it was at one moment; without a table there is none, or it can't be read."""
 
     seen: SeenNumbers = field(default_factory=SeenNumbers)
@@ -56,20 +56,20 @@ class BronzeContents:
         return {(domain, cls, run) for _, domain, cls, run in names}
 
 
-def cached(lake: Place) -> Cached:
+def open_cache(lake: Place) -> SeenCache:
     """The cache, empty where there is none. It is to be read before bronze is opened: whatever it has then
     stands in bronze. Raises `TableError`."""
     table = open_table(lake, "seen")
     if table is None:
-        return Cached()
+        return SeenCache()
     try:
         known = seen.read(table)
     except UnreadableError as error:
-        return Cached(unreadable=(put_aside(table, error),))
-    return Cached(known, table)
+        return SeenCache(unreadable=(put_aside(table, error),))
+    return SeenCache(known, table)
 
 
-def compared(cache: Cached, before: SeenNumbers, after: SeenNumbers) -> BronzeContents:
+def against_cache(cache: SeenCache, before: SeenNumbers, after: SeenNumbers) -> BronzeContents:
     """What bronze holds `before` the end of what the cache should know, and `after` it, beside the cache."""
     here = joined(before, after)
     if cache.table is None:
@@ -77,7 +77,7 @@ def compared(cache: Cached, before: SeenNumbers, after: SeenNumbers) -> BronzeCo
     return BronzeContents(here, lacking(cache.seen, here), lacking(before, cache.seen))
 
 
-def invented(
+def uncommitted_sentences(
     bronze: Table, held: BronzeContents, known: Sequence[StreamHistory], rows: Mapping[History, int]
 ) -> Iterator[str]:
     """Sentences about rows of bronze that ingest did not commit, or that stand there more than once. `rows`
@@ -100,8 +100,8 @@ def _twice(bronze: Table, history: StreamHistory) -> list[tuple[int, int]]:
     return runs_of(distinct[counts > 1])
 
 
-def untrue(
-    held: BronzeContents, cache: Cached, readings: Table | None, known: Sequence[StreamHistory]
+def stale_sentences(
+    held: BronzeContents, cache: SeenCache, readings: Table | None, known: Sequence[StreamHistory]
 ) -> Iterator[str]:
     """Sentences about what is not as it was and no loss: the next refine makes it good, or could."""
     for file in cache.unreadable:

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from hub_jobs.audit.claims.in_transit import OnTheWay
+from hub_jobs.audit.claims.in_transit import InTransit
 from hub_jobs.audit.rows.grouping import Names, grouped, summed
 from hub_jobs.audit.rows.reconcile import Batches, Messages
 from hub_jobs.tables.ranges import Numbers
@@ -79,7 +79,7 @@ def _by_hour(owners: Sequence[Names], owner: Numbers, moment: Numbers, **counts:
     return found
 
 
-def of_way(found: Iterable[OnTheWay]) -> list[Hour]:
+def of_transit(found: Iterable[InTransit]) -> list[Hour]:
     """What is on its way, in the hour in which its leaf announced it."""
     return [
         Hour(

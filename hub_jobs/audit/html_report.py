@@ -57,7 +57,7 @@ def as_html(report: AuditReport) -> str:
         f'<p class="verdict {"lost" if report.lost else "well"}">{verdict}</p>',
         "<h2>Hours</h2>",
         *_picture(report.hours),
-        *([] if report.unknown_way is None else [f"<p>{escape(report.unknown_way)}</p>"]),
+        *([] if report.unknown_transit is None else [f"<p>{escape(report.unknown_transit)}</p>"]),
         "<h2>Accounts, in readings</h2>",
         *_accounts(report),
         "<h2>Findings</h2>",

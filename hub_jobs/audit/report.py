@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from hub_jobs.audit.by_hour import Hour
 from hub_jobs.audit.claims.accounts import Account
-from hub_jobs.audit.claims.in_transit import OnTheWay
+from hub_jobs.audit.claims.in_transit import InTransit
 from hub_jobs.audit.streams.reasons import Gap
 from hub_jobs.audit.unreadable import Unreadable
 from hub_jobs.tables.delta import ensure_table
@@ -35,7 +35,7 @@ class AuditReport:
     gaps: Sequence[Gap]
     notes: Sequence[str]
     hours: Sequence[Hour] = ()
-    way: Sequence[OnTheWay] | None = None
+    in_transit: Sequence[InTransit] | None = None
     """What is on its way; None when the hub was not asked."""
     unexplained: Sequence[str] = ()
     """About rows of no run whose message bronze does not have."""
@@ -48,9 +48,9 @@ class AuditReport:
     """Why the hub that was asked said nothing."""
 
     @property
-    def unknown_way(self) -> str | None:
+    def unknown_transit(self) -> str | None:
         """Why what is on its way is not known, None where it is."""
-        if self.way is not None:
+        if self.in_transit is not None:
             return None
         return f"what is still on its way is not known: {self.hub_fault or _NOT_ASKED}"
 
@@ -70,7 +70,7 @@ class AuditReport:
     @property
     def general(self) -> list[str]:
         """The sentences that are of no run, losses first."""
-        moving = (sentence for transit in self.way or () for sentence in transit.sentences())
+        moving = (sentence for transit in self.in_transit or () for sentence in transit.sentences())
         gaps = map(str, sorted(self.gaps, key=lambda gap: not gap.lost))
         return [
             *map(str, self.unreadable),
@@ -117,7 +117,9 @@ def as_json(report: AuditReport) -> str:
         "rows": rows,
         "hours": hours,
         "gaps": [gap.as_json() for gap in report.gaps],
-        "on_the_way": None if report.way is None else [transit.as_json() for transit in report.way],
+        "on_the_way": None
+        if report.in_transit is None
+        else [transit.as_json() for transit in report.in_transit],
         "unreadable": [file.as_json() for file in report.unreadable],
         "findings": report.findings,
     }
@@ -142,8 +144,8 @@ def as_text(report: AuditReport) -> str:
     lines += findings[:_FINDINGS_SHOWN]
     if len(findings) > _FINDINGS_SHOWN:
         lines.append(f"and {len(findings) - _FINDINGS_SHOWN} more findings, in the table audit and in --json")
-    if report.unknown_way is not None:
-        lines.append(report.unknown_way)
+    if report.unknown_transit is not None:
+        lines.append(report.unknown_transit)
     return "\n".join([*lines, report.verdict])
 
 

@@ -1,8 +1,8 @@
 """The job `audit`: what the agents acknowledged against what is in the tables.
 
-Each ledger against the batches in bronze, each batch in bronze against its readings and quarantine, and
-every sequence of a hub's or a source's stream. What is missing is named by its batches and places; exit
-code 3 when something is gone without a reason, or doubled. The accounts also go into the table `audit`.
+`hub_jobs.audit` says which tables are compared with which. What is missing is named by its batches and
+places; exit code 3 when something is gone without a reason, or doubled. The accounts also go into the table
+`audit`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from typing import Final
 from agent.contract import Exit
 from hub_jobs import hub_client
 from hub_jobs.audit import bronze_contents, by_hour, html_report, report
-from hub_jobs.audit.bronze_contents import BronzeContents, cached, compared
+from hub_jobs.audit.bronze_contents import BronzeContents, against_cache, open_cache
 from hub_jobs.audit.claims import accounts, ledgers
 from hub_jobs.audit.claims.accounts import Account, Arrived, with_announced
-from hub_jobs.audit.claims.in_transit import OnTheWay, on_the_way
-from hub_jobs.audit.claims.ledgers import Run, Spoken, remembered
-from hub_jobs.audit.contents.compare import Differences
-from hub_jobs.audit.contents.compare import compared as compared_contents
+from hub_jobs.audit.claims.in_transit import InTransit, in_transit_of
+from hub_jobs.audit.claims.ledgers import LedgerClaims, Run
+from hub_jobs.audit.contents.compare import Differences, compare_contents
 from hub_jobs.audit.rows import lookups, scan, totals
-from hub_jobs.audit.rows.mismatches import Rows
+from hub_jobs.audit.rows.mismatches import StrayRows
 from hub_jobs.audit.rows.scan import AuditTables
-from hub_jobs.audit.rows.totals import Class, LedgerClaims
+from hub_jobs.audit.rows.totals import Class, RowTotals
 from hub_jobs.audit.streams.gaps import find_gaps
 from hub_jobs.exits import ended, say
 from hub_jobs.hub_client import HubClient
@@ -73,149 +72,154 @@ def run(
     deep: bool = False,
 ) -> Exit:
     """Audit a lake, print its accounts, and write them to the tables `audit` and `audit_hours` and to the
-    files. With `asked`, a server and streams beside those in bronze, what is on its way too; a hub that does
-    not answer takes nothing from the rest, and the exit code says so."""
+    files. With `asked`, a server and streams in addition to those in bronze, what is in transit too; an
+    unreachable hub takes nothing from the rest, and the exit code says so."""
     at = datetime.now(UTC)
     if open_table(lake, "bronze") is None:
         say(_NAME, f"there is no table {lake / 'bronze'}: give --lake the directory that ingest writes to")
         return Exit.USAGE
-    away: WireError | None = None
-    there: HubClient | None = None
+    unreachable: WireError | None = None
+    hub: HubClient | None = None
     if asked is not None:
-        # Before the tables are opened: what ingest takes meanwhile is then no longer on its way.
+        # Before the tables are opened: what ingest takes meanwhile is then no longer in transit.
         try:
-            there = hub_client.ask(asked[0], _streams(lake, asked[1]))
+            hub = hub_client.ask(asked[0], _streams(lake, asked[1]))
         except WireError as error:
-            away = error
+            unreachable = error
             say(_NAME, f"what is on its way is not known: {error}")
-    found = replace(_audit(lake, at, there, deep=deep), hub_fault="" if away is None else str(away))
-    report.store(lake, found)
+    audited = _audit(lake, at, hub, deep=deep)
+    audited = replace(audited, hub_fault="" if unreachable is None else str(unreachable))
+    report.store(lake, audited)
     if json_file is not None:
-        json_file.write_text(report.as_json(found))
+        json_file.write_text(report.as_json(audited))
     if html_file is not None:
-        html_file.write_text(html_report.as_html(found))
-    print(report.as_text(found))
-    if found.lost:
+        html_file.write_text(html_report.as_html(audited))
+    print(report.as_text(audited))
+    if audited.lost:
         return Exit.LOSS
-    if away is not None:
+    if unreachable is not None:
         return Exit.UNREACHABLE
-    return Exit.FAILED if found.untrue else Exit.WELL
+    return Exit.FAILED if audited.untrue else Exit.WELL
 
 
 def _streams(lake: Place, more: Sequence[str]) -> list[str]:
-    return sorted(
-        {history.stream for history in stream_history.all_of(ensure_table(lake, "bronze"))} | set(more)
-    )
+    histories = stream_history.all_of(ensure_table(lake, "bronze"))
+    return sorted({history.stream for history in histories} | set(more))
 
 
-def _audit(lake: Place, at: datetime, there: HubClient | None, *, deep: bool) -> report.AuditReport:
+def _audit(lake: Place, at: datetime, hub: HubClient | None, *, deep: bool) -> report.AuditReport:
     # The oldest snapshot first: what ingest and refine commit meanwhile then adds nothing that bronze lacks.
-    cache = cached(lake)
+    cache = open_cache(lake)
     readings, quarantine = ensure_table(lake, "readings"), ensure_table(lake, "quarantine")
     bronze = ensure_table(lake, "bronze")
-    known = stream_history.all_of(bronze)
+    histories = stream_history.all_of(bronze)
     tables = AuditTables(
         bronze,
         readings,
         quarantine,
-        stream_history.offsets(known, readings),
-        stream_history.offsets(known, quarantine),
+        stream_history.offsets(histories, readings),
+        stream_history.offsets(histories, quarantine),
     )
-    surveyed = scan.survey(tables, cache.upto(known))
-    held = compared(cache, surveyed.before, surveyed.after)
-    said = _said(surveyed.spoken)
-    found = totals.tallied(tables, said, held)
-    differing = compared_contents(tables) if deep else Differences()
-    moving = None if there is None else on_the_way(there.leaves, held.ever, said.origins)
-    runs = {(transit.domain, transit.cls, transit.ledger.run) for transit in moving or () if transit.ledger}
-    for key in said.ledgers.keys() | said.remembered.keys() | runs | found.strays.keys() | held.gone_runs():
-        found.runs.setdefault(key, Arrived())
-    rows = [
-        accounts.of_run(
-            *key,
-            said.ledgers.get(key),
-            said.remembered.get(key),
-            _placed(tables, said, held, key, arrived, found.strays.get(key)),
-        )
-        for key, arrived in sorted(found.runs.items())
-    ]
-    if moving is not None:
-        rows = [_announced(row, moving, said, held.ever) for row in rows]
+    survey = scan.survey(tables, cache.upto(histories))
+    held = against_cache(cache, survey.before, survey.after)
+    claims = survey.records.claims()
+    rows = totals.total_rows(tables, claims, held)
+    differing = compare_contents(tables) if deep else Differences()
+    in_transit = None if hub is None else in_transit_of(hub.leaves, held.ever, claims.origins)
+    runs = _runs(tables, claims, held, rows, in_transit)
     gaps = find_gaps(
         bronze,
         held,
-        said.gone,
-        said.origins,
-        said.lost,
-        there.streams if there else {},
+        claims.gone,
+        claims.origins,
+        claims.lost,
+        hub.streams if hub else {},
         tables.unreadable,
     )
     return report.AuditReport(
         at,
-        rows + _devices(tables, said, held, found.classes),
+        [*runs, *_devices(tables, claims, held, rows.classes)],
         gaps,
-        said.unreadable + found.unnamed + differing.notes + (there.faults if there else []),
-        by_hour.merged([*found.hours, *by_hour.of_way(moving or ())]),
-        moving,
-        [*found.unexplained, *bronze_contents.invented(bronze, held, known, surveyed.rows)],
+        claims.unreadable + rows.unnamed + differing.notes + (hub.faults if hub else []),
+        by_hour.merged([*rows.hours, *by_hour.of_transit(in_transit or ())]),
+        in_transit,
+        [
+            *rows.unexplained,
+            *bronze_contents.uncommitted_sentences(bronze, held, histories, survey.rows),
+        ],
         tables.unreadable,
-        [*bronze_contents.untrue(held, cache, readings, known)],
+        [*bronze_contents.stale_sentences(held, cache, readings, histories)],
         altered=differing.sentences,
     )
 
 
+def _runs(
+    tables: AuditTables,
+    claims: LedgerClaims,
+    held: BronzeContents,
+    rows: RowTotals,
+    in_transit: Sequence[InTransit] | None,
+) -> list[Account]:
+    """The accounts of all runs that a leaf, bronze or another table names."""
+    announced = {
+        (transit.domain, transit.cls, transit.ledger.run) for transit in in_transit or () if transit.ledger
+    }
+    arrived = dict(rows.runs)
+    named = claims.ledgers.keys() | claims.remembered.keys() | announced | rows.strays.keys()
+    for run in named | held.gone_runs():
+        arrived.setdefault(run, Arrived())
+    found = [
+        accounts.of_run(
+            *run,
+            claims.ledgers.get(run),
+            claims.remembered.get(run),
+            _placed(tables, claims, held, run, of_run, rows.strays.get(run)),
+        )
+        for run, of_run in sorted(arrived.items())
+    ]
+    if in_transit is None:
+        return found
+    return [_announced(account, in_transit, claims, held.ever) for account in found]
+
+
 def _announced(
-    account: Account, moving: Sequence[OnTheWay], said: LedgerClaims, held: SeenNumbers
+    account: Account, in_transit: Sequence[InTransit], claims: LedgerClaims, ever: SeenNumbers
 ) -> Account:
     """An account with what its leaf announced of it, if it did."""
     run = account.run or ""
     key = (account.domain or "", account.cls or "", run)
-    for transit in moving:
+    for transit in in_transit:
         if (transit.domain, transit.cls) == (account.domain, account.cls):
-            heard = max(
-                (key[2] for key in said.ledgers if key[:2] == (transit.domain, transit.cls)), default=""
-            )
+            heard = max((known[2] for known in claims.ledgers if known[:2] == key[:2]), default="")
             if run < heard:  # in the leaf's stream all of it stands before a record that came
                 return replace(account, on_the_way=0)
             own = transit.ledger is not None and transit.ledger.run == run
-            untold = accounts.unheard(said.ledgers.get(key), held.ranges(batch_space(*key)))
+            unheard = accounts.unheard(claims.ledgers.get(key), ever.ranges(batch_space(*key)))
             return with_announced(
                 account,
                 transit.ledger.readings if own and transit.ledger else None,
                 flows=bool(transit.messages),
-                unheard=bool(transit.stayed and untold),
+                unheard=bool(transit.stayed and unheard),
             )
     return account
 
 
-def _said(spoken: Spoken) -> LedgerClaims:
-    ledgers = spoken.ledgers()
-    return LedgerClaims(
-        ledgers,
-        remembered(ledgers.values()),
-        spoken.gone(),
-        spoken.origins,
-        spoken.lost,
-        [str(record) for record in spoken.first_unusable()],
-    )
-
-
 def _placed(
     tables: AuditTables,
-    said: LedgerClaims,
+    claims: LedgerClaims,
     held: BronzeContents,
     key: Run,
     arrived: Arrived,
-    strays: Rows | None,
+    strays: StrayRows | None,
 ) -> Arrived:
     """What arrived of a run with the numbers of its batches, and how much of it was called discarded; and
     what is in other tables of batches that bronze has not."""
     numbers, gone = held.here.ranges(batch_space(*key)), held.gone.ranges(batch_space(*key))
-    ledger = said.ledgers.get(key)
+    ledger = claims.ledgers.get(key)
     named: list[Range] = [(first, last) for first, last, _, _ in ledger.discarded] if ledger else []
     came = intersection(named, numbers)
     kept = lookups.kept_readings(tables, key, came) if came else 0
-    due = accounts.promised_or_gone(ledger, said.remembered.get(key), gone)
+    due = accounts.promised_or_gone(ledger, claims.remembered.get(key), gone)
     kept_rows, invented = strays.of(due) if strays is not None else (accounts.NOTHING, accounts.NOTHING)
     partly = any(file.table == "bronze" for file in tables.unreadable)
     return replace(
@@ -230,15 +234,15 @@ def _placed(
 
 
 def _devices(
-    tables: AuditTables, said: LedgerClaims, held: BronzeContents, arrived: dict[Class, Arrived]
+    tables: AuditTables, claims: LedgerClaims, held: BronzeContents, arrived: dict[Class, Arrived]
 ) -> list[Account]:
     """The accounts of messages that are of no run, with those of them that leaves discarded."""
-    named: dict[Class, list[ledgers.Named]] = {}
+    named: dict[Class, list[ledgers.EvictedRange]] = {}
     kept: dict[Class, int] = {}
-    for (domain, cls, created), ranges in said.gone.items():
+    for (domain, cls, created), ranges in claims.gone.items():
         direct = [evicted for evicted in ranges if evicted[2]]
         named.setdefault((domain, cls), []).extend(direct)
-        for (stream, identity), origins in said.origins.items():
+        for (stream, identity), origins in claims.origins.items():
             if not direct or (domain, cls, created) not in origins:
                 continue
             here = held.here.ranges(source_space(stream, identity))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hub_jobs.audit.bronze_contents import BronzeContents, Cached, cached
+from hub_jobs.audit.bronze_contents import BronzeContents, SeenCache, open_cache
 from hub_jobs.audit.rows.scan import AuditTables, ScanPart
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.delta import Table, TableError, open_table
@@ -24,7 +24,7 @@ class Lake:
     readings: Table | None
     quarantine: Table | None
     known: list[StreamHistory]
-    cache: Cached = field(default_factory=Cached)
+    cache: SeenCache = field(default_factory=SeenCache)
 
     def ingested(self, stream: str, created: str) -> int:
         """Up to which sequence bronze holds a stream that was made then, in its newest history."""
@@ -43,7 +43,7 @@ class Lake:
 def open_lake(path: Place) -> Lake:
     """The tables of a lake. Raises `TableError`."""
     # The oldest snapshot first: what ingest and refine commit meanwhile then adds nothing that bronze lacks.
-    cache = cached(path)
+    cache = open_cache(path)
     readings, quarantine = open_table(path, "readings"), open_table(path, "quarantine")
     bronze = open_table(path, "bronze")
     if bronze is None:

@@ -12,9 +12,9 @@ import pyarrow as pa
 from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.claims import accounts
 from hub_jobs.audit.claims.accounts import Account, Arrived
-from hub_jobs.audit.claims.ledgers import Lost, Run, Spoken, remembered
+from hub_jobs.audit.claims.ledgers import LedgerClaims, LedgerRecords, LostStores, Run, remembered_runs
 from hub_jobs.audit.rows import lookups, scan, totals
-from hub_jobs.audit.rows.mismatches import Rows
+from hub_jobs.audit.rows.mismatches import StrayRows
 from hub_jobs.audit.rows.scan import ScanPart
 from hub_jobs.audit.streams.gaps import find_gaps
 from hub_jobs.tables import seen
@@ -93,17 +93,17 @@ class _Look:
         everything = seen.load(lake.path, lake.bronze, lake.known)
         self._held = held_of(self._domain, here, lake.cache.seen, everything)
         self._messages = _new(waiting.messages, self._domain, here)
-        self._spoken = _with_waiting(surveyed.spoken, self._domain, waiting)
-        self._ledgers = self._spoken.ledgers()
-        self._remembered = remembered(self._ledgers.values())
-        unusable = [str(record) for record in self._spoken.first_unusable()]
+        self._records = _with_waiting(surveyed.records, self._domain, waiting)
+        self._ledgers = self._records.ledgers()
+        self._remembered = remembered_runs(self._ledgers.values())
+        unusable = [str(record) for record in self._records.first_unusable()]
         self._found = DomainFindings(explained=unusable)
 
     def found(self, device: str | None) -> DomainFindings:
         """All of it."""
         found = self._found
-        nothing = totals.LedgerClaims({}, {}, {}, {}, Lost(), [])
-        counts = totals.tallied(self._tables, nothing, self._held)
+        nothing = LedgerClaims({}, {}, {}, {}, LostStores(), [])
+        counts = totals.total_rows(self._tables, nothing, self._held)
         there = {self._run(message) for message in self._messages if message.run is not None}
         there |= counts.runs.keys() | counts.strays.keys() | self._held.gone_runs()
         for key in sorted(there | self._ledgers.keys() | self._remembered.keys()):
@@ -122,7 +122,7 @@ class _Look:
             found.device = count_device(self._tables, device)
         return found
 
-    def _count_run(self, key: Run, held: Arrived, strays: Rows | None) -> None:
+    def _count_run(self, key: Run, held: Arrived, strays: StrayRows | None) -> None:
         """Add a run to its class."""
         _, cls, run = key
         mine = self._wanted(key)
@@ -236,7 +236,7 @@ class _Look:
 
     def _gaps(self) -> None:
         """Sequences of the leaf's streams that never came, as the audit tells them."""
-        origins = self._spoken.origins
+        origins = self._records.origins
         mine = {source_space(*origin) for origin in origins}
         here, gone = (
             SeenNumbers({name: ranges for name, ranges in contents.spaces.items() if _counts(name, mine)})
@@ -245,9 +245,9 @@ class _Look:
         for gap in find_gaps(
             self._tables.bronze,
             BronzeContents(here, gone),
-            self._spoken.gone(),
+            self._records.gone(),
             origins,
-            self._spoken.lost,
+            self._records.lost,
             {},
             self._tables.unreadable,
         ):
@@ -260,11 +260,11 @@ def _counts(space: str, sources: Container[str]) -> bool:
     return space in sources or space.startswith("hub/")
 
 
-def _with_waiting(spoken: Spoken, domain: str, waiting: Waiting) -> Spoken:
+def _with_waiting(records: LedgerRecords, domain: str, waiting: Waiting) -> LedgerRecords:
     for ledger in waiting.ledgers:
         row = {"domain": domain, "class": ledger.cls, "stream": ledger.stream, "seq": ledger.seq}
-        spoken.hear({**row, "payload": ledger.payload, "source_stream": None, "source_identity": None})
-    return spoken
+        records.add({**row, "payload": ledger.payload, "source_stream": None, "source_identity": None})
+    return records
 
 
 def _new(messages: Sequence[WaitingMessage], domain: str, known: SeenNumbers) -> list[WaitingMessage]:

@@ -19,7 +19,7 @@ from agent.leaf.link.guard import EpochReason
 from agent.leaf.link.prepare import prepare_stream
 from agent.leaf.publish.sender import Sender
 from agent.leaf.state import StateFile
-from hub_jobs.audit.claims.ledgers import Lost
+from hub_jobs.audit.claims.ledgers import LostStores
 from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, leaf_config, probe_stream
 from tests.harness.servers import Leaf as LeafServer
 from tests.harness.servers import ServerPair
@@ -209,8 +209,8 @@ async def test_a_copy_that_is_restored_twice_is_told_of_as_two_losses_though_as_
         await until(lambda: _epochs(one, "stream_put_back") == 2, "there is another epoch")
         await one.stop()
     record = (await (await probe_stream(servers.leaf)).ledgers())[-1]
-    told = Lost()
-    told.hear(record, source, (1, record.stream.last))
+    told = LostStores()
+    told.add(record, source, (1, record.stream.last))
     (ends,) = told.ends(source).values()
     assert [(end.kept, end.last) for end in ends] == [(kept, last)] * 2
     assert ends[0].at < ends[1].at
@@ -219,7 +219,7 @@ async def test_a_copy_that_is_restored_twice_is_told_of_as_two_losses_though_as_
 async def test_a_restore_is_told_of_once_where_no_state_was_written_since_and_the_agent_was_killed(
     servers: ServerPair, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, told = ("TEL_edge-1_normal", "abc"), Lost()
+    source, told = ("TEL_edge-1_normal", "abc"), LostStores()
     async with agent(config) as one:
         kept, seen = await _copied_and_filled(servers, one, tmp_path / "copy")
         with monkeypatch.context() as full:
@@ -237,7 +237,7 @@ async def test_a_restore_is_told_of_once_where_no_state_was_written_since_and_th
         assert _epochs(one, "stream_put_back") == 1, "the file knows nothing of the first epoch"
         await one.stop()
     for record in await (await probe_stream(servers.leaf)).ledgers():
-        told.hear(record, source, (record.stream.last, record.stream.last))
+        told.add(record, source, (record.stream.last, record.stream.last))
     assert [(end.kept, end.last) for ends in told.ends(source).values() for end in ends] == [(kept, last)]
 
 

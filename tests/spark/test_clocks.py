@@ -93,7 +93,7 @@ def test_a_correction_reaches_what_came_before_it_with_it_and_after_it(tmp_path:
     assert contents(tmp_path, "readings", "event_date") == sorted(
         (one[3].date() for one in stamped(tmp_path)), key=str
     )
-    assert compare.compared(tables_of(tmp_path)).sentences == []
+    assert compare.compare_contents(tables_of(tmp_path)).sentences == []
 
 
 def tables_of(lake: Path) -> AuditTables:

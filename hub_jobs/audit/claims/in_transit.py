@@ -14,7 +14,7 @@ from hub_jobs.tables.seen import SeenNumbers, source_space
 
 
 @dataclass(frozen=True, slots=True)
-class OnTheWay:
+class InTransit:
     """Sequences of a leaf's stream behind the last one that bronze holds, as the leaf announced them: so many
     messages `at_hub`, which ingest has not taken, the others `at_leaf` alone. `stayed` are sequences before
     that which never came and which the leaf still has."""
@@ -60,9 +60,9 @@ class OnTheWay:
         return {**row, **named, "messages": self.messages}
 
 
-def on_the_way(
+def in_transit_of(
     leaves: Mapping[str, FleetRecord], seen: SeenNumbers, origins: Mapping[tuple[str, str], set[Origin]]
-) -> list[OnTheWay]:
+) -> list[InTransit]:
     """Of every class that a leaf announced. `origins` say from which stream of its leaf each source took."""
     return [
         _of_class(record, cls, state, _held((record.domain, cls, state.created), seen, origins))
@@ -76,13 +76,13 @@ def _held(origin: Origin, seen: SeenNumbers, origins: Mapping[tuple[str, str], s
     return union(*(seen.ranges(source_space(*source)) for source in sources))
 
 
-def _of_class(record: FleetRecord, cls: str, state: ClassState, held: list[Range]) -> OnTheWay:
+def _of_class(record: FleetRecord, cls: str, state: ClassState, held: list[Range]) -> InTransit:
     there = [(max(state.first, 1), state.last)] if state.last >= max(state.first, 1) else []
     lacking = without(there, held)
     end = held[-1][1] if held else 0
     tail = without(lacking, [(1, end)]) if end else lacking
     at_leaf = size(without(tail, [(1, record.held.get(cls, 0))]))
-    return OnTheWay(
+    return InTransit(
         record.domain,
         cls,
         datetime.fromisoformat(record.announced_at).astimezone(UTC),

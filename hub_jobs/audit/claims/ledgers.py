@@ -12,10 +12,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from agent.contract import ContractError, Ledger, Previous, Readings, parse_ledger
-from hub_jobs.audit.claims import ledgers
 from hub_jobs.tables.ranges import union
 
-Named = tuple[int, int, int, str]
+EvictedRange = tuple[int, int, int, str]
 """First and last sequence, how many direct messages stood there, and the reason."""
 
 Origin = tuple[str, str, str]
@@ -36,7 +35,7 @@ COLUMNS: Final = (
     "source_seq",
     "arrived",
 )
-"""The columns of bronze that tell."""
+"""The columns of bronze that are read."""
 
 NAMED_AT_ONCE: Final = 10_000
 """Ranges of a stream that are held before those that lie in others are dropped; a record names 1,000."""
@@ -76,7 +75,7 @@ class Unusable:
 class LostEnd(NamedTuple):
     """What is gone of a stream of which an older store was restored: the stream, the last sequence that the
     older store held, the last that had been there, and when its agent saw that, in nanoseconds since 1970, 0
-    where an agent of an earlier release told of it. One copy may be restored twice, with as many messages
+    where an agent of an earlier release reported it. One copy may be restored twice, with as many messages
     stored in between as before."""
 
     origin: Origin
@@ -86,29 +85,29 @@ class LostEnd(NamedTuple):
 
 
 @dataclass(slots=True)
-class Lost:
-    """What leaves said of stores that were lost or put back: up to which sequence a lost stream is known to
+class LostStores:
+    """What leaves said of stores that were lost or restored: up to which sequence a lost stream is known to
     have been filled, and of each end that is gone, the place in each source of the first record that knows of
     it. What stands in the stream above that one and arrived before it is of the store that was replaced."""
 
     streams: dict[Origin, int] = field(default_factory=dict)
     tails: dict[LostEnd, dict[Source, Place]] = field(default_factory=dict)
 
-    def hear(self, ledger: Ledger, source: Source | None = None, place: Place = (0, 0)) -> None:
-        """Take in what a record says, which stands at this place of a source."""
+    def add(self, ledger: Ledger, source: Source | None = None, place: Place = (0, 0)) -> None:
+        """Add what a record says, which stands at this place of a source."""
         for store in ledger.lost:
             origin = (ledger.domain, ledger.cls, store.created)
             if store.kept is None:
                 self.streams[origin] = max(store.last, self.streams.get(origin, 0))
             else:
-                told = self.tails.setdefault(LostEnd(origin, store.kept, store.last, store.at), {})
+                places = self.tails.setdefault(LostEnd(origin, store.kept, store.last, store.at), {})
                 if source is not None:
-                    told[source] = min(place, told.get(source, place))
+                    places[source] = min(place, places.get(source, place))
 
     def ends(self, source: Source) -> dict[Place, list[LostEnd]]:
         """The ends that records of a source know to be gone, by the place of the first that knows of them.
 
-        One without its time that is told of later than the same with its time is no other: the agent was
+        One without its time that is reported later than the same with its time is no other: the agent was
         exchanged for one of an earlier release meanwhile, which leaves the time out."""
         timed: dict[LostEnd, Place] = {}
         for tail, places in self.tails.items():
@@ -121,31 +120,49 @@ class Lost:
                 found.setdefault(places[source], []).append(tail)
         return found
 
-    def join(self, other: Lost) -> None:
-        """Take in what other records say."""
+    def join(self, other: LostStores) -> None:
+        """Add what other records say."""
         for origin, last in other.streams.items():
             self.streams[origin] = max(last, self.streams.get(origin, 0))
-        for tail, places in other.tails.items():
-            told = self.tails.setdefault(tail, {})
-            for source, place in places.items():
-                told[source] = min(place, told.get(source, place))
+        for tail, found in other.tails.items():
+            places = self.tails.setdefault(tail, {})
+            for source, place in found.items():
+                places[source] = min(place, places.get(source, place))
+
+
+class LedgerClaims(NamedTuple):
+    """What the leaves claim, from all records together."""
+
+    ledgers: dict[Run, Ledger]
+    """Of each run its newest record, with what the one adds that names most as discarded."""
+    remembered: dict[Run, Previous]
+    """What runs say of the run before them."""
+    gone: dict[Origin, list[EvictedRange]]
+    """The sequences that were discarded, by the stream they were in."""
+    origins: dict[Source, set[Origin]]
+    """From which stream of its leaf each source took."""
+    lost: LostStores
+    """What stores that were lost or restored had held."""
+    unreadable: list[str]
+    """The records that can't be used, a sentence each."""
 
 
 @dataclass(slots=True)
-class Spoken:
-    """The records that count, gathered from rows of bronze in any order; `discarded` are the sequences that
-    any of them calls discarded, by the stream they were in, and `origins` says from which stream of its leaf
-    each source took them."""
+class LedgerRecords:
+    """The records that count, gathered from rows of bronze in any order."""
 
     newest: dict[Run, Ledger] = field(default_factory=dict)
     naming: dict[Run, Ledger] = field(default_factory=dict)
-    discarded: dict[Origin, set[Named]] = field(default_factory=dict)
+    """Of each run the record that names most as discarded."""
+    discarded: dict[Origin, set[EvictedRange]] = field(default_factory=dict)
+    """The sequences that any record calls discarded, by the stream they were in."""
     origins: dict[Source, set[Origin]] = field(default_factory=dict)
-    lost: Lost = field(default_factory=Lost)
+    """From which stream of its leaf each source took them."""
+    lost: LostStores = field(default_factory=LostStores)
     unusable: list[Unusable] = field(default_factory=list)
 
-    def hear(self, row: Mapping[str, Any]) -> None:
-        """Take in a row of bronze that is a ledger record of a known class, with `COLUMNS`."""
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a row of bronze that is a ledger record of a known class, with `COLUMNS`."""
         try:
             ledger = parse_ledger(bytes(row["payload"] or b""))
             if (ledger.domain, ledger.cls) != (row["domain"], row["class"]):
@@ -154,18 +171,18 @@ class Spoken:
             self.unusable.append(Unusable(row["stream"], row["seq"], row["domain"], row["class"], str(error)))
             self._cut()
             return
-        self._take(ledger)
+        self._add_ledger(ledger)
         if row["source_identity"] is not None:
             source = (row["source_stream"], row["source_identity"])
             self.origins.setdefault(source, set()).add((ledger.domain, ledger.cls, ledger.stream.created))
-            self.lost.hear(ledger, source, ((row["arrived"] - _EPOCH) // _MICROSECOND, row["source_seq"]))
+            self.lost.add(ledger, source, ((row["arrived"] - _EPOCH) // _MICROSECOND, row["source_seq"]))
         else:
-            self.lost.hear(ledger)
+            self.lost.add(ledger)
 
-    def join(self, other: Spoken) -> None:
-        """Take in what was gathered from other rows."""
+    def join(self, other: LedgerRecords) -> None:
+        """Add what was gathered from other rows."""
         for ledger in (*other.newest.values(), *other.naming.values()):
-            self._take(ledger)
+            self._add_ledger(ledger)
         for origin, named in other.discarded.items():
             self._add_discarded(origin, named)
         self.lost.join(other.lost)
@@ -174,15 +191,23 @@ class Spoken:
         self.unusable += other.unusable
         self._cut()
 
+    def claims(self) -> LedgerClaims:
+        """What all of them say together."""
+        ledgers = self.ledgers()
+        unusable = [str(record) for record in self.first_unusable()]
+        return LedgerClaims(
+            ledgers, remembered_runs(ledgers.values()), self.gone(), self.origins, self.lost, unusable
+        )
+
     def ledgers(self) -> dict[Run, Ledger]:
         """What the records of each run say together."""
-        return {run: ledgers.merged(newest, self.naming[run]) for run, newest in self.newest.items()}
+        return {run: merged(newest, self.naming[run]) for run, newest in self.newest.items()}
 
-    def gone(self) -> dict[Origin, list[Named]]:
+    def gone(self) -> dict[Origin, list[EvictedRange]]:
         """The sequences that were discarded, by the stream they were in."""
-        return {origin: ledgers.outermost(named) for origin, named in self.discarded.items()}
+        return {origin: outermost(named) for origin, named in self.discarded.items()}
 
-    def _take(self, ledger: Ledger) -> None:
+    def _add_ledger(self, ledger: Ledger) -> None:
         run = (ledger.domain, ledger.cls, ledger.run)
         known, naming = self.newest.get(run), self.naming.get(run)
         if known is None or _age(ledger) >= _age(known):
@@ -192,14 +217,14 @@ class Spoken:
         if ledger.gone:
             self._add_discarded((ledger.domain, ledger.cls, ledger.stream.created), ledger.gone)
 
-    def _add_discarded(self, origin: Origin, named: Iterable[Named]) -> None:
+    def _add_discarded(self, origin: Origin, named: Iterable[EvictedRange]) -> None:
         # No count of a record grows with them: what devices published is discarded too. So no record is the
         # newest in this, and all of them count.
         known = self.discarded.setdefault(origin, set())
         before = len(known)
         known.update(named)
         if len(known) > max(before, NAMED_AT_ONCE):
-            self.discarded[origin] = set(ledgers.outermost(known))
+            self.discarded[origin] = set(outermost(known))
 
     def _cut(self) -> None:
         if len(self.unusable) > 2 * LISTED:
@@ -210,7 +235,7 @@ class Spoken:
         return sorted(self.unusable, key=lambda record: (record.stream, record.seq))[:LISTED]
 
 
-def remembered(ledgers: Iterable[Ledger]) -> dict[Run, Previous]:
+def remembered_runs(ledgers: Iterable[Ledger]) -> dict[Run, Previous]:
     """What runs say of the run before them."""
     found: dict[Run, Previous] = {}
     for ledger in ledgers:
@@ -250,10 +275,10 @@ def merged(newest: Ledger, naming: Ledger) -> Ledger:
     )
 
 
-def outermost(ranges: Iterable[Named]) -> list[Named]:
+def outermost(ranges: Iterable[EvictedRange]) -> list[EvictedRange]:
     """The sequences of a stream that were discarded, from all that is said of it. What is named only grows:
     of two ranges the one that holds the other says it."""
-    kept: list[Named] = []
+    kept: list[EvictedRange] = []
     for sequences in sorted(ranges, key=lambda each: (each[0], -each[1], -each[2])):
         if not kept or sequences[1] > kept[-1][1]:
             kept.append(sequences)

@@ -57,7 +57,7 @@ class Differences:
         return [f"the contents of {self.dropped} messages were not compared: their payloads were dropped"]
 
 
-def compared(tables: AuditTables) -> Differences:
+def compare_contents(tables: AuditTables) -> Differences:
     """Compare every payload with its digest and, decoded as this version of refine does, with the rows of
     readings and quarantine."""
     found = Differences()
@@ -70,7 +70,7 @@ def compared(tables: AuditTables) -> Differences:
 def _compare_share(tables: AuditTables, share: Share, secret: bytes, found: Differences) -> None:
     work = [
         FileShare(table.name, path, dict(tables.offsets), dict(tables.begun), share, tables.part)
-        for table in tables.there
+        for table in tables.existing
         for path in file_paths(table)
     ]
     schemas = {"bronze": file_sums.MESSAGES, "readings": file_sums.READ, "quarantine": file_sums.NAMED}

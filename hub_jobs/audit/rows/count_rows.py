@@ -63,7 +63,7 @@ class Share(NamedTuple):
         return mine
 
 
-class Counted(NamedTuple):
+class RowCounts(NamedTuple):
     """What some rows come to, by batch in `batches` and by message in `direct`; of quarantine, `named` are
     the messages of bronze that are in it without being of a batch, `other` those that came with other
     content than an earlier one of their number."""
@@ -116,7 +116,7 @@ MESSAGES: Final = _schema(*HISTORY, seq=_WHOLE)
 _NO_MESSAGES: Final = MESSAGES.empty_table()
 
 
-def bronze(rows: pa.Table, offsets: Offsets, share: Share) -> Counted:
+def bronze(rows: pa.Table, offsets: Offsets, share: Share) -> RowCounts:
     """Rows of bronze with `BRONZE_COLUMNS`: `HELD` batches and `DIRECT` messages."""
     numbered = pc.is_valid(rows["n"]).to_numpy()
     batches = rows.filter(pa.array(numbered & share.holds(_numbers(rows["n"]))))
@@ -138,7 +138,9 @@ def bronze(rows: pa.Table, offsets: Offsets, share: Share) -> Counted:
         "refined": upto(direct, offsets),
         "moment": direct["arrived"].cast(pa.int64()),
     }
-    return Counted(pa.table(held, schema=HELD), pa.table(messages, schema=DIRECT), _NO_MESSAGES, _NO_MESSAGES)
+    return RowCounts(
+        pa.table(held, schema=HELD), pa.table(messages, schema=DIRECT), _NO_MESSAGES, _NO_MESSAGES
+    )
 
 
 def is_direct(rows: pa.Table) -> Mask:
@@ -148,7 +150,7 @@ def is_direct(rows: pa.Table) -> Mask:
     return found
 
 
-def readings(rows: pa.Table, share: Share) -> Counted:
+def readings(rows: pa.Table, share: Share) -> RowCounts:
     """Rows of readings with `READINGS_COLUMNS`: `PLACED` and `STOOD`."""
     numbered = pc.is_valid(rows["n"]).to_numpy()
     batches = _chosen(rows, numbered & share.holds(_numbers(rows["n"])))
@@ -169,10 +171,10 @@ def readings(rows: pa.Table, share: Share) -> Counted:
     }
     stood = {**{name: direct[name] for name in SOURCE}, "source_seq": pc.fill_null(direct["source_seq"], 0)}
     found = pa.table(placed, schema=PLACED), pa.table(stood, schema=STOOD)
-    return Counted(*found, _NO_MESSAGES, _NO_MESSAGES)
+    return RowCounts(*found, _NO_MESSAGES, _NO_MESSAGES)
 
 
-def quarantine(rows: pa.Table, offsets: Offsets, begun: Offsets, share: Share) -> Counted:
+def quarantine(rows: pa.Table, offsets: Offsets, begun: Offsets, share: Share) -> RowCounts:
     """Rows of quarantine with `QUARANTINE_COLUMNS`: `PLACED`, and messages. What a refine has named that is
     `begun` and not yet at its end does not count."""
     rows = rows.filter(pa.array(upto(rows, offsets) | ~upto(rows, begun)))
@@ -191,15 +193,15 @@ def quarantine(rows: pa.Table, offsets: Offsets, begun: Offsets, share: Share) -
     }
     named = rows.filter(pa.array(~numbered)).select(MESSAGES.names).cast(MESSAGES)
     other = rows.filter(pa.array(numbered & clash)).select(MESSAGES.names).cast(MESSAGES)
-    return Counted(pa.table(placed, schema=PLACED), STOOD.empty_table(), named, other)
+    return RowCounts(pa.table(placed, schema=PLACED), STOOD.empty_table(), named, other)
 
 
-def merged(table: str, parts: Iterable[Counted]) -> Counted:
+def merged(table: str, parts: Iterable[RowCounts]) -> RowCounts:
     """What some rows of a table come to together."""
     schemas = (HELD, DIRECT) if table == "bronze" else (PLACED, STOOD)
     nothing = (*(schema.empty_table() for schema in schemas), _NO_MESSAGES, _NO_MESSAGES)
     together = zip(nothing, *parts, strict=True)
-    return Counted(*(pa.concat_tables(tables).unify_dictionaries() for tables in together))
+    return RowCounts(*(pa.concat_tables(tables).unify_dictionaries() for tables in together))
 
 
 def marks(places: Numbers) -> Numbers:

@@ -1,5 +1,5 @@
-"""Rows on which bronze and the other tables do not agree. `Broken` names batches that are incomplete or
-doubled, one by one; `StrayScan` gathers rows whose message is not in bronze."""
+"""Rows on which bronze and the other tables do not agree. `BrokenBatches` names batches that are incomplete
+or doubled, one by one; `StrayScan` gathers rows whose message is not in bronze."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.claims.accounts import Unbacked
 from hub_jobs.audit.claims.ledgers import Run
 from hub_jobs.audit.rows import lookups, reconcile
-from hub_jobs.audit.rows.count_rows import Counted, Mask
+from hub_jobs.audit.rows.count_rows import Mask, RowCounts
 from hub_jobs.audit.rows.grouping import Names, coded
 from hub_jobs.audit.rows.lookups import Key
 from hub_jobs.audit.rows.reconcile import Batches, Messages
@@ -26,7 +26,7 @@ LISTED: Final = 1_000
 Findings = MutableMapping[tuple[str | None, ...], list[str]]
 
 
-class Broken:
+class BrokenBatches:
     """Names batches in `findings`, by their runs. What may be in files that can't be read is counted only."""
 
     def __init__(self, tables: AuditTables, findings: Findings) -> None:
@@ -137,7 +137,7 @@ def _places(count: int, places: Numbers) -> str:
     return "; ".join(parts) or "more readings than it has"
 
 
-class Rows(NamedTuple):
+class StrayRows(NamedTuple):
     """Rows of batches of a run: of each number how many are in readings, and in quarantine."""
 
     n: Numbers
@@ -171,7 +171,7 @@ class StrayScan:
 
     def __init__(self, held: BronzeContents) -> None:
         self._held = held
-        self.runs: dict[Run, Rows] = {}
+        self.runs: dict[Run, StrayRows] = {}
         self._messages: dict[Names, _Place] = {}
         self._named: dict[Names, _Place] = {}
 
@@ -179,10 +179,10 @@ class StrayScan:
         """Take in rows of batches."""
         for code in np.unique(found.owner).tolist():
             mine = found.owner == code
-            rows = Rows(found.number[mine], found.readings[mine], found.quarantined[mine])
+            rows = StrayRows(found.number[mine], found.readings[mine], found.quarantined[mine])
             run = run_of(found.owners[code])
             known = self.runs.get(run)
-            both = rows if known is None else Rows(*map(np.concatenate, zip(known, rows, strict=True)))
+            both = rows if known is None else StrayRows(*map(np.concatenate, zip(known, rows, strict=True)))
             self.runs[run] = both
 
     def add_messages(self, found: reconcile.UnexplainedRows) -> None:
@@ -192,7 +192,7 @@ class StrayScan:
             place = self._messages.setdefault(found.owners[code], _Place())
             place.add(found.number[mine], int(found.readings[mine].sum()))
 
-    def add_named(self, quarantine: Counted, *, first: bool) -> None:
+    def add_named(self, quarantine: RowCounts, *, first: bool) -> None:
         """Take in messages that quarantine names beside batches; they are in every share."""
         for table in (quarantine.named, quarantine.other) if first else ():
             (codes,), names = coded([table], ("stream", "created"))

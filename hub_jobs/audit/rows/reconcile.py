@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from hub_jobs.audit.rows.count_rows import BATCH, SOURCE, Counted, Mask, marks
+from hub_jobs.audit.rows.count_rows import BATCH, SOURCE, Mask, RowCounts, marks
 from hub_jobs.audit.rows.grouping import Names, changes, coded, grouped, times
 from hub_jobs.tables.ranges import Numbers
 
@@ -116,7 +116,7 @@ class Messages:
         }
 
 
-def batches(bronze: Counted, readings: Counted, quarantine: Counted) -> Batches:
+def batches(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts) -> Batches:
     """Every batch of bronze with what became of it."""
     held = bronze.batches.filter(pa.array(times(bronze.batches, quarantine.other) == 0))
     parts = [held, readings.batches, quarantine.batches]
@@ -194,7 +194,7 @@ def look_again(found: Batches, at: int, places: Numbers) -> None:
     found.doubled[at] = places.size - within
 
 
-def messages(bronze: Counted, readings: Counted, quarantine: Counted) -> Messages:
+def messages(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts) -> Messages:
     """Every place of direct messages in bronze with what became of them. What came twice with the same
     content counts once."""
     held = bronze.direct

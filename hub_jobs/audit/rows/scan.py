@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs.audit.claims import ledgers
-from hub_jobs.audit.claims.ledgers import Spoken
+from hub_jobs.audit.claims.ledgers import LedgerRecords
 from hub_jobs.audit.rows import count_rows
-from hub_jobs.audit.rows.count_rows import TEXTS, Counted, Offsets, Share
+from hub_jobs.audit.rows.count_rows import TEXTS, Offsets, RowCounts, Share
 from hub_jobs.audit.unreadable import Unreadable, described, put_aside
 from hub_jobs.session import run_tasks
 from hub_jobs.tables.delta import Table
@@ -75,7 +75,7 @@ class ScanPart:
             else rows.filter(pc.fill_null(pc.equal(rows["domain"].cast(pa.string()), self.domain), False))
         )
 
-    def spanned(self, held: Counted) -> Counted:
+    def spanned(self, held: RowCounts) -> RowCounts:
         """What was counted of bronze, as far as it is of the span."""
         if not self.is_span:
             return held
@@ -104,7 +104,7 @@ class AuditTables:
     unreadable: list[Unreadable] = field(default_factory=list)
 
     @property
-    def there(self) -> list[Table]:
+    def existing(self) -> list[Table]:
         """Those that exist."""
         return [table for table in (self.bronze, self.readings, self.quarantine) if table is not None]
 
@@ -125,7 +125,7 @@ class AuditTables:
             self.unreadable.append(found)
 
     def _named(self, name: str) -> Table:
-        return next(table for table in self.there if table.name == name)
+        return next(table for table in self.existing if table.name == name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +144,17 @@ class Survey(NamedTuple):
     """What rows of bronze are, `before` and `after` the sequences that were given, how many there are of each
     history, and what the ledger records among them say."""
 
-    spoken: Spoken
+    records: LedgerRecords
     before: SeenNumbers
     after: SeenNumbers
     rows: Counter[tuple[str, str]]
 
 
-def count(tables: AuditTables, share: Share) -> dict[str, Counted]:
+def count(tables: AuditTables, share: Share) -> dict[str, RowCounts]:
     """What the rows of a share come to, by table."""
     work = [
         FileShare(table.name, path, dict(tables.offsets), dict(tables.begun), share, tables.part)
-        for table in tables.there
+        for table in tables.existing
         for path in file_paths(table, tables.part.where)
     ]
     done = list(each(tables, _count, work))
@@ -168,15 +168,15 @@ def survey(tables: AuditTables, upto: Offsets) -> Survey:
     """What bronze holds. `upto` divides it: sequences up to there, and those behind."""
     paths = _in_order(tables.bronze, tables.part.where)
     work = [FileShare("bronze", path, dict(upto), {}, _WHOLE, tables.part) for path in paths]
-    spoken, before, after, rows = Spoken(), Joining(), Joining(), Counter[tuple[str, str]]()
+    records, before, after, rows = LedgerRecords(), Joining(), Joining(), Counter[tuple[str, str]]()
     for _, (part, fault) in each(tables, _survey, work):
         if fault is not None:
             tables.note("bronze", fault)
-        spoken.join(part.spoken)
+        records.join(part.records)
         before.add(part.before)
         after.add(part.after)
         rows.update(part.rows)
-    return Survey(spoken, before.seen(), after.seen(), rows)
+    return Survey(records, before.seen(), after.seen(), rows)
 
 
 def each(
@@ -196,7 +196,7 @@ def each(
 def _run(
     tables: AuditTables, task: Callable[[FileShare], Result], work: Sequence[FileShare]
 ) -> Iterator[Result]:
-    if sum(map(_rows, tables.there)) <= HERE_ROWS:
+    if sum(map(_rows, tables.existing)) <= HERE_ROWS:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             yield from pool.map(task, work)
     else:
@@ -226,9 +226,9 @@ def _rows(table: Table) -> int:
     return sum(count or 0 for count in bounds(found, "num_records"))
 
 
-def _count(piece: FileShare) -> Counted:
+def _count(piece: FileShare) -> RowCounts:
     columns = _COLUMNS[piece.table]
-    parts: list[Counted] = []
+    parts: list[RowCounts] = []
     for rows in map(piece.part.chosen, _row_groups(piece.path, columns)):
         if piece.table == "readings":
             parts.append(count_rows.readings(rows, piece.share))
@@ -240,14 +240,14 @@ def _count(piece: FileShare) -> Counted:
 
 
 def _survey(piece: FileShare) -> tuple[Survey, UnreadableError | None]:
-    found = Survey(Spoken(), SeenNumbers(), SeenNumbers(), Counter())
+    found = Survey(LedgerRecords(), SeenNumbers(), SeenNumbers(), Counter())
     fault = None
     with parquet_file(piece.path) as file:
         for group in range(file.num_row_groups):
             ids = piece.part.chosen(_columns(file, piece.path, group, _IDENTITY))
             try:
                 for row in _records(file, piece, group, ids):
-                    found.spoken.hear(row)
+                    found.records.add(row)
             except UnreadableError as error:
                 # What the rows are can be told without their payloads.
                 fault = error

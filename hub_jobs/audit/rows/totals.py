@@ -8,17 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agent.contract import Ledger, Previous
 from hub_jobs.audit import by_hour as hours
 from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.by_hour import Hour
-from hub_jobs.audit.claims import ledgers
 from hub_jobs.audit.claims.accounts import Arrived, never_came_of
-from hub_jobs.audit.claims.ledgers import Lost, Run, Source
+from hub_jobs.audit.claims.ledgers import LedgerClaims, Run
 from hub_jobs.audit.rows import lookups, reconcile, scan
 from hub_jobs.audit.rows.count_rows import Mask
 from hub_jobs.audit.rows.grouping import Names, grouped, summed
-from hub_jobs.audit.rows.mismatches import LISTED, Broken, Rows, StrayScan, run_of
+from hub_jobs.audit.rows.mismatches import LISTED, BrokenBatches, StrayRows, StrayScan, run_of
 from hub_jobs.audit.rows.reconcile import Messages
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.tables.ranges import Numbers
@@ -28,20 +26,7 @@ Class = tuple[str | None, str | None]
 """Domain and class, as far as they are known."""
 
 
-class LedgerClaims(NamedTuple):
-    """What the leaves say: the newest ledger record of every run, what later runs `remembered` of earlier
-    ones, the sequences that are `gone` from the streams of leaves, which of those each source took from, what
-    stores that were `lost` or put back had held, and the records that can't be used."""
-
-    ledgers: dict[Run, Ledger]
-    remembered: dict[Run, Previous]
-    gone: dict[ledgers.Origin, list[ledgers.Named]]
-    origins: dict[Source, set[ledgers.Origin]]
-    lost: Lost
-    unreadable: list[str]
-
-
-class Tally(NamedTuple):
+class RowTotals(NamedTuple):
     """What arrived of every run, of messages that are of none, and all of it by hour. Of rows of readings and
     quarantine whose message bronze has not: those of runs in `strays`, sentences about the others in
     `unexplained`. `unnamed` are sentences about what was not looked at one by one."""
@@ -49,7 +34,7 @@ class Tally(NamedTuple):
     runs: dict[Run, Arrived]
     classes: dict[Class, Arrived]
     hours: list[Hour]
-    strays: dict[Run, Rows]
+    strays: dict[Run, StrayRows]
     unexplained: list[str]
     unnamed: list[str]
 
@@ -86,10 +71,10 @@ class _Sums:
             )
 
 
-def tallied(tables: AuditTables, said: LedgerClaims, held: BronzeContents) -> Tally:
+def total_rows(tables: AuditTables, said: LedgerClaims, held: BronzeContents) -> RowTotals:
     """Count everything that the tables hold."""
     runs, classes, by_hour = _Sums(), _Sums(), list(_lost_by_hour(tables, said, held.here))
-    strays, broken = StrayScan(held), Broken(tables, runs.findings)
+    strays, broken = StrayScan(held), BrokenBatches(tables, runs.findings)
     for share in tables.shares:
         found = scan.count(tables, share)
         parts = found["bronze"], found["readings"], found["quarantine"]
@@ -104,7 +89,7 @@ def tallied(tables: AuditTables, said: LedgerClaims, held: BronzeContents) -> Ta
             strays.add_batches(batches.strays)
             strays.add_messages(messages.strays)
             strays.add_named(found["quarantine"], first=share.which == 0)
-    return Tally(
+    return RowTotals(
         {run_of(names): arrived for names, arrived in runs.arrived()},
         {(domain, cls): arrived for (domain, cls), arrived in classes.arrived()},
         hours.merged(by_hour),

@@ -10,7 +10,7 @@ from typing import Final
 
 from agent.contract import leaf_stream
 from hub_jobs.audit.bronze_contents import BronzeContents
-from hub_jobs.audit.claims.ledgers import Lost, Named, Origin, Source
+from hub_jobs.audit.claims.ledgers import EvictedRange, LostStores, Origin, Source
 from hub_jobs.audit.streams.reasons import Gap, Neighbours, joined, missing_of_restored, of_source
 from hub_jobs.audit.unreadable import Unreadable
 from hub_jobs.source.streams import StreamInfo
@@ -35,9 +35,9 @@ HubGaps = Mapping[History, Sequence[tuple[Range, GapReason]]]
 def find_gaps(
     bronze: Table,
     held: BronzeContents,
-    gone: Mapping[Origin, list[Named]],
+    gone: Mapping[Origin, list[EvictedRange]],
     origins: Mapping[Source, set[Origin]],
-    lost: Lost,
+    lost: LostStores,
     hub: Mapping[str, StreamInfo],
     unreadable: Sequence[Unreadable] = (),
 ) -> list[Gap]:
@@ -148,7 +148,7 @@ def _noted(bronze: Table) -> dict[History, list[tuple[Range, GapReason]]]:
     return found
 
 
-def _of_lost(seen: SeenNumbers, origins: Mapping[Source, set[Origin]], lost: Lost) -> Iterator[Gap]:
+def _of_lost(seen: SeenNumbers, origins: Mapping[Source, set[Origin]], lost: LostStores) -> Iterator[Gap]:
     """What stood at the end of streams that are no more and never came."""
     for origin, last in sorted(lost.streams.items()):
         high = _highest(seen, origins, origin)
@@ -157,7 +157,7 @@ def _of_lost(seen: SeenNumbers, origins: Mapping[Source, set[Origin]], lost: Los
             yield _store_gap(origin, [(high + 1, last)], lost=high > 0)
 
 
-def _of_replaced(bronze: Table, seen: SeenNumbers, lost: Lost) -> Iterator[Gap]:
+def _of_replaced(bronze: Table, seen: SeenNumbers, lost: LostStores) -> Iterator[Gap]:
     """What stood at the end of streams of which an older store was put back and never came."""
     for source in sorted({known_source for told in lost.tails.values() for known_source in told}):
         came = seen.ranges(source_space(*source))

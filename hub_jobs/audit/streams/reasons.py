@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.audit.claims.ledgers import Lost, LostEnd, Place, Source
+from hub_jobs.audit.claims.ledgers import LostEnd, LostStores, Place, Source
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.ranges import History, Range, intersection, size, text, union, without
 from hub_jobs.tables.scan import Condition, rows
@@ -103,7 +103,9 @@ def joined(gaps: Sequence[Gap]) -> list[Gap]:
     ]
 
 
-def missing_of_restored(bronze: Table, source: Source, lost: Lost) -> Iterator[tuple[LostEnd, list[Range]]]:
+def missing_of_restored(
+    bronze: Table, source: Source, lost: LostStores
+) -> Iterator[tuple[LostEnd, list[Range]]]:
     """Of each end that records of a source know to be gone, by the order of these records, the sequences of
     which an old message never came."""
     before: Place = (0, 0)

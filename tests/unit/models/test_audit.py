@@ -16,7 +16,7 @@ from agent.contract import Ledger, Previous, StreamState
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.publish.batch import TAKEN
 from hub_jobs.audit.claims.accounts import Account, Arrived, never_came_of, of_run
-from hub_jobs.audit.claims.ledgers import Spoken, remembered
+from hub_jobs.audit.claims.ledgers import LedgerRecords, remembered_runs
 from hub_jobs.tables.ranges import union
 from tests.harness.examples import machine
 
@@ -147,9 +147,9 @@ class Audit(RuleBasedStateMachine):
 
     @rule(order=st.integers(NEWEST_FIRST, 99), parts=st.integers(1, 3))
     def the_audit_runs(self, order: int, parts: int) -> None:
-        said = self.spoken(order, parts)
+        said = self.records(order, parts)
         newest = said.ledgers()
-        earlier = remembered(newest.values())
+        earlier = remembered_runs(newest.values())
         for run in self.runs:
             key = (DOMAIN, CLS, run.name)
             ledger, previous = newest.get(key), earlier.get(key)
@@ -187,17 +187,17 @@ class Audit(RuleBasedStateMachine):
         assert found.doubled == found.discarded == 0
         assert found.lost == (found.missing > 0)
 
-    def spoken(self, order: int, parts: int) -> Spoken:
+    def records(self, order: int, parts: int) -> LedgerRecords:
         rows = [self.row(record) for run in self.runs for record in run.heard]
         if order == NEWEST_FIRST:
             rows.reverse()
         else:
             random.Random(order).shuffle(rows)
-        found = Spoken()
+        found = LedgerRecords()
         for at in range(parts):
-            part = Spoken()
+            part = LedgerRecords()
             for row in rows[at::parts]:
-                part.hear(row)
+                part.add(row)
             found.join(part)
         assert not found.unusable
         return found

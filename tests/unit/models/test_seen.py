@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from hub_jobs.audit.rows import count_rows as counted
 from hub_jobs.audit.rows import reconcile
-from hub_jobs.audit.rows.count_rows import Counted, Share
+from hub_jobs.audit.rows.count_rows import RowCounts, Share
 from hub_jobs.refine.dedup import Digests, Key, decide
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.tables.ranges import holes, runs_of
@@ -216,7 +216,7 @@ class Lake(RuleBasedStateMachine):
         assert batches == ({} if lost is None else {f"batch/edge-1/normal/{lost[0]}": [(lost[1], lost[1])]})
         assert bool(gone.spaces) == (lost is not None)
 
-    def counted(self, bronze: list[Row], share: Share, groups: int) -> tuple[Counted, Counted, Counted]:
+    def counted(self, bronze: list[Row], share: Share, groups: int) -> tuple[RowCounts, RowCounts, RowCounts]:
         offsets = dict.fromkeys(self.next, 10**9)
         named = [
             {"stream": row["stream"], "created": row["created"], "seq": row["seq"], "line": None}

@@ -15,9 +15,8 @@ from deltalake import DeltaTable
 from agent.contract import Exit, Ledger, Previous, Readings, StreamState
 from hub_jobs.audit import run as audit
 from hub_jobs.audit.claims.accounts import Account
-from hub_jobs.audit.claims.in_transit import OnTheWay
-from hub_jobs.audit.claims.ledgers import Lost
-from hub_jobs.audit.rows.totals import LedgerClaims
+from hub_jobs.audit.claims.in_transit import InTransit
+from hub_jobs.audit.claims.ledgers import LedgerClaims, LostStores
 from hub_jobs.maintain import run as maintain
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.seen import SeenNumbers
@@ -89,11 +88,11 @@ def test_of_the_last_run_of_which_a_record_came_something_may_still_be_on_its_wa
 ) -> None:
     """All of an earlier run stands before that record in the leaf's stream."""
     heard = LedgerClaims(
-        {("edge-1", "normal", OTHER_RUN): replace(SAID, run=OTHER_RUN)}, {}, {}, {}, Lost(), []
+        {("edge-1", "normal", OTHER_RUN): replace(SAID, run=OTHER_RUN)}, {}, {}, {}, LostStores(), []
     )
     account = Account("edge-1", "normal", run, 30, 30, 30, 0, 30, 0, 0, 0, 0, 0, None)
     announced = Previous(run, 4, Readings(accepted=40, stored=40), closed=False)
-    way = OnTheWay("edge-1", "normal", datetime.now(UTC), [(10, 11)], 1, 1, ledger=announced)
+    way = InTransit("edge-1", "normal", datetime.now(UTC), [(10, 11)], 1, 1, ledger=announced)
 
     assert audit._announced(account, [way], heard, SeenNumbers()).on_the_way == on_the_way
 

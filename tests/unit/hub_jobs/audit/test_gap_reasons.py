@@ -11,7 +11,7 @@ import pytest
 
 from agent.contract import Ledger, LostStream, Readings, StreamState
 from hub_jobs.audit.bronze_contents import BronzeContents
-from hub_jobs.audit.claims.ledgers import Lost, LostEnd, Named, Origin, Source, Spoken
+from hub_jobs.audit.claims.ledgers import EvictedRange, LedgerRecords, LostEnd, LostStores, Origin, Source
 from hub_jobs.audit.streams import gaps
 from hub_jobs.audit.streams.reasons import Gap, Neighbours, of_source
 from hub_jobs.source.streams import StreamInfo, StreamLimits
@@ -54,15 +54,15 @@ def _lake(
 
 def _gaps(
     where: Path,
-    gone: dict[Origin, list[Named]] | None = None,
+    gone: dict[Origin, list[EvictedRange]] | None = None,
     hub: dict[str, StreamInfo] | None = None,
-    lost: Lost | None = None,
+    lost: LostStores | None = None,
     origins: dict[Source, set[Origin]] | None = None,
 ) -> list[tuple[str, Sequence[tuple[int, int]], GapReason, bool]]:
     bronze = ensure_table(where, "bronze")
     held = seen.load(where, bronze, stream_history.all_of(bronze))
     origins = {SOURCE: {ORIGIN}} if origins is None else origins
-    found = gaps.find_gaps(bronze, BronzeContents(held), gone or {}, origins, lost or Lost(), hub or {})
+    found = gaps.find_gaps(bronze, BronzeContents(held), gone or {}, origins, lost or LostStores(), hub or {})
     return [(gap.kind, gap.ranges, gap.why, gap.lost) for gap in found]
 
 
@@ -203,15 +203,20 @@ def test_a_gap_is_said_in_one_sentence() -> None:
 def test_the_end_of_a_stream_whose_store_was_lost_is_named(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 2], source=[1, 2])
 
-    assert _gaps(tmp_path, lost=Lost({ORIGIN: 5})) == [("source", [(3, 5)], GapReason.STORE_LOST, True)]
-    assert _gaps(tmp_path, lost=Lost({ORIGIN: 3})) == [("source", [(3, 3)], GapReason.STORE_LOST, True)]
-    assert _gaps(tmp_path, lost=Lost({ORIGIN: 2})) == []
+    assert _gaps(tmp_path, lost=LostStores({ORIGIN: 5})) == [("source", [(3, 5)], GapReason.STORE_LOST, True)]
+    assert _gaps(tmp_path, lost=LostStores({ORIGIN: 3})) == [("source", [(3, 3)], GapReason.STORE_LOST, True)]
+    assert _gaps(tmp_path, lost=LostStores({ORIGIN: 2})) == []
 
 
 def test_the_end_of_a_lost_stream_is_what_stands_behind_the_last_that_came(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 2, 3], source=[1, 3, 4])
 
-    assert _gaps(tmp_path, lost=Lost({ORIGIN: 5}))[-1] == ("source", [(5, 5)], GapReason.STORE_LOST, True)
+    assert _gaps(tmp_path, lost=LostStores({ORIGIN: 5}))[-1] == (
+        "source",
+        [(5, 5)],
+        GapReason.STORE_LOST,
+        True,
+    )
 
 
 def test_a_source_that_took_from_a_stream_nobody_named_may_have_taken_from_the_lost_one(
@@ -219,7 +224,7 @@ def test_a_source_that_took_from_a_stream_nobody_named_may_have_taken_from_the_l
 ) -> None:
     _lake(tmp_path, hub=[1, 2], source=[1, 2])
 
-    assert _gaps(tmp_path, lost=Lost({ORIGIN: 5}), origins={}) == [
+    assert _gaps(tmp_path, lost=LostStores({ORIGIN: 5}), origins={}) == [
         ("source", [(3, 5)], GapReason.STORE_LOST, True)
     ]
 
@@ -228,7 +233,7 @@ def test_a_stream_of_which_nothing_ever_came_may_be_older_than_the_lake(tmp_path
     _lake(tmp_path, hub=[1, 2], source=[1, 2])
     older = ("edge-1", "normal", "older")
 
-    assert _gaps(tmp_path, lost=Lost({older: 5})) == [("source", [(1, 5)], GapReason.STORE_LOST, False)]
+    assert _gaps(tmp_path, lost=LostStores({older: 5})) == [("source", [(1, 5)], GapReason.STORE_LOST, False)]
 
 
 def _arrivals(where: Path, *rows: tuple[int, bytes, int]) -> None:
@@ -237,10 +242,12 @@ def _arrivals(where: Path, *rows: tuple[int, bytes, int]) -> None:
     add_bronze(where, [{**one, "seq": seq} for seq, one in enumerate(made, 1)], numbered=True)
 
 
-def _ends(*ends: tuple[int, int, int, int]) -> Lost:
+def _ends(*ends: tuple[int, int, int, int]) -> LostStores:
     """Stores that were replaced: what the older one held, what the newer had held, and where the first record
     stands that knows of it: when it arrived, and its sequence."""
-    return Lost(tails={LostEnd(ORIGIN, kept, last): {SOURCE: (at, seq)} for kept, last, at, seq in ends})
+    return LostStores(
+        tails={LostEnd(ORIGIN, kept, last): {SOURCE: (at, seq)} for kept, last, at, seq in ends}
+    )
 
 
 @pytest.mark.parametrize(
@@ -310,17 +317,17 @@ FIRST, SECOND = 1_763_000_000_123_456_789, 1_763_000_600_000_000_000
 """When the stores that two copies replaced were seen last, in nanoseconds since 1970."""
 
 
-def _heard(*records: tuple[int, int, list[LostStream]]) -> Lost:
+def _heard(*records: tuple[int, int, list[LostStream]]) -> LostStores:
     """What ledger records say of lost stores: of each, when it arrived, its sequence, and what it says."""
-    spoken = Spoken()
+    gathered = LedgerRecords()
     for at, seq, said in records:
         record = Ledger(*ORIGIN[:2], RUN, 0, (), Readings(), StreamState("made", 1, seq), lost=tuple(said))
         place = {"stream": "TELEMETRY_0", "seq": seq, "arrived": EPOCH + timedelta(microseconds=at)}
         source = {"source_stream": SOURCE[0], "source_identity": SOURCE[1], "source_seq": seq}
         named = {"payload": record.encode(), "domain": record.domain, "class": record.cls}
-        spoken.hear({**named, **place, **source})
-    assert not spoken.unusable
-    return spoken.lost
+        gathered.add({**named, **place, **source})
+    assert not gathered.unusable
+    return gathered.lost
 
 
 def test_a_copy_that_was_restored_twice_has_two_ends_though_both_look_alike(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from agent.contract import ClassState, FleetRecord, Previous, Readings
 from hub_jobs.audit.claims.accounts import Account, with_announced
-from hub_jobs.audit.claims.in_transit import OnTheWay, on_the_way
+from hub_jobs.audit.claims.in_transit import InTransit, in_transit_of
 from hub_jobs.tables.seen import SeenNumbers, source_space
 from tests.unit.hub_jobs.rows import RUN
 
@@ -17,10 +17,10 @@ SAID = Previous(RUN, 9, Readings(accepted=95, stored=90), closed=False)
 STATE = ClassState("0123456789abc", "made", first=3, last=20, confirmed=0, bytes=900, ledger=SAID)
 
 
-def _way(state: ClassState, held: int, seen: list[tuple[int, int]]) -> OnTheWay:
+def _way(state: ClassState, held: int, seen: list[tuple[int, int]]) -> InTransit:
     record = FleetRecord("edge-1", "2026-11-21T10:00:00+00:00", {"normal": state}, {"normal": held})
     spaces = SeenNumbers({source_space(*SOURCE): seen})
-    (one,) = on_the_way({"edge-1": record}, spaces, {SOURCE: {("edge-1", "normal", "made")}})
+    (one,) = in_transit_of({"edge-1": record}, spaces, {SOURCE: {("edge-1", "normal", "made")}})
     return one
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent.contract import Ledger, LostStream, Previous, Readings, StreamState
 from hub_jobs.audit.claims import ledgers
-from hub_jobs.audit.claims.ledgers import LostEnd, Spoken, remembered
+from hub_jobs.audit.claims.ledgers import LedgerRecords, LostEnd, remembered_runs
 from tests.unit.hub_jobs.rows import OTHER_RUN, RUN
 
 KEY = ("edge-1", "normal", RUN)
@@ -66,13 +66,13 @@ def row(record: Ledger, seq: int = 1, **given: Any) -> dict[str, Any]:
     }
 
 
-def spoken(*parts: Sequence[Ledger]) -> Spoken:
+def gathered(*parts: Sequence[Ledger]) -> LedgerRecords:
     """What was gathered from rows in so many pieces."""
-    whole = Spoken()
+    whole = LedgerRecords()
     for records in parts:
-        part = Spoken()
+        part = LedgerRecords()
         for record in records:
-            part.hear(row(record))
+            part.add(row(record))
         whole.join(part)
     assert not whole.unusable
     return whole
@@ -82,7 +82,7 @@ def spoken(*parts: Sequence[Ledger]) -> Spoken:
 def test_the_newest_record_and_the_one_that_names_most_count_in_any_order(
     records: list[Ledger], cut: int
 ) -> None:
-    found = spoken(records[:cut], records[cut:])
+    found = gathered(records[:cut], records[cut:])
 
     (ledger,) = found.ledgers().values()
     assert (ledger.n, ledger.stored, ledger.final) == (6, ((1, 6),), True)
@@ -94,21 +94,21 @@ def test_the_newest_record_and_the_one_that_names_most_count_in_any_order(
 
 @given(st.permutations(RECORDS[:3]))
 def test_of_two_records_at_one_number_the_one_that_heard_more_counts(records: list[Ledger]) -> None:
-    assert spoken(records).ledgers() == {KEY: HEARD}
+    assert gathered(records).ledgers() == {KEY: HEARD}
 
 
 @given(st.permutations(COURSE), st.integers(0, len(COURSE)))
 def test_of_two_records_that_differ_in_one_count_the_later_one_counts(
     records: list[Ledger], cut: int
 ) -> None:
-    assert spoken(records[:cut], records[cut:]).ledgers() == {KEY: COURSE[-1]}
+    assert gathered(records[:cut], records[cut:]).ledgers() == {KEY: COURSE[-1]}
 
 
 def test_what_is_gone_in_part_of_two_ranges_is_in_both() -> None:
     first = replace(BEGUN, gone=((1, 5, 2, "stream_full"),))
     second = replace(first, gone=((1, 4, 1, "stream_full"), (3, 9, 4, "stream_full")))
 
-    assert spoken([first, second]).gone() == {
+    assert gathered([first, second]).gone() == {
         ("edge-1", "normal", "made"): [(1, 5, 2, "stream_full"), (3, 9, 4, "stream_full")]
     }
 
@@ -122,7 +122,7 @@ LATE = replace(BEGUN, gone=((1, 12, 3, "stream_full"), (20, 25, 1, "purged")))
 def test_of_what_records_call_gone_the_widest_counts_once_for_each_stream_in_any_order(
     records: list[Ledger], cut: int
 ) -> None:
-    assert spoken(records[:cut], records[cut:]).gone() == {
+    assert gathered(records[:cut], records[cut:]).gone() == {
         ("edge-1", "normal", "made"): list(LATE.gone),
         ("edge-1", "normal", "then"): list(EARLY.gone),
     }
@@ -130,7 +130,7 @@ def test_of_what_records_call_gone_the_widest_counts_once_for_each_stream_in_any
 
 def test_ranges_that_lie_in_others_are_not_held_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledgers, "NAMED_AT_ONCE", 2)
-    found = spoken([replace(BEGUN, gone=((5, last, 1, "stream_full"),)) for last in range(5, 50)])
+    found = gathered([replace(BEGUN, gone=((5, last, 1, "stream_full"),)) for last in range(5, 50)])
 
     assert found.discarded == {("edge-1", "normal", "made"): {(5, 49, 1, "stream_full")}}
 
@@ -138,10 +138,10 @@ def test_ranges_that_lie_in_others_are_not_held_for_ever(monkeypatch: pytest.Mon
 @given(st.lists(st.sampled_from(["made", "later"]), min_size=2, max_size=4), st.integers(0, 4))
 def test_all_the_streams_that_a_source_took_from_are_known(made: list[str], cut: int) -> None:
     place = ("TEL_edge-1_normal", "abc")
-    parts = [Spoken(), Spoken()]
+    parts = [LedgerRecords(), LedgerRecords()]
     for at, created in enumerate(made):
         record = replace(BEGUN, stream=StreamState(created, 1, 1))
-        parts[at >= cut].hear(row(record, source_identity="abc"))
+        parts[at >= cut].add(row(record, source_identity="abc"))
     parts[0].join(parts[1])
 
     assert parts[0].origins == {place: {("edge-1", "normal", created) for created in made}}
@@ -149,10 +149,10 @@ def test_all_the_streams_that_a_source_took_from_are_known(made: list[str], cut:
 
 @given(st.permutations(range(1, 6)), st.integers(0, 5))
 def test_the_first_record_that_knows_of_a_replaced_store_is_found(seqs: list[int], cut: int) -> None:
-    parts = [Spoken(), Spoken()]
+    parts = [LedgerRecords(), LedgerRecords()]
     for at, seq in enumerate(seqs):
         lost = (LostStream("made", 9, kept=4),) if seq > 2 else ()
-        parts[at >= cut].hear(row(replace(BEGUN, lost=lost), seq))
+        parts[at >= cut].add(row(replace(BEGUN, lost=lost), seq))
     parts[0].join(parts[1])
 
     place = int((NOON + timedelta(seconds=3)).timestamp()) * 1_000_000, 3
@@ -167,9 +167,9 @@ def test_two_restores_that_agree_in_all_but_their_time_stay_two_in_any_order(
 ) -> None:
     """The first is known from record 3 on, the second from record 5 on."""
     known = [LostStream("made", 9, 4, at) for at in times]
-    parts = [Spoken(), Spoken()]
+    parts = [LedgerRecords(), LedgerRecords()]
     for at, seq in enumerate(seqs):
-        parts[at >= cut].hear(row(replace(BEGUN, lost=tuple(known[: (seq > 2) + (seq > 4)])), seq))
+        parts[at >= cut].add(row(replace(BEGUN, lost=tuple(known[: (seq > 2) + (seq > 4)])), seq))
     parts[0].join(parts[1])
 
     moments = [int((NOON + timedelta(seconds=seq)).timestamp()) * 1_000_000 for seq in (3, 5)]
@@ -180,9 +180,9 @@ def test_two_restores_that_agree_in_all_but_their_time_stay_two_in_any_order(
 
 
 def test_a_record_that_speaks_for_another_domain_or_class_is_not_heard() -> None:
-    found = Spoken()
+    found = LedgerRecords()
     for seq, changed in enumerate(({"domain": "edge-2"}, {"class": "critical"}), 1):
-        found.hear(row(HEARD, seq, **changed))
+        found.add(row(HEARD, seq, **changed))
 
     assert (found.newest, found.origins) == ({}, {})
     assert [one.seq for one in found.unusable] == [1, 2]
@@ -194,6 +194,6 @@ def test_what_is_remembered_of_a_run_is_the_most_that_a_later_one_says(numbers: 
     said = [Previous(OTHER_RUN, n, Readings(stored=10 * n), closed=False) for n in numbers]
     ledgers = [replace(BEGUN, n=at, previous=one) for at, one in enumerate(said)]
 
-    assert remembered([BEGUN, *ledgers]) == {
+    assert remembered_runs([BEGUN, *ledgers]) == {
         ("edge-1", "normal", OTHER_RUN): Previous(OTHER_RUN, 5, Readings(stored=50), closed=False)
     }

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agent.contract import Correction
 from hub_jobs.audit.rows import count_rows, reconcile
-from hub_jobs.audit.rows.count_rows import Counted, Share
+from hub_jobs.audit.rows.count_rows import RowCounts, Share
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.tables.schemas import BRONZE, QUARANTINE, READINGS
 from tests.unit.hub_jobs.rows import RUN, batch_row, correction_row, dead_row, direct_row
@@ -34,12 +34,12 @@ def _texts(table: pa.Table) -> pa.Table:
     return table
 
 
-def _bronze(rows: Sequence[dict[str, Any]], share: Share = ALL) -> Counted:
+def _bronze(rows: Sequence[dict[str, Any]], share: Share = ALL) -> RowCounts:
     table = _texts(pa.Table.from_pylist(list(rows), BRONZE))
     return count_rows.merged("bronze", [count_rows.bronze(table, OFFSETS, share)])
 
 
-def _readings(places: Sequence[tuple[int, int]], share: Share = ALL, groups: int = 1) -> Counted:
+def _readings(places: Sequence[tuple[int, int]], share: Share = ALL, groups: int = 1) -> RowCounts:
     """Readings of (batch, place), in so many row groups."""
     rows = [{"domain": "edge-1", "class": "normal", "run": RUN, "n": n, "index": at} for n, at in places]
     cuts = np.array_split(np.arange(len(rows)), groups)
@@ -47,7 +47,7 @@ def _readings(places: Sequence[tuple[int, int]], share: Share = ALL, groups: int
     return count_rows.merged("readings", [count_rows.readings(table, share) for table in tables])
 
 
-def _quarantine(rows: Sequence[dict[str, Any]] = ()) -> Counted:
+def _quarantine(rows: Sequence[dict[str, Any]] = ()) -> RowCounts:
     table = _texts(pa.Table.from_pylist(list(rows), QUARANTINE))
     return count_rows.merged("quarantine", [count_rows.quarantine(table, OFFSETS, BEGUN, ALL)])
 
