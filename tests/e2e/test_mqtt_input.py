@@ -19,14 +19,17 @@ from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.leaf.inputs.mqtt import session
 from agent.leaf.inputs.mqtt.input import MqttInput
-from agent.leaf.inputs.mqtt.options import MqttOptions, Topic
+from agent.leaf.inputs.mqtt.options import MqttOptions, TopicTemplate
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from agent.process.preflight import problems
 from tests.harness.mqtt_broker import Mosquitto, keep_session, publish
 from tests.harness.wait import until
 
 CLIENT = "petiole-edge-1-mqtt"
-TOPICS = [Topic(filter="plant/+/#", device="{2}", metric="{3+}"), Topic(filter="zigbee/+", metric="")]
+TOPICS = [
+    TopicTemplate(filter="plant/+/#", device="{2}", metric="{3+}"),
+    TopicTemplate(filter="zigbee/+", metric=""),
+]
 
 
 class Core:
@@ -334,7 +337,10 @@ def _hashed(password: str) -> str:
 
 def test_options_that_cannot_work_are_told_at_once(tmp_path: Path) -> None:
     options = MqttOptions(
-        url="http://x", topics=[Topic(filter="a#")], password_file=tmp_path / "none", tls_cert=tmp_path
+        url="http://x",
+        topics=[TopicTemplate(filter="a#")],
+        password_file=tmp_path / "none",
+        tls_cert=tmp_path,
     )
     told = problems([MqttInput(options, Metrics())])
     for part in ("url", "filter", "cannot be read", "without user", "tls_key"):

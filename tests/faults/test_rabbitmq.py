@@ -12,7 +12,7 @@ import pytest
 from agent.demo import plan
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
-from agent.leaf.inputs.mqtt.options import Topic
+from agent.leaf.inputs.mqtt.options import TopicTemplate
 from agent.leaf.intake import RefusalReason, RefusedError
 from tests.e2e.test_every_input import SMALL_STREAM, WHOLE_STREAM, numbers_in
 from tests.e2e.test_mqtt_input import Core, running
@@ -56,7 +56,7 @@ async def struck(broker: RabbitMQ, fault: str, case: Case) -> int:
     core, proxy = Core(), Proxy(broker.port)
     await proxy.start()
     name = fault.replace(" ", "-")
-    options = {"client_id": name, "topics": [Topic(filter=f"plant/{name}/#", device="d", metric="n")]}
+    options = {"client_id": name, "topics": [TopicTemplate(filter=f"plant/{name}/#", device="d", metric="n")]}
     await asyncio.to_thread(keep_session, broker.port, name, f"plant/{name}/#")
     try:
         async with running(core, proxy.port, **options):

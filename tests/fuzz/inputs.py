@@ -17,7 +17,7 @@ from agent.leaf.inputs.formats.ndjson import BadLinesError, BodyTooLargeError, d
 from agent.leaf.inputs.http.bodies import unpack
 from agent.leaf.inputs.http.otlp import parse
 from agent.leaf.inputs.http.otlp.source import Sources
-from agent.leaf.inputs.mqtt.options import Topic
+from agent.leaf.inputs.mqtt.options import TopicTemplate
 from agent.leaf.inputs.nats.options import SubjectTemplate
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
 from agent.leaf.inputs.shared.samples import Names
@@ -183,7 +183,7 @@ def message(data: bytes) -> None:
 def mqtt_topic(data: bytes) -> None:
     wanted, _, topic = data.decode(errors="replace").partition("\0")
     for template in ("{1}", "{2+}", wanted):
-        one = Topic(filter=wanted, device=template)
+        one = TopicTemplate(filter=wanted, device=template)
         if not one.problems() and one.matches(topic):
             one.place(topic)
 

@@ -15,7 +15,7 @@ from msgspec.structs import fields
 
 from agent.base.metrics import Metrics
 from agent.leaf.inputs import OPTIONS, make_inputs
-from agent.leaf.inputs.mqtt.options import Topic
+from agent.leaf.inputs.mqtt.options import TopicTemplate
 from agent.leaf.inputs.nats.options import SubjectTemplate
 from agent.leaf.inputs.shared.base import LocalServer
 from agent.process.preflight import mistakes, obstacles
@@ -24,7 +24,7 @@ NOBODY = 65534
 REQUIRED: dict[str, dict[str, Any]] = {
     "exec": {"command": ["true"]},
     "file": {"path": "/nonexistent"},
-    "mqtt": {"url": "mqtt://127.0.0.1", "topics": [Topic(filter="a")]},
+    "mqtt": {"url": "mqtt://127.0.0.1", "topics": [TopicTemplate(filter="a")]},
     "nats": {"subjects": [SubjectTemplate(filter="a.b")]},
     "prometheus": {"urls": ["http://127.0.0.1:1/metrics"]},
 }

@@ -25,8 +25,8 @@ from agent.config.keys import SeedError
 from agent.contract import Letter
 from agent.leaf.inputs.formats.line_formats import split_valid
 from agent.leaf.inputs.formats.message import MessageError, message_lines
-from agent.leaf.inputs.mqtt.options import MqttOptions, broker, file_problems, place_of, problems
-from agent.leaf.inputs.mqtt.repeats import Ident, Repeats, are_same, ident_of
+from agent.leaf.inputs.mqtt.options import MqttOptions, broker, file_problems, names_of_topic, problems
+from agent.leaf.inputs.mqtt.redelivery import MessageIdentity, Redelivery, are_same_messages, identity_of
 from agent.leaf.inputs.shared.base import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
@@ -56,7 +56,7 @@ class _Begun(NamedTuple):
     """A piece of which parts were stored when the agent ended: its position, and its messages."""
 
     position: str
-    held: list[Ident]
+    held: list[MessageIdentity]
 
 
 class MqttInput(ConfiguredInput[MqttOptions]):
@@ -70,7 +70,7 @@ class MqttInput(ConfiguredInput[MqttOptions]):
         self._connecting = LogEdge(self._log, "the broker is connected")
         self._storing = LogEdge(self._log, "messages are stored again")
         self._sparse = Sparse()
-        self._repeats = Repeats()
+        self._repeats = Redelivery()
         self._begun: _Begun | None = None
 
     def _mistakes(self) -> list[str]:
@@ -154,7 +154,7 @@ class MqttInput(ConfiguredInput[MqttOptions]):
                     left -= sum(1 for one in came if self._is_new(one))
         except TimeoutError:
             pass
-        same = are_same([_ident(one) for one in batch if self._is_new(one)], begun.held)
+        same = are_same_messages([_ident(one) for one in batch if self._is_new(one)], begun.held)
         if batch and not stopping.is_set():
             await self._handle(batch, begun.position if same else None, session, intake, stopping)
 
@@ -199,7 +199,7 @@ class MqttInput(ConfiguredInput[MqttOptions]):
         for one in messages:
             if one.qos and not one.repeat:
                 self._repeats.note(_ident(one))
-            place = place_of(self._options.topics, one.topic)
+            place = names_of_topic(self._options.topics, one.topic)
             if len(one.payload) > contract.MAX_BATCH_BYTES:
                 self._refuse(one, "too_large", f"longer than {contract.MAX_BATCH_BYTES} bytes", letters)
             elif place is None:
@@ -267,5 +267,5 @@ class MqttInput(ConfiguredInput[MqttOptions]):
             )
 
 
-def _ident(one: Received) -> Ident:
-    return ident_of(one.packet_id, one.topic, one.payload)
+def _ident(one: Received) -> MessageIdentity:
+    return identity_of(one.packet_id, one.topic, one.payload)

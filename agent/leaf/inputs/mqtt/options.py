@@ -39,7 +39,7 @@ class MqttOptions(InputOptions, tag="mqtt", kw_only=True):
     url: Annotated[
         str, Meta(examples=["mqtt://127.0.0.1:1883"], extra={"also": ("server", "broker", "host", "address")})
     ]
-    topics: list[Topic]
+    topics: list[TopicTemplate]
     user: str | None = None
     password_file: Path | None = None
     client_id: str | None = None
@@ -119,7 +119,7 @@ def _tls(options: MqttOptions) -> ssl.SSLContext:
     return context
 
 
-class Topic(Struct, forbid_unknown_fields=True, kw_only=True):
+class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
     """Topics to subscribe to, and what they say of their messages: in `device` and `metric` `{1}` is the
     first level, `{2}` the second, `{2+}` the second and all after it with dots between, `{0}` the whole
     topic. Without `device` it is the domain; an empty `metric` leaves it to the message."""
@@ -157,7 +157,7 @@ class Topic(Struct, forbid_unknown_fields=True, kw_only=True):
         return TopicNames(device, fill_template(self.metric, topic, "/") or None)
 
 
-def place_of(topics: list[Topic], topic: str) -> TopicNames | None:
+def names_of_topic(topics: list[TopicTemplate], topic: str) -> TopicNames | None:
     """What the first entry that covers a topic makes of it; None where none does."""
     return next((one.place(topic) for one in topics if one.matches(topic)), None)
 

@@ -10,28 +10,37 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.leaf.inputs.mqtt.repeats import SECONDS, TRAVELLING, Ident, Repeats, are_same, ident_of
+from agent.leaf.inputs.mqtt.redelivery import (
+    SECONDS,
+    TRAVELLING,
+    MessageIdentity,
+    Redelivery,
+    are_same_messages,
+    identity_of,
+)
 from agent.leaf.intake import MAX_POSITION
 
 MARK = "0123abcd"
 IDENTS = st.lists(
-    st.builds(Ident, st.integers(1, 65_535), st.integers(0, 2**80 - 1)),
+    st.builds(MessageIdentity, st.integers(1, 65_535), st.integers(0, 2**80 - 1)),
     unique_by=lambda one: one.packet_id,
     max_size=TRAVELLING,
 )
 
 
 def test_a_message_is_known_by_packet_id_and_content() -> None:
-    repeats = Repeats()
-    repeats.store(ident_of(7, "a", b"1"), 0.0)
-    assert repeats.is_stored(ident_of(7, "a", b"1"))
-    for other in (ident_of(8, "a", b"1"), ident_of(7, "b", b"1"), ident_of(7, "a", b"2")):
+    repeats = Redelivery()
+    repeats.store(identity_of(7, "a", b"1"), 0.0)
+    assert repeats.is_stored(identity_of(7, "a", b"1"))
+    for other in (identity_of(8, "a", b"1"), identity_of(7, "b", b"1"), identity_of(7, "a", b"2")):
         assert not repeats.is_stored(other)
 
 
 @given(IDENTS, IDENTS)
-def test_a_position_tells_the_next_run_what_is_stored(known: list[Ident], coming: list[Ident]) -> None:
-    repeats, after, between = Repeats(), Repeats(), Repeats()
+def test_a_position_tells_the_next_run_what_is_stored(
+    known: list[MessageIdentity], coming: list[MessageIdentity]
+) -> None:
+    repeats, after, between = Redelivery(), Redelivery(), Redelivery()
     for one in known:
         repeats.store(one, 0.0)
     position = repeats.position(MARK, coming, 1.0)
@@ -49,28 +58,28 @@ def test_a_position_tells_the_next_run_what_is_stored(known: list[Ident], coming
 
 
 def test_what_was_acknowledged_long_ago_travels_no_more_until_a_connection_is_new() -> None:
-    repeats = Repeats()
-    repeats.heard(Ident(7, 1))
-    repeats.store(Ident(7, 1), 0.0)
+    repeats = Redelivery()
+    repeats.heard(MessageIdentity(7, 1))
+    repeats.store(MessageIdentity(7, 1), 0.0)
     assert "7:1" in repeats.position(MARK, [], SECONDS - 1)
     assert "7:1" not in repeats.position(MARK, [], SECONDS + 1)
     repeats.connected(100.0, resumed=True)
     assert "7:1" in repeats.position(MARK, [], 101.0)
     repeats.connected(100.0, resumed=False)
-    assert not repeats.is_stored(Ident(7, 1))
+    assert not repeats.is_stored(MessageIdentity(7, 1))
 
 
 def test_a_broker_that_gives_packet_ids_anew_at_once_is_not_trusted_with_them() -> None:
-    repeats = Repeats()
+    repeats = Redelivery()
     for packet_id in (1, 2):
-        repeats.note(Ident(packet_id, 5))
-        repeats.store(Ident(packet_id, 5), 0.0)
-    assert repeats.is_stored(Ident(1, 5))
-    repeats.note(Ident(1, 5))
-    assert not repeats.is_stored(Ident(1, 5))
-    after = Repeats()
+        repeats.note(MessageIdentity(packet_id, 5))
+        repeats.store(MessageIdentity(packet_id, 5), 0.0)
+    assert repeats.is_stored(MessageIdentity(1, 5))
+    repeats.note(MessageIdentity(1, 5))
+    assert not repeats.is_stored(MessageIdentity(1, 5))
+    after = Redelivery()
     after.restore(repeats.position(MARK, [], 1.0), 0.0)
-    assert not after.is_stored(Ident(2, 5))
+    assert not after.is_stored(MessageIdentity(2, 5))
 
 
 @pytest.mark.parametrize(
@@ -78,50 +87,50 @@ def test_a_broker_that_gives_packet_ids_anew_at_once_is_not_trusted_with_them() 
 )
 def test_a_position_of_another_kind_is_refused(position: str) -> None:
     with pytest.raises(ValueError, match="none of an mqtt input"):
-        Repeats().restore(position, 0.0)
+        Redelivery().restore(position, 0.0)
 
 
 def test_topic_and_payload_are_told_apart_where_their_crc_does_not() -> None:
-    one, other = ident_of(7, "plant/p/n1", b"0"), ident_of(7, "plant/p/n", b"10")
+    one, other = identity_of(7, "plant/p/n1", b"0"), identity_of(7, "plant/p/n", b"10")
     assert one.content & 0xFFFFFFFF == other.content & 0xFFFFFFFF
     assert one != other
-    repeats = Repeats()
+    repeats = Redelivery()
     repeats.store(one, 0.0)
     assert not repeats.is_stored(other)
 
 
 def test_a_position_of_an_older_agent_is_read() -> None:
     crc = zlib.crc32(b"1", zlib.crc32(b"a"))
-    repeats = Repeats()
+    repeats = Redelivery()
     held = repeats.restore(f"1 {MARK} c 7:{crc:x} | 8:{crc:x}", 0.0)
-    assert are_same(held, [ident_of(8, "a", b"1")])
-    assert not are_same(held, [ident_of(8, "a", b"2")])
-    assert not are_same(held, [])
+    assert are_same_messages(held, [identity_of(8, "a", b"1")])
+    assert not are_same_messages(held, [identity_of(8, "a", b"2")])
+    assert not are_same_messages(held, [])
     repeats.connected(1.0, resumed=True)
-    repeats.heard(ident_of(7, "a", b"1"))
-    assert repeats.is_stored(ident_of(7, "a", b"1"))
-    assert repeats.is_stored(ident_of(8, "a", b"1"))
-    assert not repeats.is_stored(ident_of(8, "a", b"2"))
+    repeats.heard(identity_of(7, "a", b"1"))
+    assert repeats.is_stored(identity_of(7, "a", b"1"))
+    assert repeats.is_stored(identity_of(8, "a", b"1"))
+    assert not repeats.is_stored(identity_of(8, "a", b"2"))
 
 
 def test_the_numbers_of_rabbitmq_are_not_taken_for_those_of_the_connection_before() -> None:
     """As recorded from RabbitMQ 3.10: 30 messages came, 24 were acknowledged; over the next connection the
     other six come as 1 to 6, marked as repeats. Their payloads are those of the first six."""
-    repeats = Repeats()
+    repeats = Redelivery()
     repeats.connected(0.0, resumed=False)
     for number in range(1, 31):
-        one = ident_of(number, "plant/p/n", b"%d" % ((number - 1) % 3))
+        one = identity_of(number, "plant/p/n", b"%d" % ((number - 1) % 3))
         repeats.heard(one)
         repeats.note(one)
         if number <= 24:
             repeats.store(one, 0.0)
             repeats.acknowledged()
-    after = Repeats()
+    after = Redelivery()
     after.restore(repeats.position(MARK, [], 0.0), 0.0)
     for known in (repeats, after):
         known.connected(1.0, resumed=True)
         for number, payload in enumerate((b"0", b"1", b"2") * 2, 1):
-            again = ident_of(number, "plant/p/n", payload)
+            again = identity_of(number, "plant/p/n", payload)
             known.heard(again)
             assert not known.is_stored(again)
 
@@ -133,7 +142,7 @@ class Broker:
 
     restarts: bool
     draws: random.Random
-    repeats: Repeats = field(default_factory=Repeats)
+    repeats: Redelivery = field(default_factory=Redelivery)
     next_id: int = 1
     published: int = 0
     waiting: list[int] = field(default_factory=list)
@@ -150,8 +159,8 @@ class Broker:
         self.published += 1
         self.waiting.append(self.published)
 
-    def ident(self, packet_id: int, message: int) -> Ident:
-        return ident_of(packet_id, "plant/p/n", b"%d" % (message * message % 3))
+    def ident(self, packet_id: int, message: int) -> MessageIdentity:
+        return identity_of(packet_id, "plant/p/n", b"%d" % (message * message % 3))
 
     def send(self, message: int, packet_id: int, again: bool) -> None:
         self.sent.append((packet_id, message, again))
@@ -187,7 +196,7 @@ class Broker:
     def connect(self, *, killed: bool) -> None:
         """The connection broke, and is made again; the agent may have been killed."""
         if killed:
-            self.repeats = Repeats()
+            self.repeats = Redelivery()
             if self.position is not None:
                 self.repeats.restore(self.position, 0.0)
         self.repeats.connected(0.0, resumed=True)

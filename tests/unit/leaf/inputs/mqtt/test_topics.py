@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from paho.mqtt.client import topic_matches_sub
 
 from agent.leaf.inputs.formats.message import TopicNames
-from agent.leaf.inputs.mqtt.options import Topic, place_of
+from agent.leaf.inputs.mqtt.options import TopicTemplate, names_of_topic
 
 LEVELS = st.lists(st.sampled_from(["a", "b", "", "c d"]), min_size=1, max_size=4)
 WANTED = st.lists(st.sampled_from(["a", "b", "", "+"]), max_size=3)
@@ -25,16 +25,16 @@ WANTED = st.lists(st.sampled_from(["a", "b", "", "+"]), max_size=3)
     ],
 )
 def test_templates_take_levels_of_the_topic(device: str, metric: str, place: TopicNames) -> None:
-    topic = Topic(filter="plant/#", device=device, metric=metric)
+    topic = TopicTemplate(filter="plant/#", device=device, metric=metric)
     assert topic.problems() == []
     assert topic.place("plant/line 1/pump/rpm") == place
 
 
 def test_the_first_entry_that_covers_a_topic_says_what_it_means() -> None:
-    topics = [Topic(filter="a/+", metric="1"), Topic(filter="$share/all/a/#", metric="2")]
-    assert place_of(topics, "a/b") == TopicNames(None, "1")
-    assert place_of(topics, "a/b/c") == TopicNames(None, "2")
-    assert place_of(topics, "b") is None
+    topics = [TopicTemplate(filter="a/+", metric="1"), TopicTemplate(filter="$share/all/a/#", metric="2")]
+    assert names_of_topic(topics, "a/b") == TopicNames(None, "1")
+    assert names_of_topic(topics, "a/b/c") == TopicNames(None, "2")
+    assert names_of_topic(topics, "b") is None
 
 
 @given(LEVELS, WANTED, st.booleans())
@@ -43,18 +43,18 @@ def test_a_filter_covers_what_it_covers_for_other_clients(
 ) -> None:
     filter_ = "/".join([*wanted, "#"] if rest else wanted)
     assume(filter_)
-    assert Topic(filter=filter_).problems() == []
+    assert TopicTemplate(filter=filter_).problems() == []
     topic = "/".join(levels)
-    assert Topic(filter=filter_).matches(topic) == topic_matches_sub(filter_, topic)
+    assert TopicTemplate(filter=filter_).matches(topic) == topic_matches_sub(filter_, topic)
 
 
 @pytest.mark.parametrize("filter_", ["", "#/a", "a#", "a/+b", "a\n", "x" * 65_536])
 def test_what_is_no_filter_is_refused(filter_: str) -> None:
-    (told,) = Topic(filter=filter_).problems()
+    (told,) = TopicTemplate(filter=filter_).problems()
     assert "no topic filter" in told
 
 
 @pytest.mark.parametrize("template", ["{", "{x}", "{-1}", "{100}", "{1", "a}"])
 def test_what_is_no_template_is_refused(template: str) -> None:
-    told = Topic(filter="a", device=template, metric=template).problems()
+    told = TopicTemplate(filter="a", device=template, metric=template).problems()
     assert [one.split()[0] for one in told] == ["device", "metric"]

@@ -35,7 +35,7 @@ _LISTED: Final = "(?: [0-9]{1,5}:[0-9a-f]{1,20})*"
 _POSITION: Final = re.compile(rf"[12] [0-9a-f]{{8}} ([cgr])({_LISTED}) \|({_LISTED})\Z")
 
 
-class Ident(NamedTuple):
+class MessageIdentity(NamedTuple):
     """What tells a message from others: its packet id, and a digest of topic and payload of 80 bits. The
     lowest 32 are the CRC-32 of both, which is all that an older agent kept."""
 
@@ -43,21 +43,21 @@ class Ident(NamedTuple):
     content: int
 
 
-def ident_of(packet_id: int, topic: str, payload: bytes) -> Ident:
+def identity_of(packet_id: int, topic: str, payload: bytes) -> MessageIdentity:
     """The identity of a message."""
     name = topic.encode(errors="surrogatepass")
     digest = blake2b(len(name).to_bytes(4, "big") + name, digest_size=6)
     digest.update(payload)
     crc = zlib.crc32(payload, zlib.crc32(name))
-    return Ident(packet_id, int.from_bytes(digest.digest(), "big") << _CRC_BITS | crc)
+    return MessageIdentity(packet_id, int.from_bytes(digest.digest(), "big") << _CRC_BITS | crc)
 
 
-def are_same(some: list[Ident], others: list[Ident]) -> bool:
+def are_same_messages(some: list[MessageIdentity], others: list[MessageIdentity]) -> bool:
     """Whether these are the same messages, as far as an older agent kept what tells them apart."""
     return len(some) == len(others) and all(map(_is_same, some, others))
 
 
-def _is_same(one: Ident, other: Ident) -> bool:
+def _is_same(one: MessageIdentity, other: MessageIdentity) -> bool:
     return one.packet_id == other.packet_id and _is_alike(one.content, other.content)
 
 
@@ -65,7 +65,7 @@ def _is_alike(one: int, other: int) -> bool:
     return one == other or (min(one, other) >> _CRC_BITS == 0 and (one ^ other) & 0xFFFFFFFF == 0)
 
 
-class Repeats:
+class Redelivery:
     """What was stored lately."""
 
     def __init__(self) -> None:
@@ -79,12 +79,12 @@ class Repeats:
         self._first: int | None = None
         self._last: int | None = None
 
-    def is_stored(self, one: Ident) -> bool:
+    def is_stored(self, one: MessageIdentity) -> bool:
         """Whether a message that is marked as a repeat is one that is stored."""
         known = self._stored.get(one.packet_id)
         return self.counts and known is not None and _is_alike(known[0], one.content)
 
-    def heard(self, one: Ident) -> None:
+    def heard(self, one: MessageIdentity) -> None:
         """A message came, in its turn, marked as a repeat or not."""
         if self._resumed:
             self._resumed = False
@@ -94,7 +94,7 @@ class Repeats:
             self._first = one.packet_id
         self._last = one.packet_id
 
-    def note(self, one: Ident) -> None:
+    def note(self, one: MessageIdentity) -> None:
         """A message came for the first time."""
         if one.packet_id in self._lately:
             self.counts = False
@@ -102,7 +102,7 @@ class Repeats:
         if len(self._lately) > _LATELY:
             self._lately.popitem(last=False)
 
-    def store(self, one: Ident, now: float) -> None:
+    def store(self, one: MessageIdentity, now: float) -> None:
         """A message is stored."""
         self._stored.pop(one.packet_id, None)
         self._stored[one.packet_id] = (one.content, now)
@@ -125,17 +125,19 @@ class Repeats:
         for packet_id, (content, _) in self._stored.items():
             self._stored[packet_id] = (content, now)
 
-    def position(self, mark: str, coming: list[Ident], now: float) -> str:
+    def position(self, mark: str, coming: list[MessageIdentity], now: float) -> str:
         """The position of a piece that stores what is `coming`; `mark` (8 hexadecimal digits) makes it unlike
         any other."""
-        known = [Ident(one, content) for one, (content, at) in self._stored.items() if now - at < SECONDS]
+        known = [
+            MessageIdentity(one, content) for one, (content, at) in self._stored.items() if now - at < SECONDS
+        ]
         room = max(0, TRAVELLING - len(coming))
         lists = (known[len(known) - min(room, len(known)) :], coming)
         told = [" ".join(["", *(f"{one.packet_id}:{one.content:x}" for one in listed)]) for listed in lists]
         how = "r" if not self.counts else "g" if self.goes_on else "c"
         return f"2 {mark} {how}{told[0]} |{told[1]}"
 
-    def restore(self, position: str, now: float, *, begun: bool = False) -> list[Ident]:
+    def restore(self, position: str, now: float, *, begun: bool = False) -> list[MessageIdentity]:
         """Know what a position tells, and return what its own piece held: stored as well, unless it was only
         `begun`. Raises `ValueError` for a position of another kind."""
         found = _POSITION.match(position)
@@ -150,7 +152,7 @@ class Repeats:
         self._acknowledged = True
         return held
 
-    def _open(self, one: Ident) -> None:
+    def _open(self, one: MessageIdentity) -> None:
         """The first message over a connection that goes on with a session: forget what is known, unless it
         still means the same."""
         follows = self._follows(one)
@@ -162,7 +164,7 @@ class Repeats:
         if self._acknowledged or one.packet_id != self._first:
             self._stored.clear()
 
-    def _follows(self, one: Ident) -> bool:
+    def _follows(self, one: MessageIdentity) -> bool:
         """Whether a packet id goes on from what came before: as one of the last, or closely behind them."""
         known = self._stored.get(one.packet_id)
         if known is not None and _is_alike(known[0], one.content):
@@ -170,6 +172,6 @@ class Repeats:
         return self._last is not None and 0 < (one.packet_id - self._last) % _IDS <= REMEMBERED
 
 
-def _idents(text: str) -> list[Ident]:
+def _idents(text: str) -> list[MessageIdentity]:
     pairs = (one.partition(":") for one in text.split())
-    return [Ident(int(packet_id), int(content, 16)) for packet_id, _, content in pairs]
+    return [MessageIdentity(int(packet_id), int(content, 16)) for packet_id, _, content in pairs]
