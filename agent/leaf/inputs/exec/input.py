@@ -79,7 +79,7 @@ class ExecInput(ConfiguredInput[ExecOptions]):
 
 
 def _is_runnable(command: Sequence[str]) -> bool:
-    return bool(command and command[0]) and not any("\0" in one for one in command)
+    return bool(command and command[0]) and not any("\0" in argument for argument in command)
 
 
 def _found(program: str, directory: Path | None, path: str | None) -> bool:

@@ -199,7 +199,7 @@ class Program(asyncio.SubprocessProtocol):
 def shown(line: bytes) -> str:
     """A line as it may be shown on a terminal."""
     text = line.decode(errors="backslashreplace")
-    text = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
     return text if len(text) <= _MAX_SAID else f"{text[:_MAX_SAID]}…"
 
 

@@ -97,14 +97,14 @@ def _tell_all(group: int, number: signal.Signals) -> None:
 def _children() -> list[int]:
     """Processes whose parent this one is; whoever loses its parent is one later."""
     me = os.getpid()
-    found = []
+    children = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError, ValueError):
                 # pid (name) state parent …, and the name may hold anything
                 if int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1]) == me:
-                    found.append(int(entry.name))
-    return found
+                    children.append(int(entry.name))
+    return children
 
 
 def _prctl(option: int, value: int) -> None:

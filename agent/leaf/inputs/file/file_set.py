@@ -226,8 +226,8 @@ class FileSet:
 
     def _gone(self) -> list[TrackedFile]:
         """Files that wildcards found and find no more, not even what rotation made of them."""
-        there = {*self._choice.live, *self._choice.rotated, *self._choice.rotated.values()}
-        return [file for path, file in self._by_path.items() if not file.named and path not in there]
+        matched = {*self._choice.live, *self._choice.rotated, *self._choice.rotated.values()}
+        return [file for path, file in self._by_path.items() if not file.named and path not in matched]
 
     def _forget(self) -> None:
         old = time.time_ns() - _OLD

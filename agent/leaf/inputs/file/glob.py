@@ -65,23 +65,23 @@ def origins(path: str) -> Iterator[str]:
         yield from (one.path for one in walk)
 
 
-def choose(found: Iterable[Match], followed: Set[str], is_known: Callable[[str], bool]) -> Choice:
+def choose(matches: Iterable[Match], followed: Set[str], is_known: Callable[[str], bool]) -> Choice:
     """Which of the files to follow: each once, whatever names it has, and none that was packed. Of those that
     wildcards found none that rotation made of another one, for that is read with the other: one that is
     there, or that `is_known`. `followed` are the paths that are followed already."""
-    ordered = sorted(found, key=lambda one: (not one.named, one.path not in followed, one.link, one.path))
+    ordered = sorted(matches, key=lambda one: (not one.named, one.path not in followed, one.link, one.path))
     names = {one.path for one in ordered}
     live: dict[str, Match] = {}
     rotated: dict[str, str] = {}
-    seen: set[tuple[int, int]] = set()
+    inodes: set[tuple[int, int]] = set()
     for one in ordered:
         if not one.named:
-            if one.path.endswith(_PACKED) or (one.device, one.inode) in seen:
+            if one.path.endswith(_PACKED) or (one.device, one.inode) in inodes:
                 continue
             if (origin := _origin(one.path, names, is_known)) is not None:
                 rotated[one.path] = origin
                 continue
-        seen.add((one.device, one.inode))
+        inodes.add((one.device, one.inode))
         live.setdefault(one.path, one)
     return Choice(live, rotated)
 

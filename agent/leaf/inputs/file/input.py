@@ -61,8 +61,8 @@ class FileInput(ConfiguredInput[FileOptions]):
 
     def __init__(self, options: FileOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
         super().__init__(options, metrics, server)
-        given = [options.path] if isinstance(options.path, str) else options.path
-        self._paths = list(dict.fromkeys(str(Path(one).absolute()) for one in given))
+        paths = [options.path] if isinstance(options.path, str) else options.path
+        self._paths = list(dict.fromkeys(str(Path(one).absolute()) for one in paths))
         self._up = metrics.input_up.labels(options.name)
         self._invalid = metrics.invalid
         self._reading = LogEdge(self._log, "all files can be read again")
@@ -102,19 +102,19 @@ class FileInput(ConfiguredInput[FileOptions]):
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Tail the files until `stopping` is set. Raises `contract.ContractError` when the stored position
         is lost or can't be read: going on without it would lose or repeat lines."""
-        place = await unless(stopping, intake.position(self.name))
-        if place is None:
+        resume = await unless(stopping, intake.position(self.name))
+        if resume is None:
             return
         options = self._options
-        if place.lost and options.start is None:
+        if resume.lost and options.start is None:
             raise contract.ContractError(
                 f"where input {self.name!r} was is lost with the state file: from their beginning its files "
                 'might be stored twice; set start = "end" or start = "beginning" to say where it goes on'
             )
         following = TailGroup(
             self._paths,
-            {} if place.position is None else parse_positions(place.position),
-            until=place.until,
+            {} if resume.position is None else parse_positions(resume.position),
+            until=resume.until,
             from_end=options.start == "end",
             poll=options.poll,
         )
@@ -172,8 +172,8 @@ class FileInput(ConfiguredInput[FileOptions]):
                 stored = False
             except UnknownOutcomeError as error:
                 self._storing.begin(str(error))
-                place = await unless(stopping, intake.position(self.name))
-                stored = place is not None and place.position == chunk.position
+                resume = await unless(stopping, intake.position(self.name))
+                stored = resume is not None and resume.position == chunk.position
             if stored:
                 self._storing.end()
                 return True
@@ -193,14 +193,14 @@ class FileInput(ConfiguredInput[FileOptions]):
         self._absent.update(gathered.absent)
         for text in (*gathered.lost, *gathered.warnings):
             self._log.warning(text)
-        for place in gathered.too_long:
-            self._skip(place, "too_long", f"longer than {contract.MAX_BATCH_BYTES} bytes")
+        for location in gathered.too_long:
+            self._skip(location, "too_long", f"longer than {contract.MAX_BATCH_BYTES} bytes")
 
-    def _skip(self, place: str, reason: str, text: str) -> None:
+    def _skip(self, location: str, reason: str, text: str) -> None:
         self._invalid.labels(self.name, reason).inc()
         held_back = self._sparse.held_back(time.monotonic())
         if held_back is not None:
-            self._log.warning("line skipped", at=place, reason=text, not_reported_before=held_back)
+            self._log.warning("line skipped", at=location, reason=text, not_reported_before=held_back)
 
 
 def _letters(piece: TailedLines, parsed: Parsed) -> tuple[contract.Letter, ...]:
@@ -228,19 +228,19 @@ def _parse(parser: LineParser, lines: bytes) -> Parsed:
     return join_parsed(list(parser.parts(lines, wall_ns())))
 
 
-def _bounded(one: Parsed) -> Parsed:
+def _bounded(parsed: Parsed) -> Parsed:
     """A single line of more readings than a batch may have is none."""
-    if one.count <= contract.MAX_BATCH_READINGS:
-        return one
-    return Parsed(b"", 0, ((0, f"this line has {one.count} fields, above {contract.MAX_BATCH_READINGS}"),))
+    if parsed.count <= contract.MAX_BATCH_READINGS:
+        return parsed
+    return Parsed(b"", 0, ((0, f"this line has {parsed.count} fields, above {contract.MAX_BATCH_READINGS}"),))
 
 
 def _same(named: list[str]) -> list[str]:
     """Which of the paths that were named mean one file."""
-    seen: dict[str, str] = {}
+    by_target: dict[str, str] = {}
     problems = []
-    for one in named:
-        first = seen.setdefault(os.path.realpath(one), one)
-        if first != one:
-            problems.append(f"{one} and {first} are one file; name it once")
+    for path in named:
+        first = by_target.setdefault(os.path.realpath(path), path)
+        if first != path:
+            problems.append(f"{path} and {first} are one file; name it once")
     return problems

@@ -59,11 +59,11 @@ def encode(records: Iterable[bytes]) -> str:
 def parse_positions(text: str) -> dict[bytes, FilePosition]:
     """Read positions back, by the key of their path; raises `ContractError`."""
     try:
-        found = msgspec.convert(json.loads(text), _One | _Many)
-        if isinstance(found, _One):
-            one = FilePosition(found.inode, found.offset, found.fingerprint, found.modified)
-            return {key_of(found.path): one}
-        return dict(_records(base64.b64decode(found.files, validate=True)))
+        stored = msgspec.convert(json.loads(text), _One | _Many)
+        if isinstance(stored, _One):
+            position = FilePosition(stored.inode, stored.offset, stored.fingerprint, stored.modified)
+            return {key_of(stored.path): position}
+        return dict(_records(base64.b64decode(stored.files, validate=True)))
     except (ValueError, RecursionError, msgspec.ValidationError, binascii.Error) as error:
         raise ContractError(f"the stored position {text!r:.300} can't be read here: {error}") from None
 
@@ -74,16 +74,16 @@ def _packed(number: int) -> bytes:
 
 
 def _records(data: bytes) -> Iterator[tuple[bytes, FilePosition]]:
-    place = 0
-    while place < len(data):
-        key, fingerprint = data[place : place + _HASH], data[place + _HASH : place + 2 * _HASH]
-        place += 2 * _HASH
+    cursor = 0
+    while cursor < len(data):
+        key, fingerprint = data[cursor : cursor + _HASH], data[cursor + _HASH : cursor + 2 * _HASH]
+        cursor += 2 * _HASH
         numbers = []
         for _ in range(3):
-            size = data[place] if place < len(data) else _HASH + 1
-            if size > _HASH or place + 1 + size > len(data):
+            size = data[cursor] if cursor < len(data) else _HASH + 1
+            if size > _HASH or cursor + 1 + size > len(data):
                 raise ValueError("a record of it is cut off or longer than it can be")
-            numbers.append(int.from_bytes(data[place + 1 : place + 1 + size], "big"))
-            place += 1 + size
+            numbers.append(int.from_bytes(data[cursor + 1 : cursor + 1 + size], "big"))
+            cursor += 1 + size
         inode, offset, modified = numbers
         yield key, FilePosition(inode, offset, fingerprint.hex(), modified)

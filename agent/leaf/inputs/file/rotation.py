@@ -101,15 +101,15 @@ def candidates(
     most; what was copied from it before it was truncated; the live file under another inode, as after a
     restore. Whether one does, its fingerprint tells. `folder` is the other files beside the live one."""
     everything = [*([live] if live else []), *folder]
-    long_enough = [seen for seen in everything if seen.size >= position.offset]
-    same = [seen for seen in long_enough if seen.inode == position.inode]
+    long_enough = [file for file in everything if file.size >= position.offset]
+    same = [file for file in long_enough if file.inode == position.inode]
     copies = [
-        seen
-        for seen in long_enough
-        if seen not in same and seen.modified >= position.modified and is_rotated(seen.name, live_name)
+        file
+        for file in long_enough
+        if file not in same and file.modified >= position.modified and is_rotated(file.name, live_name)
     ]
-    copies.sort(key=lambda seen: seen.modified, reverse=True)
-    restored = [seen for seen in long_enough if seen is live and seen not in same]
+    copies.sort(key=lambda file: file.modified, reverse=True)
+    restored = [file for file in long_enough if file is live and file not in same]
     return [*same, *copies, *restored]
 
 
@@ -121,14 +121,14 @@ def successor(
     one before, as long as it is held open. An empty file is not gone on to: its writer may still be in the
     one before."""
     rotated = [
-        seen
-        for seen in folder
+        file
+        for file in folder
         if after is not None
-        and seen.modified > after
-        and seen.size > 0
-        and seen.inode != read
-        and is_rotated(seen.name, live_name)
+        and file.modified > after
+        and file.size > 0
+        and file.inode != read
+        and is_rotated(file.name, live_name)
     ]
     if rotated:
-        return min(rotated, key=lambda seen: seen.modified)
+        return min(rotated, key=lambda file: file.modified)
     return live if live is not None and live.size > 0 else None

@@ -276,16 +276,16 @@ class Tailer:
     def _rotated(self, inode: int | None = None) -> list[ListedFile]:
         return list_rotated(self.path, self.others, inode)
 
-    def _open(self, seen: ListedFile, position: FilePosition | None = None) -> bool:
+    def _open(self, listed: ListedFile, position: FilePosition | None = None) -> bool:
         """Open a file at the position, or at its beginning; False when the position is not in it."""
-        path = os.path.join(self._directory, seen.name)  # noqa: PTH118
+        path = os.path.join(self._directory, listed.name)  # noqa: PTH118
         try:
             fd = open_to_read(path)
         except FileNotFoundError:
             raise RotatedDuringScanError from None
         offset = position.offset if position else 0
         fingerprint, info = fingerprint_at(fd, offset), os.fstat(fd)
-        if info.st_ino != seen.inode:
+        if info.st_ino != listed.inode:
             os.close(fd)
             raise RotatedDuringScanError
         if position is not None and fingerprint.digest() != position.fingerprint:
@@ -293,7 +293,7 @@ class Tailer:
             return False
         self.close()
         state = (info.st_size, info.st_mtime_ns)
-        self._file = OpenFile(fd, path, seen.inode, offset, fingerprint, info.st_mtime_ns, state, self._now)
+        self._file = OpenFile(fd, path, listed.inode, offset, fingerprint, info.st_mtime_ns, state, self._now)
         self._searched = -math.inf
         if self._after is None:
             self._after = info.st_mtime_ns - 1  # should it be truncated before anything of it is taken

@@ -218,29 +218,29 @@ class Parsing:
         stop = self._end_of_key(body, begin, end, limit)
         key = body[begin:stop]
         head = self._cache.heads.get(key) or self._cache.head(key)
-        place, values = _blanks(body, stop + 1).end(), list[bytes]()  # type: ignore[union-attr]
+        offset, values = _blanks(body, stop + 1).end(), list[bytes]()  # type: ignore[union-attr]
         field = self._cache.field
         while True:
-            if (pair := _simple(body, place, limit)) is not None:
-                place = self._reached = pair.end()
+            if (pair := _simple(body, offset, limit)) is not None:
+                offset = self._reached = pair.end()
                 name, text, bare = pair.groups()
                 value = scalar(bare) if text is None else plain_string(text)
             else:
-                name, raw, place = self._next_field(body, place, limit)
-                self._reached = place
+                name, raw, offset = self._next_field(body, offset, limit)
+                self._reached = offset
                 value = string(raw[1]) if raw.re.groups else scalar(raw[0])
             values.append(field(head, name) + value)
-            if body[place : place + 1] != b",":
+            if body[offset : offset + 1] != b",":
                 break
-            place += 1
-        stamp = None if _end(body, place) else _stamp(body, place, place + 64)
-        if stamp is None and not _end(body, place):
-            raise LineError(f"{quoted(body[place : place + 40].strip())} is no time", "time")
+            offset += 1
+        stamp = None if _end(body, offset) else _stamp(body, offset, offset + 64)
+        if stamp is None and not _end(body, offset):
+            raise LineError(f"{quoted(body[offset : offset + 40].strip())} is no time", "time")
         ts = self._now if stamp is None else self._time(stamp[1])
-        self._claim(len(values) * head.cost + place - begin)
+        self._claim(len(values) * head.cost + offset - begin)
         out += [ts + value + head.tail for value in values]
         if not self._apart:
-            self._go_on(passed, max(passed, body.find(b"\n", place) + 1 or len(body)))
+            self._go_on(passed, max(passed, body.find(b"\n", offset) + 1 or len(body)))
 
     def _end_of_key(self, body: bytes, begin: int, end: int, limit: int) -> int:
         """Where the measurement and its tags end that begin in the line which ends at `end`; raises
@@ -254,11 +254,11 @@ class Parsing:
             raise LineError("there is no field")
         return key_end.start()
 
-    def _next_field(self, body: bytes, place: int, limit: int) -> tuple[bytes, re.Match[bytes], int]:
+    def _next_field(self, body: bytes, offset: int, limit: int) -> tuple[bytes, re.Match[bytes], int]:
         """A field of any form: its name, its value as `_quoted` or `_bare` finds it, and where it ends."""
-        name = _field(body, place, limit)
+        name = _field(body, offset, limit)
         if name is None:
-            raise LineError(f"{quoted(body[place : place + 40])} is not field=value")
+            raise LineError(f"{quoted(body[offset : offset + 40])} is not field=value")
         text = _quoted(body, name.end(), limit) or _bare(body, name.end(), limit)
         if text is None:
             raise LineError(f"field {quoted(name[1])} has no value", "value")
@@ -273,10 +273,10 @@ class Parsing:
             raise LineError(f"the readings of this line are above {self._limit} bytes", "size")
         raise BodyTooLargeError
 
-    def _go_on(self, passed: int, place: int) -> None:
+    def _go_on(self, passed: int, offset: int) -> None:
         """The next line begins at `place`; its number counts the newlines in text that were passed over."""
-        self._line += self._body.count(b"\n", passed, place)
-        self._offset = place
+        self._line += self._body.count(b"\n", passed, offset)
+        self._offset = offset
 
     def _refuse(self, error: LineError) -> None:
         self.left_out[error.kind] += 1

@@ -75,29 +75,29 @@ def unescape(raw: bytes) -> bytes:
     return _unescape(rb"\1", raw) if b"\\" in raw else raw
 
 
-def name_of(raw: bytes, what: str) -> str:
+def name_of(raw: bytes, label: str) -> str:
     """A name that may be stored; raises `LineError`."""
-    name = text_of(unescape(raw), what)
-    check_name(name, what)
+    name = text_of(unescape(raw), label)
+    check_name(name, label)
     return name
 
 
-def check_name(name: str, what: str) -> None:
+def check_name(name: str, label: str) -> None:
     """Raises `LineError` for a name that the contract refuses."""
     if not 1 <= len(name) <= contract.MAX_NAME:
-        raise LineError(f"{what} must have 1 to {contract.MAX_NAME} characters, it has {len(name)}", "name")
+        raise LineError(f"{label} must have 1 to {contract.MAX_NAME} characters, it has {len(name)}", "name")
     if _control(name):
-        raise LineError(f"{what} {name!r:.80} holds a control character; leave it out", "name")
+        raise LineError(f"{label} {name!r:.80} holds a control character; leave it out", "name")
 
 
-def text_of(raw: bytes, what: str) -> str:
+def text_of(raw: bytes, label: str) -> str:
     """Text that may be stored; raises `LineError`."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:
-        raise LineError(f"{what} is not UTF-8") from None
+        raise LineError(f"{label} is not UTF-8") from None
     if len(text) > contract.MAX_TEXT:
-        raise LineError(f"{what} is longer than {contract.MAX_TEXT} characters", "size")
+        raise LineError(f"{label} is longer than {contract.MAX_TEXT} characters", "size")
     return text
 
 

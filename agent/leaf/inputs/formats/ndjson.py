@@ -249,8 +249,8 @@ def _find_bad_lines(body: bytes, begin: int) -> Iterator[Decoded]:
     which lines are bad, and why. Returns nothing after each few milliseconds."""
     listed: list[tuple[int, str]] = []
     more, number = 0, body.count(b"\n", 0, begin) + 1
-    for place, whole in _slices(body, begin):
-        if place > begin and _decode(whole, "", 0) is not None:
+    for start, whole in _slices(body, begin):
+        if start > begin and _decode(whole, "", 0) is not None:
             number += whole.count(b"\n")
             yield _NOTHING
             continue
@@ -269,12 +269,12 @@ def _find_bad_lines(body: bytes, begin: int) -> Iterator[Decoded]:
 
 def _lines(piece: bytes) -> Iterator[tuple[int, bytes]]:
     """The lines that are not blank, with their offset: stretches of blanks are passed over at once."""
-    place = 0
-    while (text := _blanks(piece, place).end()) < len(piece):  # type: ignore[union-attr]
-        begin = piece.rfind(b"\n", place, text) + 1 or place
+    offset = 0
+    while (text := _blanks(piece, offset).end()) < len(piece):  # type: ignore[union-attr]
+        begin = piece.rfind(b"\n", offset, text) + 1 or offset
         end = piece.find(b"\n", text)
         yield begin, piece[begin:end]
-        place = end
+        offset = end
 
 
 def _fault(line: bytes) -> Exception | None:

@@ -106,5 +106,5 @@ class HostInput(ConfiguredInput[HostOptions]):
 
 def _chunk(measures: list[Measure], domain: str, now_ns: int) -> Chunk:
     ts = contract.machine_time(now_ns)
-    lines = [SampleLine(ts, domain, one.metric, one.value, one.tags) for one in measures]
+    lines = [SampleLine(ts, domain, measure.metric, measure.value, measure.tags) for measure in measures]
     return Chunk(encode(lines), len(lines))

@@ -51,10 +51,10 @@ def pressure(proc: Path = PROC) -> Iterator[Measure]:
     for resource in _RESOURCES:
         for line in _read(f"{proc}/pressure/{resource}").splitlines():
             share, *pairs = line.split()
-            found = dict(pair.split("=") for pair in pairs)
+            values = dict(pair.split("=") for pair in pairs)
             tags = {"resource": resource, "share": share}
-            yield Measure("pressure_percent", float(found["avg10"]), tags)
-            yield Measure("pressure_seconds", int(found["total"]) / 1e6, tags)
+            yield Measure("pressure_percent", float(values["avg10"]), tags)
+            yield Measure("pressure_seconds", int(values["total"]) / 1e6, tags)
 
 
 def sockets(proc: Path = PROC) -> Iterator[Measure]:
@@ -66,16 +66,18 @@ def sockets(proc: Path = PROC) -> Iterator[Measure]:
     for line in _read(f"{proc}/net/sockstat").splitlines():
         kind, *words = line.split()
         if kind == "TCP:":
-            found = dict(zip(words[::2], words[1::2], strict=False))
+            values = dict(zip(words[::2], words[1::2], strict=False))
             for name, metric in _WAITING.items():
-                if name in found:
-                    yield Measure(metric, int(found[name]))
+                if name in values:
+                    yield Measure(metric, int(values[name]))
 
 
 def container(cgroups: Path = CGROUPS, proc: Path = PROC) -> Iterator[Measure]:
     """What the control group of this agent, version 2, uses and may use: Documentation/admin-guide/cgroup-v2
     of Linux. Without a limit there is no measure of it."""
-    own = next((one[3:] for one in _read(f"{proc}/self/cgroup").splitlines() if one.startswith("0::")), "/")
+    own = next(
+        (line[3:] for line in _read(f"{proc}/self/cgroup").splitlines() if line.startswith("0::")), "/"
+    )
     folder = cgroups / own.strip("/")
     if not (folder / "memory.current").exists():
         folder = cgroups  # with a namespace of its own a container sees its group as the root

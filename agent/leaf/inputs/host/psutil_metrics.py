@@ -36,10 +36,10 @@ class Sampler:
     once."""
 
     def __init__(
-        self, groups: tuple[Group, ...], wanted: Callable[[str], bool] = lambda _mount: True
+        self, groups: tuple[Group, ...], measures_mount: Callable[[str], bool] = lambda _mount: True
     ) -> None:
         """`wanted` says of which mount points the file systems are measured."""
-        self._groups, self._wanted = groups, wanted
+        self._groups, self._wanted = groups, measures_mount
         self._cpu: dict[str, float] | None = None
         self._cores: list[dict[str, float]] = []
 
@@ -82,7 +82,7 @@ class Sampler:
         yield Measure("uptime_seconds", round(time.clock_gettime(time.CLOCK_BOOTTIME), 3))
 
     def _take_cores(self) -> Iterator[Measure]:
-        before, self._cores = self._cores, [one._asdict() for one in psutil.cpu_times(percpu=True)]
+        before, self._cores = self._cores, [times._asdict() for times in psutil.cpu_times(percpu=True)]
         for number, (was, now) in enumerate(zip(before, self._cores, strict=False)):
             shares = cpu_shares(was, now)
             if shares:
@@ -91,7 +91,10 @@ class Sampler:
 
     def _take_disks(self) -> Iterator[Measure]:
         yield from _disks()
-        for mount in mounts((one.device, one.mountpoint, one.fstype) for one in psutil.disk_partitions()):
+        for mount in mounts(
+            (partition.device, partition.mountpoint, partition.fstype)
+            for partition in psutil.disk_partitions()
+        ):
             if self._wanted(mount):
                 yield from _usage(mount)
 
@@ -101,7 +104,7 @@ def cpu_shares(before: Mapping[str, float], after: Mapping[str, float]) -> dict[
     has passed. A count that went back, as `iowait` may, is none."""
     spent = {mode: max(0.0, after.get(mode, 0.0) - before.get(mode, 0.0)) for mode in _MODES}
     total = sum(spent.values())
-    return {mode: round(100.0 * one / total, 2) for mode, one in spent.items()} if total > 0 else {}
+    return {mode: round(100.0 * seconds / total, 2) for mode, seconds in spent.items()} if total > 0 else {}
 
 
 def _memory() -> Iterator[Measure]:
@@ -113,7 +116,7 @@ def _memory() -> Iterator[Measure]:
 
 
 def _disks() -> Iterator[Measure]:
-    whole = {one.name for one in _BLOCK.iterdir()} if _BLOCK.is_dir() else set()
+    whole = {disk.name for disk in _BLOCK.iterdir()} if _BLOCK.is_dir() else set()
     for disk, io in psutil.disk_io_counters(perdisk=True).items():
         if disk in whole and not disk.startswith(_NO_DISKS):
             tags = {"disk": disk}
@@ -126,24 +129,24 @@ def _disks() -> Iterator[Measure]:
 
 def _usage(mount: str) -> Iterator[Measure]:
     """Room in a file system; that which is kept for root is neither used nor free, as in df(1)."""
-    found = os.statvfs(mount)
+    usage = os.statvfs(mount)
     tags = {"mount": _text(mount)}
-    yield Measure("disk_total_bytes", found.f_blocks * found.f_frsize, tags)
-    yield Measure("disk_used_bytes", (found.f_blocks - found.f_bfree) * found.f_frsize, tags)
-    yield Measure("disk_free_bytes", found.f_bavail * found.f_frsize, tags)
-    if found.f_files:  # some file systems count none
-        yield Measure("disk_inodes", found.f_files, tags)
-        yield Measure("disk_free_inodes", found.f_favail, tags)
+    yield Measure("disk_total_bytes", usage.f_blocks * usage.f_frsize, tags)
+    yield Measure("disk_used_bytes", (usage.f_blocks - usage.f_bfree) * usage.f_frsize, tags)
+    yield Measure("disk_free_bytes", usage.f_bavail * usage.f_frsize, tags)
+    if usage.f_files:  # some file systems count none
+        yield Measure("disk_inodes", usage.f_files, tags)
+        yield Measure("disk_free_inodes", usage.f_favail, tags)
 
 
 def mounts(partitions: Iterator[tuple[str, str, str]]) -> list[str]:
     """Where each (device, mount point, type) is looked at: a device once, where it is mounted nearest to the
     root, and no read-only image."""
-    places: dict[str, str] = {}
-    for device, place, kind in partitions:
-        if kind not in _IMAGES and len(place) < len(places.get(device, place + "/")):
-            places[device] = place
-    return sorted(places.values())
+    by_device: dict[str, str] = {}
+    for device, mount, kind in partitions:
+        if kind not in _IMAGES and len(mount) < len(by_device.get(device, mount + "/")):
+            by_device[device] = mount
+    return sorted(by_device.values())
 
 
 def _network() -> Iterator[Measure]:
@@ -163,11 +166,11 @@ def _network() -> Iterator[Measure]:
 
 def _temperatures() -> Iterator[Measure]:
     for chip, sensors in psutil.sensors_temperatures().items():
-        seen: Counter[str] = Counter()
+        labels: Counter[str] = Counter()
         for sensor in sensors:
             label = sensor.label or "temperature"
-            seen[label] += 1
-            number = f" {seen[label]}" if seen[label] > 1 else ""
+            labels[label] += 1
+            number = f" {labels[label]}" if labels[label] > 1 else ""
             yield Measure(
                 "temperature_celsius", sensor.current, {"chip": chip, "sensor": _text(label + number)}
             )

@@ -51,9 +51,11 @@ class Body(NamedTuple):
     room: int
 
 
-def dense(what: str) -> HttpError:
+def dense(subject: str) -> HttpError:
     """413 for a small body of which too much would be made."""
-    text = f"{what} more than {MAX_RATIO} times the bytes that came, and more than {LEAST} bytes; send fewer "
+    text = (
+        f"{subject} more than {MAX_RATIO} times the bytes that came, and more than {LEAST} bytes; send fewer "
+    )
     return at_fault(413, "too_large", f"{text}readings at a time", unread=False)
 
 
@@ -92,12 +94,12 @@ class Bodies:
         self.held = 0
         self.stopping = stopping
 
-    async def receive(self, request: BaseRequest, head: RequestHead, hold: Hold, most: int) -> Body:
+    async def receive(self, request: BaseRequest, head: RequestHead, hold: Hold, room: int) -> Body:
         """The body of a request, unpacked; its readings may have `most` bytes. Raises `HttpError`."""
         body = await self._read(request, head, hold)
-        room = allowance(len(body), most)
+        allowed = allowance(len(body), room)
         if head.encoding is None:
-            return Body(body, room)
+            return Body(body, allowed)
         limit = allowance(len(body), head.limit)
         parts, pacer = [], Pacer()
         try:
@@ -111,7 +113,7 @@ class Bodies:
             raise dense("the body unpacks to") from None
         except ValueError as error:
             raise at_fault(400, "encoding", str(error), unread=False) from None
-        return Body(b"".join(parts), room)
+        return Body(b"".join(parts), allowed)
 
     async def _read(self, request: BaseRequest, head: RequestHead, hold: Hold) -> bytes:
         try:
@@ -143,9 +145,9 @@ async def _say_continue(request: BaseRequest) -> None:
     request.writer.output_size = 0
 
 
-def allowance(came: int, limit: int) -> int:
+def allowance(received: int, limit: int) -> int:
     """How many bytes may be made of so many that came, at most `limit`."""
-    return min(limit, max(LEAST, MAX_RATIO * came))
+    return min(limit, max(LEAST, MAX_RATIO * received))
 
 
 class UnpackedTooLargeError(ValueError):
@@ -168,33 +170,33 @@ def unpack_parts(body: bytes, encoding: str, limit: int) -> Iterator[bytes]:
 
 def _gunzip(body: bytes, limit: int) -> Iterator[bytes]:
     member = zlib.decompressobj(_GZIP)
-    room, place, packed = limit, 0, b""
+    room, offset, packed = limit, 0, b""
     while not member.eof:
         if not packed:
-            packed, place = body[place : place + _GZIP_STEP], place + _GZIP_STEP
+            packed, offset = body[offset : offset + _GZIP_STEP], offset + _GZIP_STEP
         part = member.decompress(packed, _GZIP_PART)
         packed = member.unconsumed_tail
-        if not part and not packed and place >= len(body) and not member.eof:
+        if not part and not packed and offset >= len(body) and not member.eof:
             raise ValueError("the body is gzip that was cut off")
         room = _left(room, part)
         yield part
-    if member.unused_data or place < len(body):
+    if member.unused_data or offset < len(body):
         raise ValueError("the body goes on after its gzip member")
 
 
 def _unzstd(body: bytes, limit: int) -> Iterator[bytes]:
-    room, place = limit, 0
+    room, offset = limit, 0
     unpacker = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     frame, frames = unpacker.decompressobj(), 1
-    while place < len(body):
+    while offset < len(body):
         if frame.eof:
             frame, frames = unpacker.decompressobj(), frames + 1
             if frames > _MAX_FRAMES:
                 raise ValueError(f"the body has more than {_MAX_FRAMES} frames of zstd; send it in one")
-        part = frame.decompress(body[place : place + _ZSTD_STEP])
+        part = frame.decompress(body[offset : offset + _ZSTD_STEP])
         room = _left(room, part)
         yield part
-        place = min(place + _ZSTD_STEP, len(body)) - len(frame.unused_data)
+        offset = min(offset + _ZSTD_STEP, len(body)) - len(frame.unused_data)
     if body and not frame.eof:
         raise ValueError("the body is zstd that was cut off")
 

@@ -121,12 +121,12 @@ def refused_lines(parsing: Parsing) -> HttpError:
     number, reason = parsing.bad[0]
     dropped = len(parsing.bad) + parsing.more
     stored = 0 if parsing.hopeless else parsing.count
-    what = "partial write: unable to parse" if stored else "unable to parse"
+    failure = "partial write: unable to parse" if stored else "unable to parse"
     rest = f"the other lines are stored ({stored} readings)" if stored else NOTHING
     count = f"at least {dropped}" if parsing.hopeless else f"{dropped}"
     return HttpError(
         400,
-        f"{what} line {number}: {reason[:_MAX_REASON]} dropped={count}; {rest}",
+        f"{failure} line {number}: {reason[:_MAX_REASON]} dropped={count}; {rest}",
         fault="bad_lines",
         details={
             "line": number,

@@ -61,8 +61,8 @@ class HttpInput(ConfiguredInput[HttpOptions]):
         if (self._options.tls_cert is None) != (self._options.tls_key is None):
             yield "tls_cert and tls_key go together; give both or none"
         if self._options.body > contract.MAX_UNPACKED_BYTES:
-            most = contract.MAX_UNPACKED_BYTES
-            yield f"body is {self._options.body} bytes, a batch has {most} at most; make it smaller"
+            limit = contract.MAX_UNPACKED_BYTES
+            yield f"body is {self._options.body} bytes, a batch has {limit} at most; make it smaller"
         if self._options.otlp and not _can_read_otlp():
             yield "otlp is on, and opentelemetry-proto is missing; install petiole[otlp]"
 

@@ -184,17 +184,19 @@ class Listener:
     def hurry(self, grace: float) -> None:
         """What is still coming has `grace` seconds left."""
         deadline = loop_time() + grace
-        for one in self._connections():
-            one.hurry(deadline)
+        for connection in self._connections():
+            connection.hurry(deadline)
 
     def _look_at_all(self) -> None:
         loop = asyncio.get_running_loop()
-        for one in self._connections():
-            one.look(loop.time())
+        for connection in self._connections():
+            connection.look(loop.time())
         self._look = loop.call_later(self._period, self._look_at_all)
 
     def _connections(self) -> list[HttpConnection]:
-        return [one for one in self._server.connections if isinstance(one, HttpConnection)]
+        return [
+            connection for connection in self._server.connections if isinstance(connection, HttpConnection)
+        ]
 
     def close_door(self) -> None:
         """Take no new connection; those that are there go on."""

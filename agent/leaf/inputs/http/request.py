@@ -83,11 +83,11 @@ class RequestHead(NamedTuple):
         )
 
 
-def check_method(request: BaseRequest, wanted: str, *methods: str) -> None:
+def check_method(request: BaseRequest, remedy: str, *methods: str) -> None:
     """Raises `HttpError` 405 for a method that is none of these."""
     if request.method not in methods:
         allow = ", ".join(methods)
-        raise at_fault(405, "method", f"{request.method:.16} is not possible here: {wanted}", Allow=allow)
+        raise at_fault(405, "method", f"{request.method:.16} is not possible here: {remedy}", Allow=allow)
 
 
 def read_head(request: BaseRequest, route: Route[Any]) -> RequestHead:

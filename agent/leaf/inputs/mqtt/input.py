@@ -91,7 +91,7 @@ class MqttInput(ConfiguredInput[MqttOptions]):
             began = time.monotonic()
             try:
                 session = Session(broker(self._options, intake.domain), self._subscribed)
-                async with session.connected([one.filter for one in self._options.topics]):
+                async with session.connected([topic.filter for topic in self._options.topics]):
                     self._repeats.connected(time.monotonic(), resumed=session.resumed)
                     why = await self._pump(session, intake, stopping)
             except (BrokerError, SeedError, OSError) as error:
@@ -109,15 +109,15 @@ class MqttInput(ConfiguredInput[MqttOptions]):
         self._up.set(1)
 
     async def _restore(self, intake: Intake, stopping: asyncio.Event) -> None:
-        place, now = await unless(stopping, intake.position(self.name)), time.monotonic()
-        if place is None:
+        resume, now = await unless(stopping, intake.position(self.name)), time.monotonic()
+        if resume is None:
             return
         try:
-            if place.position is not None:
-                self._repeats.restore(place.position, now)
-            if place.until is not None:
-                held = self._repeats.restore(place.until, now, begun=True)
-                self._begun = _Begun(place.until, held)
+            if resume.position is not None:
+                self._repeats.restore(resume.position, now)
+            if resume.until is not None:
+                identities = self._repeats.restore(resume.until, now, begun=True)
+                self._begun = _Begun(resume.until, identities)
         except ValueError as error:
             self._log.warning("what the broker sends again may be stored twice", reason=str(error))
 
@@ -134,13 +134,13 @@ class MqttInput(ConfiguredInput[MqttOptions]):
                 return session.over
         return "stopping"
 
-    async def _next(self, session: Session, stopping: asyncio.Event, most: int) -> list[Received]:
+    async def _next(self, session: Session, stopping: asyncio.Event, count: int) -> list[Received]:
         """The messages that wait, at most so many; none when the connection is over or the agent stops."""
-        came = await unless(stopping, session.next(most, _BATCH_BYTES)) or []
-        for one in came:
-            if one.qos:
-                self._repeats.heard(_ident(one))
-        return came
+        messages = await unless(stopping, session.next(count, _BATCH_BYTES)) or []
+        for message in messages:
+            if message.qos:
+                self._repeats.heard(_ident(message))
+        return messages
 
     async def _go_on(self, begun: _Begun, session: Session, intake: Intake, stopping: asyncio.Event) -> None:
         """Hand in the piece again of which parts are stored, when the broker sends it as it was."""
@@ -149,12 +149,12 @@ class MqttInput(ConfiguredInput[MqttOptions]):
         try:
             async with asyncio.timeout(_AGAIN_SECONDS):
                 while left > 0 and session.over is None and not stopping.is_set():
-                    came = await self._next(session, stopping, left)
-                    batch += came
-                    left -= sum(1 for one in came if self._is_new(one))
+                    messages = await self._next(session, stopping, left)
+                    batch += messages
+                    left -= sum(1 for message in messages if self._is_new(message))
         except TimeoutError:
             pass
-        same = are_same_messages([_ident(one) for one in batch if self._is_new(one)], begun.held)
+        same = are_same_messages([_ident(message) for message in batch if self._is_new(message)], begun.held)
         if batch and not stopping.is_set():
             await self._handle(batch, begun.position if same else None, session, intake, stopping)
 
@@ -169,50 +169,52 @@ class MqttInput(ConfiguredInput[MqttOptions]):
         """Store messages and acknowledge them. What is left when the agent stops comes again."""
         while batch:
             taken, batch = self._fitting(batch)
-            lossy = self._sort([one for one in taken if not one.qos], intake.domain)
+            lossy = self._sort([message for message in taken if not message.qos], intake.domain)
             if lossy.messages:
                 await self._try(lossy, intake)
-            piece = self._sort([one for one in taken if one.qos and self._is_new(one)], intake.domain)
+            piece = self._sort(
+                [message for message in taken if message.qos and self._is_new(message)], intake.domain
+            )
             if piece.messages and not await self._store(piece, position, intake, stopping):
                 return
-            for one in taken:
-                if session.acknowledge(one):
+            for message in taken:
+                if session.acknowledge(message):
                     self._repeats.acknowledged()
 
     def _fitting(self, batch: list[Received]) -> tuple[list[Received], list[Received]]:
         """So many messages as certainly make no more lines than a piece may have, at least one."""
         lines = 0
-        for at, one in enumerate(batch):
-            lines += 1 + one.payload.count(b",")
-            if at and lines > contract.MAX_BATCH_READINGS:
-                return batch[:at], batch[at:]
+        for index, message in enumerate(batch):
+            lines += 1 + message.payload.count(b",")
+            if index and lines > contract.MAX_BATCH_READINGS:
+                return batch[:index], batch[index:]
         return batch, []
 
-    def _is_new(self, one: Received) -> bool:
-        return not (one.qos and one.repeat and self._repeats.is_stored(_ident(one)))
+    def _is_new(self, message: Received) -> bool:
+        return not (message.qos and message.repeat and self._repeats.is_stored(_ident(message)))
 
     def _sort(self, messages: list[Received], domain: str) -> _Piece:
         """Take messages apart into lines and letters."""
         lines: list[bytes] = []
         letters: list[Letter] = []
         count, now = 0, wall_ns()
-        for one in messages:
-            if one.qos and not one.repeat:
-                self._repeats.note(_ident(one))
-            place = names_of_topic(self._options.topics, one.topic)
-            if len(one.payload) > contract.MAX_BATCH_BYTES:
-                self._refuse(one, "too_large", f"longer than {contract.MAX_BATCH_BYTES} bytes", letters)
-            elif place is None:
+        for message in messages:
+            if message.qos and not message.repeat:
+                self._repeats.note(_ident(message))
+            names = names_of_topic(self._options.topics, message.topic)
+            if len(message.payload) > contract.MAX_BATCH_BYTES:
+                self._refuse(message, "too_large", f"longer than {contract.MAX_BATCH_BYTES} bytes", letters)
+            elif names is None:
                 # Of a subscription of an earlier configuration, which the broker still keeps.
-                self._refuse(one, "bad_topic", "no filter covers its topic any more", letters)
+                self._refuse(message, "bad_topic", "no filter covers its topic any more", letters)
             else:
                 try:
-                    parsed = split_valid(b"\n".join(message_lines(one.payload, place)), domain, now)
+                    parsed = split_valid(b"\n".join(message_lines(message.payload, names)), domain, now)
                 except MessageError as error:
-                    self._refuse(one, "bad_message", str(error), letters)
+                    self._refuse(message, "bad_message", str(error), letters)
                     continue
                 if parsed.bad:
-                    self._refuse(one, "bad_message", parsed.bad[0][1], letters)
+                    self._refuse(message, "bad_message", parsed.bad[0][1], letters)
                 lines.append(parsed.payload)
                 count += parsed.count
         return _Piece(messages, b"".join(lines), count, tuple(letters))
@@ -221,9 +223,9 @@ class MqttInput(ConfiguredInput[MqttOptions]):
         self, piece: _Piece, position: str | None, intake: Intake, stopping: asyncio.Event
     ) -> bool:
         """Hand a piece in until it is stored; False when the agent stops before."""
-        held = [_ident(one) for one in piece.messages]
+        identities = [_ident(message) for message in piece.messages]
         if position is None:
-            position = self._repeats.position(secrets.token_hex(4), held, time.monotonic())
+            position = self._repeats.position(secrets.token_hex(4), identities, time.monotonic())
         chunk = Chunk(piece.payload, piece.count, position=position, letters=piece.letters)
         while not stopping.is_set():
             try:
@@ -235,12 +237,12 @@ class MqttInput(ConfiguredInput[MqttOptions]):
                 stored = False
             except UnknownOutcomeError as error:
                 self._storing.begin(str(error))
-                place = await unless(stopping, intake.position(self.name))
-                stored = place is not None and place.position == position
+                resume = await unless(stopping, intake.position(self.name))
+                stored = resume is not None and resume.position == position
             if stored:
                 self._storing.end()
-                for one in held:
-                    self._repeats.store(one, time.monotonic())
+                for message in identities:
+                    self._repeats.store(message, time.monotonic())
                 return True
         return False
 
@@ -267,5 +269,5 @@ class MqttInput(ConfiguredInput[MqttOptions]):
             )
 
 
-def _ident(one: Received) -> MessageIdentity:
-    return identity_of(one.packet_id, one.topic, one.payload)
+def _ident(message: Received) -> MessageIdentity:
+    return identity_of(message.packet_id, message.topic, message.payload)

@@ -103,53 +103,55 @@ class Qos0Input:
 
     async def _next(self, link: OpenConnection, stopping: asyncio.Event) -> None:
         """Return when a message is there, or none will come."""
-        waits = [asyncio.create_task(one) for one in (self._arrived.wait(), link.ended(), stopping.wait())]
+        waits = [asyncio.create_task(task) for task in (self._arrived.wait(), link.ended(), stopping.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in waits:
-                one.cancel()
+            for task in waits:
+                task.cancel()
 
     async def _store(self, intake: Intake) -> None:
-        """Store what has come so far, a chunk a class, and dead_letter what is no reading."""
-        found: dict[str, Sorted] = {}
+        """Store what has come so far, a chunk a class, and dead-letter what is no reading."""
+        by_class: dict[str, Sorted] = {}
         size = count = 0
         while self._waiting and size < _CHUNK_BYTES and count < _CHUNK_MESSAGES:
             message = self._waiting.popleft()
             self._bytes -= len(message.data) + _OVERHEAD
             size, count = size + len(message.data), count + 1
-            self._sort(message, found)
+            self._sort(message, by_class)
         if not self._waiting:
             self._arrived.clear()
-        for cls, one in found.items():
-            parsed = split_valid(b"\n".join(one.lines), intake.domain, wall_ns())
-            starts = list(accumulate((len(line) + 1 for line in one.lines), initial=0))
+        for cls, group in by_class.items():
+            parsed = split_valid(b"\n".join(group.lines), intake.domain, wall_ns())
+            starts = list(accumulate((len(line) + 1 for line in group.lines), initial=0))
             for offset, reason in parsed.bad:
-                self._refuse(one.messages[bisect_left(starts, offset)], "bad_message", reason, one.letters)
+                self._refuse(
+                    group.messages[bisect_left(starts, offset)], "bad_message", reason, group.letters
+                )
             if parsed.count:
                 await self._hand_in(intake.submit(self.name, cls, Chunk(parsed.payload, parsed.count)))
-            if one.letters:
-                await self._hand_in(intake.dead_letter(self.name, cls, one.letters))
+            if group.letters:
+                await self._hand_in(intake.dead_letter(self.name, cls, group.letters))
 
-    def _sort(self, message: Qos0Message, found: dict[str, Sorted]) -> None:
+    def _sort(self, message: Qos0Message, by_class: dict[str, Sorted]) -> None:
         match message.subject.split("."):
             case [_, cls, device, _] if cls in self._classes and device.startswith("_"):
                 # With QoS 1 and 2, and over NATS, the hub finds the same.
-                one = found.setdefault(cls, Sorted())
+                group = by_class.setdefault(cls, Sorted())
                 self._refuse(
-                    message, "bad_topic", "a device that begins with _ is the agent's own", one.letters
+                    message, "bad_topic", "a device that begins with _ is the agent's own", group.letters
                 )
             case [_, cls, device, metric] if cls in self._classes:
-                one = found.setdefault(cls, Sorted())
-                place = TopicNames(contract.mqtt_text(device), contract.mqtt_text(metric))
+                group = by_class.setdefault(cls, Sorted())
+                names = TopicNames(contract.mqtt_text(device), contract.mqtt_text(metric))
                 try:
-                    one.lines.append(reading_line(message.data, place, fixed=True))
-                    one.messages.append(message)
+                    group.lines.append(reading_line(message.data, names, fixed=True))
+                    group.messages.append(message)
                 except MessageError as error:
-                    self._refuse(message, "bad_message", str(error), one.letters)
+                    self._refuse(message, "bad_message", str(error), group.letters)
             case _:
-                one = found.setdefault(self._classes[0], Sorted())
-                self._refuse(message, "bad_topic", "not readings/<class>/<device>/<metric>", one.letters)
+                group = by_class.setdefault(self._classes[0], Sorted())
+                self._refuse(message, "bad_topic", "not readings/<class>/<device>/<metric>", group.letters)
 
     def _refuse(self, message: Qos0Message, reason: str, text: str, letters: list[Letter]) -> None:
         self._drop(message.subject, reason, text)

@@ -75,37 +75,37 @@ def broker(options: MqttOptions, domain: str) -> Broker:
 
 
 def _values(options: MqttOptions) -> list[str]:
-    found = []
+    mistakes = []
     try:
         parts = urlsplit(options.url)
         good = parts.scheme in _PORTS and parts.hostname and not parts.username and parts.port != 0
     except ValueError:
         good = False
     if not good:
-        found.append("url is no broker without a user in it; write it as mqtt://<host>:1883")
+        mistakes.append("url is no broker without a user in it; write it as mqtt://<host>:1883")
     if not options.topics:
-        found.append('topics is empty; write topics = [{ filter = "plant/+/#" }]')
-    found += [problem for topic in options.topics for problem in topic.problems()]
+        mistakes.append('topics is empty; write topics = [{ filter = "plant/+/#" }]')
+    mistakes += [problem for topic in options.topics for problem in topic.problems()]
     if not _MIN_KEEPALIVE <= options.keepalive <= _MAX_KEEPALIVE:
-        found.append(f"keepalive is {options.keepalive} s; take 1s to 1h")
+        mistakes.append(f"keepalive is {options.keepalive} s; take 1s to 1h")
     if options.password_file is not None and options.user is None:
-        found.append("password_file stands without user; give both")
+        mistakes.append("password_file stands without user; give both")
     if (options.tls_cert is None) != (options.tls_key is None):
-        found.append("tls_cert and tls_key go together; give both, or none")
-    return found
+        mistakes.append("tls_cert and tls_key go together; give both, or none")
+    return mistakes
 
 
 def file_problems(options: MqttOptions) -> list[str]:
     """What of the files that are named can't be used now."""
-    found = []
+    obstacles = []
     if options.password_file is not None and (wrong := check_password(options.password_file)) is not None:
-        found.append(wrong)
+        obstacles.append(wrong)
     if options.url.startswith("mqtts:") and (options.tls_cert is None) == (options.tls_key is None):
         try:
             _tls(options)
         except (OSError, ValueError) as error:
-            found.append(f"the files of TLS cannot be used: {error}; put them there in PEM")
-    return found
+            obstacles.append(f"the files of TLS cannot be used: {error}; put them there in PEM")
+    return obstacles
 
 
 def _tls(options: MqttOptions) -> ssl.SSLContext:
@@ -159,7 +159,7 @@ class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
 
 def names_of_topic(topics: list[TopicTemplate], topic: str) -> TopicNames | None:
     """What the first entry that covers a topic makes of it; None where none does."""
-    return next((one.place(topic) for one in topics if one.matches(topic)), None)
+    return next((template.place(topic) for template in topics if template.matches(topic)), None)
 
 
 def _own(filter_: str) -> str:

@@ -52,17 +52,17 @@ def identity_of(packet_id: int, topic: str, payload: bytes) -> MessageIdentity:
     return MessageIdentity(packet_id, int.from_bytes(digest.digest(), "big") << _CRC_BITS | crc)
 
 
-def are_same_messages(some: list[MessageIdentity], others: list[MessageIdentity]) -> bool:
+def are_same_messages(first: list[MessageIdentity], second: list[MessageIdentity]) -> bool:
     """Whether these are the same messages, as far as an older agent kept what tells them apart."""
-    return len(some) == len(others) and all(map(_is_same, some, others))
+    return len(first) == len(second) and all(map(_is_same, first, second))
 
 
-def _is_same(one: MessageIdentity, other: MessageIdentity) -> bool:
-    return one.packet_id == other.packet_id and _is_alike(one.content, other.content)
+def _is_same(first: MessageIdentity, second: MessageIdentity) -> bool:
+    return first.packet_id == second.packet_id and _is_alike(first.content, second.content)
 
 
-def _is_alike(one: int, other: int) -> bool:
-    return one == other or (min(one, other) >> _CRC_BITS == 0 and (one ^ other) & 0xFFFFFFFF == 0)
+def _is_alike(first: int, second: int) -> bool:
+    return first == second or (min(first, second) >> _CRC_BITS == 0 and (first ^ second) & 0xFFFFFFFF == 0)
 
 
 class Redelivery:
@@ -79,33 +79,33 @@ class Redelivery:
         self._first: int | None = None
         self._last: int | None = None
 
-    def is_stored(self, one: MessageIdentity) -> bool:
+    def is_stored(self, message: MessageIdentity) -> bool:
         """Whether a message that is marked as a repeat is one that is stored."""
-        known = self._stored.get(one.packet_id)
-        return self.counts and known is not None and _is_alike(known[0], one.content)
+        stored = self._stored.get(message.packet_id)
+        return self.counts and stored is not None and _is_alike(stored[0], message.content)
 
-    def heard(self, one: MessageIdentity) -> None:
+    def heard(self, message: MessageIdentity) -> None:
         """A message came, in its turn, marked as a repeat or not."""
         if self._resumed:
             self._resumed = False
-            self._open(one)
-            self._acknowledged, self._first = False, one.packet_id
+            self._open(message)
+            self._acknowledged, self._first = False, message.packet_id
         elif self._first is None:
-            self._first = one.packet_id
-        self._last = one.packet_id
+            self._first = message.packet_id
+        self._last = message.packet_id
 
-    def note(self, one: MessageIdentity) -> None:
+    def note(self, message: MessageIdentity) -> None:
         """A message came for the first time."""
-        if one.packet_id in self._lately:
+        if message.packet_id in self._lately:
             self.counts = False
-        self._lately[one.packet_id] = None
+        self._lately[message.packet_id] = None
         if len(self._lately) > _LATELY:
             self._lately.popitem(last=False)
 
-    def store(self, one: MessageIdentity, now: float) -> None:
+    def store(self, message: MessageIdentity, now: float) -> None:
         """A message is stored."""
-        self._stored.pop(one.packet_id, None)
-        self._stored[one.packet_id] = (one.content, now)
+        self._stored.pop(message.packet_id, None)
+        self._stored[message.packet_id] = (message.content, now)
         if len(self._stored) > REMEMBERED:
             self._stored.popitem(last=False)
 
@@ -128,50 +128,55 @@ class Redelivery:
     def position(self, mark: str, coming: list[MessageIdentity], now: float) -> str:
         """The position of a piece that stores what is `coming`; `mark` (8 hexadecimal digits) makes it unlike
         any other."""
-        known = [
-            MessageIdentity(one, content) for one, (content, at) in self._stored.items() if now - at < SECONDS
+        stored = [
+            MessageIdentity(packet_id, content)
+            for packet_id, (content, at) in self._stored.items()
+            if now - at < SECONDS
         ]
         room = max(0, TRAVELLING - len(coming))
-        lists = (known[len(known) - min(room, len(known)) :], coming)
-        told = [" ".join(["", *(f"{one.packet_id}:{one.content:x}" for one in listed)]) for listed in lists]
+        lists = (stored[len(stored) - min(room, len(stored)) :], coming)
+        texts = [
+            " ".join(["", *(f"{packet_id.packet_id}:{packet_id.content:x}" for packet_id in listed)])
+            for listed in lists
+        ]
         how = "r" if not self.counts else "g" if self.goes_on else "c"
-        return f"2 {mark} {how}{told[0]} |{told[1]}"
+        return f"2 {mark} {how}{texts[0]} |{texts[1]}"
 
     def restore(self, position: str, now: float, *, begun: bool = False) -> list[MessageIdentity]:
         """Know what a position tells, and return what its own piece held: stored as well, unless it was only
         `begun`. Raises `ValueError` for a position of another kind."""
-        found = _POSITION.match(position)
-        if found is None:
+        match = _POSITION.match(position)
+        if match is None:
             raise ValueError(f"position {position!r:.80} is none of an mqtt input")
-        self.counts, self.goes_on = found[1] != "r", found[1] == "g"
-        known, held = _idents(found[2]), _idents(found[3])
-        for one in known if begun else known + held:
-            self.store(one, now)
-        self._last = next((one.packet_id for one in reversed(known + held)), None)
+        self.counts, self.goes_on = match[1] != "r", match[1] == "g"
+        stored, coming = _idents(match[2]), _idents(match[3])
+        for message in stored if begun else stored + coming:
+            self.store(message, now)
+        self._last = next((message.packet_id for message in reversed(stored + coming)), None)
         # Whether the agent acknowledged anything before it ended nobody knows any more.
         self._acknowledged = True
-        return held
+        return coming
 
-    def _open(self, one: MessageIdentity) -> None:
+    def _open(self, message: MessageIdentity) -> None:
         """The first message over a connection that goes on with a session: forget what is known, unless it
         still means the same."""
-        follows = self._follows(one)
-        if not self.goes_on and follows and one.packet_id not in (1, self._first):
+        follows = self._follows(message)
+        if not self.goes_on and follows and message.packet_id not in (1, self._first):
             self.goes_on = True
         if self.goes_on and follows:
             return
         self.goes_on = False
-        if self._acknowledged or one.packet_id != self._first:
+        if self._acknowledged or message.packet_id != self._first:
             self._stored.clear()
 
-    def _follows(self, one: MessageIdentity) -> bool:
+    def _follows(self, message: MessageIdentity) -> bool:
         """Whether a packet id goes on from what came before: as one of the last, or closely behind them."""
-        known = self._stored.get(one.packet_id)
-        if known is not None and _is_alike(known[0], one.content):
+        stored = self._stored.get(message.packet_id)
+        if stored is not None and _is_alike(stored[0], message.content):
             return True
-        return self._last is not None and 0 < (one.packet_id - self._last) % _IDS <= REMEMBERED
+        return self._last is not None and 0 < (message.packet_id - self._last) % _IDS <= REMEMBERED
 
 
 def _idents(text: str) -> list[MessageIdentity]:
-    pairs = (one.partition(":") for one in text.split())
+    pairs = (pair.partition(":") for pair in text.split())
     return [MessageIdentity(int(packet_id), int(content, 16)) for packet_id, _, content in pairs]

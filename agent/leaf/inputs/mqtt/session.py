@@ -106,7 +106,7 @@ class Session:
             await self._dial()
             looking = asyncio.create_task(self._look())
             await self._let_in()
-            self._client.subscribe([(one, 1) for one in filters])
+            self._client.subscribe([(filter_, 1) for filter_ in filters])
             yield
         finally:
             if looking is not None:
@@ -117,19 +117,19 @@ class Session:
             if (sock := self._client.socket()) is not None:
                 sock.close()
 
-    async def next(self, most: int, most_bytes: int) -> list[Received]:
+    async def next(self, count: int, most_bytes: int) -> list[Received]:
         """The messages that wait, at most so many, at least one unless the connection is over."""
         while not self._waiting and self._over is None:
             self._arrived.clear()
             await self._arrived.wait()
-        taken: list[Received] = []
+        messages: list[Received] = []
         size = 0
-        while self._waiting and len(taken) < most and (not taken or size < most_bytes):
-            taken.append(self._waiting.popleft())
-            size += len(taken[-1].payload)
+        while self._waiting and len(messages) < count and (not messages or size < most_bytes):
+            messages.append(self._waiting.popleft())
+            size += len(messages[-1].payload)
         self._bytes -= size
         self._read_if_room()
-        return taken
+        return messages
 
     def acknowledge(self, message: Received) -> bool:
         """Tell the broker that a message is safe, unless the connection is over; whether that was sent."""
@@ -215,7 +215,7 @@ class Session:
 
     def _subscribed(self, _client: Any, _data: Any, _mid: int, reasons: Any, _properties: Any) -> None:
         granted = zip(self._filters, reasons, strict=False)
-        refused = [one for one, reason in granted if reason.value >= _REFUSED]
+        refused = [filter_ for filter_, reason in granted if reason.value >= _REFUSED]
         if refused:
             self._end(f"it refuses the subscription to {', '.join(refused)}")
         elif self._over is None:
@@ -252,8 +252,8 @@ class Session:
         self._over = why
         self._forget_socket()
         # The rest comes again, for it was not acknowledged.
-        self._waiting = deque(one for one in self._waiting if one.qos == 0)
-        self._bytes = sum(len(one.payload) for one in self._waiting)
+        self._waiting = deque(message for message in self._waiting if message.qos == 0)
+        self._bytes = sum(len(message.payload) for message in self._waiting)
         self._arrived.set()
         if not self._answer.done():
             self._answer.set_exception(BrokerError(why))

@@ -45,8 +45,8 @@ class NatsInput(ConfiguredInput[NatsOptions]):
             yield "there is no subject; write [[input.subjects]] with its filter"
         for subject in options.subjects:
             yield from subject.problems()
-        for one, other in overlapping(options.subjects):
-            yield f"filters {one!r:.80} and {other!r:.80} overlap; make them distinct"
+        for filter_, other_filter in overlapping(options.subjects):
+            yield f"filters {filter_!r:.80} and {other_filter!r:.80} overlap; make them distinct"
         if not _QUEUE.match(options.queue):
             yield f"queue {options.queue!r:.80} is no name of a queue group; leave out dots and blanks"
         if options.pending < _LEAST_PENDING:

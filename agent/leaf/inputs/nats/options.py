@@ -45,10 +45,10 @@ class SubjectTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
     def problems(self) -> Iterator[str]:
         """What is wrong with it, with a remedy."""
         tokens = self.filter.split(".")
-        plain = [one for one in tokens if one != "*"]
+        plain = [token for token in tokens if token != "*"]
         if plain and plain[-1] == ">" and tokens[-1] == ">":
             plain.pop()
-        if len(self.filter.encode()) > _MOST or not all(_TOKEN.match(one) for one in plain):
+        if len(self.filter.encode()) > _MOST or not all(_TOKEN.match(token) for token in plain):
             yield f"filter {self.filter!r:.80} is no subject; write it as plant.*.temperature or plant.>"
         elif tokens[0] in (*_TAKEN, "*", ">") or tokens[0].startswith(("$", "_")):
             yield (
@@ -67,16 +67,16 @@ class SubjectTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
 
 def overlapping(subjects: Sequence[SubjectTemplate]) -> Iterator[tuple[str, str]]:
     """Pairs of filters that have subjects in common: their messages would come twice."""
-    for number, one in enumerate(subjects):
+    for number, subject in enumerate(subjects):
         for other in subjects[:number]:
-            if _meet(one.filter.split("."), other.filter.split(".")):
-                yield other.filter, one.filter
+            if _meet(subject.filter.split("."), other.filter.split(".")):
+                yield other.filter, subject.filter
 
 
-def _meet(one: Sequence[str], other: Sequence[str]) -> bool:
-    for mine, theirs in zip(one, other, strict=False):
-        if ">" in (mine, theirs):
+def _meet(tokens: Sequence[str], others: Sequence[str]) -> bool:
+    for token, other_token in zip(tokens, others, strict=False):
+        if ">" in (token, other_token):
             return True
-        if mine != theirs and "*" not in (mine, theirs):
+        if token != other_token and "*" not in (token, other_token):
             return False
-    return len(one) == len(other)
+    return len(tokens) == len(others)

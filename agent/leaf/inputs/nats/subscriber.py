@@ -121,12 +121,12 @@ class Subscriber:
             if message.reply:
                 self._start(self._answer(message, _refusal("more waits than can be stored", 1.0)))
             return
-        place = subject.place(message.subject)
+        names = subject.place(message.subject)
         if message.reply:
-            self._start(self._settle(message, place))
+            self._start(self._settle(message, names))
             return
         try:
-            lines = await _lines(message.data, place)
+            lines = await _lines(message.data, names)
         except MessageError as error:
             dead = letter(message.data, message.subject, str(error))
             self._group.create_task(self._submitter.dead_letter("bad_message", [dead]))
@@ -138,19 +138,19 @@ class Subscriber:
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
 
-    async def _settle(self, message: Msg, place: TopicNames) -> None:
-        held = len(message.data) + _OVERHEAD
-        self._source.hold(held)
+    async def _settle(self, message: Msg, names: TopicNames) -> None:
+        size = len(message.data) + _OVERHEAD
+        self._source.hold(size)
         try:
-            answer = await self._store(message, place)
+            answer = await self._store(message, names)
         finally:
-            self._source.hold(-held)
+            self._source.hold(-size)
         await self._answer(message, answer)
 
-    async def _store(self, message: Msg, place: TopicNames) -> dict[str, Any]:
+    async def _store(self, message: Msg, names: TopicNames) -> dict[str, Any]:
         try:
             request = self._request(message)
-            lines = await _lines(message.data, place)
+            lines = await _lines(message.data, names)
             parsed = await parse_lines(self._parser, lines, wall_ns())
             if parsed.bad:
                 raise MessageError(parsed.bad[0][1])
@@ -182,16 +182,16 @@ class Subscriber:
             self._connecting.begin(f"a request cannot be answered: {error}")
 
 
-def lines_of(payload: bytes, place: TopicNames) -> Iterator[bytes]:
+def lines_of(payload: bytes, names: TopicNames) -> Iterator[bytes]:
     """The lines of readings that a payload holds, some at a time; raises `MessageError`."""
     try:
-        lines = message_lines(payload, place)
+        lines = message_lines(payload, names)
     except MessageError:
         rows = [row for row in payload.split(b"\n") if row.strip()]
         if len(rows) < 2:
             raise
         for row in rows:
-            yield _ended(message_lines(row, place))
+            yield _ended(message_lines(row, names))
     else:
         yield _ended(lines)
 
@@ -200,9 +200,9 @@ def _ended(lines: list[bytes]) -> bytes:
     return b"".join([line + b"\n" for line in lines])
 
 
-async def _lines(payload: bytes, place: TopicNames) -> bytes:
+async def _lines(payload: bytes, names: TopicNames) -> bytes:
     pacer, parts = Pacer(), []
-    for part in lines_of(payload, place):
+    for part in lines_of(payload, names):
         parts.append(part)
         await pacer.give_way()
     return b"".join(parts)

@@ -129,11 +129,11 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
         began, count = time.monotonic(), 0
         try:
             limits = ScrapeLimits(options.timeout, options.body)
-            came = await unless(stopping, scrape(session, url, options.token_file, limits))
-            if came is None:
+            exposition = await unless(stopping, scrape(session, url, options.token_file, limits))
+            if exposition is None:
                 return
             took = time.monotonic() - began
-            count = await self._take(reading.parts(*came), intake)
+            count = await self._take(reading.parts(*exposition), intake)
         except (ScrapeError, ExpositionError) as error:
             took = time.monotonic() - began
             reason = error.reason if isinstance(error, ScrapeError) else "exposition"

@@ -57,9 +57,9 @@ class Buffer:
 
     def resume(self) -> None:
         """Let those read on that may."""
-        for one in self._sources:
-            if one.paused and one.room > 0:
-                one.go_on()
+        for source in self._sources:
+            if source.paused and source.room > 0:
+                source.go_on()
 
 
 class GatheredSource:
@@ -178,11 +178,11 @@ def _line(block: bytes, offset: int) -> bytes:
 
 def _batches(payload: bytes, count: int) -> list[tuple[bytes, int]]:
     """Readings in chunks that fit a batch."""
-    most = contract.MAX_BATCH_READINGS
-    if count <= most:
+    limit = contract.MAX_BATCH_READINGS
+    if count <= limit:
         return [(payload, count)] if count else []
     rows = payload.splitlines(keepends=True)
     return [
-        (b"".join(rows[first : first + most]), len(rows[first : first + most]))
-        for first in range(0, count, most)
+        (b"".join(rows[first : first + limit]), len(rows[first : first + limit]))
+        for first in range(0, count, limit)
     ]

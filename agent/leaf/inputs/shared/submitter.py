@@ -72,16 +72,16 @@ class RetryingSubmitter:
     async def dead_letter(self, reason: str, letters: Sequence[Letter]) -> None:
         """Count what can't be taken under `reason`, report it, and keep it."""
         for begin in range(0, len(letters), _TOGETHER):
-            some = letters[begin : begin + _TOGETHER]
-            self.skip(reason, some[0].at, some[0].reason, len(some))
-            await self._retry(lambda some=some: self._intake.dead_letter(self._name, self._class, some))  # type: ignore[misc]
+            batch = letters[begin : begin + _TOGETHER]
+            self.skip(reason, batch[0].at, batch[0].reason, len(batch))
+            await self._retry(lambda batch=batch: self._intake.dead_letter(self._name, self._class, batch))  # type: ignore[misc]
 
-    def skip(self, reason: str, place: str, text: str, count: int = 1) -> None:
+    def skip(self, reason: str, location: str, text: str, count: int = 1) -> None:
         """Count what can't be taken under `reason`, and report it with its place now and then."""
         self._invalid.labels(self._name, reason).inc(count)
         held_back = self._sparse.held_back(time.monotonic())
         if held_back is not None:
-            self._log.warning("not taken", at=place, reason=text, not_reported_before=held_back)
+            self._log.warning("not taken", at=location, reason=text, not_reported_before=held_back)
 
     def end(self) -> None:
         """Say what was lost."""

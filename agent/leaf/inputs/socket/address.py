@@ -63,13 +63,13 @@ class Access:
         return _number(self.user, "user"), _number(self.group, "group")
 
 
-def _number(name: str | None, what: str) -> int:
+def _number(name: str | None, label: str) -> int:
     if name is None:
         return -1
     try:
-        return pwd.getpwnam(name).pw_uid if what == "user" else grp.getgrnam(name).gr_gid
+        return pwd.getpwnam(name).pw_uid if label == "user" else grp.getgrnam(name).gr_gid
     except KeyError:
-        raise ValueError(f"there is no {what} {name!r} on this machine") from None
+        raise ValueError(f"there is no {label} {name!r} on this machine") from None
 
 
 def parse_listen(text: str) -> Address:

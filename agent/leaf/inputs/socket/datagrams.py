@@ -77,29 +77,29 @@ class Datagrams:
             self._loop.add_reader(self._socket, self._read)
 
     def _read(self) -> None:
-        scratch, receive, place, last = self._scratch, self._socket.recvfrom_into, 0, None
+        scratch, receive, offset, last = self._scratch, self._socket.recvfrom_into, 0, None
         begin = 0
         for _ in range(_AT_A_TIME):
             try:
-                size, sender = receive(scratch[place:], _LONGEST, socket.MSG_TRUNC)
+                size, sender = receive(scratch[offset:], _LONGEST, socket.MSG_TRUNC)
             except BlockingIOError:
                 break
             except OSError as error:  # what a peer's machine has answered to something sent earlier
                 self._submitter.skip("socket", "the socket", str(error))
                 break
             if size > _LONGEST:
-                self._pass_over(bytes(scratch[place : place + MAX_RECEIVED]), size, _origin(sender))
+                self._pass_over(bytes(scratch[offset : offset + MAX_RECEIVED]), size, _origin(sender))
                 continue
             if sender != last:
-                self._hand_on(begin, place, last)
-                begin, last = place, sender
-            place += size
-            if size and scratch[place - 1] != 10:
-                scratch[place] = 10
-                place += 1
-            if len(scratch) - place <= _LONGEST:
+                self._hand_on(begin, offset, last)
+                begin, last = offset, sender
+            offset += size
+            if size and scratch[offset - 1] != 10:
+                scratch[offset] = 10
+                offset += 1
+            if len(scratch) - offset <= _LONGEST:
                 break
-        self._hand_on(begin, place, last)
+        self._hand_on(begin, offset, last)
 
     def _hand_on(self, begin: int, end: int, sender: object) -> None:
         if end > begin:
@@ -121,17 +121,17 @@ class Datagrams:
             self._drops = drops
 
 
-def widen(one: socket.socket, size: int, log: FilteringBoundLogger) -> None:
+def widen(socket_: socket.socket, size: int, log: FilteringBoundLogger) -> None:
     """Let the kernel keep `size` bytes of datagrams that wait to be read, or as many as it allows."""
     with contextlib.suppress(OSError):
-        one.setsockopt(socket.SOL_SOCKET, _FORCE_BUFFER, size)
-    if one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < size:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+        socket_.setsockopt(socket.SOL_SOCKET, _FORCE_BUFFER, size)
+    if socket_.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < size:
+        socket_.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
     # The kernel doubles what it is given and says so; what it needs beside a datagram is its own half.
-    given = one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
-    if given < size:
+    granted = socket_.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+    if granted < size:
         log.warning(
-            f"the kernel keeps {given} bytes of waiting datagrams, not {size}; raise net.core.rmem_max"
+            f"the kernel keeps {granted} bytes of waiting datagrams, not {size}; raise net.core.rmem_max"
         )
 
 

@@ -42,16 +42,16 @@ class Groups(StreamConnection):
         self._last = False
 
     def take(self, lines: bytes) -> None:
-        place = 0
-        while place < len(lines) and not self._transport.is_closing():
-            mark = place if lines.startswith(b"#", place) else lines.find(b"\n#", place) + 1
-            if not mark and not lines.startswith(b"#", place):
-                self._gather(lines[place:])
+        offset = 0
+        while offset < len(lines) and not self._transport.is_closing():
+            mark = offset if lines.startswith(b"#", offset) else lines.find(b"\n#", offset) + 1
+            if not mark and not lines.startswith(b"#", offset):
+                self._gather(lines[offset:])
                 return
-            self._gather(lines[place:mark])
+            self._gather(lines[offset:mark])
             end = lines.index(b"\n", mark) + 1
             self._close(lines[mark + 1 : end].strip())
-            place = end
+            offset = end
 
     def passed_over(self, count: int) -> None:
         text = f"a line is longer than {self.terms.line} bytes (option line)"

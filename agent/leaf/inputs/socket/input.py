@@ -50,13 +50,13 @@ class SocketInput(ConfiguredInput[SocketOptions]):
 
     def _obstacles(self) -> Iterator[str]:
         try:
-            address, who = parse_listen(self._options.listen), access(self._options)
+            address, rights = parse_listen(self._options.listen), access(self._options)
         except ValueError:
             return  # a problem of the options
         yield from obstacles(address)
         if address.is_path:
             try:
-                who.ids()
+                rights.ids()
             except ValueError as error:
                 yield str(error)
 

@@ -51,22 +51,22 @@ class Connections:
         self._open: set[StreamConnection] = set()
         self._look: asyncio.TimerHandle | None = None
 
-    def admit(self, one: StreamConnection) -> bool:
+    def admit(self, connection: StreamConnection) -> bool:
         """Whether there is room for another one."""
         if self.stopped or len(self._open) >= self.terms.most:
             return False
-        self._open.add(one)
-        self.buffer.join(one.source)
+        self._open.add(connection)
+        self.buffer.join(connection.source)
         self.terms.shown(len(self._open))
         if self._look is None:
             self._look_at_all()
         return True
 
-    def gone(self, one: StreamConnection) -> None:
+    def gone(self, connection: StreamConnection) -> None:
         """A connection has ended."""
-        if one in self._open:
-            self._open.remove(one)
-            self.buffer.leave(one.source)
+        if connection in self._open:
+            self._open.remove(connection)
+            self.buffer.leave(connection.source)
             self.terms.shown(len(self._open))
 
     def stop(self) -> None:
@@ -74,21 +74,21 @@ class Connections:
         self.stopped = True
         if self._look is not None:
             self._look.cancel()
-        for one in self._open:
-            one.stop()
+        for connection in self._open:
+            connection.stop()
 
     def close(self) -> None:
         """End all connections, once they have sent what they still have to say."""
         self.stop()
-        for one in list(self._open):
-            one.close()
+        for connection in list(self._open):
+            connection.close()
 
     def _look_at_all(self) -> None:
         loop = asyncio.get_running_loop()
         before = loop.time() - self.terms.idle
-        for one in list(self._open):
-            if one.heard < before and not one.source.held:
-                one.close()
+        for connection in list(self._open):
+            if connection.heard < before and not connection.source.held:
+                connection.close()
         self._look = loop.call_later(min(15.0, self.terms.idle / 4), self._look_at_all)
 
 
@@ -237,14 +237,14 @@ class Flow(StreamConnection):
 def _peer(transport: asyncio.Transport) -> tuple[str, str]:
     """The other end, and its sender: the user of a Unix socket, or the address of a machine, which stay the
     same over connections. Has the kernel probe a TCP connection that is silent."""
-    one: Any = transport.get_extra_info("socket")
-    if one.family == socket.AF_UNIX:
+    socket_: Any = transport.get_extra_info("socket")
+    if socket_.family == socket.AF_UNIX:
         pid, uid, _ = _CREDENTIALS.unpack(
-            one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            socket_.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )
         return f"pid {pid} uid {uid}", f"uid {uid}"
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    socket_.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE:
-        one.setsockopt(socket.IPPROTO_TCP, option, value)
+        socket_.setsockopt(socket.IPPROTO_TCP, option, value)
     host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}", host

@@ -75,10 +75,10 @@ class Export:
 
     def step(self) -> bool:
         """Take some points; whether there are more. Raises `ExportTooLargeError`."""
-        taken = 0
+        points_taken = 0
         for points in self._points:
-            taken += points
-            if taken >= _STEP:
+            points_taken += points
+            if points_taken >= _STEP:
                 return True
         return False
 
@@ -86,9 +86,9 @@ class Export:
         """The body of the answer 200."""
         response = ExportMetricsServiceResponse()
         if self.rejected:
-            told = "; ".join(f"{count} × {reason}" for reason, count in self._reasons.most_common(_SHOWN))
+            reasons = "; ".join(f"{count} × {reason}" for reason, count in self._reasons.most_common(_SHOWN))
             response.partial_success.rejected_data_points = self.rejected
-            response.partial_success.error_message = f"not stored: {told}"
+            response.partial_success.error_message = f"not stored: {reasons}"
         if is_json:
             return str(json_format.MessageToJson(response, indent=None)).encode()
         packed: bytes = response.SerializeToString()
@@ -132,11 +132,11 @@ class Export:
         """Points of one number, which are most: looked at one by one only where they are not as expected."""
         before, cost = None, source.cost + 2 * len(name.encode())
         for index, packed in enumerate(apart(data)):
-            found = None if before is None else quick(packed, source.tails)
-            if found is None or before is None:
+            number_point = None if before is None else quick(packed, source.tails)
+            if number_point is None or before is None:
                 before = self._take(name, kind, data.data_points[index], source)
             else:
-                ns, value, tail = found
+                ns, value, tail = number_point
                 self._room -= len(tail) + cost
                 if self._room < 0:
                     raise ExportTooLargeError
@@ -165,8 +165,8 @@ class Export:
         self.rejected += 1
         self.left_out[error.kind] += 1
         reason = str(error)
-        known = reason in self._reasons or len(self._reasons) < _KINDS
-        self._reasons[reason if known else "other reasons"] += 1
+        is_counted = reason in self._reasons or len(self._reasons) < _KINDS
+        self._reasons[reason if is_counted else "other reasons"] += 1
 
     def _lines(self, name: str, kind: str, point: Any, source: OtlpResource) -> list[bytes]:
         values = values_of(kind, point)

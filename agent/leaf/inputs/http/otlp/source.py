@@ -54,12 +54,12 @@ class Sources:
     def source(self, resource: Resource, scope: Any, *, delta: bool) -> OtlpResource:
         """What the points of this scope share; `delta` where they are not cumulative."""
         key = resource.key, scope.SerializeToString(), delta
-        known = self._known.get(key)
-        if known is None:
-            known = self._make(resource, scope, delta)
-            self.remember(len(key[0]) + len(key[1]) + known.cost)
-            self._known[key] = known
-        return known
+        source = self._known.get(key)
+        if source is None:
+            source = self._make(resource, scope, delta)
+            self.remember(len(key[0]) + len(key[1]) + source.cost)
+            self._known[key] = source
+        return source
 
     @property
     def count(self) -> int:
@@ -99,16 +99,16 @@ class OtlpResource:
 
     def before(self, metric: str) -> bytes:
         """What stands between time and value; raises `LineError`."""
-        known = self._names.get(metric)
-        if known is None:
+        text = self._names.get(metric)
+        if text is None:
             if self._error is not None:
                 raise LineError(str(self._error), self._error.kind)
             check_name(self._device, "the device")
             check_name(metric, "the metric")
-            known = b'"device":' + to_json(self._device) + b',"metric":' + to_json(metric) + b',"value":'
-            self._sources.remember(2 * len(known))
-            self._names[metric] = known
-        return known
+            text = b'"device":' + to_json(self._device) + b',"metric":' + to_json(metric) + b',"value":'
+            self._sources.remember(2 * len(text))
+            self._names[metric] = text
+        return text
 
     def tags(self, point: Any) -> Tags:
         """The tags of a point; raises `LineError`."""

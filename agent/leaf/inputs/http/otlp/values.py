@@ -43,7 +43,8 @@ def values_of(kind: str, point: Any) -> Values:
     if kind == "summary":
         _check_parts(len(point.quantile_values))
         values: Values = [
-            ("", one.value, ("quantile", _bound(one.quantile))) for one in point.quantile_values
+            ("", quantile.value, ("quantile", _bound(quantile.quantile)))
+            for quantile in point.quantile_values
         ]
         return [*values, ("_sum", point.sum, None), ("_count", point.count, None)]
     if kind == "histogram":
@@ -98,7 +99,7 @@ def texts(attributes: Sequence[Any]) -> Tags:
     """Attributes by name; raises `LineError` for so many that no reading can have them as tags."""
     if len(attributes) > contract.MAX_TAGS:  # one may be the device
         raise LineError(f"more than {contract.MAX_TAGS - 1} attributes", "tags")
-    return {one.key: one.value.string_value or _text(one.value) for one in attributes}
+    return {attribute.key: attribute.value.string_value or _text(attribute.value) for attribute in attributes}
 
 
 def _text(value: Any) -> str:
@@ -115,9 +116,9 @@ def _plain(value: Any) -> Any:
         case None:
             return ""
         case "array_value":
-            return [_plain(one) for one in value.array_value.values]
+            return [_plain(member) for member in value.array_value.values]
         case "kvlist_value":
-            return {one.key: _plain(one.value) for one in value.kvlist_value.values}
+            return {member.key: _plain(member.value) for member in value.kvlist_value.values}
         case "bytes_value":
             return base64.b64encode(value.bytes_value).decode()
         case kind:
