@@ -45,10 +45,10 @@ class SubjectTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
     def problems(self) -> Iterator[str]:
         """What is wrong with it, with a remedy."""
         tokens = self.filter.split(".")
-        plain = [token for token in tokens if token != "*"]
+        plain = [part for part in tokens if part != "*"]
         if plain and plain[-1] == ">" and tokens[-1] == ">":
             plain.pop()
-        if len(self.filter.encode()) > _MOST or not all(_TOKEN.match(token) for token in plain):
+        if len(self.filter.encode()) > _MOST or not all(_TOKEN.match(part) for part in plain):
             yield f"filter {self.filter!r:.80} is no subject; write it as plant.*.temperature or plant.>"
         elif tokens[0] in (*_TAKEN, "*", ">") or tokens[0].startswith(("$", "_")):
             yield (
