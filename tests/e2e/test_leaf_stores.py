@@ -93,18 +93,6 @@ def _epochs(one: Agent, reason: str) -> float:
     return one.value("petiole_epochs_total", reason=reason, **{"class": CLASS})
 
 
-async def test_a_store_that_is_wiped_while_the_agent_runs_gets_a_new_epoch_first(
-    servers: ServerPair, config: Config
-) -> None:
-    async with agent(config) as one:
-        await one.submit(chunk("before"))
-        old = one.leaf._state.current.epochs[CLASS]
-        await servers.leaf.wipe()
-        await insist(one, chunk("after", key="after"))
-        await new_epoch_first(await probe_stream(servers.leaf), one, old)
-        assert _epochs(one, "stream_recreated") == 1
-
-
 async def test_a_store_that_is_wiped_while_the_agent_is_down_gets_a_new_epoch_first(
     servers: ServerPair, config: Config
 ) -> None:

@@ -13,7 +13,6 @@ import pytest
 import pytest_asyncio
 
 from agent.contract import link_consumer
-from agent.jetstream import JetStreamError
 from agent.leaf.link import checkpoints, controller, decide
 from agent.leaf.link.states import LinkState
 from agent.server import permissions
@@ -107,17 +106,6 @@ async def _takes(pair: LinkedPair) -> bool:
     return len(pair.sent) == before + 5
 
 
-async def test_a_leaf_put_back_while_the_agent_runs_is_found_before_anything_is_sent(
-    pair: LinkedPair, tmp_path: Path
-) -> None:
-    await older_by_ten(pair, pair.servers.leaf, tmp_path / "copy")
-    await pair.servers.leaf.restore(tmp_path / "copy")
-    await until(lambda: pair.epochs("stream_put_back") == 1, "there is a new epoch")
-    await pair.agent.ready()
-    await pair.send(5)
-    await pair.all_there()
-
-
 async def all_of_the_device(pair: LinkedPair) -> bool:
     """Whether the hub holds the thirty messages of a device."""
     info = await pair.hub.js.stream_info(AGGREGATE)
@@ -142,17 +130,6 @@ async def test_messages_purged_before_they_were_sent_are_named(pair: LinkedPair)
     assert f"{held.last + 1} to {held.last + 3}" in pair.agent.leaf.link.status.sentence
     await pair.send(1)
     await pair.reaches(LinkState.FLOWING)
-
-
-async def test_a_stream_deleted_by_hand_is_made_again(pair: LinkedPair) -> None:
-    await pair.send(5)
-    await pair.agreed()
-    superuser = pair.probe.js
-    try:
-        await superuser.api(f"STREAM.DELETE.{pair.probe.stream}", timeout=1)
-    except JetStreamError:
-        return  # not even the agent may delete what was stored
-    raise AssertionError("the agent's own key deletes a stream of readings")
 
 
 async def ten_more(pair: LinkedPair) -> None:
