@@ -30,7 +30,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def command(config: ConfigFile, offline: Offline = False, as_json: AsJson = False) -> None:
-    """Look whether all is well, and say what to do where it is not. Changes nothing."""
+    """Check whether all is well, and say what to do if it is not. Changes nothing."""
     from agent.cli.checks.finding import findings_as_json, lines
 
     findings = _examined(config, offline)
@@ -59,8 +59,8 @@ def _examined(path: Path, offline: bool) -> list[Finding]:
 
 
 def _in_the_way(settings: Config, runs: bool) -> tuple[list[str], list[str]]:
-    """What is wrong with the options of the inputs; and what they lack on this machine now, as everything
-    does that listens, unless the agent runs."""
+    """The wrong options of the inputs, and what they lack on this machine now. Listeners are checked only
+    if the agent does not run."""
     from agent.base.metrics import Metrics
     from agent.leaf.inputs import make_inputs
 

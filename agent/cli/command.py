@@ -30,8 +30,8 @@ _IDENTITY: Final = "registrar"
 
 @dataclass(frozen=True, slots=True)
 class SentCommand:
-    """A command that is stored at `sequence`. `linked` is what the hub's agent says of the leaf, None where
-    it says nothing; `answer` what has come back, None when nothing has."""
+    """A stored command. `linked` is None if the hub's agent does not know, `answer` None while there is
+    none."""
 
     domain: str
     app: str
@@ -124,7 +124,7 @@ def _command(
 
 
 def _argument(text: str) -> tuple[str, str | int | float | bool]:
-    """KEY=VALUE; what is a number, `true` or `false` in JSON is sent as that, anything else as text."""
+    """Parse KEY=VALUE. A number, `true` or `false` in JSON is sent as such, anything else as text."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         end([f"{text!r} is not KEY=VALUE, such as for=10m"])
@@ -190,7 +190,7 @@ async def _answer(watch: Any, ident: str, patience: float) -> CommandAnswer | No
 
 
 def is_linked(settings: Config, domain: str) -> bool | None:
-    """What the hub's agent says of the leaf's link, None when it does not answer."""
+    """Whether the leaf is linked, by the hub's agent; None if it does not answer."""
     from agent.cli.query.admin_status import AdminStatusError, status_of
 
     try:

@@ -1,4 +1,4 @@
-"""Reading the configuration for a command: all problems at once, on standard error, exit code 2."""
+"""Reads the configuration for a command. All problems go to standard error at once; the exit code is 2."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def configuration(path: Path) -> Config:
 
 
 def read(path: Path) -> Config:
-    """The configuration with all inputs that there are. Raises `ConfigError` with every problem, also those
-    that only an input itself finds in its options."""
+    """The configuration with the options of all types of inputs. Raises `ConfigError` with every problem,
+    including those that an input finds in its options."""
     try:
         return load(path, OPTIONS)
     except ConfigError as error:
@@ -55,20 +55,20 @@ def _of_inputs(options: Sequence[Any]) -> list[Problem]:
 
 
 def end(problems: list[str], code: Exit = Exit.USAGE) -> NoReturn:
-    """Tell every problem on standard error and end the process."""
+    """Print every problem to standard error and end the process."""
     for problem in problems:
         typer.echo(f"petiole: {problem}", err=True)
     raise typer.Exit(code)
 
 
 def quiet(config: Config) -> None:
-    """Log nothing but errors, to standard error, for what a command has to say it says itself."""
+    """Log only errors, to standard error: a command prints the rest itself."""
     logs.set_up("error", config.log.format)
 
 
 def account_key(config: Config) -> Path:
-    """The seed with which the agent, and a command in its place, connects to its server; the end of the
-    process where it can't be used."""
+    """The seed with which the agent, or a command in its place, connects to its server. An unusable one
+    ends the process."""
     path = identities(config).account
     try:
         public_key(path)

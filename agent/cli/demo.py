@@ -1,4 +1,4 @@
-"""`petiole demo`: the whole road on one machine, with faults, and the proof at its end."""
+"""`petiole demo`: the whole way of a reading on one machine, with faults, and the proof at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`petiole enrol`: make this machine's keys and print the public half, which the hub's configuration takes in
+"""`petiole enrol`: make this machine's keys and print the public half, which the hub's configuration needs
 (`petiole fleet add`). With a server that the agent does not run, the keys that its configuration names are
 written next to it.
 """
@@ -32,7 +32,7 @@ New = Annotated[
 
 
 def command(config: ConfigFile, server_directory: ServerDirectory = None, new: New = False) -> None:
-    """Make the keys of this machine, unless they are there, and print what lets it in at the hub."""
+    """Make the missing keys of this machine, and print the table that lets it in at the hub."""
     from agent.server.identity import enrolled, write_identity
 
     try:

@@ -1,9 +1,9 @@
 """`petiole fleet list | add | replace | revoke | forget`: the leaves as the hub's agent knows them, those in
 trouble first, and which of them are let in with which key. Without a word it lists them.
 
-Exit codes: 0 done; 2 wrong usage, or what is asked for cannot be done; 3 a listed leaf needs somebody, its
+Exit codes: 0 done; 2 wrong usage, or what is asked for cannot be done; 3 a listed leaf needs a person, its
 agent is silent, or it is linked and nothing flows; 5 the hub's agent does not answer, or the change is in the
-file and the agent has not taken it in.
+file and the agent has not applied it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 class ListingGroup(TyperGroup):
-    """Commands of which `list` is meant where none is named."""
+    """Commands with `list` as the default."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `list` before what names no command."""
+        """Put `list` before arguments that name no command."""
         named = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
         return super().parse_args(ctx, args if named else ["list", *args])
 
@@ -151,7 +151,7 @@ def add(
 
 @app.command()
 def replace(config: File, domain: Domain, key: Key, out: Out = None) -> None:
-    """Let a leaf in with another key, and no more with the one it had."""
+    """Let a leaf in with another key, and shut out the old one."""
     from agent.cli.site.edit import Enrolled, replaced
 
     _check(Enrolled(domain, key))
@@ -203,7 +203,8 @@ def _check(leaf: Enrolled) -> None:
 def _change(
     path: Path, out: Path | None, domain: str, edit: Callable[[str], str], done: str
 ) -> Config | None:
-    """Change the leaves of a file and have that taken in; the hub's configuration, None for a topology."""
+    """Change the leaves of a file and have the hub's agent reload them, or render the topology. Returns the
+    hub's configuration, None for a topology."""
     from agent.cli.site.edit import MemberError
 
     try:
@@ -260,8 +261,8 @@ def _apply(settings: Config, domain: str, done: str) -> None:
         end([str(error)], Exit.UNREACHABLE)
     if fleet is None:
         typer.echo(
-            "it stands in the file, and the hub's agent takes it in when it starts: none runs with the state "
-            f"directory {settings.state_dir.absolute()}"
+            "the change is in the file, and the hub's agent applies it when it starts: none runs with "
+            f"the state directory {settings.state_dir.absolute()}"
         )
     else:
         typer.echo(done)

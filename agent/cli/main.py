@@ -1,5 +1,5 @@
-"""The command `petiole`: one module a command. A process imports that of the command it was started for and
-no other, for `run` stays for years and the others are to begin at once."""
+"""The command `petiole`: one module a command. A process imports only the module of its own command: `run`
+lives for years, and the others must start fast."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def command(topology: TopologyFile, out: Out) -> None:
 
 
 def tell(site: Topology, done: Written, out: Path) -> None:
-    """Say what was written, what is left over, and who is not let in."""
+    """Print which files were written, which are left over, and which leaves are not let in."""
     for name in done.changed:
         typer.echo(f"written: {out / name}")
     if done.same:

@@ -50,7 +50,7 @@ def _qos0(settings: Config, metrics: Metrics) -> list[Input]:
 
 
 class _Files:
-    """The configuration file of this agent, and what is made of it."""
+    """Reads the configuration file of this agent again, and makes inputs of it."""
 
     def __init__(self, path: Path, metrics: Metrics) -> None:
         self._path, self._metrics = path, metrics
@@ -65,7 +65,7 @@ class _Files:
         return make_inputs(chosen, self._metrics, local_server(config))
 
     def problems(self, config: Config, inputs: Sequence[CheckedInput], *, anew: bool) -> list[str]:
-        """What stands in the way of these inputs on this machine, and of the agent where it starts anew."""
+        """What hinders these inputs on this machine, and the agent if it restarts."""
         if not anew:
             return problems(inputs)
         admin = _admin(config, self._metrics)

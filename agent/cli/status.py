@@ -1,7 +1,7 @@
 """`petiole status`: what the running agent says of itself, from its admin server.
 
-Exit codes: 0 all is well or on its way; 3 the link needs somebody's attention, or is down since the hub
-refuses the leaf's key; 5 the agent does not answer.
+Exit codes: 0 all is well or on its way; 3 the link needs a person, or is down because the hub refuses the
+leaf's key; 5 the agent does not answer.
 With --watch it goes on until Ctrl-C, whatever the agent does meanwhile, and ends with 0.
 """
 
@@ -149,8 +149,8 @@ def _drawn(status: Mapping[str, Any]) -> list[TerminalLine]:
 
 
 def _watch(settings: Config, as_json: bool, links: bool, interval: float) -> NoReturn:
-    """Show it again and again. On a terminal each look takes the place of the one before; in a pipe they
-    follow each other, with --json a line each."""
+    """Show the status repeatedly: on a terminal in one place, in a pipe one after the other, with --json a
+    line each."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     if as_json or not sys.stdout.isatty():
@@ -259,7 +259,7 @@ def _is_well(status: Mapping[str, Any]) -> bool:
 
 
 def _duration(seconds: float | None) -> str:
-    """Seconds as people say them; JSON has no infinity, so it comes as null."""
+    """A duration for people; null stands for infinity, which JSON lacks."""
     if seconds is None or math.isinf(seconds):
         return "none: the backlog does not grow"
     for size, name in ((_DAY, "days"), (_HOUR, "hours"), (_MINUTE, "minutes")):

@@ -1,8 +1,8 @@
 """`petiole test`: run inputs and print what they would send, as NDJSON on standard output; problems go to
 standard error. Nothing is stored, and the agent may run meanwhile.
 
-Exit codes: 0 all that came was taken; 1 an input failed, or a path matches no file; 2 wrong usage, or an
-input that can't run here; 3 something came that no reading could be made of.
+Exit codes: 0 all input became readings; 1 an input failed, or a path matches no file; 2 wrong usage, or an
+input that can't run here; 3 some input could not become readings.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ async def _run(inputs: Sequence[Input], settings: Config, metrics: Metrics, seco
 
 
 def _unusable(metrics: Metrics) -> list[str]:
-    """What an input could not take and only counts."""
+    """Unusable input that is only counted."""
     samples = [sample for family in metrics.invalid.collect() for sample in family.samples]
     return [
         f"input {sample.labels['input']}: {sample.value:.0f} × {sample.labels['reason']}"

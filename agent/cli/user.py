@@ -1,8 +1,8 @@
 """`petiole user list | add | replace | revoke | forget`: programs that have an account of their own on the
 agent's server, in which they make streams and buckets.
 
-Exit codes: 0 done; 2 wrong usage, or what is asked for cannot be done; 5 it stands in the file, and the agent
-has not taken it in.
+Exit codes: 0 done; 2 wrong usage, or what is asked for cannot be done; 5 the change is in the file, and the
+agent has not applied it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def replace(
     name: Name,
     key: Annotated[str, typer.Argument(help="Its new public key.", show_default=False)],
 ) -> None:
-    """Let a program in with another key, and no more with the one it had."""
+    """Let a program in with another key, and shut out the old one."""
     from agent.cli.site.edit import user_replaced
 
     _change(config, lambda text: user_replaced(text, name, key), f"{name} is let in with its new key only")
@@ -103,7 +103,7 @@ def forget(config: ConfigFile, name: Name) -> None:
 
 
 def _change(path: Path, edit: Callable[[str], str], done: str) -> Config:
-    """Change the users of a file and have the running agent take that in."""
+    """Change the users of a file, and have the running agent reload them."""
     from agent.cli.fleet import store
     from agent.cli.site.apply import NotAppliedError, apply_users
     from agent.cli.site.edit import MemberError
@@ -126,7 +126,7 @@ def _change(path: Path, edit: Callable[[str], str], done: str) -> Config:
         typer.echo(done)
     else:
         typer.echo(
-            "it stands in the file, and the agent takes it in when it starts: none runs with the state "
+            "the change is in the file, and the agent applies it when it starts: none runs with the state "
             f"directory {settings.state_dir.absolute()}"
         )
     return settings

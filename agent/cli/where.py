@@ -128,8 +128,8 @@ def _check(settings: Config, domain: str, lake: str | None, device: str | None, 
 
 
 def _leaf(settings: Config, domain: str, unseen: list[str]) -> LeafReport | None:
-    """The leaf as the agent that is asked knows it, None where that knows none; what that has not heard of it
-    is named in `unseen`. Raises `LookupError` when it does not answer."""
+    """The leaf as the asked agent knows it, None if it is unknown there. What the leaf has not announced
+    goes into `unseen`. Raises `LookupError` if the agent does not answer."""
     from agent.cli.query.admin_status import AdminStatusError, status_of
     from agent.cli.query.where_reasons import LeafReport
 

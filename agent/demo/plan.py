@@ -1,5 +1,5 @@
-"""What the demonstration is made of: addresses, configuration files, and when what fails. Pure but for free
-ports."""
+"""The plan of the demonstration: addresses, configuration files, and the times of its faults. Pure but for
+free ports."""
 
 from __future__ import annotations
 

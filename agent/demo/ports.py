@@ -1,8 +1,8 @@
 """Ports of the loopback for servers that a demonstration, a test or a benchmark is about to start.
 
-A port that is only looked for and let go may be somebody else's by the time the server begins. Here every
-process takes a block of ports for itself, below those that the system gives to connections, and hands them
-out one after the other: no connection and no other process that asks here gets one of them while it lives.
+A free port that is released again may be taken by the time the server starts. So every process reserves a
+block of ports, below those that the system gives to connections, and hands them out in turn. While it
+lives, no connection and no other process that uses this module gets one of them.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class DemoReport:
 
     @property
     def whole(self) -> bool:
-        """Whether every domain is."""
+        """Whether nothing is missing or doubled in any domain."""
         return all(domain.whole for domain in self.domains.values())
 
     def as_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the demonstration looks at from outside: how far the hub is, and what an agent says of itself."""
+"""Observes the demonstration from outside: how far the hub is, and whether an agent is ready."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _CONNECT_SECONDS = 2
 
 
 class Observer:
-    """Reads one server over short connections with an identity's seed, so that no fault outlives a look."""
+    """Reads one server over short connections with an identity's seed, so that a fault affects one read
+    only."""
 
     def __init__(self, url: str, seed_file: Path, identity: str) -> None:
         self._url, self._seed_file, self._identity = url, seed_file, identity
@@ -60,7 +61,7 @@ class Observer:
         return {source["name"]: int(source.get("seq", 0)) for source in info.sources}
 
     async def newest(self, stream: str, subject: str) -> bytes | None:
-        """The newest message of a subject. Raises what the look meets."""
+        """The newest message of a subject. Raises the errors of client and server."""
         message = await self._ask(lambda js: js.get_message(stream, last_by_subject=subject))
         return None if message is None else bytes(message.data)
 
@@ -90,7 +91,7 @@ class Observer:
 
 
 async def _quiet(_error: Exception) -> None:
-    """Errors of a look are those that it raises."""
+    """A read raises its own errors; the library's callback has nothing to add."""
 
 
 async def until(true: Callable[[], Awaitable[bool]], what: str, seconds: float) -> None:

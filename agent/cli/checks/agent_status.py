@@ -1,4 +1,5 @@
-"""The running agent, as it says itself over its admin server: link, loss, server. Pure but for `ask`."""
+"""Asks the running agent over its admin server, and judges its link and time to first loss. Pure but for
+`ask`."""
 
 from __future__ import annotations
 

@@ -29,14 +29,15 @@ _SERVICE: Final = "let chrony or systemd-timesyncd run (`timedatectl set-ntp tru
 
 
 class Validity(NamedTuple):
-    """From when until when a certificate is valid."""
+    """The validity of a certificate."""
 
     begins: datetime
     ends: datetime
 
 
 def validities(pem: str) -> list[Validity]:
-    """Those of all certificates in a PEM file. Raises `ValueError` where there is none, or one is damaged."""
+    """The validity of each certificate in a PEM file. Raises `ValueError` if there is none, or one is
+    damaged."""
     found = [validity(ssl.PEM_cert_to_DER_cert(block)) for block in _PEM.findall(pem)]
     if not found:
         raise ValueError("holds no certificate in PEM")
@@ -82,7 +83,7 @@ def _time(tag: int, content: bytes) -> datetime:
 
 
 def judge(name: str, certificate: Validity, now: datetime) -> Finding:
-    """What to say of a certificate at this time by the machine's clock."""
+    """Judge a certificate at this time by the machine's clock."""
     if now < certificate.begins and not is_set(now.timestamp()):
         return failure(
             GROUP,
@@ -112,8 +113,8 @@ def is_set(wall: float) -> bool:
 def judge_clock(
     wall: float, synchronised: bool, ahead: tuple[float, float] | None = None
 ) -> Iterator[Finding]:
-    """What to say of a clock; `ahead` is by how many seconds it is ahead of the hub's, and how exact that is,
-    None where the hub was not asked."""
+    """Judge a clock. `ahead` is by how many seconds it is ahead of the hub's, and the error of that; None
+    if the hub was not asked."""
     shown = datetime.fromtimestamp(wall, UTC)
     if not is_set(wall):
         yield failure(CLOCK, f"the clock says {shown:%Y-%m-%d %H:%M} UTC: it is not set", _SERVICE)

@@ -20,7 +20,7 @@ _UNKNOWN_KEY: Final = "Authorization Violation"
 def judge(
     domain: str, classes: Sequence[str], needed: Permissions, dialled: Sequence[Dialled]
 ) -> list[Finding]:
-    """What to say of the hub, address by address; its permissions once, for one user has them."""
+    """Judge the hub, address by address; its permissions once, because one user has them."""
     findings = [finding for probe in dialled for finding in _address(domain, probe)]
     if (joined := first_joined(dialled)) is not None:
         findings += permissions.on_the_hub(domain, classes, needed, joined.info)
@@ -29,12 +29,12 @@ def judge(
 
 
 def first_joined(dialled: Sequence[Dialled]) -> Joined | None:
-    """What came of the first address that let this leaf in."""
+    """The outcome at the first address that let this leaf in."""
     return next((probe.outcome for probe in dialled if isinstance(probe.outcome, Joined)), None)
 
 
 def first_greeting(dialled: Sequence[Dialled]) -> Mapping[str, Any] | None:
-    """How the first address greeted that did."""
+    """The first greeting of an address."""
     return next((probe.greeting.info for probe in dialled if isinstance(probe.greeting, Greeted)), None)
 
 

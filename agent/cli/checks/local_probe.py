@@ -1,6 +1,6 @@
 """Asks the machine's own server about itself, over the agent's two connections.
 
-Each permission of the agent's user is tried: what is published is only traced (`trace`) and neither delivered
+Each permission of the agent's user is tried: what is published is only traced and neither delivered
 nor stored, and what is subscribed is an unused subject.
 """
 
@@ -67,7 +67,7 @@ async def account(
     own: Mapping[str, str],
     questions: Mapping[str, tuple[str, str]],
 ) -> AccountProbe:
-    """Look as the agent's user.
+    """Probe as the agent's user.
 
     Args:
         destination: Where servers send traces: a subject that this user may use and that is unused.

@@ -32,7 +32,7 @@ _NO_KEY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LocalServerInfo:
-    """What was seen of the machine's own server."""
+    """What the machine's own server answered."""
 
     greeting: Mapping[str, Any] | Nowhere
     account: local_probe.AccountProbe | None = None
@@ -41,7 +41,7 @@ class LocalServerInfo:
 
 
 async def look(config: Config) -> LocalServerInfo:
-    """See the machine's own server."""
+    """Ask the machine's own server."""
     greeting, leaf_port = await asyncio.gather(
         _greeting(config.nats.listen),
         _greeting(config.nats.leaf_listen) if config.role == "hub" else _nothing(),
@@ -148,7 +148,7 @@ def _questions(config: Config) -> dict[str, tuple[str, str]]:
 
 
 def judge(config: Config, seen: LocalServerInfo, hub: Mapping[str, Any] | None) -> list[Finding]:
-    """What to say of it; `hub` is how the hub's server greets a leaf."""
+    """Judge it; `hub` is the hub's greeting to a leaf."""
     embedded = config.nats.server == "embedded"
     at = config.nats.listen
     if isinstance(seen.greeting, Nowhere):
@@ -225,7 +225,7 @@ def _store(varz: Mapping[str, Any]) -> Finding:
 
 
 def judge_leaf_port(config: Config, leaf_port: Mapping[str, Any] | Nowhere | None) -> list[Finding]:
-    """What to say of where leaves dial this hub."""
+    """Judge the port that leaves dial at this hub."""
     at = config.nats.leaf_listen
     if leaf_port is None:
         return []

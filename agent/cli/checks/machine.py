@@ -33,7 +33,7 @@ _MOST_FILES: Final = 50_000
 
 
 def look(config: Config, now: datetime) -> list[Finding]:
-    """All that needs no server. `now` is the time by this machine's clock."""
+    """Check all that needs no server. `now` is the time by this machine's clock."""
     findings = list(judge_secrets(_seen("directory", config.state_dir), _secrets(config)))
     findings += [finding for name, path in _certificates(config) for finding in _certificate(name, path, now)]
     findings += [finding for name, pair in _pairs(config) for finding in _pair(name, *pair)]
@@ -62,7 +62,7 @@ def right_now() -> datetime:
 
 
 def remote_tls(config: Config) -> Tls | None:
-    """How a leaf's server dials with TLS of its own, as `nats.remote` says; None where it does not."""
+    """How a leaf's server dials with TLS of its own, as `nats.remote` says; None without."""
     table = config.nats.remote.get("tls")
     if not isinstance(table, dict):
         return None
@@ -74,7 +74,7 @@ def remote_tls(config: Config) -> Tls | None:
 
 
 def _options(config: Config) -> Iterator[tuple[str, Any]]:
-    """All tables that may name files, with how they are called."""
+    """All tables that may name files, with their names."""
     yield "nats.mqtt", config.nats.mqtt
     for user in config.nats.mqtt.users:
         yield f"MQTT user {user.name}", user

@@ -117,7 +117,7 @@ def _lacking(domain: str, side: Side, subject: str) -> Finding:
 
 
 def _effect(domain: str, side: Side, subject: str) -> tuple[str, bool]:
-    """What comes of a permission of the link that is missing, and whether the link works without it."""
+    """The effect of a missing permission of the link, and whether the link fails without it."""
     if subject == announce_subject(domain):
         return "the hub does not learn of this leaf and reads nothing from it", True
     if subject.startswith("petiole.deliver."):
@@ -145,9 +145,8 @@ def violated(subject: str, refusals: Collection[str]) -> bool:
 def at_home(
     needed: Permissions, refusals: Collection[str], destination: str, *, embedded: bool
 ) -> Iterator[Finding]:
-    """What the agent's own user lacks on its own server, by what that refused when each was tried.
-    `destination` is where the server was to tell what it would do with each message; refused itself, it hides
-    what becomes of the messages."""
+    """What the agent's own user lacks on its own server, by the refusals when each permission was tried.
+    `destination` is the subject of the traces; if that is refused itself, the traces are missing."""
     tried: list[tuple[Side, str]] = [("subscribe", subject) for subject in needed.subscribe]
     tried += [("publish", subject) for subject in needed.publish]
     lacking = [(side, subject) for side, subject in tried if violated(sample(subject), refusals)]

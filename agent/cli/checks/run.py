@@ -27,19 +27,19 @@ GROUP: Final = "configuration"
 _MOST_HUBS: Final = 8
 
 InTheWay = Callable[[bool], tuple[list[str], list[str]]]
-"""What is wrong with the options of the agent's parts, and what they lack on this machine now, by whether it
-runs."""
+"""Returns the wrong options of the agent's parts, and what they lack on this machine now. The argument says
+whether the agent runs."""
 
 
 def check_offline(config: Config, path: Path, problems: InTheWay) -> list[Finding]:
-    """All that can be said without asking a server."""
+    """Run the checks that ask no server."""
     now = machine.right_now()
     findings = judge_configuration(path, *problems(True))
     return [*findings, *machine.look(config, now), *machine.look_at_clock(now, None)]
 
 
 async def check_online(config: Config, path: Path, problems: InTheWay) -> list[Finding]:
-    """All that can be said."""
+    """Run all checks."""
     now = machine.right_now()
     async with asyncio.TaskGroup() as group:
         status = group.create_task(agent_status.ask(config.admin))
@@ -75,7 +75,7 @@ async def _look_there(config: Config) -> list[Dialled]:
 
 
 async def _look_where_it_dials(config: Config, system: local_probe.System | None) -> list[Dialled]:
-    """Where a server of somebody else's dials, by its own word."""
+    """Dial where an external server says that it dials."""
     varz = {} if system is None else system.answers.get("VARZ", {})
     remotes = (varz.get("leaf") or {}).get("remotes") or []
     urls = dict.fromkeys(f"nats-leaf://{url}" for remote in remotes for url in remote.get("urls") or [])
@@ -128,15 +128,15 @@ def _judged_there(
 
 
 def judge_unusable(problems: Iterable[Problem]) -> list[Finding]:
-    """The findings of a file that cannot be used; nothing else can be looked at then."""
+    """The findings of an unusable file; nothing else can be checked then."""
     return [
         failure(GROUP, f"{problem.key}: {problem.stood}", problem.remedy, Exit.USAGE) for problem in problems
     ]
 
 
 def judge_configuration(path: Path, mistakes: Iterable[str], obstacles: Iterable[str]) -> list[Finding]:
-    """The findings of a file whose values can be read: what parts of the agent say of their options, and what
-    they lack on this machine now."""
+    """The findings of a readable file: wrong options of the agent's parts, and what they lack on this
+    machine now."""
     wrong = _failures(mistakes, Exit.USAGE)
     return [*(wrong or [ok(GROUP, f"{path} can be used")]), *_failures(obstacles, Exit.FAILED)]
 

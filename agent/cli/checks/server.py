@@ -1,4 +1,4 @@
-"""The machine's own server: what it says of itself, the room it may take, and its domain. Pure."""
+"""Judges the machine's own server: its health, the room of its store, and its domain. Pure."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def synced(varz: Mapping[str, Any]) -> Finding:
 
 
 def judge_room(limit: int, used: int, left: Room | None, key: str) -> Finding:
-    """Whether the disk holds what the store may take: `limit` bytes, of which it has taken `held`. `key` is
-    the setting of the limit."""
+    """Whether the disk has room for a store of `limit` bytes, of which `used` are taken. `key` is the
+    setting of the limit."""
     if left is None:
         return warning(
             DISK, "how much room the server's disk has is not known", "run this where the server runs"

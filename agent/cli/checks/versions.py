@@ -19,7 +19,7 @@ _ADVICE: Final = f"install nats-server {'.'.join(map(str, MINIMUM))} and restart
 
 
 class KnownDefect(NamedTuple):
-    """A fault of the versions from `first` on and before `fixed`; the gravest stands first in the table."""
+    """A fault of the versions from `first` on and before `fixed`; the gravest comes first in the table."""
 
     first: Version
     fixed: Version
@@ -52,7 +52,7 @@ def parse(text: str) -> Version | None:
 
 
 def judge(server: str, text: str) -> Finding:
-    """What to say of the version of a server."""
+    """Judge the version of a server."""
     version = parse(text)
     if version is None:
         return failure(GROUP, f"{server} tells no version ({text:.40})", _ADVICE)

@@ -125,7 +125,7 @@ class AdminRequest:
 
 
 def admin_request(admin: Admin, path: str = "/status") -> AdminRequest:
-    """How to ask for a page. Raises `AccessError` when the token or the certificate cannot be read."""
+    """The request of a page. Raises `AccessError` if the token or the certificate cannot be read."""
     host, port = listen_address(admin.listen)
     where = host_and_port(near_host(host), port)
     headers = {}

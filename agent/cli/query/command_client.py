@@ -1,5 +1,5 @@
-"""The hub's side of a command: stored in the stream of commands, and its answer found among the readings that
-come in. Uses the raw API as the registrar; keeps nothing."""
+"""Stores a command in the hub's stream of commands, and finds its answer among the arriving readings. Keeps
+no state."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AnswerWatch:
         self._next = dict.fromkeys(streams, 0)
 
     async def begin(self) -> None:
-        """Look at nothing that is there already; to be called before the command is stored. Raises
+        """Skip what the streams hold already; call it before the command is stored. Raises
         `JetStreamError`."""
         for stream in self._next:
             self._next[stream] = await self._last(stream) + 1
@@ -90,7 +90,7 @@ class AnswerWatch:
 
 
 def answers_in(message: RawMessage) -> list[CommandAnswer]:
-    """The answers to commands in a batch; whatever else it holds is left to the jobs."""
+    """The answers to commands in a batch."""
     data = message.data
     try:
         if H_ENCODING in message.headers:

@@ -1,5 +1,5 @@
-"""Every consumer of the streams that an agent keeps, as their server reports it now: who reads, how far, and
-what is left."""
+"""Every consumer of the streams that an agent keeps, as their server reports it now: who reads, how far,
+and how much is left."""
 
 from __future__ import annotations
 

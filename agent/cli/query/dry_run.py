@@ -18,7 +18,7 @@ END_SECONDS: Final = 5.0
 
 
 class Screen:
-    """The core as an input sees it. Takes all in at once; `show` is given NDJSON, `tell` a problem in
+    """The core as an input sees it. It accepts everything at once; `show` gets NDJSON, `tell` a problem in
     words."""
 
     def __init__(self, domain: str, show: Callable[[bytes], None], tell: Callable[[str], None]) -> None:
@@ -41,7 +41,7 @@ class Screen:
         await self._heard(input_name, cls, chunk)
 
     async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
-        """Show what rules have left of a chunk."""
+        """Show what the rules kept of a chunk."""
         for part in parts:
             self._show(harmless(part.payload))
             self._settle(part.on_settled)
@@ -62,7 +62,7 @@ class Screen:
         self.news.set()
 
     async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
-        """Tell what could not be taken."""
+        """Report unusable lines."""
         for letter in letters:
             self.letters += 1
             self._tell(f"input {input_name}: {shown(letter.at)}: {shown(letter.reason)}")

@@ -91,8 +91,8 @@ def look(
     classes: Sequence[str],
     ingested: Callable[[str, str], int],
 ) -> HubBacklog:
-    """Look at the aggregates `streams`; `ingested` says up to which sequence the tables have one that was
-    made at a time. Raises `HubBacklogError`."""
+    """Read the aggregates `streams`. `ingested` returns up to which sequence the tables have a stream with
+    this creation time. Raises `HubBacklogError`."""
     try:
         return asyncio.run(_look(config, account, domain, streams, classes, ingested))
     except EXPECTED as error:
@@ -150,7 +150,7 @@ def _after(info: StreamInfo, ingested: Callable[[str, str], int]) -> int:
 
 
 def _held(domain: str, message: StoredHeaders) -> HubMessage | None:
-    """A message as it counts, None for what holds no readings."""
+    """A message with readings, or None."""
     try:
         subject = parse_subject(message.subject)
     except ContractError:

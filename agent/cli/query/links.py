@@ -156,7 +156,7 @@ async def _hub(config: Config, status: Mapping[str, Any], account: Path) -> tupl
 
 
 async def _all(looks: Any) -> None:
-    """Wait for all of them, but not for ever."""
+    """Wait for all of them, within a bound."""
     tasks: list[asyncio.Task[None]] = [asyncio.create_task(look) for look in looks]
     _, late = await asyncio.wait(tasks, timeout=_ALL_SECONDS)
     for task in late:
@@ -211,7 +211,7 @@ async def _leaf(config: Config, status: Mapping[str, Any], account: Path) -> tup
 
 
 async def _held(nc: Any, domain: str, status: Mapping[str, Any]) -> dict[str, int]:
-    """Up to which sequence of each class the hub holds everything, of those for which it says so now."""
+    """Up to which sequence the hub holds everything of each class, where it answers now."""
     epochs = {cls: row["epoch"] for cls, row in status["classes"].items() if row.get("epoch")}
     question = CursorRequest(str(status.get("machine")), str(status.get("run")), epochs)
     try:

@@ -1,5 +1,5 @@
-"""Looking at the batches of this leaf as they pass: by sequence, without a consumer, so that nothing is
-acknowledged, held or slowed. Reads only."""
+"""Reads the batches of this leaf as they pass: by sequence, without a consumer, so nothing is acknowledged,
+held or slowed."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _reading(reading: Mapping[str, Any], domain: str) -> str:
 
 
 def looked_into(message: RawMessage, filter_: Filter) -> Passed | None:
-    """A message as it is shown, None where nothing of it passes."""
+    """The message with the readings that pass; None if none does."""
     try:
         subject = parse_subject(message.subject)
     except ContractError:
@@ -152,8 +152,8 @@ class Tap:
         return batches[::-1]
 
     async def news(self) -> list[Passed]:
-        """The batches that have come since and pass, some at a time. A stream that was recreated goes on from
-        where it is."""
+        """The batches that have come since and pass, some at a time. In a recreated stream it continues
+        from the present end."""
         batches: list[Passed] = []
         for _ in range(_AT_ONCE):
             message = await self._js.get_message(

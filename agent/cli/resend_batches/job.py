@@ -84,7 +84,7 @@ class RunReport:
 
 @dataclass(slots=True)
 class ResendReport:
-    """What came of it all; `failure` says in words what ended it before it was done."""
+    """The outcome of the whole command; `failure` says what ended it early."""
 
     domain: str
     cls: str
@@ -137,7 +137,7 @@ def _lines(report: RunReport) -> list[str]:
 
 
 async def resend(config: Config, request: ResendRequest, say: Callable[[str], None]) -> ResendReport:
-    """Do what is asked; `say` gets what is waited for. Raises `NatsError`, `OSError` or `TimeoutError`
+    """Carry out a request; `say` gets what is waited for. Raises `NatsError`, `OSError` or `TimeoutError`
     when the local server can't be reached at all."""
     report = ResendReport(config.domain, request.cls, request.dry_run)
     url = f"nats://{config.nats.listen}"

@@ -87,8 +87,8 @@ class Runs:
 
 
 class Copies:
-    """Where the numbers of one run stand in a stream: those that are `wanted`, and of those that are
-    `perhaps` only what was stored first behind the sequence `edge`."""
+    """Where a stream holds the numbers of one run: those `wanted`, and of those `perhaps` lacking only what
+    was first stored behind the sequence `edge`."""
 
     def __init__(self, run: str, wanted: Ranges, perhaps: Ranges = (), edge: int = 0) -> None:
         self._run, self._edge = run, edge
@@ -131,8 +131,8 @@ def plan_range(run: str, wanted: Ranges, copies: Copies, highest: int, ledger: L
 
 
 def plan_missing(run: str, verified: Verified, copies: Copies, highest: int, ledger: Ledger | None) -> Plan:
-    """The batches that the hub lacks and that are not on their way. The leaf can tell more than the hub of
-    what was perhaps purged: what it stored behind the edge was not (see `copies_missing`)."""
+    """The batches that the hub lacks and that are not in transit. The leaf knows more than the hub of what
+    was perhaps purged: what it stored behind the edge was not (see `copies_missing`)."""
     copies_found = copies.found.values()
     came = [copy for copy in copies_found if copy.seq <= verified.cursor]
     plan = _plan(run, came, verified.lacking, copies, highest, ledger)
@@ -141,7 +141,7 @@ def plan_missing(run: str, verified: Verified, copies: Copies, highest: int, led
 
 
 def copies_missing(run: str, verified: Verified) -> Copies:
-    """To look for what `plan_missing` needs."""
+    """The copies that `plan_missing` needs to find."""
     edge = verified.edge
     if edge is None or edge.run != run:
         return Copies(run, verified.lacking)
@@ -191,6 +191,6 @@ def _inside(wanted: Ranges, held: Ranges) -> Ranges:
 
 def resent_headers(headers: Mapping[str, str], first: int) -> dict[str, str]:
     """The headers under which a batch goes out again. Its position and requests stay behind: at the end of
-    the stream they would tell the leaf that its input is back there and that old requests are new."""
+    the stream they would move its input back and make old requests new."""
     kept = {name: value for name, value in headers.items() if name not in _NOT_AGAIN}
     return {**kept, H_RESENT: str(first)}

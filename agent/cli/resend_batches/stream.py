@@ -145,7 +145,7 @@ class LeafStream:
     async def send(self, plan: Plan, sent: ResendResult, say: Callable[[str], None]) -> None:
         """Publish the batches of a plan again, each under its own id, and note in `sent` what became of them.
         While the stream still drops them as repeats (`duplicate_window`) they are retried within a bound,
-        which `say` tells."""
+        which `say` announces."""
         waiting, announced = list(plan.send), False
         window = (await self._js.stream_info(self._name)).config.get("duplicate_window", 0) / 1e9
         until = loop_time() + min(window + _AGAIN_SECONDS, _LONGEST_WINDOW)
@@ -186,7 +186,7 @@ class LeafStream:
         return repeated
 
     async def _holds(self, seq: int, copy: RawMessage) -> bool:
-        """Whether the message at a sequence is the same batch: devices may publish under its id, too."""
+        """Whether the message at a sequence is the same batch: devices may use its id."""
         message = await self._js.get_message(self._name, seq=seq)
         return message is not None and (message.subject, message.data) == (copy.subject, copy.data)
 

@@ -72,7 +72,7 @@ def classes(leaf: SiteLeaf, config: Config | None) -> list[str]:
 
 
 def conflicts(rendered: Mapping[str, Any], added: Mapping[str, Any], at: str) -> Iterator[Problem]:
-    """What of an added table is rendered already."""
+    """The keys of an added table that are rendered already."""
     for key, value in added.items():
         present = rendered.get(key)
         if isinstance(present, Mapping) and isinstance(value, Mapping):
@@ -99,7 +99,7 @@ def _member(leaf: SiteLeaf, names: list[str]) -> dict[str, Any]:
 
 
 def _seeds(state_dir: Path, name: str) -> dict[str, Any]:
-    """Where the agent's own seeds stand once `petiole enrol` has made them."""
+    """The paths of the agent's own seeds, which `petiole enrol` makes."""
     return {
         "seed_file": str(state_dir / "keys" / f"{name}.nk"),
         "system_seed_file": str(state_dir / "keys" / f"{name}_system.nk"),

@@ -110,7 +110,7 @@ async def _at_hub(config: Config, seed: Path, work: Callable[[JetStream], Awaita
 
 
 def unsent(fleet: dict[str, Any], domain: str) -> int | None:
-    """How many messages a leaf said it had which the hub does not hold, None where that is not known."""
+    """How many messages a leaf announced that the hub does not hold; None if unknown."""
     classes = fleet.get("leaves", {}).get(domain, {}).get("classes", {}).values()
     announced = [row for row in classes if row.get("last") is not None]
     return sum(max(0, held["last"] - held["cursor"]) for held in announced) if announced else None

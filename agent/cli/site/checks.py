@@ -1,4 +1,4 @@
-"""What no single key of a topology shows: names used twice, clusters that cannot vote, tenants unknown."""
+"""Checks a topology beyond single keys: names used twice, clusters that cannot vote, unknown tenants."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ def enrolled(text: str) -> Enrolled:
 
 
 def added(text: str, leaf: Enrolled) -> str:
-    """The file with a leaf that is let in from now on. One that is there with this key gets what else is
-    given; the text stays the same where it has all of it. Raises `MemberError`."""
+    """The file with a leaf added. If the leaf is there with this key, its other values are updated. Raises
+    `MemberError`."""
 
     def change(rows: list[Row]) -> None:
         row = _found(rows, leaf.domain)
@@ -115,7 +115,7 @@ def forgotten(text: str, domain: str) -> str:
 
 
 def revoke_key(row: Row) -> None:
-    """Let the key of a table in no more."""
+    """Move the key of a table to its revoked ones."""
     if old := row.pop("key", ""):
         row["revoked"] = [*row.get("revoked", []), old]
 
@@ -142,8 +142,8 @@ def _unused(rows: Sequence[Row], key: str) -> None:
 
 
 def edited(text: str, name: str, change: Callable[[list[Row]], None]) -> str:
-    """The text after a change to the tables of the list `name`, made twice: to plain values, which say what
-    must come out, and to the document, which keeps what people wrote around them. Raises `MemberError`."""
+    """The text after a change to the tables of the list `name`, made twice: to plain values, which give the
+    expected result, and to the document, which keeps comments and order. Raises `MemberError`."""
     expected = _read(text, name)
     before = [dict(row) for row in expected.get(name, [])]
     rows = [dict(row) for row in before]

@@ -1,6 +1,6 @@
 """All files of a site from its topology. Pure but for the password of a cluster, which is handed in.
 
-The servers' configurations follow from the agents', so that both say the same of classes, programs and links.
+The servers' configurations follow from the agents', so both agree on classes, programs and links.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class RenderedFile:
 def rendered(
     site: Topology, inputs: Mapping[str, type[Struct]], password: str, earlier: list[Problem] | None = None
 ) -> list[RenderedFile]:
-    """The files, by name. `inputs` maps each type of input to its options; `password` is what the servers of
-    a cluster show each other; `earlier` are problems that reading has found. Raises `ConfigError` with every
+    """The files, by name. `inputs` maps each type of input to its options; `password` is that of a
+    cluster's routes; `earlier` are problems that reading has found. Raises `ConfigError` with every
     problem."""
     known = {problem.key for problem in earlier or ()}
     problems = [
@@ -142,7 +142,7 @@ def _leaf(site: Topology, config: Config) -> LeafConfig:
 
 
 def _routes(site: Topology, password: str) -> str:
-    """What the servers of a cluster show each other, and where they find each other."""
+    """The password and the addresses of a cluster's routes."""
     urls = []
     for server in site.hub.server:
         host, port = listen_address(server.cluster_listen)

@@ -1,4 +1,4 @@
-"""The schema of a topology file: what may stand in it, and what holds when it does not."""
+"""The schema of a topology file: its keys and their defaults."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SiteLeaf(Struct, forbid_unknown_fields=True):
 
 
 class Topology(Struct, forbid_unknown_fields=True):
-    """The whole site. Each tenant that a leaf names stands in `tenants`."""
+    """The whole site. `tenants` has each tenant that a leaf names."""
 
     tenants: list[str] = []
     hub: SiteHub = field(default_factory=SiteHub)

@@ -21,8 +21,8 @@ _PASSWORD: Final = re.compile(r'password: "([A-Za-z0-9_-]{32,64})"')
 
 @dataclass(slots=True)
 class Written:
-    """What rendering did: files that are new or others than before, those that stay, and those that no
-    topology names any more."""
+    """The result of rendering: files that are new or changed, files that stay, and files that the topology
+    does not name any more."""
 
     changed: list[str] = field(default_factory=list)
     same: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ def write_table(
     inputs: Mapping[str, type[Struct]],
     first: Callable[[], None] = lambda: None,
 ) -> tuple[Topology, Written]:
-    """The same for what stands in a topology; `first` is called before anything is written."""
+    """The same for the tables of a topology; `first` is called before anything is written."""
     site, problems = read_struct(Topology, table)
     files = rendered(site, inputs, _password(out), problems)
     first()
@@ -60,7 +60,7 @@ def write_table(
 
 
 def _password(out: Path) -> str:
-    """What the servers of a cluster show each other: the one that was rendered before, or a new one."""
+    """The password of a cluster's routes: the one rendered before, or a new one."""
     try:
         match = _PASSWORD.search((out / CLUSTER).read_text())
     except FileNotFoundError:
