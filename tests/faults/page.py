@@ -1,5 +1,8 @@
-"""python -m tests.faults.page: docs/faults.md, from build/faults/report.json. Of the cases and of the rounds
-(`mixed`) the page keeps what it has where the report has none."""
+"""python -m tests.faults.page: docs/faults.md, from build/faults/report.json.
+
+The page keeps each case that the report lacks, and the rounds (`mixed`) where the report has none. Delete a
+case that no longer exists by hand.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         "\n![Each case at the time that it took to recover](images/faults.svg)\n",
     ]
     for theme, some in themes.items():
-        parts += [f"\n## {theme.rstrip('.')}\n\n"]
+        parts += [f"\n## {theme}\n\n"]
         counted = any(row.get("sent_again") is not None for row in some)
         columns = (*_COLUMNS, _SENT_AGAIN) if counted else _COLUMNS
         parts += [f"| {' | '.join(columns)} |\n", f"|{'---|' * len(columns)}\n"]
@@ -78,8 +81,60 @@ def by_theme(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, A
     """The rows by what they have in common."""
     themes: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        themes.setdefault(row.get("theme") or "Others.", []).append(row)
+        themes.setdefault((row.get("theme") or "Others").rstrip("."), []).append(row)
     return themes
+
+
+def cases_of(text: str) -> list[dict[str, Any]]:
+    """The cases of a page, as rows of a report."""
+    tables, _, sections = text.replace(part_of(text), "").partition("\n## What was expected, and seen\n")
+    seen = dict(_section(section) for section in sections.split("\n### ")[1:])
+    cases = []
+    for part in tables.split("\n## ")[1:]:
+        theme, _, rest = part.partition("\n")
+        lines = [line.strip("| ").split(" | ") for line in rest.splitlines() if line.startswith("| ")]
+        for cells in lines[1:]:
+            row = dict(zip(lines[0], cells, strict=True))
+            numbers = {name: _parsed(row.pop(column, "–")) for column, name in _NUMBERS.items()}
+            case = {
+                "case": row["case"],
+                "theme": theme,
+                "passed": row["result"] == "passed",
+                "commit": None if row["commit"] == "–" else row["commit"],
+            }
+            cases.append({**case, **numbers, **seen[row["case"]]})
+    return cases
+
+
+_NUMBERS = {
+    **{name: name for name in ("sent", "acknowledged", "lost", "named", "seed")},
+    "doubled": "duplicates",
+    "detected": "detect_seconds",
+    "recovered": "recover_seconds",
+    _SENT_AGAIN: "sent_again",
+}
+"""The columns with numbers, and what the report calls them."""
+_EXPECTED, _NOT_PROVEN = "Expected: ", "* *Not proven*: "
+
+
+def _section(text: str) -> tuple[str, dict[str, Any]]:
+    case, *lines = text.splitlines()
+    expected = "".join(line.removeprefix(_EXPECTED)[:-1] for line in lines if line.startswith(_EXPECTED))
+    not_proven = [line.removeprefix(_NOT_PROVEN) for line in lines if line.startswith(_NOT_PROVEN)]
+    seen = [line[2:] for line in lines if line.startswith("* ") and not line.startswith(_NOT_PROVEN)]
+    return case, {"expected": expected, "seen": seen, "not_proven": not_proven}
+
+
+def _parsed(cell: str) -> int | float | None:
+    if cell == "–":
+        return None
+    return float(cell.removesuffix(" s")) if cell.endswith(" s") else int(cell.replace(",", ""))
+
+
+def merged(older: Sequence[Mapping[str, Any]], newer: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The newer cases, each in the place of the older one of its name, and the older ones that are left."""
+    by_name = {row["case"]: row for row in older} | {row["case"]: row for row in newer}
+    return list(by_name.values())
 
 
 def _row(row: Mapping[str, Any], counted: bool) -> str:
@@ -123,6 +178,7 @@ if __name__ == "__main__":
     told = PAGE.read_text()
     part = rounds_part(rounds) if rounds else part_of(told)
     if cases:
+        cases = merged(cases_of(told), cases)
         told = page(cases)
         PICTURE.write_text(picture(by_theme(cases)))
     PAGE.write_text(with_part(told, part) if part else told)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from tests.faults.mixed.covering import scenario
 from tests.faults.mixed.page import part_of, rounds_part, with_part
-from tests.faults.page import by_theme, page
+from tests.faults.page import PAGE, by_theme, cases_of, merged, page
 from tests.faults.picture import picture
 from tests.faults.report import Case
 
@@ -85,3 +85,19 @@ def test_rounds_are_a_part_of_the_page_that_takes_the_place_of_the_one_before() 
     assert "| 1 | " not in less
     assert with_part(told, part_of(less)) == less
     assert part_of(told) == ""
+
+
+def test_the_page_keeps_the_cases_that_a_report_of_one_lacks() -> None:
+    first = Case("a", "expected", True, 1234, 1200, 0, 0, 0.5, 3.0, 2, ["0.0 s: killed"], theme="Links.")
+    second = Case("b", theme="Stores.", sent_again=5, not_proven=["no root"], seed=7)
+    before = page([asdict(case) for case in (first, second)])
+    again = Case("a", "expected", False, 10, 9, 1, theme="Links.")
+
+    after = page(merged(cases_of(before), [asdict(again)]))
+
+    assert after == page([asdict(again), asdict(second)])
+
+
+def test_the_cases_of_the_page_in_the_documents_make_that_page() -> None:
+    text = PAGE.read_text()
+    assert with_part(page(cases_of(text)), part_of(text)) == text
