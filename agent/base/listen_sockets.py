@@ -71,18 +71,18 @@ class ListenSockets:
         """Keep the sockets in use at these addresses until they are taken or closed."""
         for where in self._open.keys() & set(wanted):
             if where not in self._kept:
-                self._kept[where] = [_another(one) for one in self._open[where]]
+                self._kept[where] = [_another(socket_) for socket_ in self._open[where]]
 
     def close(self) -> None:
         """Close all kept sockets."""
         for where in list(self._kept):
-            for one in self.take(where):
-                one.close()
+            for socket_ in self.take(where):
+                socket_.close()
             _remove(where)
 
     def pass_fds(self, environment: MutableMapping[str, str]) -> None:
         """Pass the kept sockets to the program that replaces this one."""
-        numbers = {where: [one.fileno() for one in sockets] for where, sockets in self._kept.items()}
+        numbers = {where: [socket_.fileno() for socket_ in sockets] for where, sockets in self._kept.items()}
         for number in (number for each in numbers.values() for number in each):
             os.set_inheritable(number, True)
         if numbers:
@@ -118,11 +118,11 @@ class PortServer:
         """Listen and return the port, never 0. Raises `OSError`."""
         loop = asyncio.get_running_loop()
         where = tcp(self._host, self._port)
-        for one in LISTEN_SOCKETS.take(where):
-            self._servers.append(await loop.create_server(self._make, sock=one, **self._options))
+        for socket_ in LISTEN_SOCKETS.take(where):
+            self._servers.append(await loop.create_server(self._make, sock=socket_, **self._options))
         if not self._servers:
             self._servers = [await loop.create_server(self._make, self._host, self._port, **self._options)]
-        sockets = [one for server in self._servers for one in server.sockets]
+        sockets = [socket_ for server in self._servers for socket_ in server.sockets]
         self._door.enter_context(LISTEN_SOCKETS.listening(where, sockets))
         return int(sockets[0].getsockname()[1])
 
@@ -151,10 +151,10 @@ def is_free(address: tuple[str, int]) -> bool:
     family, kind, _, _, where = socket.getaddrinfo(
         *address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    with socket.socket(family, kind) as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(family, kind) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            one.bind(where)
+            probe.bind(where)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return False
@@ -185,19 +185,19 @@ def cannot_listen(address: tuple[str, int], error: OSError) -> str:
     return f"{where} cannot be listened on ({error.strerror or error}); choose an address of this machine"
 
 
-def _another(one: socket.socket) -> socket.socket:
+def _another(original: socket.socket) -> socket.socket:
     # asyncio's sockets are wrapped and can't be duplicated by themselves.
-    return socket.socket(fileno=os.dup(one.fileno()))
+    return socket.socket(fileno=os.dup(original.fileno()))
 
 
 def _is_bound(where: str, number: int) -> bool:
     """Whether a descriptor is a socket that is bound to the address of this name."""
-    with socket.socket(fileno=os.dup(number)) as one:
+    with socket.socket(fileno=os.dup(number)) as bound:
         scheme, _, rest = where.partition("://")
-        if one.family == socket.AF_UNIX:
+        if bound.family == socket.AF_UNIX:
             return scheme in ("unix", "unixgram")
         kind = socket.SOCK_DGRAM if scheme == "udp" else socket.SOCK_STREAM
-        return one.type == kind and str(one.getsockname()[1]) == rest.rpartition(":")[2]
+        return bound.type == kind and str(bound.getsockname()[1]) == rest.rpartition(":")[2]
 
 
 def _remove(where: str) -> None:

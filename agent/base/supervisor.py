@@ -61,13 +61,13 @@ class Switch:
             await _either(self._turned, stopping)
 
 
-async def _relay(one: asyncio.Event, other: asyncio.Event) -> None:
-    await one.wait()
+async def _relay(cause: asyncio.Event, other: asyncio.Event) -> None:
+    await cause.wait()
     other.set()
 
 
-async def _either(one: asyncio.Event, other: asyncio.Event) -> None:
-    waits = [asyncio.create_task(event.wait()) for event in (one, other)]
+async def _either(first: asyncio.Event, other: asyncio.Event) -> None:
+    waits = [asyncio.create_task(event.wait()) for event in (first, other)]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:

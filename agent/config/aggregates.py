@@ -29,7 +29,7 @@ def readers(config: Config, what: str) -> list[str]:
 
 def members_digest(leaves: Iterable[LeafMember]) -> str:
     """A digest of the [[leaf]] tables, by which one sees whether a running agent has taken them in."""
-    return _digest(sorted((msgspec.to_builtins(one) for one in leaves), key=lambda row: row["domain"]))
+    return _digest(sorted((msgspec.to_builtins(leaf) for leaf in leaves), key=lambda row: row["domain"]))
 
 
 def users_digest(users: Iterable[User]) -> str:

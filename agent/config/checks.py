@@ -51,32 +51,32 @@ def _names(config: Config) -> Iterator[Problem]:
     if not config.class_:
         yield Problem("class", "no class is left", f'write [[class]] with name = "{contract.DEFAULT_CLASS}"')
     seen: set[str] = set()
-    for number, one in numbered(config.class_):
+    for number, cls in numbered(config.class_):
         key = f"class[{number}].name"
-        yield from contract_problem(key, contract.check_class, one.name, "choose another name")
-        yield from duplicate(key, one.name, seen)
+        yield from contract_problem(key, contract.check_class, cls.name, "choose another name")
+        yield from duplicate(key, cls.name, seen)
 
 
 def _inputs(config: Config) -> Iterator[Problem]:
-    classes = {one.name for _, one in numbered(config.class_)}
+    classes = {cls.name for _, cls in numbered(config.class_)}
     seen: set[str] = set()
-    for number, one in numbered(config.input):
+    for number, input_ in numbered(config.input):
         key = f"input[{number}]"
-        yield from contract_problem(f"{key}.name", contract.check_input, one.name, "choose another name")
-        yield from duplicate(f"{key}.name", one.name, seen)
-        if one.name in (contract.COMMANDS_INPUT, contract.AGENT_INPUT, contract.QOS0_INPUT):
-            yield Problem(f"{key}.name", f'"{one.name}" is the agent\'s own', "choose another name")
-        if one.pulls and one.ack == "accepted":
+        yield from contract_problem(f"{key}.name", contract.check_input, input_.name, "choose another name")
+        yield from duplicate(f"{key}.name", input_.name, seen)
+        if input_.name in (contract.COMMANDS_INPUT, contract.AGENT_INPUT, contract.QOS0_INPUT):
+            yield Problem(f"{key}.name", f'"{input_.name}" is the agent\'s own', "choose another name")
+        if input_.pulls and input_.ack == "accepted":
             yield Problem(
                 f"{key}.ack",
                 '"accepted" would lose on a crash what the source of this input still has',
                 'take "stored" or "hub"',
             )
-        if one.class_ not in classes:
+        if input_.class_ not in classes:
             declared = ", ".join(sorted(classes))
             yield Problem(
                 f"{key}.class",
-                f'there is no class "{one.class_}"',
+                f'there is no class "{input_.class_}"',
                 f"declare it with [[class]], or take one of: {declared}",
             )
 
@@ -164,9 +164,9 @@ def _listeners(config: Config) -> Iterator[tuple[str, str]]:
     elif config.nats.mqtt.on:
         yield "nats.mqtt.listen", config.nats.mqtt.listen
     yield "admin.listen", config.admin.listen
-    for number, one in numbered(config.input):
-        if hasattr(one, "listen"):
-            scheme, found, address = one.listen.rpartition("://")
+    for number, input_ in numbered(config.input):
+        if hasattr(input_, "listen"):
+            scheme, found, address = input_.listen.rpartition("://")
             if not found or scheme == "tcp":
                 yield f"input[{number}].listen", address
 
@@ -222,7 +222,7 @@ def _sizes(config: Config) -> Iterator[Problem]:
             "make it larger than publish.batch_bytes",
         )
     streams = [*numbered(config.class_), *numbered(config.mirror), *numbered(config.source)]
-    total = sum(one.max_bytes for _, one in streams) + COMMANDS_BYTES + _users_bytes(config)
+    total = sum(stream.max_bytes for _, stream in streams) + COMMANDS_BYTES + _users_bytes(config)
     if config.nats.mqtt.on:
         total += MQTT_RETAINED_BYTES
     if config.nats.server == "embedded" and config.role == "leaf" and total > config.nats.max_file_store:
@@ -235,4 +235,4 @@ def _sizes(config: Config) -> Iterator[Problem]:
 
 
 def _users_bytes(config: Config) -> int:
-    return sum(one.max_bytes for _, one in numbered(config.user))
+    return sum(user.max_bytes for _, user in numbered(config.user))

@@ -72,9 +72,12 @@ def _origin(config: Config, key: str, origin: OriginConfig, name: str) -> Iterat
     if origin.filter and origin.transforms:
         yield Problem(f"{key}.filter", "is beside transforms", "filter by the src of the transforms")
     subjects = [("filter", origin.filter)] if origin.filter else []
-    for number, one in enumerate(origin.transforms, 1):
-        if one is not None:
-            subjects += [(f"transforms[{number}].src", one.src), (f"transforms[{number}].dest", one.dest)]
+    for number, transform in enumerate(origin.transforms, 1):
+        if transform is not None:
+            subjects += [
+                (f"transforms[{number}].src", transform.src),
+                (f"transforms[{number}].dest", transform.dest),
+            ]
     for where, subject in subjects:
         if not _SUBJECT.match(subject):
             yield Problem(f"{key}.{where}", f'"{subject:.60}" is not a subject', 'write it as "plans.>"')

@@ -51,13 +51,13 @@ class Windows:
 
     def open(self, now: datetime) -> bool:
         """Whether the link may be open at this local time."""
-        return not self._windows or any(one.holds(now.time()) for one in self._windows)
+        return not self._windows or any(window.holds(now.time()) for window in self._windows)
 
     def closed(self, now: datetime) -> str:
         """Why the link is closed at this local time, and until when; "" while it is open."""
         if self.open(now):
             return ""
-        opens = min((one.begin for one in self._windows), key=lambda begin: _until(now, begin))
+        opens = min((window.begin for window in self._windows), key=lambda begin: _until(now, begin))
         return f"the link is closed until {opens:%H:%M} by its windows"
 
 

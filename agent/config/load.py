@@ -45,8 +45,8 @@ def parse(table: Mapping[str, Any], inputs: Mapping[str, type[Struct]]) -> Confi
     tables = table.pop("input", [])
     config = reader.root(table)
     config.input = reader.inputs(tables, inputs)
-    told = {one.key for one in reader.problems}
-    problems = reader.problems + [one for one in check(config) if one.key not in told]
+    told = {problem.key for problem in reader.problems}
+    problems = reader.problems + [problem for problem in check(config) if problem.key not in told]
     if problems:
         raise ConfigError.of(problems, [options for options in config.input if options is not None])
     return config
@@ -105,7 +105,7 @@ class _Reader:
             )
             return None
         values = self._values(kind, table, key, also)
-        if any(one.required and one.name not in values for one in fields(kind)):
+        if any(field.required and field.name not in values for field in fields(kind)):
             return None
         return kind(**values)
 
@@ -113,38 +113,38 @@ class _Reader:
         self, kind: type[Struct], table: dict[str, Any], key: str, also: Iterable[str] = ()
     ) -> dict[str, Any]:
         """The attributes of a Struct that the table sets, by attribute name."""
-        known = {one.encode_name: one for one in fields(kind)}
-        meant = {other: name for name, one in known.items() for other in _also(one.type)}
-        for name in (one for one in table if one not in known):
+        known = {field.encode_name: field for field in fields(kind)}
+        meant = {other: name for name, field in known.items() for other in _also(field.type)}
+        for name in (key_ for key_ in table if key_ not in known):
             near = meant.get(name) if meant.get(name) not in table else None
             remedy = f"did you mean {near}?" if near else _nearest(name, [*known, *also])
             self._tell(_join(key, name), "there is no such key", remedy)
         values: dict[str, Any] = {}
-        for name, one in known.items():
+        for name, field in known.items():
             if name in table:
-                value = self._value(one, table[name], _join(key, name))
+                value = self._value(field, table[name], _join(key, name))
                 if value is not NODEFAULT:
-                    values[one.name] = value
-            elif one.required:
-                self._tell(_join(key, name), "is missing", _remedy(one.type, _join(key, name)))
+                    values[field.name] = value
+            elif field.required:
+                self._tell(_join(key, name), "is missing", _remedy(field.type, _join(key, name)))
         return values
 
-    def _value(self, one: FieldInfo, value: object, key: str) -> Any:
+    def _value(self, field: FieldInfo, value: object, key: str) -> Any:
         """One value, NODEFAULT when it is of no use."""
-        if isinstance(one.type, type) and issubclass(one.type, Struct):
-            table = self._struct(one.type, value, key)
+        if isinstance(field.type, type) and issubclass(field.type, Struct):
+            table = self._struct(field.type, value, key)
             return NODEFAULT if table is None else table
-        if (row := _row_of(one.type)) is not None:
+        if (row := _row_of(field.type)) is not None:
             return [self._struct(row, table, place) for place, table in self._tables(value, key)]
         try:
-            return msgspec.convert(value, one.type, dec_hook=_hook)
+            return msgspec.convert(value, field.type, dec_hook=_hook)
         except msgspec.ValidationError:
-            shown = "what stands there" if one.name.endswith(_MAY_HOLD_SECRETS) else _shown(value)
-            self._tell(key, f"{shown} cannot be used", _remedy(one.type, key))
+            shown = "what stands there" if field.name.endswith(_MAY_HOLD_SECRETS) else _shown(value)
+            self._tell(key, f"{shown} cannot be used", _remedy(field.type, key))
             return NODEFAULT
 
     def _tables(self, value: object, key: str) -> list[tuple[str, dict[str, Any]]]:
-        if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
             self._tell(key, f"{_shown(value)} is not a list of tables", f"write each as [[{_header(key)}]]")
             return []
         return [(f"{key}[{number}]", dict(table)) for number, table in enumerate(value, 1)]
@@ -196,7 +196,7 @@ def _header(key: str) -> str:
 def _expected(kind: Any) -> str:
     """What may stand there, in words."""
     if isinstance(kind, UnionType) or get_origin(kind) is Union:
-        return _expected(next(one for one in get_args(kind) if one is not NoneType))
+        return _expected(next(arg for arg in get_args(kind) if arg is not NoneType))
     if get_origin(kind) is Literal:
         return _one_of(get_args(kind))
     if hasattr(kind, "__metadata__"):
@@ -228,7 +228,7 @@ def _bounds(metadata: Iterable[Any]) -> str:
         if isinstance(meta, Meta):
             words += [f"of at least {meta.ge}"] if meta.ge is not None else []
             words += [f"of at most {meta.le}"] if meta.le is not None else []
-    return "".join(f" {one}" for one in words)
+    return "".join(f" {word}" for word in words)
 
 
 def _one_of(names: Iterable[Any]) -> str:

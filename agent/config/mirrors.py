@@ -104,14 +104,14 @@ class Declared:
         "" where that can't be asked."""
         config = self.stream()
         if self.kind == "source":
-            return {**config, "duplicate_window": 0, "sources": [one.entry() for one in self.origins]}
+            return {**config, "duplicate_window": 0, "sources": [origin.entry() for origin in self.origins]}
         metadata = config["metadata"] | ({ORIGIN_METADATA: created} if created else {})
         return {**config, "metadata": metadata, "mirror": self.origins[0].entry()}
 
 
 def key_of(entry: Mapping[str, Any]) -> Key:
     """The key of a mirror or source as JetStream shows it."""
-    transforms = tuple((one["src"], one["dest"]) for one in entry.get("subject_transforms") or [])
+    transforms = tuple((row["src"], row["dest"]) for row in entry.get("subject_transforms") or [])
     return (
         entry["name"],
         (entry.get("external") or {}).get("api", ""),
@@ -124,23 +124,23 @@ def declared(config: settings.Config) -> list[Declared]:
     """The declared links of a configuration that was checked."""
     mirrors = [
         Declared(
-            one.name,
+            mirror.name,
             "mirror",
-            (_origin(config.domain, one, one.name),),
-            int(one.max_bytes),
-            one.recreate,
+            (_origin(config.domain, mirror, mirror.name),),
+            int(mirror.max_bytes),
+            mirror.recreate,
         )
-        for one in config.mirror
+        for mirror in config.mirror
     ]
     sources = [
-        Declared(one.name, "source", tuple(_origins(config.domain, one)), int(one.max_bytes))
-        for one in config.source
+        Declared(source.name, "source", tuple(_origins(config.domain, source)), int(source.max_bytes))
+        for source in config.source
     ]
     return mirrors + sources
 
 
 def _origins(domain: str, source: settings.SourceConfig) -> Iterable[ResolvedOrigin]:
-    return (_origin(domain, one, source.name) for one in source.from_)
+    return (_origin(domain, origin, source.name) for origin in source.from_)
 
 
 def _origin(own: str, origin: settings.OriginConfig, name: str) -> ResolvedOrigin:
@@ -154,7 +154,7 @@ def _origin(own: str, origin: settings.OriginConfig, name: str) -> ResolvedOrigi
         start_sequence=origin.start_sequence or 0,
         start_time="" if origin.start_time is None else _rfc3339(origin.start_time),
         filter=origin.filter,
-        transforms=tuple((one.src, one.dest) for one in origin.transforms),
+        transforms=tuple((transform.src, transform.dest) for transform in origin.transforms),
     )
 
 

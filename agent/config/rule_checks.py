@@ -15,14 +15,14 @@ _ACTIONS = "class, drop, tags or deadband"
 
 def check_rules(config: Config) -> Iterator[Problem]:
     """All problems of the rules."""
-    rules = [(f"rule[{number}]", one) for number, one in enumerate(config.rule, 1) if one is not None]
+    rules = [(f"rule[{number}]", rule) for number, rule in enumerate(config.rule, 1) if rule is not None]
     if rules and config.role == "hub":
         yield Problem("rule", "the hub takes in no readings", "move it to a leaf")
     if len(rules) > MAX_RULES:
         yield Problem(
             "rule", f"{len(rules)} rules are more than {MAX_RULES}", "let one have several patterns"
         )
-    classes = {one.name for one in config.class_ if one is not None}
+    classes = {cls.name for cls in config.class_ if cls is not None}
     names: set[str] = set()
     for key, rule in rules:
         yield from _actions(key, rule)
@@ -72,4 +72,4 @@ def _name(key: str, name: str, names: set[str]) -> Iterator[Problem]:
 
 
 def _patterns(given: str | list[str]) -> list[str]:
-    return [one.removeprefix("!") for one in ([given] if isinstance(given, str) else given)]
+    return [pattern.removeprefix("!") for pattern in ([given] if isinstance(given, str) else given)]

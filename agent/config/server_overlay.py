@@ -103,11 +103,11 @@ def _value_problems(place: str, key: str, value: Any) -> Iterator[tuple[str, str
     elif key == INCLUDE and (not isinstance(value, str) or "/" in value or value.startswith(".")):
         yield place, "is not the name of a file beside the server's configuration", 'write "store-key.conf"'
     elif isinstance(value, list):
-        for number, one in enumerate(value, 1):
-            if isinstance(one, Mapping):
-                yield from _problems(one, {}, f"{place}[{number}].")
+        for number, item in enumerate(value, 1):
+            if isinstance(item, Mapping):
+                yield from _problems(item, {}, f"{place}[{number}].")
             else:
-                yield from _value_problems(f"{place}[{number}]", key, one)
+                yield from _value_problems(f"{place}[{number}]", key, item)
 
 
 def named_files(added: Any) -> Iterator[Path]:
@@ -119,5 +119,5 @@ def named_files(added: Any) -> Iterator[Path]:
             else:
                 yield from named_files(value)
     elif isinstance(added, list):
-        for one in added:
-            yield from named_files(one)
+        for item in added:
+            yield from named_files(item)

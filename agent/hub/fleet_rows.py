@@ -48,14 +48,14 @@ class FleetRow:
     def as_json(self) -> dict[str, Any]:
         """A row of `--json`; `loss` is null where nothing threatens, for JSON has no infinity."""
         # Not asdict: it copies every class of every leaf, half a second for 2,000.
-        row = {one.name: getattr(self, one.name) for one in fields(self)}
+        row = {field.name: getattr(self, field.name) for field in fields(self)}
         return row | {"loss": None if self.loss == math.inf else self.loss}
 
 
 def rows_of(fleet: Mapping[str, Any], now: datetime) -> list[FleetRow]:
     """Every leaf, those in trouble first, and among equals who is furthest behind."""
-    rows = [_row(domain, one, now) for domain, one in fleet.get("leaves", {}).items()]
-    return sorted(rows, key=lambda one: (_rank(one), -(one.behind or 0), one.domain))
+    rows = [_row(domain, leaf, now) for domain, leaf in fleet.get("leaves", {}).items()]
+    return sorted(rows, key=lambda row: (_rank(row), -(row.behind or 0), row.domain))
 
 
 def _rank(row: FleetRow) -> int:
@@ -66,10 +66,10 @@ def chosen(rows: Iterable[FleetRow], patterns: Sequence[str], states: Sequence[s
     """The rows whose domain fits one of the patterns (none: all) and that are in one of the states (none:
     all)."""
     return [
-        one
-        for one in rows
-        if (not patterns or any(fnmatchcase(one.domain, pattern) for pattern in patterns))
-        and (not states or one.state in states)
+        row
+        for row in rows
+        if (not patterns or any(fnmatchcase(row.domain, pattern) for pattern in patterns))
+        and (not states or row.state in states)
     ]
 
 
@@ -96,21 +96,21 @@ def ordered(rows: Iterable[FleetRow], sort: str, *, down: bool) -> list[FleetRow
     return sorted(known, key=value, reverse=down) + unknown
 
 
-def _row(domain: str, one: Mapping[str, Any], now: datetime) -> FleetRow:
-    classes = one.get("classes", {})
+def _row(domain: str, leaf: Mapping[str, Any], now: datetime) -> FleetRow:
+    classes = leaf.get("classes", {})
     losses = [seconds for cls in classes.values() if (seconds := loss_of(cls)) is not None]
     lags = [cls["last"] - cls["cursor"] for cls in classes.values() if cls["last"] is not None]
     return FleetRow(
         domain=domain,
-        state=str(one.get("word", "trouble")),
-        sentence=str(one["state"]),
-        linked=bool(one["linked"]),
-        heard=_since(str(one.get("announced_at", "")), now),
+        state=str(leaf.get("word", "trouble")),
+        sentence=str(leaf["state"]),
+        linked=bool(leaf["linked"]),
+        heard=_since(str(leaf.get("announced_at", "")), now),
         behind=sum(max(0, lag) for lag in lags) if lags else None,
         loss=min(losses, default=None),
-        machine=str(one.get("machine", "")),
-        run=str(one.get("run", "")),
-        versions=one.get("versions", {}),
+        machine=str(leaf.get("machine", "")),
+        run=str(leaf.get("run", "")),
+        versions=leaf.get("versions", {}),
         classes=classes,
     )
 
@@ -151,7 +151,7 @@ def lines(
     width: int | None,
 ) -> list[TerminalLine]:
     """How all leaves are, in a line, and then so many of the chosen rows."""
-    counts = {state: sum(one.state == state for one in all_) for state in STATES}
+    counts = {state: sum(row.state == state for row in all_) for state in STATES}
     said = ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "no leaves"
     grave = any(counts[state] for state in GRAVE) or fleet.get("state", "well") != "well"
     found = [TerminalLine(f"hub: {fleet.get('state') or 'not ready yet'}; {said}", BAD if grave else GOOD)]
@@ -159,16 +159,16 @@ def lines(
     cells = [
         (
             (
-                one.domain,
-                one.state,
-                ago(one.heard),
-                "-" if one.behind is None else str(one.behind),
-                until(one.loss),
-                words(one),
+                row.domain,
+                row.state,
+                ago(row.heard),
+                "-" if row.behind is None else str(row.behind),
+                until(row.loss),
+                words(row),
             ),
-            _STYLES.get(one.state, BAD),
+            _STYLES.get(row.state, BAD),
         )
-        for one in shown
+        for row in shown
     ]
     if cells:
         found += table(("DOMAIN", "STATE", "HEARD", "BEHIND", "LOSS", ""), cells, (2, 3, 4), width)

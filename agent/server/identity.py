@@ -34,7 +34,7 @@ def key_files(config: Config) -> dict[str, Path]:
     if config.role == "leaf":
         found["link"] = link_key_file(config)
         found |= {
-            f"link-{one.name}": user_link_key_file(config, one.name) for one in config.user if one.linked
+            f"link-{user.name}": user_link_key_file(config, user.name) for user in config.user if user.linked
         }
     return found
 

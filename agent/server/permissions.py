@@ -179,7 +179,9 @@ def mqtt() -> Permissions:
     own are refused."""
     return Permissions(
         publish=(MQTT_READINGS,),
-        deny_publish=tuple(mqtt_subject("*").replace("*.*.*", f"*.{one}.>") for one in ("_batch", "_dead")),
+        deny_publish=tuple(
+            mqtt_subject("*").replace("*.*.*", f"*.{token}.>") for token in ("_batch", "_dead")
+        ),
         subscribe=(),
         deny_subscribe=(">",),  # an empty list of what is allowed allows all
     )

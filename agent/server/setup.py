@@ -114,10 +114,15 @@ def leaf_users(members: Iterable[LeafMember]) -> tuple[LeafUser, ...]:
     """The leaves that the hub's server lets in: those that have a key. Raises `RenderError`."""
     return tuple(
         LeafUser(
-            one.domain, one.key, tuple(one.classes), tuple(one.takes), tuple(one.gives), tenant=one.tenant
+            leaf.domain,
+            leaf.key,
+            tuple(leaf.classes),
+            tuple(leaf.takes),
+            tuple(leaf.gives),
+            tenant=leaf.tenant,
         )
-        for one in members
-        if one.key
+        for leaf in members
+        if leaf.key
     )
 
 
@@ -189,11 +194,11 @@ def link_rights(config: Config) -> tuple[LinkRights, ...]:
 
     return tuple(
         LinkRights(
-            one.name,
-            tuple((origin.api or "$JS.API", origin.stream) for origin in one.origins),
-            deletes=one.kind == "mirror",
+            link.name,
+            tuple((origin.api or "$JS.API", origin.stream) for origin in link.origins),
+            deletes=link.kind == "mirror",
         )
-        for one in declared(config)
+        for link in declared(config)
     )
 
 

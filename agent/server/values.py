@@ -239,7 +239,9 @@ def _keys_of(users: Sequence[AccountUser]) -> dict[str, str]:
     """The keys of users and of their links, by whose they are."""
     found = {f"user {user.name}": user.key for user in users if user.key}
     links = {
-        f"link {number} of user {one.name}": key for one in users for number, key in enumerate(one.link_keys)
+        f"link {number} of user {user.name}": key
+        for user in users
+        for number, key in enumerate(user.link_keys)
     }
     return found | links
 

@@ -166,7 +166,7 @@ def changed_by_hand(config: Mapping[str, Any], want: Mapping[str, Any]) -> list[
 
 def moved_by_hand(have: Iterable[Source], placed: Mapping[str, Source]) -> list[str]:
     """Whose sources are not as the registrar `placed` them, one sentence each."""
-    now = {one["name"]: one for one in have}
+    now = {entry["name"]: entry for entry in have}
     gone = sorted(placed.keys() - now.keys())
     other = sorted(name for name in placed.keys() & now.keys() if not covers(now[name], placed[name]))
     strange = sorted(now.keys() - placed.keys())
@@ -188,9 +188,11 @@ def planned(
     the others one stays as it is if it `may_stay`: the leaf is known from the configuration and has not
     announced itself."""
     old = list(have)
-    kept = [want.get(one["name"], one) for one in old if one["name"] in want or may_stay(one["name"])]
-    names = {one["name"] for one in old}
-    new = kept + [one for name, one in want.items() if name not in names]
+    kept = [
+        want.get(entry["name"], entry) for entry in old if entry["name"] in want or may_stay(entry["name"])
+    ]
+    names = {entry["name"] for entry in old}
+    new = kept + [entry for name, entry in want.items() if name not in names]
     same = len(new) == len(old) and all(covers(a, b) for a, b in zip(old, new, strict=True))
     return None if same else new
 
@@ -226,8 +228,8 @@ class Observation:
 def observed(info: StreamInfo, asked: float) -> Observation:
     """What a stream's info tells of its sources."""
     sources = info.config.get("sources") or []
-    consumers = {one["name"]: (one.get("consumer") or {}).get("name", "") for one in sources}
-    states = {one["name"]: _state(one, consumers.get(one["name"], "")) for one in info.sources}
+    consumers = {entry["name"]: (entry.get("consumer") or {}).get("name", "") for entry in sources}
+    states = {entry["name"]: _state(entry, consumers.get(entry["name"], "")) for entry in info.sources}
     return Observation(info, states, asked)
 
 

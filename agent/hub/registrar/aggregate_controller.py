@@ -223,12 +223,12 @@ class AggregateController:
         if again:
             target = have if target is None else target
             # Wanted from here on, so that a failure between the two changes does not lose them.
-            self._want |= {one["name"]: one for one in target if one["name"] in again}
+            self._want |= {source["name"]: source for source in target if source["name"] in again}
             self._noted(seen)
-            seen = await self._update(seen, [one for one in have if one["name"] not in again])
+            seen = await self._update(seen, [source for source in have if source["name"] not in again])
             self._metrics.readds.inc(len(again))
         if target is not None:
-            if {one["name"] for one in have} - {one["name"] for one in target}:
+            if {source["name"] for source in have} - {source["name"] for source in target}:
                 self._noted(seen)
             seen = await self._update(seen, target)
             log.info("sources changed", stream=self.name, sources=len(target), added_again=len(again))
@@ -245,7 +245,7 @@ class AggregateController:
         by_hand = [] if covers(config, should) else changed_by_hand(config, should)
         for sentence in by_hand + moved_by_hand(have, self._placed):
             log.warning(f"{self.name}: {sentence}")
-        self._placed = {one["name"]: one for one in have}
+        self._placed = {source["name"]: source for source in have}
         return have if target is None and by_hand else target
 
     def _say(self, verdicts: Verdicts) -> None:
@@ -271,7 +271,7 @@ class AggregateController:
         return seen
 
     def _place(self, seen: Observation) -> None:
-        self._placed = {one["name"]: one for one in seen.info.config.get("sources") or []}
+        self._placed = {source["name"]: source for source in seen.info.config.get("sources") or []}
 
     def _see(self, info: StreamInfo, asked: float) -> Observation:
         self.seen = observed(info, asked)
@@ -282,5 +282,5 @@ class AggregateController:
     def _has(self, sources: Mapping[str, Source]) -> bool:
         if self.seen is None:
             return False
-        have = {one["name"]: one for one in self.seen.info.config.get("sources") or []}
-        return all(name in have and covers(have[name], one) for name, one in sources.items())
+        have = {source["name"]: source for source in self.seen.info.config.get("sources") or []}
+        return all(name in have and covers(have[name], source) for name, source in sources.items())

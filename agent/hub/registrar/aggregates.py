@@ -78,13 +78,17 @@ class Aggregates:
 
     def seen(self) -> dict[str, Observation]:
         """The newest look at each."""
-        return {name: one.seen for name, one in self.controllers.items() if one.seen is not None}
+        return {
+            name: controller.seen
+            for name, controller in self.controllers.items()
+            if controller.seen is not None
+        }
 
     def place(self, domain: str, classes: Sequence[str]) -> dict[str, str]:
         """The aggregate of each class of a leaf: that of its record; without one, that which already has its
         source; otherwise one with room."""
         leaf = self._fleet.leaves.get(domain)
-        kept = {cls: one.stream for cls, one in leaf.classes.items()} if leaf else {}
+        kept = {cls: record.stream for cls, record in leaf.classes.items()} if leaf else {}
         if kept.keys() >= set(classes):
             return {cls: kept[cls] for cls in classes}
         for cls in classes:

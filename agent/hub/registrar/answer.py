@@ -113,7 +113,10 @@ def agreed(
         )
     if announced in (record.checkpoint, record.proposed, proposal(record.held, record.stream)):
         return True
-    if any(one is not None and _is_behind(announced, one) for one in (record.checkpoint, record.proposed)):
+    if any(
+        checkpoint is not None and _is_behind(announced, checkpoint)
+        for checkpoint in (record.checkpoint, record.proposed)
+    ):
         return True
     unknown = record.cut is not None and announced.hub_seq > record.cut
     return False if unknown or record.proposed is not None else None
@@ -129,10 +132,10 @@ def known_at_start(record: ClassRecord, info: StreamInfo) -> ClassRecord:
     return msgspec.structs.replace(record, checkpoint=checkpoint, proposed=proposed, cut=info.last)
 
 
-def _is_behind(one: Checkpoint, other: Checkpoint) -> bool:
+def _is_behind(behind: Checkpoint, other: Checkpoint) -> bool:
     """Whether a checkpoint stands before another one of the same aggregate on both sides."""
-    same = one.hub_stream == other.hub_stream
-    return same and one.hub_seq < other.hub_seq and one.leaf_seq < other.leaf_seq
+    same = behind.hub_stream == other.hub_stream
+    return same and behind.hub_seq < other.hub_seq and behind.leaf_seq < other.leaf_seq
 
 
 def lacking(record: ClassRecord, acked: int, agreed: Checkpoint | None, *, certain: bool) -> ClassRecord:
@@ -145,8 +148,12 @@ def lacking(record: ClassRecord, acked: int, agreed: Checkpoint | None, *, certa
     held = record.held.seq if record.held else 0
     if record.lost or not certain or acked <= held:
         return record
-    known = [one for one in (agreed, record.proposed, proposal(record.held, record.stream)) if one]
-    newest = max(known, key=lambda one: one.leaf_seq, default=None)
+    known = [
+        checkpoint
+        for checkpoint in (agreed, record.proposed, proposal(record.held, record.stream))
+        if checkpoint
+    ]
+    newest = max(known, key=lambda checkpoint: checkpoint.leaf_seq, default=None)
     lost = f"the hub holds up to {held} of {acked} that it has acknowledged"
     return msgspec.structs.replace(record, lost=lost, proposed=newest)
 

@@ -67,11 +67,11 @@ def parse_links(data: bytes, accounts: Collection[str] = (ACCOUNT,)) -> dict[Lin
     try:
         answer: Mapping[str, Any] = json.loads(data)["data"]
         return {
-            (answer["server_id"], one["id"]): ServerLink(
-                one["name"], int(one.get("in_bytes", 0)), one["account"]
+            (answer["server_id"], leaf["id"]): ServerLink(
+                leaf["name"], int(leaf.get("in_bytes", 0)), leaf["account"]
             )
-            for one in answer.get("leafs") or []
-            if one.get("account") in accounts
+            for leaf in answer.get("leafs") or []
+            if leaf.get("account") in accounts
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ContractError(f"LEAFZ answer {data[:160]!r} is not understood: {error!r}") from None
@@ -92,11 +92,11 @@ class Links:
         for link in self._up.keys() - links.keys():
             self._remove(link)
         self._nameless, self._nameless_of = {}, {}
-        for link, one in links.items():
+        for link, up in links.items():
             if link not in self._up:
-                self._nameless[link] = one.server
-                self._nameless_of.setdefault(one.server, set()).add(link)
-        for server in [one for one in self._nameless_of if one in domains]:
+                self._nameless[link] = up.server
+                self._nameless_of.setdefault(up.server, set()).add(link)
+        for server in [name for name in self._nameless_of if name in domains]:
             self.named(server, domains[server])
 
     def named(self, server: str, domain: str) -> None:

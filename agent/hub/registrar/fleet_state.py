@@ -89,8 +89,8 @@ class FleetState:
         found: dict[str, dict[str, Source]] = {}
         leaf = self.leaves.get(domain) if domain not in self.capped | self.revoked else None
         for cls, record in leaf.classes.items() if leaf else ():
-            one = source(domain, cls, record.epoch)
-            found.setdefault(record.stream, {})[one["name"]] = one
+            wanted = source(domain, cls, record.epoch)
+            found.setdefault(record.stream, {})[wanted["name"]] = wanted
         return found
 
     def note(self, seen: Observation) -> None:
@@ -121,7 +121,7 @@ class FleetState:
 
     def records(self, stream: str) -> Iterator[tuple[LeafRecord, str, ClassRecord]]:
         """The leaves, classes and records of an aggregate."""
-        return ((leaf, cls, one) for _, leaf, cls, one in self._records() if one.stream == stream)
+        return ((leaf, cls, record) for _, leaf, cls, record in self._records() if record.stream == stream)
 
     def put(self, domain: str, cls: str, record: ClassRecord) -> None:
         """Replace the record of one class."""
@@ -144,7 +144,8 @@ class FleetState:
         """What was stored through the epochs of a leaf cannot be relied on."""
         leaf = self.leaves[domain]
         records = {
-            cls: msgspec.structs.replace(one, lost=reason, proposed=None) for cls, one in leaf.classes.items()
+            cls: msgspec.structs.replace(record, lost=reason, proposed=None)
+            for cls, record in leaf.classes.items()
         }
         self.leaves[domain] = msgspec.structs.replace(leaf, classes=records)
 

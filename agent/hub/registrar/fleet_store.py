@@ -67,7 +67,7 @@ class FleetStore:
         found = await bounded_gather(
             lambda name: self._load(_noted_subject(name), name, decode_noted), streams
         )
-        return {one.stream: one for one in found if one is not None}
+        return {marker.stream: marker for marker in found if marker is not None}
 
     async def let_in(self) -> frozenset[str] | None:
         """The keys that were let in when this was stored last, None where it never was. Raises `ApiError` or

@@ -127,7 +127,7 @@ class FleetWatch:
         links, complete = await self._links(nc)
         if anew:
             await self._cutter.settle(links, complete=complete)
-        links = {link: one for link, one in links.items() if one.account in self._accounts.telemetry}
+        links = {link: up for link, up in links.items() if up.account in self._accounts.telemetry}
         self.links.replace(links, domains)
         if self._quota is not None:
             self._count(self._quota, links)
@@ -160,12 +160,12 @@ class FleetWatch:
         finally:
             if not nc.is_closed:
                 await subscription.unsubscribe()
-        links = {link: one for answer in answers for link, one in answer.items()}
+        links = {link: up for answer in answers for link, up in answer.items()}
         return links, len(answers) >= self._accounts.servers
 
     def _count(self, quota: Quota, links: Mapping[LinkId, ServerLink]) -> None:
         now = loop_time()
-        quota.count({link: one.received for link, one in links.items()}, self.links.by_link(), now)
+        quota.count({link: up.received for link, up in links.items()}, self.links.by_link(), now)
         self._judge(quota, now)
 
     def _judge(self, quota: Quota, now: float) -> None:

@@ -76,7 +76,7 @@ class DomainOwnership:
         """Count an announcement of the machine that a domain belongs to; whether it comes from a copy of that
         machine, and not from the run that was there first."""
         runs = self._runs.setdefault(domain, _Runs())
-        runs.heard = {one: at for one, at in runs.heard.items() if now - at < FRESH}
+        runs.heard = {other: at for other, at in runs.heard.items() if now - at < FRESH}
         if run != runs.current and run in runs.heard:
             runs.returned = [at for at in runs.returned if now - at < FRESH] + [now]
             runs.copied = runs.copied or len(runs.returned) >= _RETURNS

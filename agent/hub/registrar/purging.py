@@ -75,7 +75,7 @@ class Purging:
             leaf, cls, _ = one
             await self._announcements.with_message(leaf.domain, cls, seen)
 
-        await bounded_gather(look, [one for one in self._fleet.records(info.name) if _is_open(one[2])])
+        await bounded_gather(look, [entry for entry in self._fleet.records(info.name) if _is_open(entry[2])])
         going = {
             leaf.domain
             for leaf, _, record in self._fleet.records(info.name)

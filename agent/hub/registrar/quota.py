@@ -30,7 +30,9 @@ class Quota:
 
     def count(self, links: Mapping[LinkId, int], domains: Mapping[LinkId, str], now: float) -> None:
         """Take in what every link that is up has carried from its leaf so far."""
-        counted = {one: total for one, total in links.items() if one in domains and one not in self._ended}
+        counted = {
+            link: total for link, total in links.items() if link in domains and link not in self._ended
+        }
         for link, total in counted.items():
             self._add(domains[link], max(0, total - self._links.get(link, 0)), now)
         self._links = counted

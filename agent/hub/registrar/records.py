@@ -228,8 +228,8 @@ def new_epochs(leaf: LeafRecord, known: LeafRecord | None) -> list[str]:
     ]
 
 
-def _same_link(one: ClassRecord, other: ClassRecord) -> bool:
-    return (one.epoch, one.created, one.stream, one.stream_created) == (
+def _same_link(record: ClassRecord, other: ClassRecord) -> bool:
+    return (record.epoch, record.created, record.stream, record.stream_created) == (
         other.epoch,
         other.created,
         other.stream,

@@ -164,8 +164,8 @@ class Registrar:
             ]
             await stopping.wait()
             if not self._nc.is_closed:
-                for one in subscriptions:
-                    await one.unsubscribe()
+                for subscription in subscriptions:
+                    await subscription.unsubscribe()
             for task in tasks:
                 task.cancel()
 
@@ -214,7 +214,7 @@ class Registrar:
         """See how long until the hub is full."""
         now, free = loop_time(), self._free()
         seen = self._aggregates.seen()
-        self._time_to_full.see((one.info for one in seen.values()), now)
+        self._time_to_full.see((observation.info for observation in seen.values()), now)
         for name in seen:
             self._metrics.seconds_to_full.labels(name).set(self._time_to_full.seconds(name, free))
             self._metrics.since_commit.labels(name).set(self._time_to_full.since_commit(name, now))
@@ -236,8 +236,14 @@ class Registrar:
         self._fleet.begin(leaves, noted, seen, loop_time())
         self._aggregates.want_all()
         self._watch.look()
-        for name, one in seen.items():
-            log.info("ready", stream=name, first=one.info.first, last=one.info.last, leaves=len(leaves))
+        for name, observation in seen.items():
+            log.info(
+                "ready",
+                stream=name,
+                first=observation.info.first,
+                last=observation.info.last,
+                leaves=len(leaves),
+            )
 
     async def _on_committed(self, msg: Msg) -> None:
         row: dict[str, Any] = {"v": VERSION, "purged": 0}

@@ -157,7 +157,7 @@ class StalledSources:
 
     def next_look(self, now: float) -> float | None:
         """When to look again, None where nothing is suspect."""
-        return min((next_look(one, now) for one in self._suspects.values()), default=None)
+        return min((next_look(suspect, now) for suspect in self._suspects.values()), default=None)
 
     def words(self, name: str) -> str | None:
         """Why a source needs a person, in words, None where it does not."""

@@ -30,11 +30,12 @@ def fleet_status(
     sentence of what is wrong with it, `hub` is that of what is wrong with the hub itself. A revoked leaf is
     away as it should be."""
     silent = fleet.silent(now)
-    states = {name: state for one in seen.values() for name, state in one.states.items()}
+    states = {name: state for observation in seen.values() for name, state in observation.states.items()}
     return {
         "state": hub or "well",
         "aggregates": {
-            name: {"state": ahead.get(name, ""), **_aggregate(one.info)} for name, one in seen.items()
+            name: {"state": ahead.get(name, ""), **_aggregate(observation.info)}
+            for name, observation in seen.items()
         },
         "leaves": {
             domain: _leaf(

@@ -67,17 +67,17 @@ class TimeToFull:
     def seconds(self, name: str, free: int | None) -> float:
         """Seconds until an aggregate is full by its own limit, or by the disk on which all of them stand with
         so many bytes `free` (None: not known); infinity where nothing comes in."""
-        one = self._streams[name]
-        if one.room == 0.0:
+        stream = self._streams[name]
+        if stream.room == 0.0:
             return 0.0
         rates = sum(each.rate for each in self._streams.values())
-        ways = [(one.room, one.rate)] + ([] if free is None else [(free, rates)])
+        ways = [(stream.room, stream.rate)] + ([] if free is None else [(free, rates)])
         return min((room / rate for room, rate in ways if rate > 0.0), default=math.inf)
 
     def since_commit(self, name: str, now: float) -> float:
         """Seconds since `ingest` said that it had committed, or since the registrar began to wait for it."""
-        one = self._streams[name]
-        return now - (one.began if one.committed is None else one.committed)
+        stream = self._streams[name]
+        return now - (stream.began if stream.committed is None else stream.committed)
 
     def words(self, name: str, free: int | None, now: float) -> str:
         """The same in a sentence."""

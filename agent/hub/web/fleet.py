@@ -33,11 +33,11 @@ class FleetPages:
             return None
         known, now = self._status()["fleet"], fleet_rows.now()
         if path not in (PATH, _JSON):
-            one = known.get("leaves", {}).get(domain)
-            if one is None:
+            leaf = known.get("leaves", {}).get(domain)
+            if leaf is None:
                 return _page(unknown_page(domain), 404)
-            (row,) = fleet_rows.rows_of({"leaves": {domain: one}}, now)
-            return _page(leaf_page(row, str(one.get("announced_at", "")), now))
+            (row,) = fleet_rows.rows_of({"leaves": {domain: leaf}}, now)
+            return _page(leaf_page(row, str(leaf.get("announced_at", "")), now))
         question, rows = question_of(query), fleet_rows.rows_of(known, now)
         if path == PATH:
             return _page(fleet_page(known, rows, question, now))

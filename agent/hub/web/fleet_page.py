@@ -59,7 +59,7 @@ def state_class(state: str) -> str:
 
 
 def _counts(rows: Iterable[FleetRow]) -> Markup:
-    states = [one.state for one in rows]
+    states = [row.state for row in rows]
     found = [f"{len(states)} leaves" if len(states) != 1 else "1 leaf"]
     for state in STATES:
         if count := states.count(state):

@@ -60,7 +60,7 @@ class Markup(str):
 def join(*parts: str) -> Markup:
     """The parts one after the other; what is not `Markup` becomes text. Control characters and those that
     turn the direction of a text are written as escapes."""
-    return Markup("".join(one if isinstance(one, Markup) else html.escape(shown(one)) for one in parts))
+    return Markup("".join(part if isinstance(part, Markup) else html.escape(shown(part)) for part in parts))
 
 
 def element(name: str, /, *content: str, **attributes: str | None) -> Markup:

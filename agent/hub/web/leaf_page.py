@@ -24,7 +24,7 @@ def leaf_page(row: FleetRow, announced_at: str, now: datetime) -> Markup:
         ("Last heard", f"{fleet.ago(row.heard)} ago, {announced_at}" if announced_at else "never"),
         ("Behind", behind),
         ("Time to first loss", "not known" if row.loss is None else fleet.until(row.loss)),
-        ("Versions", ", ".join(f"{name} {one}" for name, one in row.versions.items()) or "not known"),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in row.versions.items()) or "not known"),
         ("Machine", row.machine or "not known"),
         ("Run", row.run or "not known"),
     ]
@@ -53,7 +53,7 @@ def unknown_page(domain: str) -> Markup:
 
 def _facts(facts: Iterable[tuple[str, str]]) -> Markup:
     return element(
-        "dl", *(one for name, value in facts for one in (element("dt", name), element("dd", value)))
+        "dl", *(part for name, value in facts for part in (element("dt", name), element("dd", value)))
     )
 
 
@@ -62,33 +62,33 @@ def _classes(classes: Mapping[str, Any]) -> list[Markup]:
         return []
     flow = ("Class", "At the hub in", "Hub has", "Leaf had", "Behind", "Time to first loss", "Sign of life")
     ledger = ("Class", "Run", *(name.replace("_", " ").capitalize() for name in _COUNTS))
-    counted = {name: one["ledger"] for name, one in classes.items() if one.get("ledger")}
+    counted = {name: cls["ledger"] for name, cls in classes.items() if cls.get("ledger")}
     found = [
         element("h2", "Way to the hub"),
-        _table(flow, 2, [_flow(name, one) for name, one in classes.items()]),
-        *(element("p", f"{name}: {one['error']}") for name, one in classes.items() if one.get("error")),
+        _table(flow, 2, [_flow(name, cls) for name, cls in classes.items()]),
+        *(element("p", f"{name}: {cls['error']}") for name, cls in classes.items() if cls.get("error")),
         element("h2", "Ledger: readings of its run, as it said last"),
     ]
     if not counted:
         return [*found, element("p", "Nothing since the hub's agent started.", class_="dim")]
-    return [*found, _table(ledger, 2, [_counts(name, one) for name, one in counted.items()])]
+    return [*found, _table(ledger, 2, [_counts(name, ledger_) for name, ledger_ in counted.items()])]
 
 
-def _flow(name: str, one: Mapping[str, Any]) -> list[str]:
-    last, active = one["last"], one.get("active")
+def _flow(name: str, cls: Mapping[str, Any]) -> list[str]:
+    last, active = cls["last"], cls.get("active")
     return [
         name,
-        str(one["stream"]),
-        f"{one['cursor']:,}",
+        str(cls["stream"]),
+        f"{cls['cursor']:,}",
         "-" if last is None else f"{last:,}",
-        "-" if last is None else f"{max(0, last - one['cursor']):,}",
-        fleet.until(fleet.loss_of(one)),
+        "-" if last is None else f"{max(0, last - cls['cursor']):,}",
+        fleet.until(fleet.loss_of(cls)),
         "-" if active is None else f"{fleet.ago(active)} ago",
     ]
 
 
 def _counts(name: str, ledger: Mapping[str, Any]) -> list[str]:
-    return [name, str(ledger["run"]), *(f"{ledger['readings'].get(one, 0):,}" for one in _COUNTS)]
+    return [name, str(ledger["run"]), *(f"{ledger['readings'].get(count, 0):,}" for count in _COUNTS)]
 
 
 def _table(heads: Iterable[str], names: int, rows: Iterable[Iterable[str]]) -> Markup:

@@ -39,12 +39,12 @@ class Question:
 
     def path(self, **changes: Any) -> str:
         """The address of this question, or of one that is otherwise."""
-        one = replace(self, **changes)
+        question = replace(self, **changes)
         given = {
-            "domain": one.domain,
-            "state": one.state,
-            "sort": ("-" if one.down else "") + one.sort,
-            "page": str(one.page),
+            "domain": question.domain,
+            "state": question.state,
+            "sort": ("-" if question.down else "") + question.sort,
+            "page": str(question.page),
         }
         usual = {"domain": "", "state": "", "sort": "state", "page": "1"}
         query = urlencode({key: value for key, value in given.items() if value != usual[key]})
