@@ -5,8 +5,7 @@ them), and an update made from such a model would lose them at the server; so co
 mappings here, as the server writes them.
 """
 
-from agent.jetstream.client import JetStream
-from agent.jetstream.configs import covers, merged
+from agent.jetstream.client import JetStream, end_if_cancelled, request
 from agent.jetstream.errors import (
     CONSUMER_NOT_FOUND,
     MESSAGE_NOT_FOUND,
@@ -16,8 +15,7 @@ from agent.jetstream.errors import (
     TooLargeError,
     UnavailableError,
 )
-from agent.jetstream.info import ConsumerInfo, RawMessage, StreamInfo, nanoseconds
-from agent.jetstream.requests import end_if_cancelled, request
+from agent.jetstream.info import ConsumerInfo, RawMessage, StreamInfo, covers, merged, nanoseconds
 
 __all__ = [
     "CONSUMER_NOT_FOUND",

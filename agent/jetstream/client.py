@@ -1,18 +1,21 @@
-"""The JetStream API over a connection of nats-py. Keeps no state, decides nothing and retries nothing; every
+"""The JetStream API over a connection of nats-py. It has no state, decides nothing and retries nothing; every
 call ends within its timeout."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 
-from agent.jetstream.configs import covers, merged
+from agent.contract import H_MESSAGE_ID
 from agent.jetstream.errors import (
     CONSUMER_NOT_FOUND,
     MESSAGE_NOT_FOUND,
@@ -21,10 +24,9 @@ from agent.jetstream.errors import (
     TooLargeError,
     UnavailableError,
 )
-from agent.jetstream.info import ConsumerInfo, PubAck, RawMessage, StreamInfo, headers_of
+from agent.jetstream.info import ConsumerInfo, PubAck, RawMessage, StreamInfo, covers, headers_of, merged
 from agent.jetstream.info import consumer_info as read_consumer
 from agent.jetstream.info import stream_info as read_stream
-from agent.jetstream.requests import request
 
 
 class JetStream:
@@ -79,7 +81,7 @@ class JetStream:
         return read_stream(await self.api(f"STREAM.INFO.{name}"))
 
     async def ensure_stream(self, config: Mapping[str, Any]) -> StreamInfo:
-        """Make the stream, or change it where it differs in a field that `config` sets; other fields stay as
+        """Create the stream, or change it if it differs in a field that `config` sets; other fields stay as
         they are. Raises `ApiError` or `UnavailableError`."""
         name = config["name"]
         try:
@@ -93,7 +95,7 @@ class JetStream:
         return await self.update_stream(merged(info.config, config))
 
     async def get_or_create_stream(self, config: Mapping[str, Any]) -> StreamInfo:
-        """The stream of this name as it is, made with `config` where there is none. Raises `ApiError` or
+        """The stream of this name as it is, created with `config` if there is none. Raises `ApiError` or
         `UnavailableError`."""
         try:
             return await self.stream_info(config["name"])
@@ -133,7 +135,7 @@ class JetStream:
         next_by_subject: str | None = None,
     ) -> RawMessage | None:
         """The message at a sequence, the first one of a subject from a sequence on, or the last one of a
-        subject (wildcards allowed); None where there is none. Raises `ApiError` or `UnavailableError`."""
+        subject (wildcards allowed); None if there is none. Raises `ApiError` or `UnavailableError`."""
         request: dict[str, Any] = (
             {"seq": seq} if last_by_subject is None else {"last_by_subj": last_by_subject}
         )
@@ -159,7 +161,7 @@ class JetStream:
         return read_consumer(await self.api(f"CONSUMER.INFO.{stream}.{name}"))
 
     async def find_consumer(self, stream: str, name: str) -> ConsumerInfo | None:
-        """The state of a consumer, None where there is none. Raises `ApiError` or `UnavailableError`."""
+        """The state of a consumer, None if there is none. Raises `ApiError` or `UnavailableError`."""
         try:
             return await self.consumer_info(stream, name)
         except ApiError as error:
@@ -168,7 +170,7 @@ class JetStream:
             return None
 
     async def create_consumer(self, stream: str, config: Mapping[str, Any]) -> ConsumerInfo:
-        """Make a consumer, or change the one of that name. Raises `ApiError` or `UnavailableError`."""
+        """Create a consumer, or change the one of that name. Raises `ApiError` or `UnavailableError`."""
         parts = ["CONSUMER.CREATE", stream, config["name"]]
         if config.get("filter_subject"):
             parts.append(config["filter_subject"])
@@ -176,13 +178,13 @@ class JetStream:
 
     async def pause_consumer(self, stream: str, name: str, seconds: float) -> None:
         """Pause a consumer for so long from now by this machine's clock, which the server compares with its
-        own; 0 lets it flow. Raises `ApiError` (`CONSUMER_NOT_FOUND`) or `UnavailableError`."""
+        own; 0 resumes it. Raises `ApiError` (`CONSUMER_NOT_FOUND`) or `UnavailableError`."""
         until = datetime.now(UTC) + timedelta(seconds=seconds)
         request = {"pause_until": until.isoformat()} if seconds else None
         await self.api(f"CONSUMER.PAUSE.{stream}.{name}", request)
 
     async def delete_consumer(self, stream: str, name: str) -> bool:
-        """Delete a consumer; False where there was none. Raises `ApiError` or `UnavailableError`."""
+        """Delete a consumer; False if there was none. Raises `ApiError` or `UnavailableError`."""
         try:
             await self.api(f"CONSUMER.DELETE.{stream}.{name}")
         except ApiError as error:
@@ -204,8 +206,8 @@ class JetStream:
         """The rows of a listing; the server gives 1,024 names or 256 states at a time."""
         offset = 0
         while True:
-            wanted = {"offset": offset} | ({"subject": subject} if subject else {})
-            page = await self.api(verb, wanted)
+            query = {"offset": offset} | ({"subject": subject} if subject else {})
+            page = await self.api(verb, query)
             rows = page.get(what) or []
             for row in rows:
                 yield row
@@ -241,6 +243,38 @@ class JetStream:
                 refusal.get("code", 0), refusal.get("err_code", 0), refusal.get("description", ""), what
             )
         return answer
+
+
+async def request(
+    nc: Client, subject: str, data: bytes, timeout: float, headers: Mapping[str, str] | None = None
+) -> Msg:
+    """The answer to one request; raises what nats-py does. No cancellation is lost: `asyncio.wait_for` of
+    Python 3.11, in nats-py, swallows one that comes together with the answer or the end of the connection,
+    and a service that is cancelled once would never end."""
+    try:
+        return await nc.request(
+            subject, data, timeout=timeout, headers=None if headers is None else dict(headers)
+        )
+    finally:
+        end_if_cancelled()
+
+
+def end_if_cancelled() -> None:
+    """Raise the cancellation of this task if it was swallowed."""
+    if (task := asyncio.current_task()) is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+async def publish_own(js: JetStream, stream: str, subject: str, data: bytes, ident: str) -> int:
+    """Store one of the agent's own messages once, under an id or, if another message has used that id, an
+    unguessable one; returns its sequence. Raises `ApiError`, `TooLargeError` or `UnavailableError`."""
+    ack = await js.publish_ack(subject, data, {H_MESSAGE_ID: ident})
+    if not ack.duplicate:
+        return ack.seq
+    message = await js.get_message(stream, seq=ack.seq)
+    if message is not None and (message.subject, message.data) == (subject, data):
+        return ack.seq
+    return await js.publish(subject, data, {H_MESSAGE_ID: f"{ident}-{secrets.token_hex(16)}"})
 
 
 def _encoded(request: Mapping[str, Any] | None) -> bytes:

@@ -1,9 +1,9 @@
-"""The agent's connections to its local server, made anew whenever they end.
+"""The agent's connections to its local server, renewed whenever they end.
 
-The client library's own reconnect is not used: it would send what it had buffered before anybody has looked
-at the stream, and gives up for good after some attempts. Nor is its word taken that a connection has ended or
-is closed: both wait until the server has read what was sent, and a server that hangs never does (nats-py
-2.16, `Client._close`).
+The client library's own reconnect is not used: it would send what it had buffered before the agent has
+checked the stream, and gives up for good after some attempts. Nor does the agent rely on its report that a
+connection has ended or is closed: both wait until the server has read what was sent, and a server that hangs
+never does (nats-py 2.16, `Client._close`).
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _LOOK_SECONDS = 1.0
 _CLOSE_SECONDS = 1.0
 _STEADY_SECONDS = 5.0
 _PENDING_BYTES = 2**30
-"""What the client may buffer before `publish` waits ten seconds for it to go out. That is not how we wait:
+"""What the client may buffer before `publish` waits ten seconds for it to be sent. It never comes to that:
 the window and the budget of the publish path bound it, far below this."""
 
 EXPECTED = (NatsError, JetStreamError, OSError, TimeoutError)
-"""What a server that is away, hangs or refuses shows itself as."""
+"""The errors of a server that is unreachable, hangs or rejects the connection."""
 
 log = structlog.get_logger("connection")
 
 
 class CancellableClient(Client):
     """A client in which a task that is cancelled ends: the library's own catches the cancellation while it
-    flushes (nats-py 2.16, `Client._flush_pending`), and a task that had been told to end would go on."""
+    flushes (nats-py 2.16, `Client._flush_pending`), and a cancelled task would go on."""
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
         try:
@@ -165,7 +165,7 @@ class ServerConnection:
         self._connected_before = False
 
     def renew(self, reason: str) -> None:
-        """This connection leads nowhere: make a new one."""
+        """Replace this connection."""
         if self._link is not None and not self._link.over.is_set():
             log.warning("renewing the connection", reason=reason)
             self._link.over.set()
@@ -179,7 +179,7 @@ class ServerConnection:
             try:
                 await self._once()
             except ServerError as error:
-                log.debug("refused", error=str(error))  # it is told as the state of the server
+                log.debug("refused", error=str(error))  # shown as the state of the server
             except EXPECTED as error:
                 self._complain(f"{type(error).__name__}: {error}")
             except Exception as error:  # what a server answers must not end the agent

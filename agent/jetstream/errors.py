@@ -1,4 +1,4 @@
-"""What a request to JetStream may end with, and the server's own numbers for what is not there."""
+"""The errors of requests to JetStream, and the server's numbers for what does not exist."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class ApiError(JetStreamError):
 
 
 class UnavailableError(JetStreamError):
-    """No answer: the server is away, has no JetStream, or the permissions of this user let nothing through.
-    Whether the request was carried out is not known."""
+    """No answer: the server is unreachable, has no JetStream, or does not permit this user the request.
+    Whether the request was carried out is unknown."""
 
 
 class TooLargeError(JetStreamError):
-    """The request is above what this connection's server takes in a message, and was not sent."""
+    """The request is larger than the server accepts in a message, and was not sent."""
 
 
 class MaxAckPendingError(JetStreamError):
-    """As many acknowledgements are under way as may be; the message was not sent."""
+    """The window of acknowledgements in flight is full; the message was not sent."""

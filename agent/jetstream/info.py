@@ -1,4 +1,5 @@
-"""Streams, consumers and messages as their server reports them. Pure."""
+"""Streams, consumers and messages as their server reports them, and their configurations as plain mappings,
+to which a server adds fields and from which it leaves out what is empty. Pure."""
 
 from __future__ import annotations
 
@@ -10,64 +11,70 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """A stream as its server reports it: `created` and `last_time`, when its last message was stored, are
-    RFC 3339 as the server wrote it, `bytes` what it holds, `first` and `last` are sequences (an empty stream
-    has `messages` 0), `sources` the state of each one."""
+    """A stream as its server reports it."""
 
     name: str
     created: str
+    """RFC 3339 as the server wrote it."""
     first: int
+    """The first sequence; `messages` is 0 in an empty stream."""
     last: int
     messages: int
     bytes: int
     config: dict[str, Any]
     sources: list[dict[str, Any]]
+    """The state of each source."""
     last_time: str = ""
+    """When its last message was stored (RFC 3339)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
-    """A consumer as its server reports it; `delivered` and `ack_floor` are sequences of the stream, `start`
-    is the one it begins at, `pause_remaining` is in seconds, 0 when it is not paused. `deliveries` is how
-    often it has delivered since it was last reset, `waiting` how many requests for messages wait at it,
-    `redelivered` how many of its messages were delivered more than once and are not acknowledged, and
-    `delivered_at` when it last delivered (RFC 3339, empty where it never did)."""
+    """A consumer as its server reports it; `delivered` and `ack_floor` are sequences of the stream."""
 
     name: str
     created: str
     delivered: int
     deliveries: int
+    """How often it has delivered since it was last reset."""
     ack_floor: int
     pending: int
     ack_pending: int
     start: int
+    """The sequence at which it begins."""
     pause_remaining: float
+    """Seconds, 0 if it is not paused."""
     push_bound: bool
     config: dict[str, Any]
     waiting: int = 0
+    """How many requests for messages wait at it."""
     redelivered: int = 0
+    """How many of its messages were delivered more than once and are not acknowledged."""
     delivered_at: str = ""
+    """When it last delivered (RFC 3339), empty if never."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawMessage:
-    """A stored message; `time` is RFC 3339 as the server wrote it."""
+    """A stored message."""
 
     seq: int
     subject: str
     headers: dict[str, str]
     data: bytes
     time: str
+    """RFC 3339 as the server wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PubAck:
-    """What a stream answers when it holds a message; `duplicate` when it held one of this id before."""
+    """The acknowledgement of a stored message."""
 
     stream: str
     seq: int
     domain: str
     duplicate: bool
+    """Whether the stream held a message of this id before."""
 
 
 def nanoseconds(time: str) -> int:
@@ -117,3 +124,25 @@ def headers_of(block: bytes) -> dict[str, str]:
     lines = block.decode("utf-8", "replace").split("\r\n")[1:]
     pairs = (line.partition(":") for line in lines if line)
     return {name: value.strip() for name, _, value in pairs}
+
+
+def covers(have: Mapping[str, Any], want: Mapping[str, Any]) -> bool:
+    """Whether `have` holds all that `want` sets. The server leaves out fields that are zero or empty, and
+    adds entries of its own to mappings such as `metadata`; lists must be equal."""
+    return all(_same(have.get(key), value) for key, value in want.items())
+
+
+def merged(have: Mapping[str, Any], want: Mapping[str, Any]) -> dict[str, Any]:
+    """`have` with all that `want` sets; mappings within are merged, lists replaced."""
+    result = dict(have)
+    for key, value in want.items():
+        old = have.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(old, value) if both else value  # type: ignore[arg-type]
+    return result
+
+
+def _same(have: Any, want: Any) -> bool:
+    if isinstance(want, Mapping) and isinstance(have, Mapping):
+        return covers(have, want)
+    return bool(have == want) or (not have and not want)

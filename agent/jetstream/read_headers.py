@@ -1,4 +1,4 @@
-"""Reading headers from the end of a stream: what was stored, without moving the payloads."""
+"""Reads the headers of stored messages without their payloads."""
 
 from __future__ import annotations
 
@@ -21,34 +21,38 @@ _PROGRESS_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class StoredHeaders:
-    """The headers of one stored message and where it is: `time` is seconds since 1970 by the server's clock,
-    `stored_ns` the same time to the nanosecond."""
+    """The headers of one stored message."""
 
     seq: int
     time: float
+    """When it was stored, in seconds since 1970 by the server's clock."""
     headers: Mapping[str, str]
     subject: str = ""
     stored_ns: int = 0
+    """The same time in nanoseconds."""
 
 
 class _Read(NamedTuple):
-    """How many messages came of one consumer, the sequence of the last, how many did not come, and whether it
-    was `enough` before."""
+    """What came of one consumer."""
 
     taken: int
+    """How many messages arrived."""
     last: int
+    """The sequence of the last one."""
     left: int
+    """How many did not arrive."""
     enough: bool
+    """Whether `enough` ended it before."""
 
 
-def ack_place(reply: str) -> tuple[int, float]:
+def ack_position(reply: str) -> tuple[int, float]:
     """Stream sequence and store time in seconds from the reply subject of a delivered message, of the short
     form or the one with domain and account (server ADR-15). Raises `ValueError` for another subject."""
-    seq, stored_ns = _ack_place(reply)
+    seq, stored_ns = _ack_position(reply)
     return seq, stored_ns / 1e9
 
 
-def _ack_place(reply: str) -> tuple[int, int]:
+def _ack_position(reply: str) -> tuple[int, int]:
     tokens = reply.split(".")
     if tokens[:2] != ["$JS", "ACK"] or len(tokens) not in (9, 11, 12):
         raise ValueError(f"{reply!r} is not the reply subject of a consumer")
@@ -64,31 +68,31 @@ async def read_headers(
     take: Callable[[StoredHeaders], None],
     enough: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Give all messages from `start` (a consumer's deliver policy, `all` or by sequence, with its filter) to
-    the end of the stream as it is now to `take`, in order; False where `enough`, which is asked now and then,
-    ended it before. Raises `ApiError`, or `UnavailableError` when the server stops answering midway."""
-    place = dict(start)
+    """Call `take` with all messages from `start` (a consumer's deliver policy, `all` or by sequence, with its
+    filter) to the present end of the stream, in order; False if `enough`, which is called now and then, ended
+    it before. Raises `ApiError`, or `UnavailableError` if the server stops answering midway."""
+    position = dict(start)
     moved = True
     while True:
-        read = await _read(nc, js, stream, place, take, enough)
+        read = await _read(nc, js, stream, position, take, enough)
         if read.enough or not read.left:
             return not read.enough
         # A server that was stopped or starved ended pulls with `404 No Messages` while thousands waited (seen
-        # on 2.15.1). A new consumer that begins behind the last message tells whether any are left.
+        # on 2.15.1). A new consumer that begins after the last message shows whether any are left.
         if not read.taken and not moved:
             raise UnavailableError(
-                f"reading {stream} stopped before its end: {read.left} messages do not come"
+                f"reading {stream} stopped before its end: {read.left} messages do not arrive"
             )
         moved = read.taken > 0
         if moved:
-            place |= {"deliver_policy": "by_start_sequence", "opt_start_seq": read.last + 1}
+            position |= {"deliver_policy": "by_start_sequence", "opt_start_seq": read.last + 1}
 
 
 async def _read(
     nc: Client,
     js: JetStream,
     stream: str,
-    place: Mapping[str, Any],
+    position: Mapping[str, Any],
     take: Callable[[StoredHeaders], None],
     enough: Callable[[], bool],
 ) -> _Read:
@@ -99,7 +103,7 @@ async def _read(
         "mem_storage": True,
         "headers_only": True,
         "inactive_threshold": 30_000_000_000,
-        **place,
+        **position,
     }
     consumer = await js.create_consumer(stream, config)
     try:
@@ -121,8 +125,8 @@ async def _pull(
     take: Callable[[StoredHeaders], None],
     enough: Callable[[], bool],
 ) -> _Read:
-    """Pull `pending` messages, a bounded number at a time, or fewer where the server ends a pull before: it
-    does so with a status, which has no reply subject. Raises `TimeoutError` when nothing comes."""
+    """Pull `pending` messages, a bounded number at a time, or fewer if the server ends a pull before: it does
+    so with a status, which has no reply subject. Raises `TimeoutError` if nothing arrives."""
     taken = last = 0
     ended = False
     arrived = asyncio.Event()
@@ -134,7 +138,7 @@ async def _pull(
         if not msg.reply:
             ended = True
             return
-        last, stored_ns = _ack_place(msg.reply)
+        last, stored_ns = _ack_position(msg.reply)
         taken += 1
         take(StoredHeaders(last, stored_ns / 1e9, msg.headers or {}, msg.subject, stored_ns))
 

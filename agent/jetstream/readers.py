@@ -1,5 +1,5 @@
-"""The consumers through which others than the agent read its streams: durable ones that are pulled from. The
-agent makes them, for whoever makes a consumer says where it delivers."""
+"""The durable pull consumers through which other programs read the agent's streams. The agent creates them,
+since a program that creates a consumer also chooses where it delivers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _UNACKNOWLEDGED: Final = 1_000
 """Messages that a reader may hold without an acknowledgement."""
 
 
-async def keep_readers(js: JetStream, stream: str, wanted: Collection[str]) -> None:
-    """Make the consumers of these names, unless they are there, and delete those of users that are not
-    wanted any more. Each begins with the oldest message. Raises `ApiError` or `UnavailableError`."""
-    there = [name for name in await js.consumer_names(stream) if name.startswith(USER_CONSUMERS)]
-    for name in there:
-        if name not in wanted:
+async def keep_readers(js: JetStream, stream: str, names: Collection[str]) -> None:
+    """Create the consumers of these names that do not exist, and delete the other consumers of users. Each
+    begins with the oldest message. Raises `ApiError` or `UnavailableError`."""
+    present = [name for name in await js.consumer_names(stream) if name.startswith(USER_CONSUMERS)]
+    for name in present:
+        if name not in names:
             await js.delete_consumer(stream, name)
-    for name in wanted:
-        if name not in there:
+    for name in names:
+        if name not in present:
             await js.create_consumer(stream, _reader(name))
 
 

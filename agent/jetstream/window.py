@@ -1,9 +1,8 @@
-"""Publishing to JetStream with many acknowledgements under way, each of which ends.
+"""Publishes to JetStream with many acknowledgements in flight, each of which ends.
 
-For programs that talk to a domain without the agent. nats-py has the same but that its futures wait for
-ever for an acknowledgement which does not come, and keep their places in the window meanwhile. Retries
-nothing: what is not acknowledged in time may be stored all the same, so a further attempt needs the same
-`Nats-Msg-Id`.
+For programs that use a domain without the agent. nats-py has the same, but its futures wait for ever for an
+acknowledgement that does not come, and occupy the window meanwhile. Nothing is retried: what is not
+acknowledged in time may be stored nevertheless, so a further attempt needs the same `Nats-Msg-Id`.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ class _Pending(NamedTuple):
 
 
 class AckWindow:
-    """Publishes with at most `max_ack_inflight` acknowledgements under way. A publish above that waits for
-    one to come or to time out, or with `wait=False` fails. `ack_timeout` is in seconds. Use it as a context;
-    what is still under way at its end fails."""
+    """Publishes with at most `max_ack_inflight` acknowledgements in flight. A publish above that waits for
+    one to arrive or to time out, or with `wait=False` fails. `ack_timeout` is in seconds. Use it as a
+    context; what is still in flight at its end fails."""
 
     def __init__(
         self, nc: Client, *, max_ack_inflight: int = 5000, wait: bool = True, ack_timeout: float = 30.0
     ) -> None:
         self._nc, self._wait, self._ack_timeout = nc, wait, ack_timeout
-        self._places = asyncio.Semaphore(max_ack_inflight)
+        self._slots = asyncio.Semaphore(max_ack_inflight)
         self._serial = itertools.count(1)
         self._inbox = nc.new_inbox()
         self._pending: dict[str, _Pending] = {}
@@ -54,26 +53,26 @@ class AckWindow:
 
     @property
     def in_flight(self) -> int:
-        """How many acknowledgements are under way."""
+        """How many acknowledgements are in flight."""
         return len(self._pending)
 
     async def publish(
         self, subject: str, data: bytes, headers: Mapping[str, str] | None = None
     ) -> asyncio.Future[PubAck]:
-        """Send one message and return its acknowledgement to come, which need not be awaited: a `PubAck`,
-        `ApiError`, or `UnavailableError` where no stream listens or none answers in time. Raises
+        """Send one message and return the future of its acknowledgement, which need not be awaited: a
+        `PubAck`, `ApiError`, or `UnavailableError` if no stream listens or answers in time. Raises
         `MaxAckPendingError`, or what nats-py raises for a message that it cannot send."""
-        if not self._wait and self._places.locked():
+        if not self._wait and self._slots.locked():
             raise MaxAckPendingError(
-                f"{self.in_flight} acknowledgements are under way; wait for some of them"
+                f"{self.in_flight} acknowledgements are in flight; wait for some of them"
             )
-        await self._places.acquire()
+        await self._slots.acquire()
         reply = f"{self._inbox}.{next(self._serial)}"
         loop = asyncio.get_running_loop()
         future: asyncio.Future[PubAck] = loop.create_future()
         timer = loop.call_later(self._ack_timeout, self._fail, reply, f"no answer in {self._ack_timeout} s")
         self._pending[reply] = _Pending(future, timer)
-        future.add_done_callback(lambda _: self._settled(reply))  # whoever waits for it may cancel it
+        future.add_done_callback(lambda _: self._settled(reply))  # it may be cancelled by its waiter
         try:
             await self._nc.publish(subject, data, reply, headers=None if headers is None else dict(headers))
         except BaseException:
@@ -96,18 +95,18 @@ class AckWindow:
             _refuse(future, UnavailableError(f"JetStream did not acknowledge a message: {why}"))
 
     def _settled(self, reply: str) -> asyncio.Future[PubAck] | None:
-        """Free the place of a message; its future, unless that is done."""
+        """Free the slot of a message; returns its future unless that is done."""
         pending = self._pending.pop(reply, None)
         if pending is None:
             return None
         pending.timer.cancel()
-        self._places.release()
+        self._slots.release()
         return None if pending.future.done() else pending.future
 
 
 def _refuse(future: asyncio.Future[PubAck], error: Exception) -> None:
     future.set_exception(error)
-    future.exception()  # who sends and forgets is not told of it a second time
+    future.exception()  # no warning for a future that is not awaited
 
 
 def _read(message: Msg) -> PubAck:

@@ -70,7 +70,7 @@ async def test_a_window_that_is_full_waits_for_an_acknowledgement_or_fails(at: P
     async with AckWindow(at.nc, max_ack_inflight=2, wait=False) as window:
         for _ in range(2):
             await window.publish(f"{name}.x", b"")
-        with pytest.raises(MaxAckPendingError, match="2 acknowledgements are under way"):
+        with pytest.raises(MaxAckPendingError, match="2 acknowledgements are in flight"):
             await window.publish(f"{name}.x", b"never sent")
         assert window.in_flight == 2
     async with AckWindow(at.nc, max_ack_inflight=2, ack_timeout=SHORT) as window:

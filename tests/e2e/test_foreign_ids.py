@@ -19,7 +19,7 @@ from agent.contract import (
     clock_subject,
     direct_subject,
 )
-from agent.jetstream import RawMessage, UnavailableError, publish_once
+from agent.jetstream import RawMessage, UnavailableError, client
 from agent.leaf.inputs.http.options import HttpOptions
 from agent.leaf.publish import sender
 from agent.leaf.publish.batch import NotStored, PublishAnswer, StoredAck, parse_ack
@@ -204,7 +204,7 @@ async def test_a_message_of_the_agent_is_stored_once_and_beside_one_that_has_its
         subject = clock_subject(servers.leaf.domain, CLASS)
 
         async def store(ident: str, data: bytes) -> int:
-            return await publish_once.publish_own(one_shelf.js, one_shelf.stream, subject, data, ident)
+            return await client.publish_own(one_shelf.js, one_shelf.stream, subject, data, ident)
 
         assert await store("first", b"1") == await store("first", b"1")
         await forger.publish("second")

@@ -14,7 +14,7 @@ from agent import contract
 from agent.contract import ContractError
 from agent.hub.registrar.aggregate import parse_source_header
 from agent.hub.registrar.records import decode_leaf, decode_noted
-from agent.jetstream.read_headers import ack_place
+from agent.jetstream.read_headers import ack_position
 from agent.leaf.inputs.file.positions import parse_positions
 from agent.leaf.publish.batch import parse_ack
 from agent.leaf.publish.pull_chunks import parse_progress
@@ -105,7 +105,7 @@ def headers(data: bytes) -> None:
         contract.parse_requests("00000001:key", text)
     assert len(contract.verb_of(f"cmd.d.agent.{text}")) <= len(text)
     with only(ValueError):
-        ack_place(text)
+        ack_position(text)
     with only(ProtocolError):
         deliveries([data, data])
 

@@ -14,7 +14,7 @@ from agent.base.log_edges import LogEdge
 from agent.base.metrics import Metrics
 from agent.contract import Correction, clock_subject, leaf_stream
 from agent.jetstream import JetStream, JetStreamError
-from agent.jetstream.publish_once import publish_own
+from agent.jetstream.client import publish_own
 from agent.leaf import timeline
 from agent.leaf.state import StateFile
 

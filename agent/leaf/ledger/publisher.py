@@ -31,7 +31,7 @@ from agent.jetstream import (
     UnavailableError,
     nanoseconds,
 )
-from agent.jetstream.publish_once import publish_own
+from agent.jetstream.client import publish_own
 from agent.jetstream.read_headers import StoredHeaders
 from agent.leaf.events import BatchStored
 from agent.leaf.ledger.evictions.service import EvictionMonitor

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from agent.jetstream.read_headers import ack_place
+from agent.jetstream.read_headers import ack_position
 
 
 def test_the_short_form_is_read() -> None:
     reply = "$JS.ACK.TEL_a_normal.consumer.1.42.7.1700000000500000000.3"
-    assert ack_place(reply) == (42, 1700000000.5)
+    assert ack_position(reply) == (42, 1700000000.5)
 
 
 def test_the_form_with_domain_and_account_is_read() -> None:
     reply = "$JS.ACK.edge-1.AbCdEf.TEL_a_normal.consumer.1.42.7.1700000000500000000.3.tOkEn"
-    assert ack_place(reply) == (42, 1700000000.5)
+    assert ack_position(reply) == (42, 1700000000.5)
 
 
 def test_the_form_with_domain_and_without_a_last_token_is_read() -> None:
-    assert ack_place("$JS.ACK._.AbCdEf.S.c.1.42.7.1700000000500000000.3") == (42, 1700000000.5)
+    assert ack_position("$JS.ACK._.AbCdEf.S.c.1.42.7.1700000000500000000.3") == (42, 1700000000.5)
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ def test_the_form_with_domain_and_without_a_last_token_is_read() -> None:
 )
 def test_another_subject_is_refused(reply: str) -> None:
     with pytest.raises(ValueError):
-        ack_place(reply)
+        ack_position(reply)
