@@ -16,17 +16,17 @@ NAMES = sorted(main._COMMANDS)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_command_goes_by_its_name_also_alone(name: str) -> None:
-    told = CliRunner().invoke(main.composed([name]), [name, "--help"])
+    result = CliRunner().invoke(main.composed([name]), [name, "--help"])
 
-    assert (told.exit_code, f" {name} " in told.stdout) == (0, True), told.output
+    assert (result.exit_code, f" {name} " in result.stdout) == (0, True), result.output
 
 
 def test_all_commands_are_listed_and_an_unknown_one_is_told() -> None:
     listed = CliRunner().invoke(main.app, ["--help"]).stdout
     assert all(f" {name} " in listed for name in NAMES)
 
-    told = CliRunner().invoke(main.app, ["wehre"])
-    assert (told.exit_code, "No such command 'wehre'" in told.stderr) == (2, True)
+    result = CliRunner().invoke(main.app, ["wehre"])
+    assert (result.exit_code, "No such command 'wehre'" in result.stderr) == (2, True)
 
 
 def test_a_process_holds_no_other_command_than_its_own() -> None:
@@ -52,6 +52,6 @@ def test_an_agent_does_not_hold_what_only_reads_arguments(tmp_path: Path) -> Non
         for arguments in (["run", "-c", str(config)], ["run", f"--config={config}"])
     ]
 
-    assert [(one.returncode, one.stdout) for one in ended] == [(2, "False\n"), (2, "True\n")]
+    assert [(name.returncode, name.stdout) for name in ended] == [(2, "False\n"), (2, "True\n")]
     assert ended[0].stderr == ended[1].stderr
     assert "bogus" in ended[0].stderr

@@ -23,15 +23,15 @@ def _printed(**given: Any) -> str:
 
 
 def test_a_class_that_discards_nothing_and_is_not_held_back_says_nothing_of_it() -> None:
-    said = _printed()
-    assert "held back" not in said
-    assert "discarded" not in said
+    lines = _printed()
+    assert "held back" not in lines
+    assert "discarded" not in lines
 
 
 def test_what_a_class_has_discarded_and_why_it_is_held_back_are_told() -> None:
-    said = _printed(held_back="the disk is short", discarded={"readings": 30, "direct": 2, "in_doubt": 0})
-    assert "    held back: the disk is short\n" in said
-    assert said.endswith("discarded before the hub had them: 30 readings and 2 messages of devices")
+    lines = _printed(held_back="the disk is short", discarded={"readings": 30, "direct": 2, "in_doubt": 0})
+    assert "    held back: the disk is short\n" in lines
+    assert lines.endswith("discarded before the hub had them: 30 readings and 2 messages of devices")
     assert _printed(discarded={"readings": 3, "direct": 0, "in_doubt": 7}).endswith(
         "; 7 messages more, unless the hub has them"
     )

@@ -26,14 +26,14 @@ def test_a_device_that_is_not_in_the_table_is_missing_whole() -> None:
 
 
 def test_rows_beyond_what_was_acknowledged_hide_no_loss() -> None:
-    found = {"sender-0": DeviceRows(rows=310, distinct=310, acknowledged=295)}
-    compared = Domain.compare({"sender-0": 300}, found, 0)
+    stored = {"sender-0": DeviceRows(rows=310, distinct=310, acknowledged=295)}
+    compared = Domain.compare({"sender-0": 300}, stored, 0)
     assert (compared.missing, compared.duplicates, compared.whole) == (5, 0, False)
 
 
 def test_a_doubled_row_is_a_duplicate() -> None:
-    found = {"sender-0": DeviceRows(rows=301, distinct=300, acknowledged=300)}
-    compared = Domain.compare({"sender-0": 300}, found, 0)
+    stored = {"sender-0": DeviceRows(rows=301, distinct=300, acknowledged=300)}
+    compared = Domain.compare({"sender-0": 300}, stored, 0)
     assert (compared.missing, compared.duplicates, compared.whole) == (0, 1, False)
 
 

@@ -74,9 +74,9 @@ def test_a_file_without_a_certificate_is_refused() -> None:
     ],
 )
 def test_a_certificate_is_judged_at_the_time_that_is_given(now: datetime, level: Level, words: str) -> None:
-    found = judge("hub.crt", Validity(BEGINS, ENDS), now)
-    assert (found.level, words in found.sentence) == (level, True), found
-    assert bool(found.remedy) is (level is not Level.OK)
+    finding = judge("hub.crt", Validity(BEGINS, ENDS), now)
+    assert (finding.level, words in finding.sentence) == (level, True), finding
+    assert bool(finding.remedy) is (level is not Level.OK)
 
 
 def test_a_certificate_of_some_days_is_told_in_its_last_third_only() -> None:

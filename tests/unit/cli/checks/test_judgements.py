@@ -23,16 +23,16 @@ GIB = 2**30
 NOW = 1_795_000_000.0
 
 
-def told(one: Finding) -> str:
-    return f"{one.level}: {one.sentence} > {one.remedy}"
+def told(finding: Finding) -> str:
+    return f"{finding.level}: {finding.sentence} > {finding.remedy}"
 
 
-def only(found: list[Finding], level: Level, words: str) -> None:
+def only(findings: list[Finding], level: Level, words: str) -> None:
     """There is one finding, of this level and with these words, and with a remedy unless it is well."""
-    (one,) = found
-    assert one.level is level, told(one)
-    assert words in told(one), told(one)
-    assert bool(one.remedy) is (level is not OK)
+    (finding,) = findings
+    assert finding.level is level, told(finding)
+    assert words in told(finding), told(finding)
+    assert bool(finding.remedy) is (level is not OK)
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def test_a_version_is_judged_by_its_known_faults(text: str, level: Level, words:
 def test_every_version_that_is_refused_has_a_fault_that_says_why() -> None:
     for minor in range(20):
         for patch in range(20):
-            one = (2, minor, patch)
-            if one < MINIMUM:
-                assert any(fault.first <= one < fault.fixed for fault in versions.FAULTS), one
+            version = (2, minor, patch)
+            if version < MINIMUM:
+                assert any(fault.first <= version < fault.fixed for fault in versions.FAULTS), version
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ def test_every_version_that_is_refused_has_a_fault_that_says_why() -> None:
 def test_a_clock_is_judged_by_itself_and_beside_the_hubs(
     wall: float, synchronised: bool, ahead: tuple[float, float] | None, levels: list[Level], words: str
 ) -> None:
-    found = list(certificates.judge_clock(wall, synchronised, ahead))
-    assert [one.level for one in found] == levels
-    assert any(words in told(one) for one in found), [told(one) for one in found]
+    findings = list(certificates.judge_clock(wall, synchronised, ahead))
+    assert [finding.level for finding in findings] == levels
+    assert any(words in told(finding) for finding in findings), [told(finding) for finding in findings]
 
 
 def test_the_hubs_time_is_compared_with_the_middle_of_the_conversation() -> None:
-    told = {"a": trace("hub", "hub"), "b": trace("hub", "hub")}
-    joined = Joined({}, traces=told, asked=NOW + 9.0, answered=NOW + 11.0)
+    traces = {"a": trace("hub", "hub"), "b": trace("hub", "hub")}
+    joined = Joined({}, traces=traces, asked=NOW + 9.0, answered=NOW + 11.0)
     assert link.ahead(joined) == (10.0, 1.0)
     assert link.ahead(Joined({})) is None
 
@@ -179,8 +179,8 @@ def test_what_the_server_says_of_its_health_is_told_with_what_helps() -> None:
         "status_code": 500,
         "errors": [{"stream": "TEL_a", "error": "write error: no space left on device"}],
     }
-    (one,) = server.health(full)
-    assert (one.exit, "free some room" in one.remedy) == (Exit.LOSS, True)
+    (finding,) = server.health(full)
+    assert (finding.exit, "free some room" in finding.remedy) == (Exit.LOSS, True)
 
 
 DIRECTORY = Secret("directory", Path("/s"), 0o700, 7)
@@ -231,8 +231,8 @@ def test_a_subject_is_stored_once(
 
 def test_a_domain_has_one_server() -> None:
     assert list(streams.two_leaves("edge-1", 1)) == []
-    (one,) = streams.two_leaves("edge-1", 2, ["b", "a"])
-    assert (one.exit, "edge-1: a, b" in one.sentence) == (Exit.CONFLICT, True)
+    (finding,) = streams.two_leaves("edge-1", 2, ["b", "a"])
+    assert (finding.exit, "edge-1: a, b" in finding.sentence) == (Exit.CONFLICT, True)
 
 
 def status(state: LinkState, seconds: float | None = None) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def status(state: LinkState, seconds: float | None = None) -> dict[str, Any]:
 @pytest.mark.parametrize("state", LinkState)
 def test_every_state_of_the_link_is_a_finding_with_a_remedy_unless_it_is_ordinary(state: LinkState) -> None:
     assert state in SENTENCES
-    (found,) = [one for one in agent_status.judge(status(state)) if one.group == "link"]
+    (found,) = [finding for finding in agent_status.judge(status(state)) if finding.group == "link"]
     expected = OK if state in ORDINARY else WARNING if state in PATIENT else FAILURE
     assert (found.level, bool(found.remedy)) == (expected, expected is not OK)
 
@@ -266,17 +266,17 @@ def test_every_state_of_the_link_is_a_finding_with_a_remedy_unless_it_is_ordinar
 )
 def test_the_time_to_first_loss_is_judged(seconds: float | None, level: Level, words: str) -> None:
     found = agent_status.judge(status(LinkState.FLOWING, seconds))
-    only([one for one in found if one.group == "loss"], level, words)
+    only([finding for finding in found if finding.group == "loss"], level, words)
 
 
 def test_a_full_hub_and_a_leaf_that_does_not_flow_are_told() -> None:
     leaves = {f"edge-{number}": {"state": "not linked"} for number in range(30)} | {"z": {"state": "flowing"}}
     fleet = {"state": "well", "aggregates": {"T": {"full": True}}, "leaves": leaves}
-    found = list(agent_status.judge({"role": "hub", "fleet": fleet}))
-    assert len([one for one in found if one.level is WARNING]) == 21
-    assert any("1 of 31 leaves flow" in one.sentence for one in found)
-    assert any("10 leaves more" in one.sentence for one in found)
-    assert [one.sentence for one in found if one.level is FAILURE] == [
+    findings = list(agent_status.judge({"role": "hub", "fleet": fleet}))
+    assert len([finding for finding in findings if finding.level is WARNING]) == 21
+    assert any("1 of 31 leaves flow" in finding.sentence for finding in findings)
+    assert any("10 leaves more" in finding.sentence for finding in findings)
+    assert [finding.sentence for finding in findings if finding.level is FAILURE] == [
         "T is full: every leaf waits, and fills next"
     ]
 

@@ -73,13 +73,13 @@ async def dialled(url: str) -> Dialled:
 
 
 async def test_the_hub_is_believed_and_not_the_servers_behind_it() -> None:
-    told = [traced("hub", "a.petiole-check", 1), traced("behind", "a.petiole-check", 2)]
-    told += [traced("hub", "$JSC.R.petiole-check", 3)]
-    async with hub([info(connect_info=True), b"PONG\r\n"], told) as (url, heard):
-        one = await dialled(url)
-    assert isinstance(one.outcome, Joined)
-    assert {trace.server for trace in one.outcome.traces.values()} == {"hub"}
-    assert one.outcome.traces.keys() == {"a.petiole-check", "$JSC.R.petiole-check"}
+    traces = [traced("hub", "a.petiole-check", 1), traced("behind", "a.petiole-check", 2)]
+    traces += [traced("hub", "$JSC.R.petiole-check", 3)]
+    async with hub([info(connect_info=True), b"PONG\r\n"], traces) as (url, heard):
+        probe = await dialled(url)
+    assert isinstance(probe.outcome, Joined)
+    assert {trace.server for trace in probe.outcome.traces.values()} == {"hub"}
+    assert probe.outcome.traces.keys() == {"a.petiole-check", "$JSC.R.petiole-check"}
     sent = b"".join(heard)
     assert b"LS+ b.petiole-check\r\n" in sent
     assert sent.count(b"Nats-Trace-Only: true") == 2
@@ -89,13 +89,13 @@ async def test_the_hub_is_believed_and_not_the_servers_behind_it() -> None:
 async def test_what_the_hub_does_not_grant_is_not_tried() -> None:
     granted = info(export={"allow": ["$JSC.R.*"]}, **{"import": {"allow": ["$JSC.R.*"]}})
     async with hub([granted, b"PONG\r\n"], [traced("hub", "$JSC.R.petiole-check", 1)]) as (url, heard):
-        one = await dialled(url)
-    assert isinstance(one.outcome, Joined)
+        probe = await dialled(url)
+    assert isinstance(probe.outcome, Joined)
     assert b"a.petiole-check" not in b"".join(heard)
     assert b"b.petiole-check" not in b"".join(heard)
     async with hub([info(export={"allow": ["a.*"]}), b"PONG\r\n"], []) as (url, heard):
-        one = await dialled(url)
-    assert one.outcome == Joined({**GREETING, "export": {"allow": ["a.*"]}})
+        probe = await dialled(url)
+    assert probe.outcome == Joined({**GREETING, "export": {"allow": ["a.*"]}})
     assert b"HMSG" not in b"".join(heard), "where nothing could be told nothing is tried"
 
 
@@ -114,9 +114,9 @@ async def test_a_hub_that_does_not_let_in_is_told_as_that(
     if not said:
         monkeypatch.setattr(dialling, "_SECONDS", 0.3)
     async with hub(said) as (url, _):
-        one = await dialled(url)
-    assert isinstance(one.outcome, LeafRefused)
-    assert why in one.outcome.why
+        probe = await dialled(url)
+    assert isinstance(probe.outcome, LeafRefused)
+    assert why in probe.outcome.why
 
 
 async def test_a_hub_that_falls_silent_or_lies_about_sizes_ends_the_conversation(

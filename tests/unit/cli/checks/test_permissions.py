@@ -73,9 +73,9 @@ def test_a_permission_covers_another_or_not(granted: str, needed: str, yes: bool
 
 
 def test_a_hub_that_grants_all_is_well_and_so_is_one_without_any_rule() -> None:
-    for told in (ALL, {}, {"export": {"allow": [">"]}, "import": {"allow": [">"]}}):
-        (one,) = on_the_hub("edge-1", ["normal", "bulk"], NEEDED, told)
-        assert one.level is Level.OK
+    for info in (ALL, {}, {"export": {"allow": [">"]}, "import": {"allow": [">"]}}):
+        (finding,) = on_the_hub("edge-1", ["normal", "bulk"], NEEDED, info)
+        assert finding.level is Level.OK
 
 
 TENANTS = leaf_link("edge-1", ["normal", "bulk"], ["PLANS"], ["LOCAL"], tenant=True)
@@ -83,45 +83,46 @@ TENANTS = leaf_link("edge-1", ["normal", "bulk"], ["PLANS"], ["LOCAL"], tenant=T
 
 @pytest.mark.parametrize(
     ("needed", "subject"),
-    [(needed, one) for needed in (NEEDED, TENANTS) for one in (*needed.publish, *needed.subscribe)],
+    [(needed, subject) for needed in (NEEDED, TENANTS) for subject in (*needed.publish, *needed.subscribe)],
 )
 def test_each_permission_that_is_missing_is_told_with_the_line_to_add(
     needed: Permissions, subject: str
 ) -> None:
-    told = {
+    info = {
         "export": {"allow": [one for one in needed.publish if one != subject]},
         "import": {"allow": [one for one in needed.subscribe if one != subject]},
     }
-    found = on_the_hub("edge-1", ["normal", "bulk"], needed, told)
-    assert found
-    for one in found:
-        assert one.level is not Level.OK
-        assert f'add "{subject}" to permissions.' in one.remedy
+    findings = on_the_hub("edge-1", ["normal", "bulk"], needed, info)
+    assert findings
+    for finding in findings:
+        assert finding.level is not Level.OK
+        assert f'add "{subject}" to permissions.' in finding.remedy
 
 
 def test_a_class_that_the_hub_does_not_know_is_one_finding() -> None:
-    known = leaf_link("edge-1", ["normal"])
-    told = {"export": {"allow": known.publish}, "import": {"allow": known.subscribe}}
-    (one,) = on_the_hub("edge-1", ["normal", "bulk"], NEEDED, told)
-    assert 'add "bulk" to classes' in one.remedy
+    granted = leaf_link("edge-1", ["normal"])
+    info = {"export": {"allow": granted.publish}, "import": {"allow": granted.subscribe}}
+    (finding,) = on_the_hub("edge-1", ["normal", "bulk"], NEEDED, info)
+    assert 'add "bulk" to classes' in finding.remedy
 
 
 def test_what_is_denied_is_not_granted_whatever_is_allowed() -> None:
-    told = {"export": {"allow": [">"], "deny": ["petiole.v1.*.edge-1"]}}
-    assert not is_granted(told, "publish", "petiole.v1.announce.edge-1")
-    assert is_granted(told, "publish", "petiole.v1.announce.edge-2")
-    assert is_granted(told, "subscribe", "petiole.v1.announce.edge-1")
+    info = {"export": {"allow": [">"], "deny": ["petiole.v1.*.edge-1"]}}
+    assert not is_granted(info, "publish", "petiole.v1.announce.edge-1")
+    assert is_granted(info, "publish", "petiole.v1.announce.edge-2")
+    assert is_granted(info, "subscribe", "petiole.v1.announce.edge-1")
 
 
 def test_a_local_refusal_is_told_by_the_permission_that_lacks() -> None:
     needed = Permissions(("tel.Edge.>", "$JS.ACK.COMMANDS.>"), ("_INBOX_Edge.>",))
-    said = ['nats: permissions violation for publish to "tel.edge.petiole-check"']
-    (one,) = at_home(needed, said, "$JS.ACK.COMMANDS.petiole-check", embedded=False)
+    refusals = ['nats: permissions violation for publish to "tel.edge.petiole-check"']
+    (finding,) = at_home(needed, refusals, "$JS.ACK.COMMANDS.petiole-check", embedded=False)
     assert (
-        one.remedy == 'add "tel.Edge.>" to permissions.publish.allow of that user and reload the local server'
+        finding.remedy
+        == 'add "tel.Edge.>" to permissions.publish.allow of that user and reload the local server'
     )
-    (one,) = at_home(needed, [], "$JS.ACK.COMMANDS.petiole-check", embedded=False)
-    assert one.level is Level.OK
-    said = ['nats: permissions violation for publish to "$js.ack.commands.petiole-check"']
-    (one,) = at_home(needed, said, "$JS.ACK.COMMANDS.petiole-check", embedded=True)
-    assert "$JS.ACK.COMMANDS.>" in one.sentence
+    (finding,) = at_home(needed, [], "$JS.ACK.COMMANDS.petiole-check", embedded=False)
+    assert finding.level is Level.OK
+    refusals = ['nats: permissions violation for publish to "$js.ack.commands.petiole-check"']
+    (finding,) = at_home(needed, refusals, "$JS.ACK.COMMANDS.petiole-check", embedded=True)
+    assert "$JS.ACK.COMMANDS.>" in finding.sentence

@@ -14,12 +14,12 @@ words = st.text(max_size=30)
 
 
 def test_failures_stand_last_next_to_the_sum() -> None:
-    found = [
+    findings = [
         failure("link", "it is down", "look at the network"),
         ok("clock", "it is set"),
         warning("a", "b", "c"),
     ]
-    assert list(lines(found)) == [
+    assert list(lines(findings)) == [
         "clock         ok      it is set",
         "a             warning b",
         "                      > c",
@@ -44,8 +44,8 @@ def test_a_subject_is_never_broken() -> None:
 
 
 def test_json_holds_every_finding_and_the_exit_code() -> None:
-    found = [ok("a", "b"), failure("c", "d", "e", Exit.UNREACHABLE)]
-    assert json.loads(json.dumps(findings_as_json(found))) == {
+    findings = [ok("a", "b"), failure("c", "d", "e", Exit.UNREACHABLE)]
+    assert json.loads(json.dumps(findings_as_json(findings))) == {
         "exit": 5,
         "findings": [
             {"group": "a", "level": "ok", "sentence": "b", "remedy": ""},

@@ -82,6 +82,6 @@ def test_no_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_a_newer_agent_adds_does_no_harm() -> None:
-    given = {**LEAF, "more": {"a": 1}}
+    status = {**LEAF, "more": {"a": 1}}
 
-    assert checked(given, "here") == given
+    assert checked(status, "here") == status

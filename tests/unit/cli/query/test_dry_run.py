@@ -63,7 +63,7 @@ def test_a_batch_is_shown_for_people_and_for_programs() -> None:
     ]
     row = json.loads(passed.as_json())
     assert (row["class"], row["input"], row["seq"], row["n"], row["count"]) == ("normal", "http", 9, 7, 3)
-    assert [one["device"] for one in row["readings"]] == ["pump-1"]
+    assert [reading["device"] for reading in row["readings"]] == ["pump-1"]
 
 
 def test_what_is_not_a_batch_is_left_out_and_a_broken_one_is_told() -> None:
@@ -80,10 +80,10 @@ def test_what_is_not_a_batch_is_left_out_and_a_broken_one_is_told() -> None:
 
 @given(st.text())
 def test_no_name_reaches_a_terminal_as_anything_but_text(name: str) -> None:
-    assert all(one.isprintable() for one in shown(name))
+    assert all(char.isprintable() for char in shown(name))
     line = json.dumps({"device": name}, ensure_ascii=False).encode(errors="surrogatepass") + b"\n"
     assert json.loads(harmless(line).decode(errors="surrogatepass")) == {"device": name}
-    assert not any(one in "\x7f\x9b\x1b" for one in harmless(line).decode(errors="surrogatepass"))
+    assert not any(char in "\x7f\x9b\x1b" for char in harmless(line).decode(errors="surrogatepass"))
 
 
 @pytest.mark.parametrize(

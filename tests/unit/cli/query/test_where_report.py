@@ -32,20 +32,20 @@ def _report(sums: Sums = WELL, leaf: LeafReport | None = None, **given: Any) -> 
     return report("d", AT, DomainObservation(leaf, HUB, tables))
 
 
-def _told(found: WhereReport) -> list[tuple[str, int, bool]]:
-    return [(one.between[0], one.readings, one.grave) for one in found.reasons]
+def _told(report_: WhereReport) -> list[tuple[str, int, bool]]:
+    return [(finding.between[0], finding.readings, finding.grave) for finding in report_.reasons]
 
 
 def test_what_is_in_order_needs_no_reason() -> None:
-    found = _report(reasons={"bad line": 2})
+    answer = _report(reasons={"bad line": 2})
 
-    assert (found.exit, found.verdict(), found.reasons) == (
+    assert (answer.exit, answer.verdict(), answer.reasons) == (
         Exit.WELL,
         "nothing is missing, nothing is doubled",
         [],
     )
-    assert found.explained == ["in quarantine: 2 bad line"]
-    assert [one["readings"] for one in found.as_json()["classes"]["normal"].values()] == [
+    assert answer.explained == ["in quarantine: 2 bad line"]
+    assert [finding["readings"] for finding in answer.as_json()["classes"]["normal"].values()] == [
         *[100] * 4,
         98,
         2,
@@ -54,18 +54,18 @@ def test_what_is_in_order_needs_no_reason() -> None:
 
 def test_of_what_could_not_be_looked_at_nothing_is_said_to_be_in_order() -> None:
     tables = DomainFindings({"normal": WELL}, {("normal", "r"): ACCOUNT})
-    found = report("d", AT, DomainObservation(None, None, tables))
-    found.unseen, found.failed = ["the hub's streams"], True
+    answer = report("d", AT, DomainObservation(None, None, tables))
+    answer.unseen, answer.failed = ["the hub's streams"], True
 
-    assert found.verdict() == "of what could be looked at, nothing is missing, nothing is doubled"
-    assert found.exit == Exit.UNREACHABLE
-    counts = found.classes["normal"]
+    assert answer.verdict() == "of what could be looked at, nothing is missing, nothing is doubled"
+    assert answer.exit == Exit.UNREACHABLE
+    counts = answer.classes["normal"]
     assert [counts[stage].text() for stage in STAGES] == ["≥ 100", "≥ 100", "≥ 100", "100", "98", "2"]
 
 
 def test_what_the_leaf_and_the_hub_told_is_all_there_is() -> None:
     counts = _report(leaf=_leaf(100, 100)).classes["normal"]
-    assert not any(one.bound for one in counts.values())
+    assert not any(count.bound for count in counts.values())
 
 
 @pytest.mark.parametrize(
@@ -82,20 +82,20 @@ def test_what_the_leaf_and_the_hub_told_is_all_there_is() -> None:
     ],
 )
 def test_each_difference_has_its_reason(sums: dict[str, int], told: list[tuple[str, int, bool]]) -> None:
-    found = _report(replace(WELL, **sums))
+    answer = _report(replace(WELL, **sums))
 
-    assert _told(found) == told
-    assert found.exit == (Exit.LOSS if any(grave for _, _, grave in told) else Exit.WELL)
+    assert _told(answer) == told
+    assert answer.exit == (Exit.LOSS if any(grave for _, _, grave in told) else Exit.WELL)
 
 
 def test_what_the_leaf_announced_beyond_its_records_is_still_there() -> None:
-    found = _report(leaf=_leaf(130, 125))
+    answer = _report(leaf=_leaf(130, 125))
 
-    assert _told(found) == [("accepted", 5, False), ("stored", 25, False)]
+    assert _told(answer) == [("accepted", 5, False), ("stored", 25, False)]
     assert "25 are still on d (3 messages): not linked" in "\n".join(
-        one.text for one in found.lines(None, None)
+        finding.text for finding in answer.lines(None, None)
     )
-    counts = found.classes["normal"]
+    counts = answer.classes["normal"]
     assert (counts["accepted"].readings, counts["stored"].readings, counts["at the hub"].readings) == (
         130,
         125,
@@ -108,9 +108,9 @@ def test_a_run_that_no_record_at_the_hub_speaks_of_is_all_still_on_the_leaf() ->
 
 
 def test_a_gap_alone_is_a_loss() -> None:
-    found = _report(lost=["source x: sequences 3 never came"])
+    answer = _report(lost=["source x: sequences 3 never came"])
 
-    assert (found.exit, found.verdict()) == (
+    assert (answer.exit, answer.verdict()) == (
         Exit.LOSS,
         "something is missing or doubled without a reason",
     )
@@ -119,11 +119,11 @@ def test_a_gap_alone_is_a_loss() -> None:
 def test_without_tables_only_what_is_known_now_is_told_and_nothing_is_judged() -> None:
     held = [HubMessage("normal", "r", n, 10, False, 0) for n in (1, 2, 2)]
     dead = HubMessage("normal", "r", 3, 5, True, 0)
-    found = report("d", AT, DomainObservation(_leaf(30, 30), HubBacklog([*held, dead])))
+    answer = report("d", AT, DomainObservation(_leaf(30, 30), HubBacklog([*held, dead])))
 
-    assert found.exit is Exit.WELL
-    assert "the tables were not looked at" in found.verdict()
-    assert {stage: one.text() for stage, one in found.classes["normal"].items()} == {
+    assert answer.exit is Exit.WELL
+    assert "the tables were not looked at" in answer.verdict()
+    assert {stage: finding.text() for stage, finding in answer.classes["normal"].items()} == {
         "accepted": "≥ 30",
         "stored": "≥ 30",
         "at the hub": "≥ 20",
@@ -131,36 +131,38 @@ def test_without_tables_only_what_is_known_now_is_told_and_nothing_is_judged() -
 
 
 def test_what_was_asked_for_and_could_not_be_looked_at_shows_in_the_exit_code() -> None:
-    found = _report()
-    found.failed, found.unseen = True, ["the tables: why"]
+    answer = _report()
+    answer.failed, answer.unseen = True, ["the tables: why"]
 
-    assert found.exit is Exit.UNREACHABLE
-    assert found.lines(None, None)[-1].text == "not looked at: the tables: why"
+    assert answer.exit is Exit.UNREACHABLE
+    assert answer.lines(None, None)[-1].text == "not looked at: the tables: why"
     assert _report(replace(WELL, missing=1)).exit is Exit.LOSS
 
 
 def test_a_device_stands_beside_all_of_its_domain() -> None:
     counts = DeviceCounts(in_bronze=10, in_readings=9, quarantined=1, missing=1, unnamed=2)
     tables = DomainFindings({"normal": WELL})
-    found = report("d", AT, DomainObservation(None, HUB, tables, counts), "pump", "from 2026-11-21T00:00:00Z")
+    answer = report(
+        "d", AT, DomainObservation(None, HUB, tables, counts), "pump", "from 2026-11-21T00:00:00Z"
+    )
 
-    assert found.classes["device pump"]["in bronze"].readings == 11
-    assert found.classes["device pump"]["quarantined"].text() == "≥ 1"
-    assert found.classes["all of d"]["in readings"].readings == 98
-    assert found.exit is Exit.LOSS
+    assert answer.classes["device pump"]["in bronze"].readings == 11
+    assert answer.classes["device pump"]["quarantined"].text() == "≥ 1"
+    assert answer.classes["all of d"]["in readings"].readings == 98
+    assert answer.exit is Exit.LOSS
 
 
 def test_many_classes_are_shown_together_and_all_of_it_fits_a_small_terminal() -> None:
     tables = DomainFindings({f"c{at}": replace(WELL, waiting=3, pending=2) for at in range(9)})
     tables.lost = [f"d, class c, run {'r' * 40}: batches {at} never came and so on" for at in range(50)]
-    found = report("d", AT, DomainObservation(_leaf(1, 1, sentence="x" * 200), HUB, tables))
-    found.unseen = ["y " * 60]
+    answer = report("d", AT, DomainObservation(_leaf(1, 1, sentence="x" * 200), HUB, tables))
+    answer.unseen = ["y " * 60]
 
-    shown = [one.text for one in found.lines(23, 80)]
+    shown = [finding.text for finding in answer.lines(23, 80)]
 
     assert len(shown) <= 23
     assert max(map(len, shown)) <= 80
-    assert any(one.startswith("accepted") and one.endswith("901") for one in shown), shown
-    assert any("and more" in one for one in shown)
-    assert len(json.dumps(found.as_json())) > 1_000
-    assert [one.split("  ")[0] for one in shown if one.startswith(STAGES) and one[-1] != ":"] == [*STAGES]
+    assert any(line.startswith("accepted") and line.endswith("901") for line in shown), shown
+    assert any("and more" in line for line in shown)
+    assert len(json.dumps(answer.as_json())) > 1_000
+    assert [line.split("  ")[0] for line in shown if line.startswith(STAGES) and line[-1] != ":"] == [*STAGES]

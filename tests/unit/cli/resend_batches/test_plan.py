@@ -62,20 +62,20 @@ def numbers(ranges: Ranges) -> set[int]:
 
 def test_a_range_is_sent_in_the_order_in_which_it_was_stored_first() -> None:
     copies = looked(Copies(RUN, ((2, 5),)), batch(1, 3), batch(2, 2), batch(3, 6), batch(4, 4, LATER))
-    found = plan_range(RUN, ((2, 5),), copies, 6, ledger_of(((1, 4), (6, 6))))
-    assert found.send == (Copy(3, 1, 1), Copy(2, 2, 2))
-    assert (found.gone, found.unrecorded) == (((4, 4),), ((5, 5),))
+    plan = plan_range(RUN, ((2, 5),), copies, 6, ledger_of(((1, 4), (6, 6))))
+    assert plan.send == (Copy(3, 1, 1), Copy(2, 2, 2))
+    assert (plan.gone, plan.unrecorded) == (((4, 4),), ((5, 5),))
 
 
 def test_a_number_that_was_refused_is_no_loss() -> None:
     record = ledger_of(((1, 1), (4, 4)), (3, 3, "too_large"), (2, 2, "stream_full"))
-    found = plan_range(RUN, ((1, 4),), looked(Copies(RUN, ((1, 4),)), batch(1, 1)), 4, record)
-    assert (found.refused, found.gone, found.unrecorded) == (((2, 3),), ((4, 4),), ())
+    plan = plan_range(RUN, ((1, 4),), looked(Copies(RUN, ((1, 4),)), batch(1, 1)), 4, record)
+    assert (plan.refused, plan.gone, plan.unrecorded) == (((2, 3),), ((4, 4),), ())
 
 
 def test_without_a_record_what_is_not_there_is_gone_up_to_the_highest_that_is() -> None:
-    found = plan_range(RUN, ((1, 9),), looked(Copies(RUN, ((1, 9),)), batch(7, 5)), 5, None)
-    assert (found.gone, found.unrecorded) == (((1, 4),), ((6, 9),))
+    plan = plan_range(RUN, ((1, 9),), looked(Copies(RUN, ((1, 9),)), batch(7, 5)), 5, None)
+    assert (plan.gone, plan.unrecorded) == (((1, 4),), ((6, 9),))
 
 
 def test_a_batch_that_was_sent_again_before_keeps_its_first_place() -> None:
@@ -100,21 +100,21 @@ def test_what_the_hub_lacks_is_sent_and_nothing_that_was_purged_or_is_on_its_way
     lacking = {n for n in range(purged + 1, 13) if n not in held}
     unknown = {n for n in range(1, purged + 1) if n not in held}
     verified = Verified(ranges_of(lacking), ranges_of(unknown), Edge(RUN, edge, purged, 1), cursor)
-    found = plan_missing(RUN, verified, looked(copies_missing(RUN, verified), *messages), 12, None)
+    plan = plan_missing(RUN, verified, looked(copies_missing(RUN, verified), *messages), 12, None)
 
     newest = {n: seq for seq, (n, _) in enumerate(stream, 1)}
     surely = lacking | {n for n in unknown if places.get(n, 0) > edge}
-    assert {copy.n for copy in found.send} == {n for n in surely if newest.get(n, 99) <= cursor}
-    assert numbers(found.under_way) == {n for n in surely if n in newest and newest[n] > cursor}
-    assert numbers(found.gone) == lacking - newest.keys()
-    assert numbers(found.unknown) == unknown - surely
-    assert [copy.first for copy in found.send] == sorted(places[copy.n] for copy in found.send)
+    assert {copy.n for copy in plan.send} == {n for n in surely if newest.get(n, 99) <= cursor}
+    assert numbers(plan.under_way) == {n for n in surely if n in newest and newest[n] > cursor}
+    assert numbers(plan.gone) == lacking - newest.keys()
+    assert numbers(plan.unknown) == unknown - surely
+    assert [copy.first for copy in plan.send] == sorted(places[copy.n] for copy in plan.send)
 
 
 def test_behind_the_edge_of_another_run_nothing_is_claimed() -> None:
     verified = Verified((), ((1, 9),), Edge(LATER, 1, 1, 1), 99)
-    found = plan_missing(RUN, verified, looked(copies_missing(RUN, verified), batch(50, 5)), 9, None)
-    assert (found.send, found.unknown) == ((), ((1, 9),))
+    plan = plan_missing(RUN, verified, looked(copies_missing(RUN, verified), batch(50, 5)), 9, None)
+    assert (plan.send, plan.unknown) == ((), ((1, 9),))
 
 
 def test_a_plan_is_bounded_and_says_that_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_of_many_runs_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> No
         batch(5, 2, LATER),
     ):
         runs.take(message)
-    assert {run: one.ranges() for run, one in runs.numbers.items()} == {LATER: ((1, 2),)}
+    assert {run: numbers.ranges() for run, numbers in runs.numbers.items()} == {LATER: ((1, 2),)}
 
 
 def test_what_goes_out_again_says_nothing_of_its_input_or_its_requests() -> None:
@@ -143,6 +143,6 @@ def test_what_goes_out_again_says_nothing_of_its_input_or_its_requests() -> None
     assert resent_headers(headers, 5) == {H_MESSAGE_ID: "x", "Content-Encoding": "zstd", H_RESENT: "5"}
 
 
-@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 5)).map(lambda one: (one[0], sum(one)))))
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 5)).map(lambda span: (span[0], sum(span)))))
 def test_spans_that_meet_are_joined(spans: list[tuple[int, int]]) -> None:
     assert joined(spans) == ranges_of(numbers(tuple(spans)))

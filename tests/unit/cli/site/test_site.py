@@ -79,9 +79,9 @@ def site(tmp_path: Path) -> Site:
 
 
 def test_a_leaf_without_a_key_is_rendered_and_not_let_in(site: Site) -> None:
-    told = site.petiole(SITE)
-    assert told.exit_code == 0, told.output
-    assert "no key of them: edge-2" in told.output
+    result = site.petiole(SITE)
+    assert result.exit_code == 0, result.output
+    assert "no key of them: edge-2" in result.output
     hub = tomllib.loads((site.out / "hub.toml").read_text())
     assert hub["leaf"] == [
         {"domain": "edge-1", "key": key_of(1), "classes": ["normal", "bulk"], "tenant": "acme"}
@@ -93,7 +93,7 @@ def test_a_leaf_without_a_key_is_rendered_and_not_let_in(site: Site) -> None:
     leaf = (site.out / "leaf-edge-2.conf").read_text()
     assert '"$JS.API.CONSUMER.INFO.COMMANDS.plc"' in leaf
     assert '"$JS.API.STREAM.INFO.TEL_edge-2_bulk"' in leaf
-    assert {"leaf-edge-1.toml", "README.md"} <= {one.name for one in site.out.iterdir()}
+    assert {"leaf-edge-1.toml", "README.md"} <= {path.name for path in site.out.iterdir()}
 
 
 def test_rendering_again_writes_only_what_changed_and_names_what_is_of_nobody_any_more(site: Site) -> None:
@@ -123,9 +123,9 @@ def test_a_cluster_has_a_configuration_for_each_server_and_one_password(site: Si
     assert "@[fd00::3]:6222" in before
     others = [path.read_text() for path in site.out.iterdir() if path != secret]
     assert not any(password in text for text in others)
-    told = site.petiole(CLUSTER.replace("10.0.0.1", "10.0.0.9"))
+    result = site.petiole(CLUSTER.replace("10.0.0.1", "10.0.0.9"))
     assert password in secret.read_text()
-    assert password not in told.output
+    assert password not in result.output
     assert tomllib.loads((site.out / "hub.toml").read_text())["registrar"]["replicas"] == 3
 
 
@@ -166,7 +166,7 @@ key = "UX"
 
 
 def test_all_that_is_wrong_is_told_at_once_with_its_place(site: Site) -> None:
-    found = site.problems(NONSENSE)
+    problems = site.problems(NONSENSE)
     for place in (
         "tenants:",
         "hub.urls:",
@@ -188,16 +188,16 @@ def test_all_that_is_wrong_is_told_at_once_with_its_place(site: Site) -> None:
         "leaf-hub.toml: input[1].type:",
         "leaf[4].domain:",
     ):
-        assert any(one.startswith(place) for one in found), (place, found)
+        assert any(finding.startswith(place) for finding in problems), (place, problems)
 
 
 def test_a_private_key_is_refused_and_not_shown(site: Site) -> None:
     seed = nkeys.encode_seed(bytes([7]) * 32, nkeys.PREFIX_BYTE_USER).decode()
-    found = site.problems(SITE.replace(key_of(1), seed))
-    assert any(one.startswith("leaf[1].key: is the seed") for one in found)
-    told = site.petiole(SITE.replace(key_of(1), seed))
-    assert told.exit_code == 2
-    assert seed[2:] not in told.output + told.stderr + "".join(found)
+    problems = site.problems(SITE.replace(key_of(1), seed))
+    assert any(finding.startswith("leaf[1].key: is the seed") for finding in problems)
+    result = site.petiole(SITE.replace(key_of(1), seed))
+    assert result.exit_code == 2
+    assert seed[2:] not in result.output + result.stderr + "".join(problems)
 
 
 def test_embedded_servers_get_their_additions_through_their_agents(site: Site) -> None:
@@ -206,7 +206,7 @@ def test_embedded_servers_get_their_additions_through_their_agents(site: Site) -
         "[leaves.config]", "[leaves]\nembedded = true\n[leaves.remote.tls]\nca_file = '/ca'\n[leaves.config]"
     )
     site.write(text)
-    assert {one.name for one in site.out.iterdir()} == {
+    assert {path.name for path in site.out.iterdir()} == {
         "README.md",
         "hub.toml",
         "leaf-edge-1.toml",
