@@ -146,7 +146,11 @@ def test_files_that_cannot_be_used_are_told_before_anything_runs(
 
 @pytest.mark.parametrize(
     ("listen", "with_token", "said"),
-    [("127.0.0.1", False, None), ("0.0.0.0", False, "whoever reaches"), ("0.0.0.0", True, "as it is")],
+    [
+        ("127.0.0.1", False, None),
+        ("0.0.0.0", False, "any client"),
+        ("0.0.0.0", True, "clear text"),
+    ],
 )
 async def test_an_input_that_others_reach_says_what_it_lacks(
     listen: str, with_token: bool, said: str | None, token_file: Path

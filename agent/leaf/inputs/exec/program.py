@@ -1,5 +1,5 @@
-"""One run of a command: what it prints is gathered, what it says beside goes to the log, and it is ended with
-all that it has started."""
+"""Runs the command of an `exec` input: at intervals, or again when it ends. What it prints is gathered, its
+standard error goes to the log, and it is ended with all that it has started."""
 
 from __future__ import annotations
 
@@ -25,182 +25,16 @@ from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 from agent.leaf.intake import Intake
 
 _FIRST_DELAY: Final = 1.0
-
 _LONGEST_DELAY: Final = 60.0
-
 _STEADY: Final = 60.0
-
 GRACE: Final = 3.0
 """Seconds from SIGTERM to SIGKILL."""
 _LATE: Final = 2.0
-"""Seconds more, after which the warden itself is killed."""
-_MAX_SAID: Final = 500
-_WARDEN: Final = str(Path(reaper.__file__).resolve())
-_OUTPUT, _SAID = 1, 2
-
-
-class Program(asyncio.SubprocessProtocol):
-    """A command that runs. `limit` bounds what it may print, in bytes; None: as much as it likes."""
-
-    def __init__(
-        self,
-        options: ExecOptions,
-        parser: LineParser,
-        submitter: RetryingSubmitter,
-        buffer: Buffer,
-        log: FilteringBoundLogger,
-        said: Sparse,
-        limit: int | None,
-    ) -> None:
-        self._options, self._parser, self._submitter, self._log, self._said = (
-            options,
-            parser,
-            submitter,
-            log,
-            said,
-        )
-        self._buffer = buffer
-        self._room = limit
-        self._cutter = LineCutter(options.line)
-        self._words = LineCutter(_MAX_SAID * 4)
-        self._transport: asyncio.SubprocessTransport
-        self._over = asyncio.Event()
-        self._ending = False
-        self._ended_for: str | None = None
-        self._source = Gatherer(buffer, parser, submitter, self._pause, self._resume, lambda: None)
-        buffer.join(self._source)
-
-    async def run(self, stopping: asyncio.Event, timeout: float | None) -> str | None:
-        """Run to its end, which comes when `stopping` is set or after `timeout` seconds at the latest; what
-        went wrong, None when nothing did. Raises `OSError` when it can't be started."""
-        options = self._options
-        loop = asyncio.get_running_loop()
-        arguments = [sys.executable, "-I", "-S", _WARDEN, str(os.getpid()), str(GRACE), *options.command]
-        await loop.subprocess_exec(
-            lambda: self,
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=None if options.directory is None else str(options.directory),
-            env=options.variables(),
-            start_new_session=True,
-        )
-        try:
-            await self._wait(stopping, timeout)
-        finally:
-            self._transport.close()
-        return self._outcome(stopping.is_set())
-
-    async def _wait(self, stopping: asyncio.Event, timeout: float | None) -> None:
-        stop = asyncio.ensure_future(stopping.wait())
-        over = asyncio.ensure_future(self._over.wait())
-        try:
-            await asyncio.wait((stop, over), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if over.done():
-                return
-            if not stop.done():
-                self._end(f"it ran for longer than {timeout:g} s")
-            self._tell(signal.SIGTERM)
-            # Only what is read to its end is known to have ended.
-            self._ending = True
-            if self._source.paused:
-                self._source.go_on()
-            await asyncio.wait((over,), timeout=GRACE + _LATE)
-            if not over.done():
-                self._tell(signal.SIGKILL)
-                await asyncio.wait((over,), timeout=_LATE)
-        finally:
-            stop.cancel()
-            over.cancel()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.SubprocessTransport, transport)
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd == _SAID:
-            self._say(self._words.feed(data))
-            return
-        if self._room is not None:
-            self._room -= len(data)
-            if self._room < 0:
-                self._end(f"it printed more than {self._options.output} bytes (option output)")
-                return
-        if self._ending and self._source.room <= 0:
-            self._submitter.lost += data.count(b"\n")
-            return
-        before = self._cutter.too_long
-        lines = self._cutter.feed(data)
-        if self._cutter.too_long > before:
-            reason = f"longer than {self._options.line} bytes (option line); nothing of it was kept"
-            self._dead_letter("too_long", b"", reason)
-        if lines:
-            self._source.add(lines, self._place)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The process has ended, and all of its pipes."""
-        last = self._cutter.end()
-        if last and (self._parser.self_ending or self._transport.get_returncode() == 0):
-            self._source.add(last, self._place)
-        elif last:
-            self._dead_letter("cut_off", last[:-1], "the last line has no newline: it may be a part of one")
-        self._say(self._words.end())
-        self._source.flush()
-        self._buffer.leave(self._source)
-        self._over.set()
-
-    @property
-    def _place(self) -> str:
-        return "the command"
-
-    def _outcome(self, stopped: bool) -> str | None:
-        if self._ended_for is not None or stopped:
-            return self._ended_for
-        code = self._transport.get_returncode()
-        if code is not None and 128 < code < 128 + signal.NSIG:
-            return f"it was ended by signal {code - 128}"
-        return None if code == 0 else f"it ended with exit code {code}"
-
-    def _end(self, why: str) -> None:
-        if self._ended_for is None:
-            self._ended_for = why
-            self._tell(signal.SIGTERM)
-
-    def _tell(self, number: signal.Signals) -> None:
-        if self._transport.get_returncode() is None:
-            self._transport.send_signal(number)
-
-    def _dead_letter(self, reason: str, line: bytes, text: str) -> None:
-        self._buffer.group.create_task(self._submitter.dead_letter(reason, [letter(line, self._place, text)]))
-
-    def _say(self, lines: bytes) -> None:
-        for line in lines.splitlines():
-            held_back = self._said.held_back(time.monotonic())
-            if held_back is not None:
-                self._log.warning("the command says", text=shown(line), not_reported_before=held_back)
-
-    def _pause(self) -> None:
-        if not self._ending:
-            self._reading(go_on=False)
-
-    def _resume(self) -> None:
-        self._reading(go_on=True)
-
-    def _reading(self, *, go_on: bool) -> None:
-        reading = cast(asyncio.ReadTransport | None, self._transport.get_pipe_transport(_OUTPUT))
-        if reading is None or reading.is_closing():
-            return
-        if go_on:
-            reading.resume_reading()
-        else:
-            reading.pause_reading()
-
-
-def shown(line: bytes) -> str:
-    """A line as it may be shown on a terminal."""
-    text = line.decode(errors="backslashreplace")
-    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-    return text if len(text) <= _MAX_SAID else f"{text[:_MAX_SAID]}…"
+"""Seconds more, after which the reaper itself is killed."""
+_MAX_LOGGED: Final = 500
+_ORIGIN: Final = "the command"
+_REAPER: Final = str(Path(reaper.__file__).resolve())
+_STDOUT, _STDERR = 1, 2
 
 
 class Schedule:
@@ -223,7 +57,7 @@ class Schedule:
             options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
         )
         self._failing = LogEdge(log, "the command runs well again")
-        self._said = Sparse()
+        self._logged = Sparse()
 
     async def run(self) -> None:
         """Until the agent stops."""
@@ -260,7 +94,7 @@ class Schedule:
         async with asyncio.TaskGroup() as group:
             buffer = Buffer(MAX_SHARE, group)
             program = Program(
-                self._options, self._parser, self._submitter, buffer, self._log, self._said, limit
+                self._options, self._parser, self._submitter, buffer, self._log, self._logged, limit
             )
             try:
                 return await program.run(self._stopping, timeout)
@@ -273,3 +107,163 @@ class Schedule:
             self._failing.end()
         else:
             self._failing.begin(f"{self._options.command[0]}: {trouble}; {next_step}")
+
+
+class Program(asyncio.SubprocessProtocol):
+    """A command that runs. `limit` bounds what it may print, in bytes; None: as much as it likes."""
+
+    def __init__(
+        self,
+        options: ExecOptions,
+        parser: LineParser,
+        submitter: RetryingSubmitter,
+        buffer: Buffer,
+        log: FilteringBoundLogger,
+        logged: Sparse,
+        limit: int | None,
+    ) -> None:
+        self._options, self._parser, self._submitter, self._log, self._logged = (
+            options,
+            parser,
+            submitter,
+            log,
+            logged,
+        )
+        self._buffer = buffer
+        self._room = limit
+        self._cutter = LineCutter(options.line)
+        self._stderr = LineCutter(_MAX_LOGGED * 4)
+        self._transport: asyncio.SubprocessTransport
+        self._over = asyncio.Event()
+        self._ending = False
+        self._ended_for: str | None = None
+        self._source = Gatherer(buffer, parser, submitter, self._pause, self._resume, lambda: None)
+        buffer.join(self._source)
+
+    async def run(self, stopping: asyncio.Event, timeout: float | None) -> str | None:
+        """Run to its end, which comes when `stopping` is set or after `timeout` seconds at the latest; what
+        went wrong, None when nothing did. Raises `OSError` when it can't be started."""
+        options = self._options
+        loop = asyncio.get_running_loop()
+        arguments = [sys.executable, "-I", "-S", _REAPER, str(os.getpid()), str(GRACE), *options.command]
+        await loop.subprocess_exec(
+            lambda: self,
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=None if options.directory is None else str(options.directory),
+            env=options.variables(),
+            start_new_session=True,
+        )
+        try:
+            await self._wait(stopping, timeout)
+        finally:
+            self._transport.close()
+        return self._outcome(stopping.is_set())
+
+    async def _wait(self, stopping: asyncio.Event, timeout: float | None) -> None:
+        stop = asyncio.ensure_future(stopping.wait())
+        over = asyncio.ensure_future(self._over.wait())
+        try:
+            await asyncio.wait((stop, over), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if over.done():
+                return
+            if not stop.done():
+                self._end(f"it ran for longer than {timeout:g} s")
+            self._signal(signal.SIGTERM)
+            # Only what is read to its end is known to have ended.
+            self._ending = True
+            if self._source.paused:
+                self._source.go_on()
+            await asyncio.wait((over,), timeout=GRACE + _LATE)
+            if not over.done():
+                self._signal(signal.SIGKILL)
+                await asyncio.wait((over,), timeout=_LATE)
+        finally:
+            stop.cancel()
+            over.cancel()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == _STDERR:
+            self._say(self._stderr.feed(data))
+            return
+        if self._room is not None:
+            self._room -= len(data)
+            if self._room < 0:
+                self._end(f"it printed more than {self._options.output} bytes (option output)")
+                return
+        if self._ending and self._source.room <= 0:
+            self._submitter.lost += data.count(b"\n")
+            return
+        before = self._cutter.too_long
+        lines = self._cutter.feed(data)
+        if self._cutter.too_long > before:
+            reason = f"longer than {self._options.line} bytes (option line); nothing of it was kept"
+            self._dead_letter("too_long", b"", reason)
+        if lines:
+            self._source.add(lines, _ORIGIN)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The process has ended, and all of its pipes."""
+        last = self._cutter.end()
+        if last and (self._parser.self_ending or self._transport.get_returncode() == 0):
+            self._source.add(last, _ORIGIN)
+        elif last:
+            self._dead_letter("cut_off", last[:-1], "the last line has no newline: it may be a part of one")
+        self._say(self._stderr.end())
+        self._source.flush()
+        self._buffer.leave(self._source)
+        self._over.set()
+
+    def _outcome(self, stopped: bool) -> str | None:
+        if self._ended_for is not None or stopped:
+            return self._ended_for
+        code = self._transport.get_returncode()
+        if code is not None and 128 < code < 128 + signal.NSIG:
+            return f"it was ended by signal {code - 128}"
+        return None if code == 0 else f"it ended with exit code {code}"
+
+    def _end(self, why: str) -> None:
+        if self._ended_for is None:
+            self._ended_for = why
+            self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._transport.get_returncode() is None:
+            self._transport.send_signal(number)
+
+    def _dead_letter(self, reason: str, line: bytes, text: str) -> None:
+        self._buffer.group.create_task(self._submitter.dead_letter(reason, [letter(line, _ORIGIN, text)]))
+
+    def _say(self, lines: bytes) -> None:
+        for line in lines.splitlines():
+            held_back = self._logged.held_back(time.monotonic())
+            if held_back is not None:
+                self._log.warning("the command says", text=shown(line), not_reported_before=held_back)
+
+    def _pause(self) -> None:
+        if not self._ending:
+            self._reading(go_on=False)
+
+    def _resume(self) -> None:
+        self._reading(go_on=True)
+
+    def _reading(self, *, go_on: bool) -> None:
+        reading = cast(asyncio.ReadTransport | None, self._transport.get_pipe_transport(_STDOUT))
+        if reading is None or reading.is_closing():
+            return
+        if go_on:
+            reading.resume_reading()
+        else:
+            reading.pause_reading()
+
+
+def shown(line: bytes) -> str:
+    """A line as it may be shown on a terminal."""
+    text = line.decode(errors="backslashreplace")
+    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return text if len(text) <= _MAX_LOGGED else f"{text[:_MAX_LOGGED]}…"

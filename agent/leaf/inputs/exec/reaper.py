@@ -1,9 +1,9 @@
-"""Runs one command, and sees to it that nothing it has started outlives it.
+"""Runs one command, and ends all that it has started with it.
 
-`warden.py PARENT GRACE COMMAND…` ends the command, by SIGTERM and after GRACE seconds by SIGKILL, when it is
-told to by SIGTERM, and when PARENT dies, even by SIGKILL. When the command has ended, so must all that it has
-started: orphans come here (PR_SET_CHILD_SUBREAPER), also those that have left its process group. The exit
-code is the command's, 128 and the number where that ended by a signal.
+`reaper.py PARENT GRACE COMMAND…` ends the command, by SIGTERM and after GRACE seconds by SIGKILL, when it
+gets SIGTERM itself, and when PARENT dies, even by SIGKILL. When the command has ended, so must all that it
+has started: orphans become children of the reaper (PR_SET_CHILD_SUBREAPER), also those that have left its
+process group. The exit code is the command's, 128 and the number where a signal ended it.
 
 A program of its own, for only a parent is given orphans; it uses the standard library only and no other part
 of the agent.
@@ -95,7 +95,7 @@ def _tell_all(group: int, number: signal.Signals) -> None:
 
 
 def _children() -> list[int]:
-    """Processes whose parent this one is; whoever loses its parent is one later."""
+    """The child processes of this one; an orphan becomes one later."""
     me = os.getpid()
     children = []
     for entry in Path("/proc").iterdir():

@@ -100,7 +100,7 @@ def _named(path: str) -> Iterator[Match]:
     try:
         info = os.stat(path)  # noqa: PTH116 - as below
     except OSError:
-        return  # whoever follows it meets this too, and says so
+        return  # its tailer meets this too, and reports it
     if stat.S_ISREG(info.st_mode):
         yield Match(path, info.st_dev, info.st_ino, named=True)
 

@@ -14,14 +14,13 @@ from typing import Final, NamedTuple
 
 FINGERPRINT_BYTES: Final = 1024
 """How many bytes at the beginning of a file, and how many before the offset, make its fingerprint."""
-
 _NUMBER: Final = r"[.-]\d[\dT_:.-]*"
 _numbered = re.compile(_NUMBER).fullmatch
 
 
 class FilePosition(NamedTuple):
     """Where a file was read up to: `offset` bytes of it. `modified` is when it had last been changed (ns
-    since 1970), by which the files that came after it are told. The number of its device is left out: it may
+    since 1970), by which later files are known. The number of its device is left out: it may
     be another after each start of the machine."""
 
     inode: int

@@ -19,7 +19,6 @@ _BOOLS: Final = {
     **dict.fromkeys((b"t", b"T", b"true", b"True", b"TRUE"), b"true"),
     **dict.fromkeys((b"f", b"F", b"false", b"False", b"FALSE"), b"false"),
 }
-
 _NAMES: Final = rb"([^ \n#][^ \n]*+) ([^,= \n]++)="
 _FORM: Final = _NAMES + rb"(-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,40})?) ([0-9]{10})([0-9]{9})(?:\n|\Z)"
 _first = re.compile(_FORM).match

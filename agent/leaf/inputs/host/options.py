@@ -23,7 +23,6 @@ Group = Literal[
     "battery",
     "container",
 ]
-
 USUAL: Final[tuple[Group, ...]] = (
     "cpu",
     "memory",
@@ -35,7 +34,6 @@ USUAL: Final[tuple[Group, ...]] = (
     "sockets",
 )
 """What is collected unless it is said otherwise."""
-
 GROUPS: Final[tuple[Group, ...]] = (*USUAL, "cores", "fans", "battery", "container")
 
 

@@ -1,5 +1,5 @@
-"""Receiving request bodies within bounds: of each body, of all bodies together, and of time (which the
-connection watches)."""
+"""Receives and unpacks request bodies within bounds: of each body, of all bodies together, and of time (which
+the connection watches). A body of a few kilobytes may unpack to gigabytes."""
 
 from __future__ import annotations
 
@@ -18,29 +18,21 @@ from agent.leaf.inputs.http.responses import HttpError, at_fault, refused, stopp
 from agent.leaf.intake import RefusalReason, RefusedError
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
-
 _GZIP_STEP: Final = 64 * 1024
 """Bytes fed to gzip at a time."""
-
 _GZIP_PART: Final = 2**20
 """Bytes that are unpacked from them at a time."""
-
 _ZSTD_STEP: Final = 256
 """Bytes fed to zstd at a time. A block of four bytes may hold 128 KiB, so a step yields at most 8 MiB."""
-
 _ZSTD_WINDOW: Final = 8 * 2**20
 """What every decoder must support (RFC 8878, 3.1.1.1.2); a larger one is memory at the sender's choice."""
-
 MAX_RATIO: Final = 200
 """What a body may unpack to, and what its readings may be, in bytes for each that came: readings that are
 alike pack to a hundredth at zstd level 3, and to a hundred-and-fiftieth at level 19."""
-
 LEAST: Final = 2**20
 """Bytes that any body may unpack to."""
-
 _MAX_FRAMES: Final = 4096
 """An empty frame of zstd is nine bytes, and costs as much as one of a kilobyte."""
-
 _BROKEN: Final = (RequestPayloadError, ClientPayloadError, ConnectionError)
 
 
@@ -49,40 +41,6 @@ class Body(NamedTuple):
 
     data: bytes
     room: int
-
-
-def dense(subject: str) -> HttpError:
-    """413 for a small body of which too much would be made."""
-    text = (
-        f"{subject} more than {MAX_RATIO} times the bytes that came, and more than {LEAST} bytes; send fewer "
-    )
-    return at_fault(413, "too_large", f"{text}readings at a time", unread=False)
-
-
-class Hold:
-    """The bytes that one request holds of the common bound; given back by `release`."""
-
-    def __init__(self, bodies: Bodies) -> None:
-        self._bodies = bodies
-        self._bytes = 0
-
-    def add(self, count: int, *, unread: bool) -> None:
-        """Hold `count` bytes more; raises `HttpError` 503 when all are in use."""
-        if self._bodies.held + count > self._bodies.limit:
-            full = RefusedError(RefusalReason.BUSY, "too many bodies are under way", 1.0)
-            raise refused(full, unread=unread)
-        self._bodies.held += count
-        self._bytes += count
-
-    def give_back(self, count: int) -> None:
-        """Hold `count` bytes less."""
-        self._bodies.held -= count
-        self._bytes -= count
-
-    def release(self) -> None:
-        """Give all of it back."""
-        self._bodies.held -= self._bytes
-        self._bytes = 0
 
 
 class Bodies:
@@ -126,6 +84,40 @@ class Bodies:
             raise at_fault(408, "timeout", "the body of the request did not come in time") from None
         except _BROKEN as error:
             raise at_fault(400, "not_http", f"the body broke off: {error!s:.200}") from None
+
+
+class Hold:
+    """The bytes that one request holds of the common bound; given back by `release`."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        self._bytes = 0
+
+    def add(self, count: int, *, unread: bool) -> None:
+        """Hold `count` bytes more; raises `HttpError` 503 when all are in use."""
+        if self._bodies.held + count > self._bodies.limit:
+            full = RefusedError(RefusalReason.BUSY, "too many bodies are under way", 1.0)
+            raise refused(full, unread=unread)
+        self._bodies.held += count
+        self._bytes += count
+
+    def give_back(self, count: int) -> None:
+        """Hold `count` bytes less."""
+        self._bodies.held -= count
+        self._bytes -= count
+
+    def release(self) -> None:
+        """Give all of it back."""
+        self._bodies.held -= self._bytes
+        self._bytes = 0
+
+
+def dense(subject: str) -> HttpError:
+    """413 for a small body of which too much would be made."""
+    text = (
+        f"{subject} more than {MAX_RATIO} times the bytes that came, and more than {LEAST} bytes; send fewer "
+    )
+    return at_fault(413, "too_large", f"{text}readings at a time", unread=False)
 
 
 async def _gather(content: StreamReader, head: RequestHead, hold: Hold) -> bytes:

@@ -90,10 +90,10 @@ class HttpInput(ConfiguredInput[HttpOptions]):
         log = self._log.bind(listen=self._options.listen)
         if self._options.token_file is None:
             log.warning(
-                "whoever reaches this address may post readings; give token_file, or listen on loopback"
+                "any client that reaches this address may post readings; set token_file or listen on loopback"
             )
         elif self._options.tls_cert is None:
-            log.warning("the token crosses the network as it is; give tls_cert and tls_key")
+            log.warning("the token is sent in clear text; give tls_cert and tls_key")
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set, then answer what is under way. Raises `ConfigError` when the address

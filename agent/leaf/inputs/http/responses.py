@@ -170,7 +170,7 @@ def stopped() -> HttpError:
 
 
 def unknown_outcome(keyed: bool) -> HttpError:
-    """504: nobody knows yet."""
+    """504: the outcome is unknown."""
     repeat = (
         "repeat the same body under the same Idempotency-Key, which stores it once"
         if keyed

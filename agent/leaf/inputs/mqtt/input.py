@@ -247,7 +247,7 @@ class MqttInput(ConfiguredInput[MqttOptions]):
         return False
 
     async def _try(self, piece: _Piece, intake: Intake) -> None:
-        """Hand in what came with QoS 0, which nobody has any more, once."""
+        """Submit what came with QoS 0 once: the broker does not have it any more."""
         cls = self._options.class_
         try:
             if piece.count:

@@ -1,7 +1,7 @@
 """The input `qos0`: what MQTT devices send with QoS 0 to the listener of this leaf's own server.
 
 It is there whenever `[nats.mqtt]` has users. With QoS 1 and 2 the server stores a reading by itself before it
-answers the device; with QoS 0 nobody is answered, so these are gathered here into batches like the readings
+answers the device; with QoS 0 there is no answer, so these are gathered here into batches like the readings
 of any other input. What comes while the agent or its connection is down is lost, as QoS 0 allows; what comes
 faster than it can be stored is dropped and counted, what is no reading becomes a dead letter.
 """

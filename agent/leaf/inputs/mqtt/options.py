@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from agent.base.files import open_regular
 from agent.config import Seconds
 from agent.config.keys import check_password, read_password
+from agent.leaf.inputs.formats.message import TopicNames, fill_template, template_problem
 from agent.leaf.inputs.shared.base import InputOptions
 
 if TYPE_CHECKING:
     from agent.leaf.inputs.mqtt.session import Broker
 
-import re
-
-from msgspec import Struct
-
-from agent.leaf.inputs.formats.message import TopicNames, fill_template, template_problem
-
 _MOST: Final = 65_535
-
 _SHARED: Final = re.compile(r"\$share/[^/+#]+/")
-
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 _MIN_KEEPALIVE, _MAX_KEEPALIVE = 1.0, 3600.0
 
@@ -47,76 +41,6 @@ class MqttOptions(InputOptions, tag="mqtt", kw_only=True):
     tls_cert: Path | None = None
     tls_key: Path | None = None
     keepalive: Seconds = Seconds(30.0)
-
-
-def problems(options: MqttOptions) -> list[str]:
-    """What of the options can't be used."""
-    found = _values(options)
-    if find_spec("paho") is None:
-        found.append('needs the extra mqtt; install it with: pip install "petiole[mqtt]"')
-    return found
-
-
-def broker(options: MqttOptions, domain: str) -> Broker:
-    """Where and as whom to connect. Raises `SeedError`, or `OSError` for a file of TLS."""
-    from agent.leaf.inputs.mqtt.session import Broker  # with paho, where it is needed
-
-    parts = urlsplit(options.url)
-    secret = options.password_file
-    return Broker(
-        parts.hostname or "",
-        parts.port or _PORTS[parts.scheme],
-        options.client_id or f"petiole-{domain}-{options.name}",
-        options.user,
-        None if secret is None else read_password(secret),
-        _tls(options) if parts.scheme == "mqtts" else None,
-        round(options.keepalive),
-    )
-
-
-def _values(options: MqttOptions) -> list[str]:
-    mistakes = []
-    try:
-        parts = urlsplit(options.url)
-        good = parts.scheme in _PORTS and parts.hostname and not parts.username and parts.port != 0
-    except ValueError:
-        good = False
-    if not good:
-        mistakes.append("url is no broker without a user in it; write it as mqtt://<host>:1883")
-    if not options.topics:
-        mistakes.append('topics is empty; write topics = [{ filter = "plant/+/#" }]')
-    mistakes += [problem for topic in options.topics for problem in topic.problems()]
-    if not _MIN_KEEPALIVE <= options.keepalive <= _MAX_KEEPALIVE:
-        mistakes.append(f"keepalive is {options.keepalive} s; take 1s to 1h")
-    if options.password_file is not None and options.user is None:
-        mistakes.append("password_file stands without user; give both")
-    if (options.tls_cert is None) != (options.tls_key is None):
-        mistakes.append("tls_cert and tls_key go together; give both, or none")
-    return mistakes
-
-
-def file_problems(options: MqttOptions) -> list[str]:
-    """What of the files that are named can't be used now."""
-    obstacles = []
-    if options.password_file is not None and (wrong := check_password(options.password_file)) is not None:
-        obstacles.append(wrong)
-    if options.url.startswith("mqtts:") and (options.tls_cert is None) == (options.tls_key is None):
-        try:
-            _tls(options)
-        except (OSError, ValueError) as error:
-            obstacles.append(f"the files of TLS cannot be used: {error}; put them there in PEM")
-    return obstacles
-
-
-def _tls(options: MqttOptions) -> ssl.SSLContext:
-    for path in (options.tls_ca, options.tls_cert, options.tls_key):
-        if path is not None:
-            open_regular(path).close()
-    context = ssl.create_default_context(cafile=options.tls_ca)
-    if options.tls_cert is not None:
-        # A key behind a password would ask for it on the terminal.
-        context.load_cert_chain(options.tls_cert, options.tls_key, password=lambda: b"")
-    return context
 
 
 class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -165,3 +89,73 @@ def names_of_topic(topics: list[TopicTemplate], topic: str) -> TopicNames | None
 def _own(filter_: str) -> str:
     """The filter of a shared subscription without its group."""
     return _SHARED.sub("", filter_, count=1)
+
+
+def problems(options: MqttOptions) -> list[str]:
+    """What of the options can't be used."""
+    found = _values(options)
+    if find_spec("paho") is None:
+        found.append('needs the extra mqtt; install it with: pip install "petiole[mqtt]"')
+    return found
+
+
+def _values(options: MqttOptions) -> list[str]:
+    mistakes = []
+    try:
+        parts = urlsplit(options.url)
+        good = parts.scheme in _PORTS and parts.hostname and not parts.username and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        mistakes.append("url is no broker without a user in it; write it as mqtt://<host>:1883")
+    if not options.topics:
+        mistakes.append('topics is empty; write topics = [{ filter = "plant/+/#" }]')
+    mistakes += [problem for topic in options.topics for problem in topic.problems()]
+    if not _MIN_KEEPALIVE <= options.keepalive <= _MAX_KEEPALIVE:
+        mistakes.append(f"keepalive is {options.keepalive} s; take 1s to 1h")
+    if options.password_file is not None and options.user is None:
+        mistakes.append("password_file stands without user; give both")
+    if (options.tls_cert is None) != (options.tls_key is None):
+        mistakes.append("tls_cert and tls_key go together; give both, or none")
+    return mistakes
+
+
+def file_problems(options: MqttOptions) -> list[str]:
+    """What of the files that are named can't be used now."""
+    obstacles = []
+    if options.password_file is not None and (wrong := check_password(options.password_file)) is not None:
+        obstacles.append(wrong)
+    if options.url.startswith("mqtts:") and (options.tls_cert is None) == (options.tls_key is None):
+        try:
+            _tls(options)
+        except (OSError, ValueError) as error:
+            obstacles.append(f"the files of TLS cannot be used: {error}; put them there in PEM")
+    return obstacles
+
+
+def broker(options: MqttOptions, domain: str) -> Broker:
+    """Where and as whom to connect. Raises `SeedError`, or `OSError` for a file of TLS."""
+    from agent.leaf.inputs.mqtt.session import Broker  # with paho, where it is needed
+
+    parts = urlsplit(options.url)
+    secret = options.password_file
+    return Broker(
+        parts.hostname or "",
+        parts.port or _PORTS[parts.scheme],
+        options.client_id or f"petiole-{domain}-{options.name}",
+        options.user,
+        None if secret is None else read_password(secret),
+        _tls(options) if parts.scheme == "mqtts" else None,
+        round(options.keepalive),
+    )
+
+
+def _tls(options: MqttOptions) -> ssl.SSLContext:
+    for path in (options.tls_ca, options.tls_cert, options.tls_key):
+        if path is not None:
+            open_regular(path).close()
+    context = ssl.create_default_context(cafile=options.tls_ca)
+    if options.tls_cert is not None:
+        # A key behind a password would ask for it on the terminal.
+        context.load_cert_chain(options.tls_cert, options.tls_key, password=lambda: b"")
+    return context

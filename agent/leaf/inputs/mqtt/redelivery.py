@@ -1,5 +1,5 @@
-"""Telling apart what a broker sends again although it is stored. Pure; times are monotonic seconds that the
-caller brings.
+"""Recognises the messages that a broker sends again although they are stored. No I/O; times are monotonic
+seconds that the caller brings.
 
 A message with QoS 1 that was not acknowledged, or whose acknowledgement was lost, comes again over the next
 connection, marked as a repeat. Packet id and digest of what was stored lately are kept in memory, and those
@@ -153,7 +153,7 @@ class Redelivery:
         for message in stored if begun else stored + coming:
             self.store(message, now)
         self._last = next((message.packet_id for message in reversed(stored + coming)), None)
-        # Whether the agent acknowledged anything before it ended nobody knows any more.
+        # It is unknown whether the agent acknowledged anything before it ended.
         self._acknowledged = True
         return coming
 

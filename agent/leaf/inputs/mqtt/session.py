@@ -257,4 +257,4 @@ class Session:
         self._arrived.set()
         if not self._answer.done():
             self._answer.set_exception(BrokerError(why))
-            self._answer.exception()  # whoever waits is told; nobody may
+            self._answer.exception()  # marked as read: perhaps nothing waits for it

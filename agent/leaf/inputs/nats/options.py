@@ -1,4 +1,4 @@
-"""The options of the input `nats`."""
+"""The options of the input `nats`: its subjects, and what they say of their messages. No I/O."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from agent.leaf.inputs.formats.message import TopicNames, fill_template, templat
 from agent.leaf.inputs.shared.base import InputOptions
 
 _TOKEN: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]+\Z")
-
 _MOST: Final = 255
-
 _TAKEN: Final = ("tel", "cmd", "petiole", "readings")
 """First tokens of the agent's own subjects and of what MQTT devices send."""
 

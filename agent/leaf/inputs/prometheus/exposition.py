@@ -1,4 +1,5 @@
-"""What an exporter exposes becomes NDJSON that may be stored. No I/O; the official parser reads it."""
+"""Gets what an exporter exposes over HTTP, within limits, and makes NDJSON of it that may be stored; the
+official parser reads it."""
 
 from __future__ import annotations
 
@@ -23,44 +24,75 @@ if TYPE_CHECKING:
     import aiohttp
 
 _CHUNK: Final = 64 * 1024
-
 ACCEPT: Final = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5"
 _READINGS: Final = 1_000
 """How many readings are made at a time."""
 _OPEN: Final = "application/openmetrics-text"
 
 
+async def scrape(
+    session: aiohttp.ClientSession, url: str, token_file: Path | None, limits: ScrapeLimits
+) -> tuple[bytes, str]:
+    """The body and its content type. Raises `ScrapeError`. It asks for a plain body, for the size of a
+    packed one is unknown, and follows no redirection, which might take the token elsewhere."""
+    import aiohttp
+
+    headers = {"Accept": ACCEPT, "Accept-Encoding": "identity"}
+    try:
+        if token_file is not None:
+            headers["Authorization"] = f"Bearer {(await asyncio.to_thread(read_token, token_file)).decode()}"
+        async with (
+            asyncio.timeout(limits.timeout),
+            session.get(url, headers=headers, allow_redirects=False) as answer,
+        ):
+            if answer.status != 200:
+                raise ScrapeError("status", f"it answers {answer.status}, not 200")
+            if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
+                raise ScrapeError("encoding", "it answers with a packed body, which was not asked for")
+            body = bytearray()
+            async for chunk in answer.content.iter_chunked(_CHUNK):
+                body += chunk
+                if len(body) > limits.body:
+                    text = f"it has more than {limits.body} bytes; make body larger, or expose less"
+                    raise ScrapeError("too_large", text)
+            return bytes(body), answer.headers.get("Content-Type", "")
+    except AccessError as error:
+        raise ScrapeError("token", str(error)) from None
+    except TimeoutError:
+        raise ScrapeError("timeout", f"it has not answered within {limits.timeout:g} s") from None
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise ScrapeError("unreachable", f"{type(error).__name__}: {error!s:.200}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapeLimits:
+    """How long a scrape may take, in seconds, and how many bytes it may have."""
+
+    timeout: float
+    body: int
+
+
+class ScrapeError(Exception):
+    """A target did not give an exposition; the text says why, `reason` is one word."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+def trust(ca: Path | None) -> ssl.SSLContext | None:
+    """Whose certificates are believed: those of the file, or the system's. Raises `AccessError`."""
+    if ca is None:
+        return None
+    try:
+        open_regular(ca).close()
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ValueError) as error:
+        raise AccessError(f"tls_ca {ca} holds no certificates in PEM that can be read ({error})") from None
+
+
 class ExpositionError(ValueError):
     """What came is no exposition; the text says why."""
-
-
-class Device:
-    """The device of a sample by a template such as `{instance}` or `{rack}-{slot}`; where a label that it
-    names is missing or empty, it is `fallback`. Raises `ValueError` for a template that cannot be used."""
-
-    def __init__(self, template: str | None, fallback: str) -> None:
-        parts = list(Formatter().parse(template)) if template else []
-        if any(spec or conversion or name == "" for _, name, spec, conversion in parts):
-            raise ValueError("a label stands in braces by its name alone, as in {instance}")
-        self._parts = [(text, name) for text, name, _, _ in parts]
-        self.labels: Final = frozenset(name for _, name in self._parts if name)
-        """What it takes from a sample; none of these is a tag."""
-        self._fallback = fallback
-
-    def of(self, labels: Mapping[str, str]) -> str:
-        """The device of a sample with these labels."""
-        if not self._parts or not all(map(labels.get, self.labels)):
-            return self._fallback
-        return "".join(text + (labels[name] if name else "") for text, name in self._parts)
-
-
-@dataclass(slots=True)
-class ExpositionPart:
-    """Some readings of an exposition: NDJSON of `count`, and how many samples were left out, by reason."""
-
-    payload: bytes = b""
-    count: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +135,35 @@ class SampleMapping:
         return part
 
 
+@dataclass(slots=True)
+class ExpositionPart:
+    """Some readings of an exposition: NDJSON of `count`, and how many samples were left out, by reason."""
+
+    payload: bytes = b""
+    count: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+class Device:
+    """The device of a sample by a template such as `{instance}` or `{rack}-{slot}`; where a label that it
+    names is missing or empty, it is `fallback`. Raises `ValueError` for a template that cannot be used."""
+
+    def __init__(self, template: str | None, fallback: str) -> None:
+        parts = list(Formatter().parse(template)) if template else []
+        if any(spec or conversion or name == "" for _, name, spec, conversion in parts):
+            raise ValueError("a label stands in braces by its name alone, as in {instance}")
+        self._parts = [(text, name) for text, name, _, _ in parts]
+        self.labels: Final = frozenset(name for _, name in self._parts if name)
+        """What it takes from a sample; none of these is a tag."""
+        self._fallback = fallback
+
+    def of(self, labels: Mapping[str, str]) -> str:
+        """The device of a sample with these labels."""
+        if not self._parts or not all(map(labels.get, self.labels)):
+            return self._fallback
+        return "".join(text + (labels[name] if name else "") for text, name in self._parts)
+
+
 def _samples(body: bytes, content_type: str) -> Iterator[Any]:
     # Imported here, so that an agent that scrapes nothing does not hold the parsers in memory.
     from prometheus_client import parser
@@ -119,64 +180,3 @@ def _samples(body: bytes, content_type: str) -> Iterator[Any]:
         if family is None:
             return
         yield from family.samples
-
-
-class ScrapeError(Exception):
-    """A target did not give an exposition; the text says why, `reason` is one word."""
-
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class ScrapeLimits:
-    """How long a scrape may take, in seconds, and how many bytes it may have."""
-
-    timeout: float
-    body: int
-
-
-def trust(ca: Path | None) -> ssl.SSLContext | None:
-    """Whose certificates are believed: those of the file, or the system's. Raises `AccessError`."""
-    if ca is None:
-        return None
-    try:
-        open_regular(ca).close()
-        return ssl.create_default_context(cafile=ca)
-    except (OSError, ValueError) as error:
-        raise AccessError(f"tls_ca {ca} holds no certificates in PEM that can be read ({error})") from None
-
-
-async def scrape(
-    session: aiohttp.ClientSession, url: str, token_file: Path | None, limits: ScrapeLimits
-) -> tuple[bytes, str]:
-    """The body and its content type. Raises `ScrapeError`. It is asked for as it is: what is packed would be
-    of a size that nobody knows; and it follows no redirection, which might take the token elsewhere."""
-    import aiohttp
-
-    headers = {"Accept": ACCEPT, "Accept-Encoding": "identity"}
-    try:
-        if token_file is not None:
-            headers["Authorization"] = f"Bearer {(await asyncio.to_thread(read_token, token_file)).decode()}"
-        async with (
-            asyncio.timeout(limits.timeout),
-            session.get(url, headers=headers, allow_redirects=False) as answer,
-        ):
-            if answer.status != 200:
-                raise ScrapeError("status", f"it answers {answer.status}, not 200")
-            if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
-                raise ScrapeError("encoding", "it answers with a packed body, which was not asked for")
-            body = bytearray()
-            async for chunk in answer.content.iter_chunked(_CHUNK):
-                body += chunk
-                if len(body) > limits.body:
-                    text = f"it has more than {limits.body} bytes; make body larger, or expose less"
-                    raise ScrapeError("too_large", text)
-            return bytes(body), answer.headers.get("Content-Type", "")
-    except AccessError as error:
-        raise ScrapeError("token", str(error)) from None
-    except TimeoutError:
-        raise ScrapeError("timeout", f"it has not answered within {limits.timeout:g} s") from None
-    except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise ScrapeError("unreachable", f"{type(error).__name__}: {error!s:.200}") from None

@@ -106,7 +106,7 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
         for url in self._options.urls:
             parts = urlsplit(url)
             if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
-                self._log.warning("the token crosses the network as it is; take https", url=url)
+                self._log.warning("the token is sent in clear text; use https", url=url)
 
     async def _follow(
         self, url: str, session: aiohttp.ClientSession, intake: Intake, stopping: asyncio.Event

@@ -94,8 +94,8 @@ class GatheredSource:
 
 
 class Gatherer(GatheredSource):
-    """Lines of a source that nobody waits for: they gather for a moment, good ones are stored, bad ones
-    counted. `garbage` is called when there is nothing else for long."""
+    """Lines of a source that gets no answer: they gather for a moment, good ones are stored, bad ones
+    counted. `garbage` is called when nothing else comes for long."""
 
     def __init__(
         self,

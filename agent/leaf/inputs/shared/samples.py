@@ -1,5 +1,5 @@
-"""What inputs have in common that take samples at an interval: a sample that is refused is dropped (the core
-counts it as refused) and the next one is taken when it is due. Samples never queue up."""
+"""What the inputs share that take samples at an interval. A refused sample is dropped (the core counts it)
+and the next one is taken when it is due: samples never queue up."""
 
 from __future__ import annotations
 
@@ -17,6 +17,28 @@ from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 MIN_INTERVAL: Final = 0.1
 MAX_INTERVAL: Final = 86_400.0
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+class SampleStore:
+    """Submits the samples of the input `name` for class `cls`."""
+
+    def __init__(self, name: str, cls: str, log: FilteringBoundLogger) -> None:
+        self._name, self._class = name, cls
+        self._storing = LogEdge(log, "samples are stored again")
+
+    async def store(self, chunk: Chunk, intake: Intake) -> bool:
+        """Store a sample or a part of it; False when it was dropped, or the outcome is unknown."""
+        try:
+            await intake.submit(self._name, self._class, chunk)
+        except RefusedError as refusal:
+            self._storing.begin(f"samples are dropped: {refusal}")
+            return False
+        except UnknownOutcomeError as error:
+            self._storing.begin(str(error))
+            return False
+        self._storing.end()
+        return True
 
 
 class SampleLine(msgspec.Struct, omit_defaults=True):
@@ -27,9 +49,6 @@ class SampleLine(msgspec.Struct, omit_defaults=True):
     metric: str
     value: float
     tags: Mapping[str, str] = {}
-
-
-_ENCODER: Final = msgspec.json.Encoder()
 
 
 def encode(lines: Iterable[SampleLine]) -> bytes:
@@ -43,31 +62,10 @@ def next_due(due: float, now: float, interval: float) -> float:
 
 
 def check_interval(interval: float) -> str | None:
-    """What is wrong with an interval, None where nothing is."""
+    """What is wrong with an interval, None for a good one."""
     if MIN_INTERVAL <= interval <= MAX_INTERVAL:
         return None
     return f"interval is {interval} s; take 100ms to 1d"
-
-
-class SampleStore:
-    """Hands the samples of the input `name` in, for class `cls`."""
-
-    def __init__(self, name: str, cls: str, log: FilteringBoundLogger) -> None:
-        self._name, self._class = name, cls
-        self._storing = LogEdge(log, "samples are stored again")
-
-    async def store(self, chunk: Chunk, intake: Intake) -> bool:
-        """Store a sample or a part of it; False when it was dropped, or when nobody knows yet."""
-        try:
-            await intake.submit(self._name, self._class, chunk)
-        except RefusedError as refusal:
-            self._storing.begin(f"samples are dropped: {refusal}")
-            return False
-        except UnknownOutcomeError as error:
-            self._storing.begin(str(error))
-            return False
-        self._storing.end()
-        return True
 
 
 class Names:
@@ -78,7 +76,7 @@ class Names:
         self._drop = _any_of(drop)
 
     def wants(self, name: str) -> bool:
-        """Whether this one is."""
+        """Whether a name is wanted."""
         return self._keep.match(name) is not None and self._drop.match(name) is None
 
 

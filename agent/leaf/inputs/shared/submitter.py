@@ -1,8 +1,8 @@
-"""Storing what came from a sender that can't be told whether it was: hand it in until it is stored, keep as
-dead letters what can't be taken. Backpressure is the caller's: it waits for this before it takes in more.
+"""Stores what came from a sender that gets no answer: submits it until it is stored, and keeps what can't be
+taken as dead letters. The caller waits for that before it takes in more, which makes the backpressure.
 
-Several chunks may be under way at once. While one of them is refused, those that came later wait behind it,
-or a device's readings would be stored in another order than it sent them.
+Several chunks may be under way at once. While one is refused, later ones wait behind it: otherwise a device's
+readings would be stored in another order than it sent them.
 """
 
 from __future__ import annotations

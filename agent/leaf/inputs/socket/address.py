@@ -157,7 +157,7 @@ def _taken_over(kept: socket.socket, address: Address, access: Access) -> socket
         try:
             os.chown(address.path, *access.ids())
             address.path.chmod(access.mode)
-        except FileNotFoundError:  # removed by somebody: nobody could reach it
+        except FileNotFoundError:  # removed: no client could reach it
             kept.close()
             return _open_path(address, access)
     return kept

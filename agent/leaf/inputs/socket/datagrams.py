@@ -31,8 +31,8 @@ _NUMBERS: Final = struct.Struct("9I")
 
 
 class Datagrams:
-    """Reads a bound socket that does not block. `dropped` is told how many datagrams more the kernel has
-    dropped."""
+    """Reads a bound socket that does not block. `dropped` gets the number of datagrams that the
+    kernel has dropped since."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 """Connections whose sender is answered: it closes a group of lines by a line `#<key>`, and the group is
-stored as a whole, once whoever repeats it under its key, or not at all."""
+stored as a whole, once however often it is repeated under its key, or not at all."""
 
 from __future__ import annotations
 

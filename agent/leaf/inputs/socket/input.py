@@ -95,6 +95,6 @@ class SocketInput(ConfiguredInput[SocketOptions]):
     def _warn(self, address: Address) -> None:
         if not address.is_path and not is_loopback(address.host):
             self._log.warning(
-                "whoever reaches this address may send readings; listen on loopback, or take the input http "
-                "with a token"
+                "any program that reaches this address may send readings; listen on loopback, or use "
+                "the input http with a token"
             )

@@ -30,7 +30,7 @@ _CREDENTIALS: Final = struct.Struct("3i")
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What holds for all connections of an input: at most `most` of them, lines of at most `line` bytes, an
-    end after `idle` seconds of silence. `shown` is told how many there are."""
+    end after `idle` seconds of silence. `shown` gets their number."""
 
     parser: LineParser
     submitter: RetryingSubmitter
@@ -117,7 +117,7 @@ class StreamConnection(asyncio.BufferedProtocol):
 
     @abstractmethod
     def ended(self) -> bool:
-        """The sender will send no more; whether it is still to be told something."""
+        """The sender will send no more; whether an answer is still due."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
@@ -186,7 +186,7 @@ class StreamConnection(asyncio.BufferedProtocol):
 
 
 class Flow(StreamConnection):
-    """A connection whose sender is told nothing: it is slowed while readings can't be stored as fast as it
+    """A connection whose sender gets no answer: it is slowed while readings can't be stored as fast as it
     sends them."""
 
     source: Gatherer

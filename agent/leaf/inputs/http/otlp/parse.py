@@ -36,7 +36,7 @@ _STRIDE: Final = 50
 _NO_VALUE: Final = metrics_pb2.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _DELTA: Final = metrics_pb2.AGGREGATION_TEMPORALITY_DELTA
 _SHOWN: Final = 3
-"""Reasons that are told in an answer."""
+"""Reasons that an answer names."""
 _KINDS: Final = 100
 """Reasons that are counted apart."""
 

@@ -1,4 +1,9 @@
-"""What single data points of OTLP and their attributes say. No I/O."""
+"""The values and attributes of single data points of OTLP. No I/O.
+
+Points of one number, which are most, are read as protobuf serialises them, without an object for each, in a
+third of the time. Nothing is checked then: protobuf has parsed the export, what it serialises again is well
+formed, and what is not as expected is left to it (https://protobuf.dev/programming-guides/encoding/).
+"""
 
 from __future__ import annotations
 
@@ -14,20 +19,14 @@ from agent.leaf.inputs.formats.line_values import LineError, check_name
 
 _START, _TIME, _DOUBLE, _INT = 0x11, 0x19, 0x21, 0x31
 """How the fields of a `NumberDataPoint` begin that come before its attributes."""
-
 _FIELD: Final = 9
 """Bytes of each of them: this one and 64 bits."""
-
 _POINT: Final = 0x0A
-
 _double: Final = Struct("<xQxd").unpack_from
-
 _int: Final = Struct("<xQxq").unpack_from
-
 _MAX_PARTS: Final = 1000
 """Buckets or quantiles of one point."""
 _TOO_LONG: Final = f"an attribute longer than {contract.MAX_TEXT} characters"
-
 Tags = dict[str, str]
 Values = list[tuple[str, int | float, tuple[str, str] | None]]
 """Of one point: what follows the name of the metric, the value, and a tag of its own."""
