@@ -89,7 +89,7 @@ def _role(config: Config) -> Iterator[Problem]:
         if config.input:
             yield Problem("input", "the hub takes in no readings", "move it to a leaf")
         if config.nats.hub_urls:
-            yield Problem("nats.hub_urls", "the hub dials nobody", "remove it")
+            yield Problem("nats.hub_urls", "the hub dials no other server", "remove it")
         return
     if config.domain in contract.RESERVED_DOMAINS:
         yield reserved_domain("domain", config.domain, "give this machine another name")
@@ -120,7 +120,7 @@ def _link(config: Config) -> Iterator[Problem]:
         except ValueError as error:
             yield Problem("link.windows", str(error), 'write it as "22:00-06:00", by local time')
     if config.link.windows and config.role == "hub":
-        yield Problem("link.windows", "the hub dials nobody", "set it on the leaf")
+        yield Problem("link.windows", "the hub dials no other server", "set it on the leaf")
     elif config.link.windows and config.nats.server == "external":
         yield Problem(
             "link.windows",
@@ -197,7 +197,7 @@ def _admin(config: Config) -> Iterator[Problem]:
     if admin.token_file is None and not is_loopback(host):
         yield Problem(
             "admin.listen",
-            f'"{admin.listen}" is for other machines too, and whoever reaches it would be told all',
+            f'"{admin.listen}" is open to other machines, and would show them everything',
             "give it a token_file (and tls_cert and tls_key), or listen on 127.0.0.1",
         )
 

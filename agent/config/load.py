@@ -45,8 +45,8 @@ def parse(table: Mapping[str, Any], inputs: Mapping[str, type[Struct]]) -> Confi
     tables = table.pop("input", [])
     config = reader.root(table)
     config.input = reader.inputs(tables, inputs)
-    told = {problem.key for problem in reader.problems}
-    problems = reader.problems + [problem for problem in check(config) if problem.key not in told]
+    reported = {problem.key for problem in reader.problems}
+    problems = reader.problems + [problem for problem in check(config) if problem.key not in reported]
     if problems:
         raise ConfigError.of(problems, [options for options in config.input if options is not None])
     return config

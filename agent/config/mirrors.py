@@ -1,6 +1,6 @@
 """The declared links as plain values, and the configurations of their streams. Pure.
 
-Seen on nats-server 2.15.1: two sources of one stream are told apart by name, API prefix, filter and
+Seen on nats-server 2.15.1: two sources of one stream are distinguished by name, API prefix, filter and
 transforms; a changed start or deliver prefix alone changes nothing in a source that is there.
 """
 

@@ -170,7 +170,7 @@ class OriginConfig(Struct, forbid_unknown_fields=True, kw_only=True):
 
 class MirrorConfig(OriginConfig, forbid_unknown_fields=True, kw_only=True):
     """A stream here that is a copy of another one, sequences included; when it is full the oldest messages of
-    the copy go. `recreate` lets the agent delete it and make it anew where nothing else helps."""
+    the copy go. `recreate` lets the agent delete and recreate it where nothing else helps."""
 
     name: str
     max_bytes: Size = Size(256 * 2**20)

@@ -69,7 +69,7 @@ def _extra(config: Config) -> Iterator[Problem]:
         for key, stood, remedy in extra_problems(table, rendered):
             yield Problem(f"nats.{name}.{key}", stood, remedy)
     if nats.remote and hub:
-        yield Problem("nats.remote", "the hub dials nobody", "set it on the leaf")
+        yield Problem("nats.remote", "the hub dials no other server", "set it on the leaf")
 
 
 def _mqtt(config: Config) -> Iterator[Problem]:

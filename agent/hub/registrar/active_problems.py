@@ -1,4 +1,4 @@
-"""Problems of the registrar, told once when they begin and once when they end."""
+"""Problems of the registrar, each logged once when it begins and once when it ends."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ log = structlog.get_logger("registrar")
 
 
 class ActiveProblems:
-    """What is wrong now, by a key a problem."""
+    """The problems of now by key, each a sentence."""
 
     def __init__(self) -> None:
         self._open: dict[str, str] = {}
 
     def begin(self, key: str, sentence: str, *, hub: bool = False) -> None:
-        """Something is wrong; said unless it was said with this sentence. Of leaves a bounded number is kept;
-        what is wrong with the `hub` itself always is."""
+        """A problem is there; logged unless its sentence is the same. Of leaves a bounded number is
+        kept, those of the `hub` itself always are."""
         if self._open.get(key) == sentence:
             return
         if len(self._open) >= _LIMIT and key not in self._open and not hub:
@@ -28,7 +28,7 @@ class ActiveProblems:
         log.warning(sentence, about=key)
 
     def end(self, key: str, sentence: str) -> None:
-        """It is well again; said if it was not."""
+        """The problem is over; logged if it was there."""
         if self._open.pop(key, None) is not None:
             log.info(sentence, about=key)
 

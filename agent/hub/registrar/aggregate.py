@@ -1,5 +1,5 @@
-"""The aggregate: its configuration, its sources and how they fare. Pure: reads and writes the JSON of
-JetStream as plain mappings, decides what is to change, changes nothing itself.
+"""The aggregate: its configuration, its sources and their state. Pure: reads and writes the JSON of JetStream
+as plain mappings and decides what to change.
 
 A source sits on a durable consumer of the leaf. Seen on 2.15.1: one that is removed and added again goes on
 after the newest message of that epoch in the aggregate, and its `seq` is that message's, as it is after a
@@ -69,8 +69,8 @@ class AggregateSettings:
 
 def aggregate_config(name: str, settings: AggregateSettings, sources: list[Source]) -> dict[str, Any]:
     """The configuration of an aggregate, with what must not differ. Without a source the server gives it its
-    own name as subject, which nobody may publish to, and a window of duplicates that only then does no
-    harm."""
+    own name as subject, which no user may publish to, and a window of duplicates, which is harmless only
+    then."""
     config: dict[str, Any] = {
         "name": name,
         "storage": "file",
@@ -154,14 +154,14 @@ def faults(config: Mapping[str, Any]) -> list[str]:
 
 def changed_by_hand(config: Mapping[str, Any], want: Mapping[str, Any]) -> list[str]:
     """What somebody else changed in the configuration of an aggregate, sources apart, one sentence each."""
-    told = faults(config)
+    sentences = faults(config)
     named = {"duplicate_window", "max_age", "discard", "subjects", "max_msgs_per_subject", "sources"}
     other = [key for key in want if key not in named and not covers(config, {key: want[key]})]
     if other:
-        told.append(
+        sentences.append(
             f"its {', '.join(sorted(other))} was changed by hand; set back to the hub's configuration"
         )
-    return told
+    return sentences
 
 
 def moved_by_hand(have: Iterable[Source], placed: Mapping[str, Source]) -> list[str]:
@@ -199,15 +199,17 @@ def planned(
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """How a source fares: the highest leaf sequence it has stored (0 where it cannot tell), the seconds since
-    a sign of life (None: never since this server started or the source was added), the server's error and the
-    consumer that it sits on."""
+    """The state of a source."""
 
     seq: int
+    """The highest leaf sequence that it has stored, 0 if it is unknown."""
     active: float | None
+    """Seconds since its last sign of life, None if none came since the server started or it was added."""
     error: str = ""
+    """The server's error."""
     error_code: int = 0
     consumer: str = ""
+    """The leaf's consumer from which it reads."""
 
     @property
     def alive(self) -> bool:

@@ -1,8 +1,8 @@
-"""Keeps one aggregate as the fleet needs it: its one writer, with at most one change under way.
+"""Reconciles one aggregate with what the fleet needs: its one writer, with at most one change under way.
 
 It looks each second, so that what somebody changed by hand is put right within two. Changes that wait are
 made together, since each new source scans the aggregate under its lock, and changes rest for longer than they
-took. The controller asks nothing of leaves; whom to suspect it is told.
+took. The controller asks nothing of leaves; `linked` names the sources to watch.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class AggregateController:
             if error.err_code != STREAM_NOT_FOUND:
                 raise
         log.warning(
-            f"{self.name} had been deleted by hand and is made anew; what the leaves still hold of it comes "
+            f"{self.name} had been deleted by hand and is recreated; what the leaves still hold of it comes "
             f"again, the audit names the rest"
         )
         seen = await self._make()

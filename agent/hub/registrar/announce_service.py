@@ -1,5 +1,4 @@
-"""Receives announcements: turns away what is too much or not well formed, and answers the rest, each in
-time."""
+"""Receives announcements: refuses those that are too many or malformed, and answers the others in time."""
 
 from __future__ import annotations
 
@@ -138,4 +137,4 @@ async def respond(msg: Msg, data: bytes) -> None:
     try:
         await msg.respond(data)
     except nats.errors.Error:
-        return  # the connection went meanwhile; whoever asked asks again
+        return  # the connection is gone; the leaf asks again

@@ -2,7 +2,7 @@
 Pure.
 
 A cursor that is too low costs a leaf nothing but time; one that is too high would make it purge what the hub
-does not hold. So wherever two sources of truth differ, the lower one that can be true is told.
+does not hold. So where two sources of truth differ, the answer is the lower one that can be true.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def held_at_start(
 
 
 def proposal(held: HubPosition | None, stream: str) -> Checkpoint | None:
-    """The place where leaf and hub may agree; only a message with an id can be told from another."""
+    """The place where leaf and hub may agree; only a message with an id can be identified."""
     if held is None or not held.message_id:
         return None
     return Checkpoint(held.seq, held.message_id, stream, held.hub_seq)

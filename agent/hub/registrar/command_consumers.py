@@ -3,7 +3,7 @@ holds for it.
 
 A leaf's mirror names its consumer and the subject on which that delivers, and neither can be changed in a
 mirror. Seen on nats-server 2.15.1: the deliver subject of a consumer that is in use can't be changed (10013),
-and a mirror that is made anew over an old consumer begins after what that has delivered. So a new epoch
+and a mirror that is recreated over an old consumer begins after what that has delivered. So a new epoch
 deletes the consumer and makes it again, from the first command on. One that was deleted by hand is made again
 under the same epoch: the mirror then goes on after its last message.
 """

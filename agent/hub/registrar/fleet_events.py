@@ -87,8 +87,8 @@ class Links:
         self._nameless_of: dict[str, set[LinkId]] = {}
 
     def replace(self, links: Mapping[LinkId, ServerLink], domains: Mapping[str, str]) -> None:
-        """These links are all there are; `domains` gives the domain of a server name, for a link of which no
-        event told."""
+        """These links are all there are; `domains` gives the domain of a server name, for a link without an
+        event."""
         for link in self._up.keys() - links.keys():
             self._remove(link)
         self._nameless, self._nameless_of = {}, {}

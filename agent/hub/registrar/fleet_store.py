@@ -56,7 +56,7 @@ class FleetStore:
 
     async def load(self, domains: Iterable[str]) -> dict[str, LeafRecord]:
         """The records of these domains; one that cannot be read is said and left out, for the leaf's next
-        announcement writes it anew. Raises `ApiError` or `UnavailableError`."""
+        announcement writes it again. Raises `ApiError` or `UnavailableError`."""
         found = await bounded_gather(
             lambda domain: self._load(_subject(domain), domain, decode_leaf), domains
         )

@@ -103,7 +103,7 @@ class FleetWatch:
             asked = await self._due()
             self._look.clear()
             try:
-                await self._ask(self._nc, anew=asked)
+                await self._ask(self._nc, compare=asked)
             except (nats.errors.Error, TimeoutError, ContractError) as error:
                 self._problems.begin(
                     _ABOUT, f"the hub's server does not say which leaves are linked: {error}", hub=True
@@ -120,18 +120,18 @@ class FleetWatch:
         """Wait until somebody wants a look (True) or traffic is to be counted (False)."""
         return await event_within(self._look, None if self._quota is None else _TRAFFIC_SECONDS)
 
-    async def _ask(self, nc: Client, *, anew: bool) -> None:
+    async def _ask(self, nc: Client, *, compare: bool) -> None:
         domains = {
             server_name(leaf.domain, leaf.machine): leaf.domain for leaf in self._fleet.leaves.values()
         }
         links, complete = await self._links(nc)
-        if anew:
+        if compare:
             await self._cutter.settle(links, complete=complete)
         links = {link: up for link, up in links.items() if up.account in self._accounts.telemetry}
         self.links.replace(links, domains)
         if self._quota is not None:
             self._count(self._quota, links)
-        if not anew:
+        if not compare:
             return
         # Nothing says that these links are new, so a source that was heard lately is well.
         since = loop_time() - ALIVE

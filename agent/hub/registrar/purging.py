@@ -1,7 +1,7 @@
 """Purging from an aggregate what `ingest` has committed.
 
 A hub's server that is killed knows the place of a source only from its newest message. So before that goes,
-what the hub held of each leaf is stored; otherwise a leaf would be told that less is held than is.
+what the hub held of each leaf is stored; otherwise a leaf would be answered too low a position.
 """
 
 from __future__ import annotations

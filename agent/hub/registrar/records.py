@@ -1,7 +1,7 @@
-"""What the registrar remembers of each leaf, and whom it takes in. Pure: no clock, no connection.
+"""The registrar's records of leaves, and which announcements it accepts. Pure: no clock, no connection.
 
-A record outlives the hub's server and is put back together with its streams, so that after a hub was put back
-both tell of the same moment.
+A record outlives the hub's server and is backed up with its streams, so that after a restore both are of the
+same moment.
 """
 
 from __future__ import annotations
@@ -38,39 +38,43 @@ _Record = TypeVar("_Record", "LeafRecord", "PurgeMarker")
 
 
 class HubPosition(Struct, frozen=True):
-    """The highest leaf sequence `seq` that the hub held of an epoch, the id of the message there and the hub
-    sequence that holds it ("" and 0 where that was not seen); `last` is the aggregate's last sequence
-    then."""
+    """How far the hub held the messages of an epoch."""
 
     seq: int
+    """The highest leaf sequence."""
     message_id: str
+    """The id of the message there, "" if it was not seen."""
     hub_seq: int
+    """The hub sequence of that message, 0 if it was not seen."""
     last: int
+    """The aggregate's last sequence then."""
 
 
 class ClassRecord(Struct, frozen=True):
-    """One class of a leaf: its link, the identities of the leaf's and the hub's stream, what the hub held and
-    the newest checkpoint that both sides know.
-
-    `since` is the aggregate's last sequence when nothing of this epoch was known to be in it. `unsure` says
-    that something of it may have been purged unseen, `lost` why what was stored through this epoch cannot be
-    relied on, so that the leaf has to begin another. `proposed` is the checkpoint of the newest answer in
-    which nothing spoke against what both sides hold: a hub that is restored falls back to it, for the record
-    is restored with the aggregate. Above `cut` the aggregate holds nothing on which both sides agreed before
-    this record: it ended there when it was restored without its record, or the record is new to it; None
-    where neither is so."""
+    """One class of a leaf: its link, the streams on both sides, and what both sides know of each other."""
 
     epoch: str
     created: str
+    """The identity of the leaf's stream."""
     stream: str
+    """The aggregate."""
     stream_created: str
+    """The identity of the aggregate."""
     held: HubPosition | None = None
     checkpoint: Checkpoint | None = None
+    """The newest checkpoint that both sides know."""
     since: int = 0
+    """The aggregate's last sequence when it was known to hold nothing of this epoch."""
     unsure: bool = False
+    """Whether messages of this epoch may have been purged unseen."""
     lost: str = ""
+    """Why the messages of this epoch cannot be relied on, so that the leaf has to begin another one."""
     proposed: Checkpoint | None = None
+    """The checkpoint of the newest answer in which both sides agreed; a restored hub falls back to it, as the
+    record is restored too."""
     cut: int | None = None
+    """Above this sequence the aggregate holds nothing on which both sides agreed before this record: it ended
+    there when it was restored without its record, or the record is new to it. None otherwise."""
 
     @property
     def known_to(self) -> int:

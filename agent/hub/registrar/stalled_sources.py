@@ -1,7 +1,7 @@
 """Which sources do not flow though their leaf is linked, and which of them to remove and add again.
 
 To remove a source and add it again makes the hub ask the leaf at once instead of after a timeout of five
-seconds. Pure: knows what it is told, at monotonic times that the caller gives, and changes nothing itself.
+seconds. Pure: its observations and monotonic times come from the caller.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """How long until the hub is full: for each aggregate the seconds until it takes nothing more, were nothing
-more committed and purged. Pure: is told what the streams show, measures rates, asks nothing.
+more committed and purged. Pure: measures rates in what the caller saw of the streams.
 
 A full aggregate loses nothing, for then the leaves wait; but their own streams fill next.
 """

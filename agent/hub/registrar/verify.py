@@ -45,7 +45,7 @@ _AT_ONCE: Final = 2
 _WAITING: Final = 64
 _LOOK_SECONDS: Final = 3.0
 _ANSWER_SECONDS: Final = 8.0
-"""Whoever asks waits ten seconds for an answer."""
+"""The leaf waits ten seconds for an answer."""
 
 log = structlog.get_logger("registrar")
 

@@ -152,7 +152,7 @@ def test_all_problems_are_told_at_once_each_with_its_key(file: Path) -> None:
         (LEAF + '[[input]]\ntype = "http"\nclass = "fast"', 'input[1].class: there is no class "fast"'),
         (LEAF + '[[input]]\ntype = "http"\n' * 2, 'input[2].name: "http" is there twice'),
         (LEAF + '[[input]]\ntype = "http"\nlisten = "8080"', 'input[1].listen: "8080" is not an address'),
-        (LEAF + '[admin]\nlisten = "0.0.0.0:9464"', "would be told all; give it a token_file"),
+        (LEAF + '[admin]\nlisten = "0.0.0.0:9464"', "would show them everything; give it a token_file"),
         (LEAF + '[admin]\ntls_cert = "a.pem"', "admin.tls_key: is missing"),
         (LEAF + '[[input]]\ntype = "http"\nlisten = "127.0.0.1:9464"', "port 9464 is also that of admin"),
         (LEAF + '[[input]]\ntype = "http"\nlisten = "0.0.0.0:4222"', "port 4222 is also that of nats.listen"),
@@ -199,7 +199,7 @@ def test_all_problems_are_told_at_once_each_with_its_key(file: Path) -> None:
         (HUB + '[[source]]\nname = "A"\n[[source.from]]\nof = "B"', "source[1].from[1].domain: is missing"),
         (HUB + f'[[leaf]]\ndomain = "x"\nkey = "{KEY}"\ntakes = ["A.*"]', 'leaf[1].takes: "A.*" cannot be a'),
         (HUB.replace('"hub"\nr', '"x"\nr'), 'domain: "x" cannot be the hub\'s; write domain = "hub"'),
-        (HUB + '[nats]\nhub_urls = ["nats-leaf://h:1"]', "nats.hub_urls: the hub dials nobody; remove it"),
+        (HUB + '[nats]\nhub_urls = ["nats-leaf://h:1"]', "nats.hub_urls: the hub dials no other server"),
         (HUB + '[[input]]\ntype = "http"', "input: the hub takes in no readings; move it to a leaf"),
         (LEAF + '[[user]]\nname = "a_b"', "user[1].name: user 'a_b' is not 1 to 32 lower-case letters"),
         (LEAF + '[[user]]\nname = "a"', "user[1].key: is missing; make a key with: petiole user add a"),
@@ -394,7 +394,7 @@ def test_windows_of_a_link_are_checked_and_need_a_server_that_the_agent_runs(fil
     assert "link.windows: 'noon' is not a window" in told
     windows = '[link]\nwindows = ["22:00-06:00"]\n'
     assert "embedded server only" in "".join(problems(file, LEAF + 'server = "external"\n' + windows))
-    assert "the hub dials nobody" in "".join(problems(file, HUB + windows))
+    assert "the hub dials no other server" in "".join(problems(file, HUB + windows))
 
 
 def test_a_thin_link_is_pinged_and_announced_over_less_often(file: Path) -> None:
