@@ -42,7 +42,7 @@ _GRAVITY: Final = (Exit.USAGE, Exit.LOSS, Exit.FAILED, Exit.UNREACHABLE, Exit.CO
 
 
 def say(name: str, text: str) -> None:
-    """One line of a job to whoever watches it."""
+    """Print one line of a job to standard error."""
     print(f"{name}: {text}", file=sys.stderr, flush=True)
 
 
@@ -60,8 +60,8 @@ def _spark_says(error: Exception) -> str | None:
     lines = [line.strip() for line in str(error).splitlines()]
     last = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     # A task in Python ends its traceback with the error; what follows is of the Java machine.
-    told = [line for line in lines[last[-1] if last else 0 :] if _ERROR.match(line)]
-    return f"Spark could not do it: {told[0] if told else lines[0]}"
+    causes = [line for line in lines[last[-1] if last else 0 :] if _ERROR.match(line)]
+    return f"Spark could not do it: {causes[0] if causes else lines[0]}"
 
 
 _ERROR: Final = re.compile(r"[\w.]*(Error|Exception|Invalid|NotFound)\b.*: ")

@@ -1,4 +1,4 @@
-"""The hub: the options by which jobs are told where it is, and what an audit asks of it. It changes nothing
+"""The hub: the options that say where it is, and what an audit asks of it. It changes nothing
 there."""
 
 from __future__ import annotations

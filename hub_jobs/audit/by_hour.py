@@ -24,7 +24,7 @@ _HOUR: Final = 3_600_000_000
 @dataclass(frozen=True, slots=True)
 class Hour:
     """Readings of a domain, class and hour; `late` ones are among those in bronze. `lost` is how many batches
-    were acknowledged as stored and never came: about when is told by the batch before. `on_the_way` are
+    were acknowledged as stored and never came: the batch before says about when. `on_the_way` are
     messages that a leaf announced in that hour and that are not in bronze."""
 
     domain: str | None

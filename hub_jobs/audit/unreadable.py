@@ -1,4 +1,4 @@
-"""Files that the log of a table names and that can't be read. What they hold is told by the log alone."""
+"""Files that the log of a table names and that can't be read. Only the log says what they hold."""
 
 from __future__ import annotations
 

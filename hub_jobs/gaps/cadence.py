@@ -70,9 +70,9 @@ def stretches(readings: DataFrame, begin: datetime, end: datetime, factor: float
     return _with_silent(_judged(known, begin, factor).where("open or is_hole"))
 
 
-def series(told: DataFrame) -> DataFrame:
+def series(intervals: DataFrame) -> DataFrame:
     """A row a series with readings in the window, from `stretches`: its `holes` and what is `missing`."""
-    sums = told.groupBy(*_LABELLED).agg(
+    sums = intervals.groupBy(*_LABELLED).agg(
         F.first("readings").alias("readings"),
         F.first("median").alias("median"),
         F.first("p95").alias("p95"),
@@ -83,13 +83,13 @@ def series(told: DataFrame) -> DataFrame:
     return sums.where("readings > 0")
 
 
-def devices(told: DataFrame) -> DataFrame:
+def devices(intervals: DataFrame) -> DataFrame:
     """A row a device, from `stretches`: `since` (its last reading), `until`, `readings`, `series` and the
     `usual` interval of its quickest series. `silent` is one that is quiet for longer than the bound of its
     quickest series; or, where nothing is usual, one that was there before the window and not in it. Null
-    where that can't be told: nothing is usual of what there is."""
+    where that is unknown: nothing is usual of what there is."""
     return (
-        told.where("open")
+        intervals.where("open")
         .groupBy("domain", "device")
         .agg(
             F.max("since").alias("since"),
@@ -102,9 +102,9 @@ def devices(told: DataFrame) -> DataFrame:
     )
 
 
-def holes(told: DataFrame) -> DataFrame:
+def holes(intervals: DataFrame) -> DataFrame:
     """The holes of `stretches`, but for those that go on because their device is silent."""
-    return told.where("is_hole and not (open and coalesce(silent, false))")
+    return intervals.where("is_hole and not (open and coalesce(silent, false))")
 
 
 def lateness(readings: DataFrame) -> DataFrame:
@@ -116,8 +116,8 @@ def lateness(readings: DataFrame) -> DataFrame:
         F.count(F.when(_within(late, low, high), True)).alias(name)
         for name, (low, high) in zip(BUCKETS, pairwise(edges), strict=True)
     ]
-    told = readings.where("ts_source <> 'hub'")
-    return told.groupBy("domain").agg(*counts, F.max(late).alias("worst"))
+    stamped = readings.where("ts_source <> 'hub'")
+    return stamped.groupBy("domain").agg(*counts, F.max(late).alias("worst"))
 
 
 def _within(value: Column, above: float | None, up_to: float | None) -> Column:
@@ -169,12 +169,12 @@ def _judged(known: DataFrame, begin: datetime, factor: float) -> DataFrame:
     )
 
 
-def _with_silent(told: DataFrame) -> DataFrame:
+def _with_silent(intervals: DataFrame) -> DataFrame:
     device = Window.partitionBy("domain", "device")
     quiet = F.min(F.when(F.col("open"), F.col("seconds"))).over(device)
     bound = F.min(F.when(F.col("open"), F.col("bound"))).over(device)
     heard = F.max("readings").over(device) > 0
-    return told.withColumn("silent", F.coalesce(quiet > bound, F.when(~heard, F.lit(True))))
+    return intervals.withColumn("silent", F.coalesce(quiet > bound, F.when(~heard, F.lit(True))))
 
 
 def _seconds(later: Column, sooner: Column) -> Column:

@@ -111,7 +111,7 @@ Listed = TypeVar("Listed", SilentDevice, Hole, Pace)
 
 def worst(stored: Iterable[pa.RecordBatch]) -> Worst:
     """From the rows of one look, with the columns `COLUMNS`. Holes of a device that begin in the same minute
-    and end in the same minute are told as one."""
+    and end in the same minute are reported as one."""
     devices, series, together = _Devices(), _Series(), _Holes()
     for batch in stored:
         rows = pa.Table.from_batches([batch])

@@ -28,7 +28,7 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class GapFindings:
-    """All that is told of one window."""
+    """All that was found in one window."""
 
     at: datetime
     begin: datetime

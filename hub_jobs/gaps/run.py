@@ -101,24 +101,24 @@ def _look(
         where.append(("domain", "=", options.domain))
     given = frame(spark, readings, where)
     late = _late(cadence.lateness(given.where(F.col("ts") >= F.lit(begin))))
-    told = cadence.stretches(given, begin, end, options.factor).persist()
+    intervals = cadence.stretches(given, begin, end, options.factor).persist()
     try:
         table = ensure_table(options.lake, "gaps")
-        table.commit(written(_rows(told, at, begin, end), options.lake, "gaps"), {})
+        table.commit(written(_rows(intervals, at, begin, end), options.lake, "gaps"), {})
     finally:
-        told.unpersist()
+        intervals.unpersist()
     stored = batches(ensure_table(options.lake, "gaps"), COLUMNS, [("at", "=", at)])
     return GapFindings(at, begin, end, options.factor, worst(stored), late)
 
 
-def _rows(told: DataFrame, at: datetime, begin: datetime, end: datetime) -> DataFrame:
+def _rows(intervals: DataFrame, at: datetime, begin: datetime, end: datetime) -> DataFrame:
     """All rows of the table `gaps`."""
     tags = F.map_from_entries("labels")
     window = {"since": F.lit(begin), "until": F.lit(end)}
     kinds = {
-        "series": cadence.series(told).withColumns({**window, "tags": tags}),
-        "hole": cadence.holes(told).withColumn("tags", tags).drop("readings", "median", "p95", "silent"),
-        "device": cadence.devices(told),
+        "series": cadence.series(intervals).withColumns({**window, "tags": tags}),
+        "hole": cadence.holes(intervals).withColumn("tags", tags).drop("readings", "median", "p95", "silent"),
+        "device": cadence.devices(intervals),
     }
     named = [rows.withColumn("kind", F.lit(kind)) for kind, rows in kinds.items()]
     every = reduce(lambda frame, other: frame.unionByName(other, allowMissingColumns=True), named)
@@ -130,7 +130,7 @@ def _late(rows: DataFrame) -> list[Late]:
     found = [
         Late(row.domain, {name: row[name] for name in cadence.BUCKETS}, row.worst) for row in rows.collect()
     ]
-    return sorted(found, key=lambda outage: outage.domain)
+    return sorted(found, key=lambda late: late.domain)
 
 
 def _options(argv: Sequence[str] | None) -> GapsOptions:

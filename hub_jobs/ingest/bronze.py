@@ -1,7 +1,7 @@
 """What an executor does for `ingest`: it reads a range of a stream into files of `bronze`, and names them to
 the driver, which commits all or none.
 
-A message that is not what it should be is a row too: ingest rejects nothing, and what can't be told of a
+A message that is not what it should be is a row too: ingest rejects nothing, and what is unknown of a
 message stays null."""
 
 from __future__ import annotations

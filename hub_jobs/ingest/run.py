@@ -4,7 +4,7 @@ The offset is the sequence of the stream, in the same commit as the rows. Server
 a Spark session exists, so that a run with nothing to do starts none: under spark-submit the launcher's JVM
 runs anyway, `python -m hub_jobs.ingest` starts no JVM at all. A gap in the stream stops
 nothing: what is there is committed, the gap is named and the exit code is 3. After the commit the registrar
-is told what it may purge; when it is away the next run tells it. `--every 30s` runs again and again in one
+learns what it may purge; when it is unreachable, from the next run. `--every 30s` runs again and again in one
 process.
 """
 
@@ -78,7 +78,7 @@ def run(options: IngestOptions, stop: Stop = never) -> Exit:
     spark: SparkSession | None = None
     gaps: list[ranges.Range] = []
     while True:
-        stream_history.open_bronze(options.lake)  # refuses to begin bronze anew beside readings
+        stream_history.open_bronze(options.lake)  # refuses a new bronze next to old readings
         bronze = ensure_table(options.lake, "bronze")
         with Connection(options.server) as conn:
             info = stream_info(conn, options.stream)

@@ -3,7 +3,7 @@ opened. Pure.
 
 A batch is known by (domain, class, run, n): with the same digest it is a repeat, with another one it goes
 to quarantine. Any other message is known by (source stream, identity, sequence, digest): sequences are used
-again after a stream was put back, so other content is another message. The lowest hub sequence wins. Ranges
+again after a stream was restored, so other content is another message. The lowest hub sequence wins. Ranges
 of what was seen find the candidates, which are few; the digests of the earlier rows decide.
 """
 

@@ -1,7 +1,7 @@
 """A blocking connection to a NATS server on a plain socket: requests, one subscription to read from, no
 reconnect.
 
-What breaks raises, and whoever reads a range reads it again from its start. It logs nothing and starts no
+What breaks raises, and the reader of a range reads it again from its start. It logs nothing and starts no
 thread.
 """
 
@@ -78,7 +78,7 @@ class Connection:
     def request(self, subject: str, payload: bytes, timeout: float | None = None) -> bytes:
         """Publish `payload` and return the answer's payload.
 
-        Raises Unreachable when nobody listens there or no answer comes in `timeout` seconds, Denied when the
+        Raises Unreachable when no server listens there or answers within `timeout` seconds, Denied when the
         subject is not allowed.
         """
         limit = self.timeout if timeout is None else timeout

@@ -1,4 +1,4 @@
-"""From offsets to partitions: which fixed ranges of which streams a read consists of. Pure: it asks nobody.
+"""From offsets to partitions: which fixed ranges of which streams a read consists of. Pure; asks no server.
 
 An offset is the sequence of the next record, as in Spark's Kafka source: where a read starts is included,
 where it ends is not. Ranges have both ends included, as sequences of a stream do.
@@ -175,7 +175,7 @@ def _sequence(info: StreamInfo, offsets: Offsets, earliest: int, latest: int) ->
     offset = offsets.of(info.name)
     if offset.created is not None and offset.created != info.created:
         raise OffsetLost(
-            f"stream {info.name} was made anew at {info.created}, and {offsets.option} is of the one of "
+            f"stream {info.name} was recreated at {info.created}, and {offsets.option} is of the one of "
             f"{offset.created}: its sequences mean other messages now. Start at earliest"
         )
     if offset.at == EARLIEST:
@@ -192,8 +192,8 @@ def _check_held(info: StreamInfo, option: str, offset: int, lowest: int, latest:
         )
     if offset > latest:
         raise OffsetLost(
-            f"stream {info.name}: {option} is {offset} and the stream ends before {latest}: it was put back "
-            f"or made anew, or the offset is of another stream. {remedy}"
+            f"stream {info.name}: {option} is {offset} and the stream ends before {latest}: it was restored "
+            f"or recreated, or the offset is of another stream. {remedy}"
         )
 
 

@@ -1,4 +1,4 @@
-"""How far a streaming query has come, and what it may read next. Pure: it asks nobody.
+"""How far a streaming query has come, and what it may read next. Pure: it asks no server.
 
 A place is the sequence of the next record in one history of a stream; the places of all streams are what
 Spark keeps as an offset. A stream or history that is met for the first time gets a place before anything
@@ -133,7 +133,7 @@ def _standing(place: StreamPosition | None, info: StreamInfo, fail_on_loss: bool
     if place.created != info.created:
         if fail_on_loss:
             raise OffsetLost(
-                f"stream {info.name} was made anew at {info.created}, and the query has read the one of "
+                f"stream {info.name} was recreated at {info.created}, and the query has read the one of "
                 f"{place.created}: its sequences mean other messages now. {_REMEDY}, from its beginning"
             )
         return StreamPosition(info.created, earliest)

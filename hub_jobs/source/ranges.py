@@ -181,15 +181,15 @@ class _Reader:
         )
         self._pending = int(answer.get("num_pending", 0))
         self._done = self._pending == 0
-        # Asked only now: a stream that is made anew after this takes the consumer with it.
+        # Asked only now: a stream that is recreated after this takes the consumer with it.
         info = stream_info(self._conn, self._stream)
         if created is not None and info.created != created:
             raise RangeLost(
-                f"stream {self._stream} was made anew at {info.created}; the range was planned on the one of "
+                f"stream {self._stream} was recreated at {info.created}; the range was planned on the one of "
                 f"{created}, so its sequences mean other messages now"
             )
         if info.last_seq < self._last:
-            raise self._lost(f"it ends at {info.last_seq}, below the range: it was put back or made anew")
+            raise self._lost(f"it ends at {info.last_seq}, below the range: it was restored or recreated")
         self._check_first(info.first_seq, self._first)
 
     def read(self) -> Iterator[Columns]:

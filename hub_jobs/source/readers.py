@@ -41,7 +41,7 @@ _IDLE_SECONDS: Final = 0.1
 """How often a query that has nothing to do asks the server: Spark by itself would a hundred times a second.
 """
 _KEPT_SECONDS: Final = 15.0
-"""How long a connection that nobody reads from is used again; later it may have missed pings."""
+"""How long an idle connection is used again; later it may have missed pings."""
 
 _T = TypeVar("_T")
 

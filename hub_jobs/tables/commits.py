@@ -84,7 +84,7 @@ def is_unmoved(
     before: DeltaTable, now: DeltaTable, change: TableChange, offsets: Mapping[str, int | None]
 ) -> bool:
     """Whether a change that was planned on one snapshot means the same on a newer one: the table is the same,
-    every file that it replaces is still in it, and nobody has moved its offsets."""
+    every file that it replaces is still in it, and no other writer has moved its offsets."""
     if _definition(before) != _definition(now):
         return False
     if any(now.transaction_version(app_id) != version for app_id, version in offsets.items()):

@@ -132,7 +132,7 @@ def without(
     columns: Sequence[str],
     where: Sequence[Condition] = (),
 ) -> Dropped:
-    """Write the files that hold rows which are to go anew without them. `gone` says of rows which these are,
+    """Rewrite the files that hold unwanted rows without them. `gone` says of rows which these are,
     by the given columns; `where` may rule files out by their bounds."""
 
     def kept(rows: pa.Table) -> pa.Table:

@@ -177,7 +177,7 @@ def _unusable(delta: DeltaTable) -> str | None:
     """What another program did to a table that the jobs would read wrongly, and how to undo it."""
     configuration = delta.metadata().configuration
     if configuration.get("delta.columnMapping.mode", "none") != "none":
-        return "its columns are mapped (delta.columnMapping.mode); write it anew without"
+        return "its columns are mapped (delta.columnMapping.mode); rewrite it without"
     if configuration.get("delta.setTransactionRetentionDuration") is not None:
         return "it forgets its offsets (delta.setTransactionRetentionDuration); unset that property"
     if "deletionVectors" in (delta.protocol().reader_features or []) and _has_deletion_vectors(delta):

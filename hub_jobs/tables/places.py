@@ -97,7 +97,7 @@ def parse_place(text: str) -> Place:
 
 
 def delta_options(at: Place) -> dict[str, str] | None:
-    """What delta-rs is to be told beyond its environment: that a commit is a put which fails where the object
+    """What delta-rs needs beyond its environment: that a commit is a put which fails where the object
     is there, whatever the environment says; that credentials are looked for in files and roles also where an
     endpoint is given; and that an endpoint without TLS is meant."""
     if isinstance(at, Path):

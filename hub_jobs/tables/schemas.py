@@ -197,7 +197,7 @@ in the window, which is from `since` to `until`; how many, its `usual` interval,
 `holes` and about how many readings are `missing` in them. `hole`: from the reading before it to the one
 after it, or to the end of the window where it is `open`. `device` (`metric` and `tags` are null): from its
 last reading to the end of the window; how many `series` it has, the usual interval of the quickest, and
-whether it is `silent`, null where nothing is usual; the holes in which its series end are then not told
+whether it is `silent`, null where nothing is usual; the holes in which its series end are then not listed
 again."""
 
 ROLLUP: Final = pa.schema(

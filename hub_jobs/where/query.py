@@ -114,7 +114,7 @@ class _Look:
             self._count_direct(message.cls, Arrived(), waiting=1)
         found.explained += counts.unnamed
         found.lost += [*counts.unexplained, *map(str, self._tables.unreadable)]
-        # Of a span of time nobody knows which sequences are of it.
+        # Which sequences are of a span of time is unknown.
         if not self._part.is_span:
             self._gaps()
         found.reasons = dict(Counter(reason for _, reason in refused(self._tables)))

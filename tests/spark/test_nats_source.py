@@ -115,7 +115,7 @@ def test_what_is_wrong_is_said_in_words(nats: SparkSession, server: PlainServer)
     assert "columns of nats are fixed" in failure(with_schema.load())
     assert "no server can be reached" in failure(read(nats, "nats://127.0.0.1:1"))
     made = json.dumps({"S": {"seq": 5, "created": "2025-01-01T00:00:00Z"}})
-    assert "made anew" in said(startingOffsets=made)
+    assert "recreated" in said(startingOffsets=made)
     assert "ends before 1001" in said(endingOffsets='{"S": 2000}')
 
 

@@ -148,7 +148,7 @@ def test_records_that_are_gone_fail_a_query_unless_that_is_allowed(
         conn.api("STREAM.DELETE.T_0")
         make_stream(conn, "T_0")
     fill(server, "T_0.a", [b"%d" % number for number in range(1, 11)])
-    assert "made anew" in reading.failure()
+    assert "recreated" in reading.failure()
     found = [held for _, held in tolerant.all_that_is_there()]
     assert sum(found, Counter()) == Counter(("T_0", seq) for seq in range(1, 11))
 

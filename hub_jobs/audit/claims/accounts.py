@@ -165,13 +165,13 @@ def with_announced(account: Account, said: Readings | None, *, flows: bool, unhe
 
 def unheard(ledger: Ledger | None, arrived: Sequence[Range]) -> list[Range]:
     """The numbers of batches below the highest that came which did not come, and of which no record of the
-    run tells yet."""
+    run says anything yet."""
     known = union(arrived)
-    told: list[Range] = []
+    explained: list[Range] = []
     if ledger is not None:
         refused = ((first, last) for first, last, _ in ledger.refused)
-        told = union(ledger.stored, refused, ((first, last) for first, last, _, _ in ledger.discarded))
-    return without(without([(1, known[-1][1])], known), told) if known else []
+        explained = union(ledger.stored, refused, ((first, last) for first, last, _, _ in ledger.discarded))
+    return without(without([(1, known[-1][1])], known), explained) if known else []
 
 
 def never_came_of(ledger: Ledger | None, previous: Previous | None, arrived: Sequence[Range]) -> list[Range]:

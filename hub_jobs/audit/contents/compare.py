@@ -98,7 +98,7 @@ def _of_digests(changed: list[tuple[str, str, int]]) -> list[str]:
 
 def _compare(found: Differences, held: pa.Table, read: pa.Table, named: pa.Table, *, partly: bool) -> None:
     """Compare the sums of each batch, and of each place of a source. Of several copies of one content one was
-    decoded. Where not all of the tables can be read, what lacks is told by the counts alone."""
+    decoded. Where not all of the tables can be read, only the counts say what lacks."""
     quarantined, other = _by_message(held, named)
     held = held.append_column("quarantined", pa.array(quarantined)).filter(pa.array(~other))
     batch = held["n"].to_numpy() >= 0
@@ -201,7 +201,7 @@ def of_batches(tables: AuditTables, keys: Sequence[Key]) -> Iterator[str]:
                 if _key(row) in wanted:
                     there.setdefault(_key(row), {})[row["index"]] = _reading(row)
     except UnreadableError:
-        return  # that it can't be read is told elsewhere
+        return  # reported elsewhere as unreadable
     for key in sorted(wanted & due.keys()):
         yield from _differences(key, due[key], there.get(key, {}))
 

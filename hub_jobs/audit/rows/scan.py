@@ -249,7 +249,7 @@ def _survey(piece: FileShare) -> tuple[Survey, UnreadableError | None]:
                 for row in _records(file, piece, group, ids):
                     found.records.add(row)
             except UnreadableError as error:
-                # What the rows are can be told without their payloads.
+                # What the rows are is known without their payloads.
                 fault = error
             counts = ids.group_by(["stream", "created"]).aggregate([([], "count_all")]).to_pylist()
             found.rows.update({(row["stream"], row["created"]): row["count_all"] for row in counts})

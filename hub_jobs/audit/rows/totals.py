@@ -116,7 +116,7 @@ def _name_direct(found: Messages, findings: dict[tuple[str | None, ...], list[st
 
 
 def _lost_by_hour(tables: AuditTables, said: LedgerClaims, seen: SeenNumbers) -> Iterator[Hour]:
-    """The batches that never came, by the hour in which they were sealed as far as can be told."""
+    """The batches that never came, by the hour in which they were sealed as far as is known."""
     lost = {
         key: never_came_of(said.ledgers.get(key), said.remembered.get(key), seen.ranges(batch_space(*key)))
         for key in said.ledgers.keys() | said.remembered.keys()

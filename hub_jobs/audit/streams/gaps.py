@@ -42,7 +42,7 @@ def find_gaps(
     unreadable: Sequence[Unreadable] = (),
 ) -> list[Gap]:
     """All gaps, the hub's first. `gone` and `origins` are what leaves said of discards, `lost` of stores that
-    were lost or put back, `hub` what the hub says of its streams now, as far as it was asked. Files of
+    were lost or restored, `hub` what the hub says of its streams now, as far as it was asked. Files of
     bronze that are `unreadable` hold some of the sequences."""
     ever = held.ever
     at_hub = _of_hub(bronze, held, ever, hub, unreadable)
@@ -158,8 +158,8 @@ def _of_lost(seen: SeenNumbers, origins: Mapping[Source, set[Origin]], lost: Los
 
 
 def _of_replaced(bronze: Table, seen: SeenNumbers, lost: LostStores) -> Iterator[Gap]:
-    """What stood at the end of streams of which an older store was put back and never came."""
-    for source in sorted({known_source for told in lost.tails.values() for known_source in told}):
+    """What stood at the end of streams of which an older store was restored, and that never came."""
+    for source in sorted({source for places in lost.tails.values() for source in places}):
         came = seen.ranges(source_space(*source))
         for tail, missing in missing_of_restored(bronze, source, lost):
             if missing:

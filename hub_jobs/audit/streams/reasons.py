@@ -1,14 +1,14 @@
-"""Why sequences of the hub's and of the leaves' streams never came, as far as that can be told.
+"""Why sequences of the hub's and of the leaves' streams never came, as far as that is known.
 
 `discarded` is the leaf's own word. The hub sequences around a hole tell whether the hub ever held it: without
 a hole between them it did not. A hole in the hub's sequences has the reason that the limits of the stream
-gave when ingest found it; which of two limits it was, or a purge by hand, can't be told.
+gave when ingest found it; which of two limits it was, or a purge by hand, is unknown.
 
 A leaf's store that was restored from an older copy uses sequences again, under the same identity, so that a
 sequence that came does not say which message came. But a source delivers what the stream holds in its order:
 below a ledger record that knows of the lost end, both messages came or the new one alone; what stands above
 it and arrived before it is an old one. Where a record is the first to know of several ends, a sequence may
-have had an old message in each of these stores; whose they are can't be told when fewer came."""
+have had an old message in each of these stores; whose they are is unknown when fewer came."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of a streaming read beside a set of sequences: through growth, purges, streams made anew, batches
+"""The plan of a streaming read beside a set of sequences: through growth, purges, recreated streams, batches
 that are run again after a crash, and streams that come later, nothing is read twice, left out or invented."""
 
 from __future__ import annotations

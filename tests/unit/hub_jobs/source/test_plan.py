@@ -111,7 +111,7 @@ def test_records_that_are_gone_are_an_error_or_are_passed_over(start: str, end: 
 def test_an_offset_of_another_incarnation_is_always_an_error() -> None:
     start = json.dumps({"S": {"seq": 5, "created": "2025-01-01T00:00:00Z"}})
     for fail in (True, False):
-        with pytest.raises(OffsetLost, match="made anew"):
+        with pytest.raises(OffsetLost, match="recreated"):
             bounds(stream(1, 100), start, "latest", fail)
 
 

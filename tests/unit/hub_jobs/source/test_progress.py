@@ -109,7 +109,7 @@ def test_of_a_stream_that_was_made_anew_since_the_target_was_fixed_all_is_read()
             "ends at 9, and the query has read or planned up to 10",
             StreamPosition(MADE, 10),
         ),
-        (stream("A", 20, 90, AGAIN), "was made anew", StreamPosition(AGAIN, 20)),
+        (stream("A", 20, 90, AGAIN), "was recreated", StreamPosition(AGAIN, 20)),
     ],
 )
 def test_what_was_lost_fails_the_query_unless_that_is_allowed(
@@ -163,7 +163,7 @@ def test_records_that_are_gone_do_not_count_against_the_limit() -> None:
 def test_a_query_that_goes_on_with_what_is_there_can_end_a_batch_that_was_planned_before_the_loss() -> None:
     planned = Range("A", MADE, 5, 20)
     assert remaining(planned, stream("A", 1, 30)) == planned
-    assert remaining(planned, stream("A", 1, 12)) == Range("A", MADE, 5, 12), "it was put back"
-    assert remaining(planned, stream("A", 1, 30, AGAIN)).size == 0, "it was made anew"
+    assert remaining(planned, stream("A", 1, 12)) == Range("A", MADE, 5, 12), "it was restored"
+    assert remaining(planned, stream("A", 1, 30, AGAIN)).size == 0, "it was recreated"
     assert remaining(planned, stream("A", 1, 2)).size == 0
     assert remaining(planned, None).size == 0, "it is not there any more"

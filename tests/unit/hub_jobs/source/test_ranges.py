@@ -158,7 +158,7 @@ def test_a_stream_that_was_made_anew_or_put_back_is_another(server: PlainServer,
     conn.api("STREAM.DELETE.S")
     make_stream(conn, "S")
     fill(server, "S.a", payloads(20))
-    with pytest.raises(RangeLost, match="made anew"):
+    with pytest.raises(RangeLost, match="recreated"):
         rows(read_range(conn, "S", 1, 10, created=created))
 
 
