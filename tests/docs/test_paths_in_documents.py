@@ -1,4 +1,4 @@
-"""Every file and folder that the documents for newcomers name is there."""
+"""Every file and folder that the documents for newcomers name exists."""
 
 from __future__ import annotations
 
@@ -17,3 +17,15 @@ def test_a_path_in_a_document_exists(page: str) -> None:
     assert paths
     named = [path for path in sorted(paths) if not {"NAME", "TARGET"} & set(re.split(r"\W", path))]
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_the_file_to_read_first_is_in_its_folder() -> None:
+    rows = re.findall(r"^\|.*\|$", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
+    named = [(PATH.findall(row), re.findall(r"`((?:\w+/)?\w+\.py)`", row)) for row in rows]
+    assert any(files for _, files in named)
+    for paths, files in named:
+        folders = [ROOT / path for path in paths] + [
+            (ROOT / path).parent for path in paths if path.endswith(".py")
+        ]
+        for file in files:
+            assert any((folder / file).exists() for folder in folders), (paths, file)
