@@ -29,3 +29,16 @@ def test_the_file_to_read_first_is_in_its_folder() -> None:
         ]
         for file in files:
             assert any((folder / file).exists() for folder in folders), (paths, file)
+
+
+def test_a_file_that_the_architecture_names_without_its_folder_exists() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`((?:\w+/)*\w+\.py)`", text))
+    paths = [
+        str(path.relative_to(ROOT))
+        for top in ("agent", "hub_jobs", "tests")
+        for path in (ROOT / top).rglob("*.py")
+    ]
+    assert [
+        name for name in sorted(named) if not any(f"/{path}".endswith(f"/{name}") for path in paths)
+    ] == []
