@@ -64,9 +64,9 @@ class _Files:
         chosen = [options for options in config.input if options.name in names]
         return make_inputs(chosen, self._metrics, local_server(config))
 
-    def problems(self, config: Config, inputs: Sequence[CheckedInput], *, anew: bool) -> list[str]:
+    def problems(self, config: Config, inputs: Sequence[CheckedInput], *, restart: bool) -> list[str]:
         """What hinders these inputs on this machine, and the agent if it restarts."""
-        if not anew:
+        if not restart:
             return problems(inputs)
         admin = _admin(config, self._metrics)
         return [*map(str, check_files(config)), *mistakes(inputs), *obstacles([*inputs, admin])]

@@ -1,5 +1,7 @@
-"""Who waits for the hub to hold what is stored here (level `hub`). Knows sequences and no connection: it is
-told what was stored, up to where the hub holds all, and when the local store is not the one it was."""
+"""Lets inputs of level `hub` wait until the hub holds what is stored here.
+
+It knows sequences and no connection: others report what was stored, up to where the hub holds everything, and
+when the local store was lost."""
 
 from __future__ import annotations
 
@@ -79,13 +81,13 @@ class HubAckWaiters:
         return bool(done)
 
     def lost(self, cls: str) -> None:
-        """The local store was lost or put back: what its sequences were says nothing of what they are."""
+        """The local store was lost or restored from a backup: its old sequences mean nothing now."""
         self._ids.pop(cls, None)
         for seq in list(self._waits.get(cls, ())):
             self._finish(cls, seq, store_lost())
 
     def stop(self) -> None:
-        """The agent stops: nobody waits any longer, for the readings are stored."""
+        """The agent stops: end all waits, for the readings are stored."""
         self._stopping = True
         for cls, waits in self._waits.items():
             for seq in list(waits):
@@ -108,9 +110,9 @@ class HubAckWaiters:
 
 
 def store_lost() -> NotAtHubError:
-    """Nobody can tell any more whether the hub holds it."""
+    """Whether the hub holds the readings is unknown from now on."""
     return NotAtHubError(
-        "the store of this machine was lost or put back after the readings were stored; whether the hub "
-        "holds them cannot be told",
+        "the store of this machine was lost or restored from a backup after the readings were stored; "
+        "whether the hub holds them is unknown",
         lost=True,
     )

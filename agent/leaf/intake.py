@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from agent.contract import Letter, Request
 
 MAX_POSITION = 8192
-"""Beside the idempotency keys of a batch this stays below the 64 KiB that the server allows for headers."""
+"""With the idempotency keys of a batch this stays below the 64 KiB that the server allows for headers."""
 
 _MAX_HEADER = 2 * MAX_POSITION + 2048
 
@@ -94,8 +94,8 @@ class UnknownOutcomeError(Exception):
 class NotAtHubError(UnknownOutcomeError):
     """Level `hub` only: the chunk is stored here, and the hub was not seen to hold it in time. It goes there
     by itself; a request repeated under its key waits for that again and is not stored twice, anything else
-    that is handed in again is. `lost`: the local store was lost or put back meanwhile, so that nobody can
-    tell any more."""
+    that is handed in again is. `lost`: the local store was lost or restored from a backup meanwhile, so that
+    this is unknown."""
 
     def __init__(self, text: str, *, lost: bool = False) -> None:
         super().__init__(text)
@@ -123,7 +123,7 @@ class Intake(Protocol):
         What a message does not hold goes into further ones, and is counted only where those are refused."""
 
     async def position(self, input_name: str) -> ResumePoint:
-        """Where the input goes on. Waits while a batch of it is in flight and while the local server is away:
+        """Where the input goes on. Waits while a batch of it is in flight and without a local server:
         an input that is stopping gives the wait up. Raises `ContractError` when what is stored can't be
         read."""
 

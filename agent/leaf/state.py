@@ -1,5 +1,5 @@
-"""The state file: what an agent must remember that its stream cannot tell, since the stream may be lost or
-put back."""
+"""The state file: what an agent must remember on its own, since its stream may be lost or restored from a
+backup."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ class Acked(Struct, frozen=True):
         return max(self.seq, self.top)
 
     def previous(self) -> Previous:
-        """The same as a ledger record of the next run tells it."""
+        """The same, as a ledger record of the next run states it."""
         return Previous(self.run, self.n, self.readings, self.closed)
 
 
 class PullPosition(Struct, frozen=True):
-    """Where a pull input goes on after its last stored batch, which is at `seq`. The stream tells it more
+    """Where a pull input goes on after its last stored batch, which is at `seq`. The stream has it more
     exactly as long as it holds that batch, but may have trimmed it."""
 
     text: str
@@ -119,7 +119,7 @@ class State(Struct):
     last ones run, `command_epoch` the epoch of the commands' mirror and `command_agreed` the newest command
     in it that the hub was found to hold, `settings` what commands have set for a time, by name; `clock` what
     the machine's clock has been through, `corrections` what of it the streams do not hold yet; `lost` by
-    class the streams whose store was lost or put back, `earlier` the checkpoints before the newest."""
+    class the streams whose store was lost or restored, `earlier` the checkpoints before the newest."""
 
     version: int
     machine: str
@@ -153,10 +153,10 @@ class State(Struct):
         known.append(LostStream(acked.created, acked.last, kept, acked.at))
         del known[:-LOST_STREAMS]
 
-    def learn(self, cls: str, told: Sequence[LostStream]) -> None:
+    def learn(self, cls: str, recorded: Sequence[LostStream]) -> None:
         """Take in what a ledger record says of lost streams."""
         known = self.lost.get(cls, [])
-        self.lost[cls] = [*(one for one in known if one not in told), *told][-LOST_STREAMS:]
+        self.lost[cls] = [*(one for one in known if one not in recorded), *recorded][-LOST_STREAMS:]
 
 
 def load(path: Path, domain: str) -> State:
@@ -228,7 +228,7 @@ class StateFile:
         self._positions_at = loop_time()
 
     def _write(self, number: int, data: bytes) -> None:
-        # In a thread that goes on when whoever waits for it is cancelled: so writes may meet here, and an
+        # In a thread that goes on when the waiting task is cancelled: so writes may meet here, and an
         # older state must not follow a newer one.
         with self._writing:
             if number > self._written:

@@ -48,8 +48,8 @@ def _from_mqtt(domain: str, cls: str) -> dict[str, Any]:
 
 def mqtt_streams() -> list[dict[str, Any]]:
     """The streams that nats-server would make for MQTT by itself, which takes them as they are when they are
-    there. `$MQTT_msgs` would store, and answer for, what devices send and drop it when nobody subscribes:
-    here it gets a subject that nobody uses, so that only the streams of the classes answer."""
+    there. `$MQTT_msgs` would store, and answer for, what devices send and drop it without a subscriber:
+    here it gets a subject that is not used, so that only the streams of the classes answer."""
     common = {"storage": "file", "num_replicas": 1}
     return [
         {**common, "name": contract.MQTT_MESSAGES, "subjects": ["$MQTT.msgs.none"], "retention": "interest"},
@@ -93,7 +93,7 @@ def link_consumer(domain: str, cls: StreamClass, epoch: str, start: int) -> dict
 
 def command_mirror(domain: str, epoch: str, origin: str, api: str) -> dict[str, Any]:
     """The leaf's mirror of its commands, over the hub's consumer of one epoch, behind the prefix `api`;
-    `origin` is when the hub's stream was made, and is kept in the metadata, for a mirror can't tell whether
+    `origin` is when the hub's stream was made, and is kept in the metadata, for a mirror cannot know if
     it is still the same."""
     return {
         "name": contract.COMMANDS,

@@ -3,7 +3,7 @@
 Wall and monotonic time (`CLOCK_BOOTTIME`) move apart only by a step: both are slewed alike and go on over a
 suspend. So a boot is a row of segments with one offset each. The clock of a segment is believed once the
 kernel has called it synchronised; then every earlier segment of this boot that never was is known to have
-been off, and by how much. A believed clock that is stepped was wrong for a time that nobody knows: that
+been off, and by how much. A believed clock that is stepped was wrong for an unknown time: that
 segment is left as it is.
 """
 

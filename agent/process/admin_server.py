@@ -65,7 +65,7 @@ class AdminServer:
         }
 
     def obstacles(self) -> list[str]:
-        """What stands in the way of listening now, one sentence a problem."""
+        """What prevents listening now, one sentence a problem."""
         found = obstacle(self.address)
         problems = [] if found is None else [f"admin.listen: {found}"]
         for read in (self._read_token, self._tls):
@@ -88,7 +88,7 @@ class AdminServer:
         `AccessError` when a file can't be used."""
         self._token, tls = self._read_token(), self._tls()
         if self._token is not None and tls is None and not is_loopback(self.address[0]):
-            log.warning("the token crosses the network as it is; give [admin] tls_cert and tls_key")
+            log.warning("the token is sent in clear text; set [admin] tls_cert and tls_key")
         server = _BoundedServer(self._answer)
         handshake = None if tls is None else SECONDS
         listening = PortServer(*self.address, server, ssl=tls, ssl_handshake_timeout=handshake)

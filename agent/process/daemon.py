@@ -70,7 +70,7 @@ class Role(Protocol):
 
 def run(config: Config, inputs: Sequence[Input], metrics: Metrics, files: Files) -> Exit:
     """Run the agent until SIGTERM or SIGINT; returns its exit code, `Exit.USAGE` only where a person has to
-    change the configuration. Startup errors are logged. On SIGHUP the configuration is taken anew from its
+    change the configuration. Startup errors are logged. On SIGHUP the configuration is read again from its
     `files`; where the agent has to start again for it, it ends in order, and its process becomes the new
     agent, with what it listened on."""
     again = asyncio.Event()

@@ -133,7 +133,7 @@ class HubAgent:
     async def _open(self, seed: Path) -> Client:
         client = CancellableClient()
         try:
-            # The library itself would try for ever, whoever wants to stop meanwhile.
+            # The library itself would try for ever, even while the agent stops.
             async with asyncio.timeout(_CONNECT_SECONDS):
                 await client.connect(
                     f"nats://{self._config.nats.listen}",

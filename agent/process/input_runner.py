@@ -143,8 +143,8 @@ async def drain(
     state: StateFile,
     seconds: float,
 ) -> None:
-    """Settle what is in flight and close the run, within so many seconds. The inputs have been told to take
-    in nothing new."""
+    """Settle what is in flight and close the run, within so many seconds. The inputs take in nothing new by
+    now."""
     log.info("draining", at_most_seconds=seconds)
     try:
         async with asyncio.timeout(seconds):
@@ -154,7 +154,7 @@ async def drain(
             publisher.stop()
             await sender.drained()
             await books.close()
-            log.info("drained: all that was accepted is stored, the run is closed")
+            log.info("drained: everything accepted is stored")
     except TimeoutError:
         log.error("not drained in time: the run stays open, its tail is named by the audit")
     except (JetStreamError, OSError) as error:

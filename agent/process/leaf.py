@@ -187,8 +187,8 @@ class LeafAgent:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Run until `stopping` is set, then drain: inputs end, what is in flight is settled, the run is
-        closed. Whatever fails beside the publish path is started again; a fault in that path itself ends the
-        agent, for what it had acknowledged could no longer be answered for."""
+        closed. Services outside the publish path are restarted when they fail; a fault in that path itself
+        ends the agent, for it could no longer account for what it acknowledged."""
         taking = asyncio.Event()
         self._settings.restore()
         async with asyncio.TaskGroup() as group:

@@ -17,7 +17,7 @@ from agent.base.sd_notify import Notifier
 from agent.base.wait import loop_time
 
 READY_SECONDS: Final = 10.0
-"""After so long it is ready even though nothing can be stored yet: an agent whose server is away waits for
+"""After so long it is ready even though nothing can be stored yet: an agent without a server waits for
 it, and must not be ended for that."""
 STALLED_SECONDS: Final = 120.0
 """How long batches may wait for an answer that does not come. Above `agent.leaf.publish.sender.RETRY_WITHIN`,
@@ -82,7 +82,7 @@ class ServerSilence:
 
 
 class Worker(Protocol):
-    """The role of the process, as far as it is told of."""
+    """What of the role is reported."""
 
     def ready(self) -> tuple[bool, str]:
         """Whether it does its work, and why not."""
@@ -92,7 +92,7 @@ class Worker(Protocol):
 
 
 class Vitals:
-    """What is told to `notifier` of a `worker`."""
+    """Reports a `worker` to `notifier`."""
 
     def __init__(self, notifier: Notifier, worker: Worker, signs: Callable[[], Signs]) -> None:
         self._notifier, self._worker, self._signs = notifier, worker, signs
@@ -100,7 +100,7 @@ class Vitals:
         self._fed = float("-inf")
 
     async def run(self) -> None:
-        """Tell until cancelled."""
+        """Report until cancelled."""
         loop = asyncio.get_running_loop()
         began, ready = loop.time(), False
         while True:
@@ -111,7 +111,7 @@ class Vitals:
             found = ailment(self._signs()) or ""
             self._tell(found or self._sentence())
             if found and not self._ailment:
-                log.error("the supervisor is not told any more that the agent is alive", reason=found)
+                log.error("watchdog pings stopped: the agent is stuck", reason=found)
             self._ailment = found
             if not found:
                 self._feed(now)

@@ -128,13 +128,13 @@ async def test_reload_takes_a_valid_configuration_and_refuses_another(desk: Desk
         path.write_text(config.replace(str(http), str(other)))
         await desk.send("reload")
         answers = await desk.answers(3)
-        assert answers[2].text == "the configuration is valid; input started anew: http"
+        assert answers[2].text == "the configuration is valid; input restarted: http"
         assert [one.outcome.value for one in answers] == ["failed", "failed", "done"]
         await until(lambda: _listens(other), "it listens where it is told now")
         assert (await _status(admin))["run"] == first["run"]
         path.write_text(path.read_text().replace("linger", 'in_flight = "8MiB"\nlinger'))
         await desk.send("reload")
-        assert (await desk.answers(4))[3].text.endswith("starts again with it, for publish changed")
+        assert (await desk.answers(4))[3].text.endswith("restarts, for publish changed")
 
         async def again() -> bool:
             return bool((await _status(admin))["run"] != first["run"])

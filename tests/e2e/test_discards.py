@@ -158,7 +158,7 @@ async def test_a_reading_that_is_broken_off_goes_on_where_it_was(
     await pair.agent.crash()
     (pair.config.state_dir / f"discards-{CLASS}.index").unlink()
     await pair.start_agent()
-    await until(lambda: pair.agent.leaf._evictions._shelves[CLASS].loaded, "all of it is read")
+    await until(lambda: pair.agent.leaf._evictions._trackers[CLASS].loaded, "all of it is read")
     assert len(begun) >= 3
     assert begun == sorted(set(begun)), "none began where an earlier one had been"
     await pair.push(20)

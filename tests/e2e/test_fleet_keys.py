@@ -48,7 +48,7 @@ def test_what_cannot_be_taken_in_leaves_the_file_and_the_running_hub_as_they_are
     assert pair.hub.process is not None
     server = pair.hub.server()
     pair.hub.process.send_signal(signal.SIGHUP)
-    wait_for(lambda: "the configuration is not taken" in pair.hub.log.read_text(), "the hub has refused it")
+    wait_for(lambda: "configuration rejected" in pair.hub.log.read_text(), "the hub has refused it")
     wait_for(lambda: pair.hub.status_of("/readyz") == 200, "the hub goes on")
     assert pair.hub.server() == server
     pair.hub.member.config.write_text(before)

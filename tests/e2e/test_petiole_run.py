@@ -85,7 +85,7 @@ def _reloads_when_it_is_told_to(hub: Agent, leaf: Agent) -> None:
     assert leaf.status()["run"] == run
     leaf.member.config.write_text('publish.linger = "20ms"\n' + leaf.member.config.read_text())
     told = hub.petiole("command", "edge-1", "reload")
-    assert told.stdout.endswith("the agent starts again with it, for publish changed\n"), told
+    assert told.stdout.endswith("the agent restarts, for publish changed\n"), told
     wait_for(lambda: leaf.status_of("/readyz") == 200 and leaf.status()["run"] != run, "another run")
     assert leaf.process is not None
     assert leaf.process.poll() is None

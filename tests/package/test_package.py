@@ -130,7 +130,7 @@ def test_under_the_unit_the_kernel_tells_whether_the_clock_is_synchronised(machi
 def test_a_reload_keeps_the_process_and_a_restart_keeps_the_server(machine: Machine) -> None:
     agent, server = main_pid(machine), server_pid(machine)
     machine.run('sed -i \'s/interval = "1s"/interval = "2s"/\' /etc/petiole.toml; systemctl reload petiole')
-    machine.wait("journalctl -u petiole -o cat | grep -q 'input started anew: exec, host'")
+    machine.wait("journalctl -u petiole -o cat | grep -q 'input restarted: exec, host'")
     assert main_pid(machine) == agent
     machine.run("systemctl restart petiole")
     assert main_pid(machine) != agent

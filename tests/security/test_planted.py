@@ -266,7 +266,7 @@ def test_no_secret_leaves_the_hub(hub: Plant) -> None:
     assert "edge-1" in said["/fleet"]
     assert hub.process is not None
     hub.process.send_signal(signal.SIGHUP)
-    wait_for(lambda: "the configuration is taken" in hub.log.read_text(), "it is looked at again")
+    wait_for(lambda: "configuration reloaded" in hub.log.read_text(), "it is looked at again")
     hub.process.terminate()
     assert hub.process.wait(WAIT_SECONDS) == 0
     nothing_leaked(hub, said)

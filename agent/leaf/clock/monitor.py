@@ -27,7 +27,7 @@ log = structlog.get_logger("clock")
 class ClockMonitor:
     """The clock as the core reads it: each `look`, at every sealing and once a second, is compared with those
     before. A correction stays in the state file until the stream of every class has it; `stored(cls, seq)` is
-    told where."""
+    called with its sequence."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ClockMonitor:
         self._stored = stored
         self._reader = ClockReader()
         self._js: JetStream | None = None
-        self._storing = LogEdge(log, "corrections of the clock are stored again")
+        self._storing = LogEdge(log, "clock corrections stored again")
 
     @contextlib.contextmanager
     def connected(self, js: JetStream) -> Iterator[None]:
@@ -60,7 +60,7 @@ class ClockMonitor:
         self._metrics.clock_synchronised.set(instant.clock.synchronised)
         if observed.stepped:
             self._metrics.clock_steps.inc()
-            log.warning("the clock of this machine was stepped", seconds=observed.stepped / 1e9)
+            log.warning("clock stepped", seconds=observed.stepped / 1e9)
         if observed.timeline != state.clock:
             state.clock = observed.timeline
             self._state.mark()
@@ -68,7 +68,7 @@ class ClockMonitor:
             state.corrections = [*state.corrections, *observed.corrections][-MAX_WAITING:]
             for correction in observed.corrections:
                 seconds = correction.by / 1e9
-                log.warning("the clock was wrong; times stamped by it are corrected", seconds=seconds)
+                log.warning("clock was wrong; its times are corrected", seconds=seconds)
         return instant
 
     async def run(self) -> None:
@@ -88,7 +88,7 @@ class ClockMonitor:
                 corrections.remove(correction)
                 self._state.mark()
         except JetStreamError as error:
-            self._storing.begin(f"a correction of the clock waits: {error}")
+            self._storing.begin(f"clock correction postponed: {error}")
         else:
             self._storing.end()
 

@@ -81,7 +81,7 @@ class ClassLedger:
 
     def _bound(self) -> None:
         # What is left stays true: a number that is dropped is not said to be anything, and its readings
-        # stand in the counts. A refused one goes first, for its sender was told.
+        # stand in the counts. A refused one goes first, for its sender knows.
         if len(self._stored) + sum(map(len, self._refused.values())) <= MAX_RANGES:
             return
         refused = [numbers for numbers in self._refused.values() if len(numbers)]

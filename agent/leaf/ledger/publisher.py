@@ -1,5 +1,4 @@
-"""The books of one run: which ledger records are published when, and what the state file remembers of
-them."""
+"""Publishes the ledger records of one run, and keeps in the state file what the next run must know of it."""
 
 from __future__ import annotations
 
@@ -110,7 +109,7 @@ class LedgerPublisher:
         self._state.mark()
 
     def seen(self, cls: str, info: StreamInfo) -> None:
-        """A stream was looked at: devices publish there too, which no PubAck tells."""
+        """A stream was looked at: devices publish there too, without a PubAck to the agent."""
         known = self._state.current.acked.get(cls)
         here = self._js is not None and self._created.get(cls) == info.created
         if here and known is not None and known.created == info.created and known.top < info.last:
@@ -134,14 +133,14 @@ class LedgerPublisher:
         self._state.mark()
 
     def remember(self) -> None:
-        """Have the state file know the counts as they are now, for the next run to tell of."""
+        """Put the present counts into the state file, for the next run to publish."""
         for cls, known in self._state.current.acked.items():
             if known.run == self._run and cls in self._ledgers:
                 self._state.current.acked[cls] = structs.replace(known, readings=self._ledgers[cls].readings)
         self._state.mark()
 
     def last(self, cls: str) -> Previous:
-        """This run of a class, as an announcement tells it."""
+        """This run of a class, as it is announced."""
         ledger = self._ledgers[cls]
         return Previous(self._run, ledger.highest_stored, ledger.readings, False)
 
@@ -153,9 +152,9 @@ class LedgerPublisher:
                 if cls not in self._recorded_at:
                     await self._publish(self._js, cls, final=False)
             except ApiError as error:
-                log.warning("the run's first ledger record comes later", **{"class": cls}, error=str(error))
-        # From here on the run is known even if its stream is lost; a disk that takes no state is told of by
-        # who writes the file.
+                log.warning("first ledger record postponed", **{"class": cls}, error=str(error))
+        # From here on the run is known even if its stream is lost; a disk that takes no state is logged
+        # by what writes the file.
         with contextlib.suppress(OSError):
             await self._state.save()
 
@@ -176,7 +175,7 @@ class LedgerPublisher:
                 try:
                     await self._publish_if_moved(self._js, cls)
                 except JetStreamError as error:
-                    log.warning("no ledger record this minute", **{"class": cls}, error=str(error))
+                    log.warning("ledger record skipped this minute", **{"class": cls}, error=str(error))
 
     async def _publish_if_moved(self, js: JetStream | None, cls: str) -> None:
         if js is None:
@@ -216,7 +215,7 @@ class LedgerPublisher:
 
 
 def _completed(known: Acked, stored_since: Iterable[StoredHeaders], letters: str) -> Acked:
-    # All that was counted is at or below the last known sequence, so whatever stands above it was not. A run
+    # All that was counted is at or below the last known sequence, so whatever is above it was not. A run
     # that is killed as it begins may be in the stream alone (runs are UUIDv7: a later one is greater).
     for message in stored_since:
         if H_RESENT in message.headers:

@@ -18,7 +18,7 @@ from agent.leaf.intake import Chunk
 from agent.leaf.publish.idempotency import Settlement
 
 MAX_REQUESTS = 256
-"""Idempotency keys in one batch: they travel in a header, which must stay small beside the payload."""
+"""Idempotency keys in one batch: they travel in a header, which must stay small compared with the payload."""
 
 Waiter = TypeVar("Waiter")
 Key = tuple[str, str]
@@ -35,17 +35,20 @@ class BatchLimits:
 
 @dataclass(slots=True)
 class PendingChunk(Generic[Waiter]):
-    """A chunk and whoever waits for its outcome. `held` is how many bytes of memory it was given; `sent` once
-    its batch has a number; before that it can be `withdrawn`, and is then left out of its batch. `admitted`
-    once its readings count as accepted, `promised` when its sender was told so and nobody waits any more."""
+    """A chunk and what waits for its outcome."""
 
     chunk: Chunk
     waiter: Waiter
     held: int = 0
+    """Bytes of the memory budget that it takes."""
     sent: bool = False
+    """Its batch has a number."""
     withdrawn: bool = False
+    """It is left out of its batch; only before it is sent."""
     admitted: bool = False
+    """Its readings count as accepted."""
     promised: bool = False
+    """It was acknowledged as accepted, and no sender waits for it."""
 
 
 @dataclass(slots=True)

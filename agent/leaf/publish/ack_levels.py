@@ -1,5 +1,5 @@
-"""What the level of each input means on the server that is there, as one sentence: at start, and whenever it
-changes."""
+"""Says what the acknowledgement level of each input means on the present server, in one sentence: at start,
+and whenever that changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agent.server.health import ServerHealth
 
 _LOOK_SECONDS: Final = 2.0
 _FIRST_LOOKS: Final = 5
-"""After so many it is said that nobody knows yet."""
+"""After so many looks the sentence says that it is not known."""
 
 log = structlog.get_logger("acknowledgement")
 
@@ -46,20 +46,20 @@ class AckLevels:
     async def run(self) -> None:
         """Log each input's sentence once what the server does is known, and again when it does otherwise,
         until cancelled."""
-        looks, told = 0, dict[str, str]()
+        looks, logged = 0, dict[str, str]()
         while True:
-            if self._health.is_synced is not None or told or looks >= _FIRST_LOOKS:
-                told = self._tell(told)
+            if self._health.is_synced is not None or logged or looks >= _FIRST_LOOKS:
+                logged = self._log(logged)
             looks += 1
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def _tell(self, told: dict[str, str]) -> dict[str, str]:
+    def _log(self, logged: dict[str, str]) -> dict[str, str]:
         now = self.meanings()
         for name, sentence in now.items():
-            if told.get(name) != sentence:
+            if logged.get(name) != sentence:
                 safe = self._health.is_synced is not False or self._levels[name] == "accepted"
                 say = log.info if safe else log.warning
-                say("an acknowledgement means", input=name, ack=self._levels[name], means=sentence)
+                say("acknowledgement level", input=name, ack=self._levels[name], means=sentence)
         return now
 
     def _sentence(self, level: Level) -> str:

@@ -3,7 +3,7 @@
 An answer is a PubAck, or an error that says whether the same batch can ever be stored. A PubAck `duplicate:
 true` names the message that a stream holds under an id, not whose it is: everybody who may publish to the
 stream may use any id, and an agent's next one can be guessed. The subjects of the agent are its own, so they
-tell."""
+decide."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Look = Callable[[str, int], Awaitable[RawMessage | None]]
 """The message of a class's stream at a sequence, None where none is. Raises `JetStreamError`."""
 
 TAKEN = "message_id_taken"
-"""The reason for which a number is refused under which something else stands in the stream. Its batch is
-stored under a later one."""
+"""Why a number is refused under which the stream holds a foreign message. Its batch is stored under a later
+number."""
 
 _FULL: Final = frozenset({10002, 10023, 10047, 10077})
 """Limits of account, server, storage or stream (server/errors.json of nats-server). 10077 is also how a store

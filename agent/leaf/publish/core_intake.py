@@ -1,4 +1,4 @@
-"""The core as inputs and rules see it: readings, pieces and dead letters on their way to the publish path."""
+"""What inputs and rules hold of the publish path: the `Intake` for readings, pieces and dead letters."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CoreIntake:
 
     @property
     def stores_lost(self) -> int:
-        """How often a local store was lost or put back."""
+        """How often a local store was lost or restored from a backup."""
         return self._publisher.stores_lost
 
     async def stored_of(self, input_name: str, position: str) -> int | None:

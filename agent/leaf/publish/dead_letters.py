@@ -23,22 +23,25 @@ from agent.leaf.ledger.ledger import ClassLedger
 BURST_BYTES: Final = 2**20
 RATE_BYTES: Final = 1024.0
 _MESSAGE_BYTES: Final = 512
-"""What the headers of a message cost beside its letters."""
+"""What the headers of a message cost in addition to its letters."""
 
 log = structlog.get_logger("letters")
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What is kept of the first letters of some, as many as go into a message: NDJSON of `count` of them,
-    `omitted` being those behind that are only counted, and `told` how many, from before, the first one kept
-    tells of. `cost` is what the limit was charged."""
+    """What the limiter admits of a list of letters: as many of the first ones as go into a message."""
 
     payload: bytes
+    """NDJSON."""
     count: int
+    """Letters in the payload."""
     omitted: int
-    told: int
+    """Letters behind them that are only counted."""
+    reported: int
+    """Letters omitted before, which the first letter of the payload reports."""
     cost: int
+    """Bytes that the limit was charged."""
 
 
 class LetterLimit:
@@ -47,7 +50,7 @@ class LetterLimit:
     def __init__(self) -> None:
         self._room = float(BURST_BYTES)
         self._at = float("-inf")
-        self._untold: dict[str, int] = {}
+        self._unreported: dict[str, int] = {}
 
     def keep(self, input_name: str, letters: Sequence[Letter], now: float) -> Admitted:
         """Charge for as many letters of an input as there is room for, and pass the others over; letters
@@ -55,9 +58,9 @@ class LetterLimit:
         self._room = min(float(BURST_BYTES), self._room + (now - self._at) * RATE_BYTES)
         self._at = now
         lines: list[bytes] = []
-        told, cost, omitted = self._untold.pop(input_name, 0), _MESSAGE_BYTES, 0
+        reported, cost, omitted = self._unreported.pop(input_name, 0), _MESSAGE_BYTES, 0
         for letter in letters:
-            line = (replace(letter, omitted=told) if not lines and told else letter).encode() + b"\n"
+            line = (replace(letter, omitted=reported) if not lines and reported else letter).encode() + b"\n"
             if cost + len(line) > self._room:
                 omitted = len(letters) - len(lines)
                 break
@@ -66,23 +69,23 @@ class LetterLimit:
             lines.append(line)
             cost += len(line)
         if not lines:
-            self._note(input_name, told)
+            self._note(input_name, reported)
             return Admitted(b"", 0, omitted, 0, 0)
         self._room -= cost
-        return Admitted(b"".join(lines), len(lines), omitted, told, cost)
+        return Admitted(b"".join(lines), len(lines), omitted, reported, cost)
 
     def give_back(self, input_name: str, kept: Admitted) -> None:
         """What was kept was refused: it is as if it had not been asked for."""
         self._room += kept.cost
-        self._note(input_name, kept.told)
+        self._note(input_name, kept.reported)
 
     def pass_over(self, input_name: str, kept: Admitted) -> None:
-        """What could not be kept is counted, for the next letter to tell of."""
+        """Count what could not be kept; the next letter reports it."""
         self._note(input_name, kept.omitted)
 
     def _note(self, input_name: str, count: int) -> None:
         if count:
-            self._untold[input_name] = self._untold.get(input_name, 0) + count
+            self._unreported[input_name] = self._unreported.get(input_name, 0) + count
 
 
 class DeadLetterWriter:
@@ -122,7 +125,7 @@ class DeadLetterWriter:
             done += kept.count + kept.omitted
 
     def keep(self, input_name: str, cls: str, letters: Sequence[Letter]) -> Admitted:
-        """What is to be stored of some letters; tell `done` or `give_back` what became of it."""
+        """What of these letters is to be stored; afterwards call `done` or `give_back`."""
         return self._limits[cls].keep(input_name, letters, loop_time())
 
     def give_back(self, input_name: str, cls: str, kept: Admitted) -> None:

@@ -34,7 +34,7 @@ def name_of(request: Request) -> str:
 
 
 def mark_of(request: Request) -> bytes:
-    """What tells its content from that of others: its digest, or the CRC-32 where it has none."""
+    """What distinguishes its content: its digest, or the CRC-32 where it has none."""
     return request.digest or request.crc.to_bytes(4, "big")
 
 
@@ -113,7 +113,7 @@ class RequestLog:
             self._promised.discard(key)
 
     def doubt(self, cls: str) -> None:
-        """What of a class is known as stored was so in a store that was lost or put back."""
+        """What of a class is known as stored was so in a store that was lost or restored from a backup."""
         self._doubtful.update((cls, name) for name in self._stored.get(cls, ()))
 
     def is_doubtful(self, cls: str, request: Request) -> bool:
@@ -162,7 +162,7 @@ class Ages:
     """Ages of instants, asked from the newest to the oldest, in seconds before `now`.
 
     They go by the time in which the machine ran: within a boot that is monotonic time, and an earlier boot
-    ran at least until its last instant. How long the machine was off only a wall clock can tell; it is
+    ran at least until its last instant. How long the machine was off only a wall clock knows; it is
     believed where the kernel called it synchronised both times. So an age may be too small, never too large.
     """
 

@@ -98,14 +98,14 @@ class IdempotencyRecovery:
 
     async def _note(self) -> None:
         now, requests = loop_time(), self._publisher.requests
-        anew = now - self._begun > KNOWN_SECONDS
+        rewrite = now - self._begun > KNOWN_SECONDS
         fresh = requests.fresh(now)
-        known = requests.known(now) if anew else fresh
+        known = requests.known(now) if rewrite else fresh
         noted = {key: mark for key, mark in known.items() if key[0] in self._discarding}
-        if noted or anew:
-            write = save_keys if anew else append_keys
+        if noted or rewrite:
+            write = save_keys if rewrite else append_keys
             await asyncio.to_thread(write, self._added, noted, ClockReader().look())
-        self._begun = now if anew else self._begun
+        self._begun = now if rewrite else self._begun
 
 
 class _KeyFile(Struct):

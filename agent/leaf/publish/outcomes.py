@@ -93,9 +93,9 @@ class Outcomes:
         """The stream of a class does not store now."""
         refusing = self._refusing.get(cls)
         if refusing is None:
-            refusing = LogEdge(log.bind(**{"class": cls}), "the local stream stores again")
+            refusing = LogEdge(log.bind(**{"class": cls}), "local stream stores again")
             self._refusing[cls] = refusing
-        refusing.begin("the local stream does not store", answer=text)
+        refusing.begin("local stream does not store", answer=text)
 
     def taken(self, batch: Batch, seq: int, message: RawMessage | None) -> None:
         """The id of a batch is that of another message, which is at `seq`; None where that is gone."""
@@ -110,7 +110,7 @@ class Outcomes:
                 sequence=seq,
                 subject=None if message is None else message.subject,
                 effect="the batch is stored under its next number",
-                remedy="find who publishes on this subject; replace the key of the devices if nobody should",
+                remedy="find who publishes on this subject; replace the devices' key if none should",
                 not_reported_before=held_back,
             )
 
@@ -137,7 +137,7 @@ class Refusals:
         self._refuse(draft.input, draft.cls, entries, refusal)
 
     def unpromised(self, sealed: SealedBatch, refusal: RefusedError) -> bool:
-        """Refuse what of a draft nobody was promised; whether something is left."""
+        """Refuse what of a draft was not promised; returns whether something is left."""
         draft = sealed.draft
         self._refuse(draft.input, draft.cls, draft.take_unpromised(), refusal)
         return bool(draft.entries)
@@ -159,7 +159,7 @@ class Refusals:
         if lost and place not in self._logged:
             self._logged.add(place)
             log.error(
-                "readings are lost that were acknowledged as accepted",
+                "readings lost after they were acknowledged",
                 **{"input": input_name, "class": cls, "readings": lost, "reason": str(refusal)},
             )
 

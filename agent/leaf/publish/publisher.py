@@ -4,7 +4,7 @@ All that is accepted and not yet settled counts against one budget of bytes, for
 backpressure reaches the input. Every wait ends after `PATIENCE` seconds: a chunk that was not sent by then is
 withdrawn and refused, one that was sent is of unknown outcome to its sender, and the sender of the batch goes
 on trying. A chunk that was acknowledged as accepted is not withdrawn: it waits, within the budget, for as
-long as the server is away.
+long as the server is unreachable.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Publisher:
             if not entry.admitted and chunk.on_settled is not None:
                 chunk.on_settled(None)
         if outcome is not None:
-            # One outcome may be told to many: it must not gather the frames of all of them.
+            # One outcome may go to many waiters: it must not gather the frames of all of them.
             raise outcome.with_traceback(None)
         if level == "hub":
             request = chunk.request
@@ -114,7 +114,7 @@ class Publisher:
             await self._hub.wait(cls, deadline)
 
     def store_lost(self, cls: str) -> None:
-        """The store of a class was lost or put back: of what is known as stored nobody knows where it is."""
+        """The store of a class was lost or restored from a backup: what it held is unknown."""
         self.requests.doubt(cls)
         self._hub.lost(cls)
         self.stores_lost += 1
@@ -199,8 +199,8 @@ class Publisher:
         self._away_since = None
 
     def server_away(self) -> None:
-        """The local server takes none; whoever waits goes on waiting, who comes later than the grace is
-        refused."""
+        """The local server takes none: chunks that wait go on waiting, later ones are refused after
+        `AWAY_GRACE`."""
         self._away_since = loop_time()
 
     def flush(self) -> int:
@@ -286,7 +286,7 @@ class Publisher:
             away = "the local NATS server has not taken it in time"
             self.refuse(key, entry, RefusedError(RefusalReason.UNAVAILABLE, away, 5.0))
             self.queue.drop_withdrawn()
-            # Where it stands behind what waits for the server it may do so for long.
+            # Behind others that wait for the server it may stay in the queue for long.
             entry.chunk = _NOTHING
         if entry.waiter.done() and not joined:
             return entry.waiter.result()

@@ -5,7 +5,7 @@ The messages of a piece, its fragments, are stored one after the other. Each say
 the input is: `<piece> - <position>` once all of a piece is settled, and before that
 `<piece> <lines> <size> <before><position>`: which lines are stored (base64 of a bitmap, the first line is the
 lowest bit), the positions before and behind the piece, and the length of the first (`-`: there is none). So
-the newest of all fragments, in whatever stream, tells everything, and a lost one is that of an older piece.
+the newest of all fragments, in whatever stream, says everything, and a lost one is of an older piece.
 
 An input goes on before a piece of which fragments are stored, and must end it where it ended; the lines that
 are stored are then left out, whatever the rules say of them by now. How far each input is, is kept in memory
@@ -33,7 +33,7 @@ from agent.leaf.intake import (
 from agent.leaf.publish.dead_letters import DeadLetterWriter
 
 MAX_LINES: Final = 8192
-"""Lines of a piece: what a header can tell of one by one."""
+"""Lines of a piece: as many as a header can name."""
 
 _SETTLED = re.compile(r"([1-9][0-9]{0,17}) - ([ -~]*)\Z")
 
@@ -204,7 +204,7 @@ class Progress:
     before: str | None = None
 
     def encode(self) -> str:
-        """As it stands in the header."""
+        """As it is written in the header."""
         if self.lines is None:
             return f"{self.piece} - {self.position}"
         size = "-" if self.before is None else len(self.before)
@@ -231,7 +231,7 @@ def parse_progress(text: str) -> Progress:
 
 
 def newest(candidates: Iterable[Progress]) -> Progress | None:
-    """The one that tells how far the input is."""
+    """The one that says how far the input is."""
     return max(candidates, key=_age, default=None)
 
 

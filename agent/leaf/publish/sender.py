@@ -123,7 +123,7 @@ class Sender:
         self._nc, self._inbox, self._look = nc, inbox, look
         now = self._moved = loop_time()
         for batch in list(self._in_flight.values()):
-            # A floor of the stream that was, before its store was lost or put back, would hide what this one
+            # A floor of the stream that was, before its store was lost or restored, would hide what this one
             # holds; and what was looked through needs no second look.
             batch.floor = self._stream_seq[batch.id.cls]
             batch.first_sent, batch.unanswered = now, 0
@@ -190,7 +190,7 @@ class Sender:
             await self._progress.wait()
 
     async def idle(self, input_name: str) -> None:
-        """Return once no batch of this input is in flight, so that its last stored position stands."""
+        """Return once no batch of this input is in flight, so that its last stored position is final."""
         while any(batch.input == input_name for batch in self._in_flight.values()):
             self._progress.clear()
             await self._progress.wait()
@@ -211,8 +211,8 @@ class Sender:
         return self._publisher.held(cls) + sum(map(count_readings, batches))
 
     def abandon(self) -> None:
-        """The agent ends: refuse what was never sent, and tell who waits for a batch in flight that its
-        outcome is not known."""
+        """The agent ends: refuse what was never sent, and end the waits for batches in flight as of unknown
+        outcome."""
         self._publisher.stop()
         stopping = RefusedError(RefusalReason.STOPPING, "the agent is stopping", 5.0)
         for sealed in self._queue.drain():
@@ -240,7 +240,7 @@ class Sender:
             return
         if (why := self._publisher.refusal(draft.cls)) is not None:
             # What is sent to a server that can't store is of unknown outcome; what isn't is refused, or waits
-            # where its sender was told that it is accepted.
+            # where it was acknowledged as accepted.
             if self._refusals.unpromised(sealed, RefusedError(RefusalReason.UNAVAILABLE, why, 5.0)):
                 self._queue.hold_back(sealed)
             return
@@ -292,7 +292,7 @@ class Sender:
             case NotStored(text, None):
                 self._retry_later(batch, text)
             case NotStored(text, RefusalReason.FULL) if batch.store_lost:
-                # Refused, its readings would come again in another batch, which the hub can't tell from them.
+                # Refused, its readings would come again in another batch, which the hub takes for others.
                 self._retry_later(batch, text)
                 self._outcomes.awaits_room(batch.id.cls)
             case NotStored(text, reason) if reason is not None and batch.unanswered <= 0:

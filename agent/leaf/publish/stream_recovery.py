@@ -1,4 +1,4 @@
-"""What a leaf's stream tells of what was stored before: the end of the last run, batches whose ack was lost,
+"""Recovers from a leaf's streams what was stored before: the end of the last run, batches whose ack was lost,
 requests of the last ten minutes, positions of pull inputs. Reads only."""
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class StreamRecovery:
         self, input_name: str, classes: Iterable[str], remembered: Mapping[str, PullPosition]
     ) -> Progress | None:
         """How far a pull input is, by what the streams of these classes and the state file know of it: the
-        messages that told of it last may be trimmed, or gone with a lost store. Raises `ContractError` for
+        last messages that say so may be trimmed, or gone with a lost store. Raises `ContractError` for
         what can't be read."""
         texts = [position.text for position in remembered.values()]
         for cls in classes:
@@ -214,7 +214,7 @@ class ProgressReader:
             try:
                 return await recovery.progress(input_name, self._classes, remembered)
             except JetStreamError as error:
-                log.warning("the position of an input cannot be read yet", input=input_name, error=str(error))
+                log.warning("input position not readable yet", input=input_name, error=str(error))
                 await asyncio.sleep(_AGAIN_SECONDS)
 
 
@@ -222,7 +222,7 @@ def _sealed(batch: StoredHeaders) -> Instant:
     """When a batch was sealed. Raises `ContractError`."""
     wall = batch.headers.get(H_SEALED_AT, "")
     if not (wall.isascii() and wall.isdigit()):
-        raise ContractError(f"{H_SEALED_AT} {wall!r:.80} is no whole number")
+        raise ContractError(f"{H_SEALED_AT} {wall!r:.80} is not an integer")
     return Instant(int(wall), contract.parse_clock(batch.headers.get(H_CLOCK, "")))
 
 

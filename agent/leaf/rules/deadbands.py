@@ -45,7 +45,7 @@ Moves = dict[bytes, LastSent]
 
 
 def key_of(metric: str, device: str, tags: bytes) -> bytes:
-    """What tells a series: metric, device, and its tags as they stand in the line."""
+    """The key of a series: metric, device, and its tags as written in the line."""
     text = f"{len(metric)} {metric}{len(device)} {device}".encode()
     return blake2b(text + tags, digest_size=_KEY_BYTES).digest()
 

@@ -24,11 +24,11 @@ from agent.leaf.rules.split import Routed, Split, Splitter
 
 
 class Core(Intake, Protocol):
-    """What the rules need of the core beside what an input does."""
+    """What the rules need of the core in addition to what inputs need."""
 
     @property
     def stores_lost(self) -> int:
-        """How often a local store was lost or put back: of what was in it nothing is known."""
+        """How often a local store was lost or restored from a backup: what it held is unknown."""
 
     async def stored_of(self, input_name: str, position: str) -> int | None:
         """Which lines of the piece that ends at `position` are stored, as a bitmap; None for all of them."""

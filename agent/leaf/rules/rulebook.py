@@ -13,7 +13,7 @@ from agent.leaf.rules.deadbands import Band
 Match = Callable[[str], bool]
 
 MAX_KNOWN: Final = 4096
-"""Names whose verdict is remembered; beyond, it is found anew."""
+"""Names whose verdict is remembered; beyond, all are forgotten."""
 
 
 class RuleResult(NamedTuple):

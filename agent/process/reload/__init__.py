@@ -1,4 +1,4 @@
-"""Taking the configuration file anew while the agent runs: what changed, and bringing just that in."""
+"""Reloads the configuration file while the agent runs: finds what changed, and applies only that."""
 
 from agent.process.reload.change import ConfigChange, Parts, change, parts
 from agent.process.reload.reloader import KEPT_SECONDS, Applied, Files, Reloader, ReloadError

@@ -17,7 +17,7 @@ from agent.config import Config, Seconds, Size
 _MOST: Final = 1024 * 1024
 """Bytes up to which a file that is named is compared by its content; a larger one is no secret of ours."""
 _LIVE: Final = frozenset({"rule", "log"})
-"""What a running agent takes in beside its inputs; for anything else it starts again."""
+"""What a running agent applies in addition to its inputs; for anything else it restarts."""
 
 Parts = Mapping[str, bytes]
 """A digest for each part: the tables at the top, and `input.<name>` for each input."""
@@ -32,22 +32,22 @@ class ConfigChange:
     begin: tuple[str, ...] = ()
     rules: bool = False
     log: bool = False
-    anew: tuple[str, ...] = ()
+    restart: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self != ConfigChange()
 
     def __str__(self) -> str:
         """What happens, in words."""
-        if self.anew:
-            return f"the agent starts again with it, for {_listed(self.anew)} changed"
+        if self.restart:
+            return f"the agent restarts, for {_listed(self.restart)} changed"
         if not self:
             return "nothing in it has changed"
         both = set(self.end) & set(self.begin)
         said = [
             f"{verb} {_listed(names)}"
             for verb, names in (
-                ("input started anew:", sorted(both)),
+                ("input restarted:", sorted(both)),
                 ("input ended:", sorted(set(self.end) - both)),
                 ("input begun:", sorted(set(self.begin) - both)),
             )
@@ -76,7 +76,7 @@ def change(before: Parts, after: Parts, reserved: frozenset[str] = frozenset()) 
     again, as for the tables that it can't take in while it runs."""
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     inputs = {name for name in changed if name.startswith("input.")}
-    anew = sorted(
+    restart = sorted(
         {name for name in changed - inputs if name not in _LIVE}
         | {name for name in inputs if name.removeprefix("input.") in reserved}
     )
@@ -85,7 +85,7 @@ def change(before: Parts, after: Parts, reserved: frozenset[str] = frozenset()) 
         tuple(sorted(name.removeprefix("input.") for name in inputs & after.keys())),
         "rule" in changed,
         "log" in changed,
-        tuple(anew),
+        tuple(restart),
     )
 
 
@@ -94,7 +94,7 @@ def _digest(part: Any) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """What stands for a value of a type of ours; for a path what is in the file too."""
+    """The representation of a value of a type of ours; for a path what is in the file too."""
     if isinstance(value, Seconds):
         return float(value)
     if isinstance(value, Size):

@@ -41,8 +41,8 @@ class Files(Protocol):
     def make(self, config: Config, names: Sequence[str]) -> Sequence[CheckedInput]:
         """The inputs with these names."""
 
-    def problems(self, config: Config, inputs: Sequence[CheckedInput], *, anew: bool) -> list[str]:
-        """What stands in the way of these inputs on this machine, and of the agent where it starts anew."""
+    def problems(self, config: Config, inputs: Sequence[CheckedInput], *, restart: bool) -> list[str]:
+        """What prevents these inputs on this machine, and the agent if it restarts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ class Reloader:
         new = parts(config)
         todo = change(self._parts, new, _served(self._running) | _served(config))
         inputs = self._files.make(config, todo.begin)
-        with LISTEN_SOCKETS.leaving(_listened(self._running, None if todo.anew else todo.end)):
-            found += self._files.problems(config, inputs, anew=bool(todo.anew))
+        with LISTEN_SOCKETS.leaving(_listened(self._running, None if todo.restart else todo.end)):
+            found += self._files.problems(config, inputs, restart=bool(todo.restart))
         if found:
             raise ReloadError("; ".join(found))
         return Applied(config, todo, inputs), new
@@ -136,7 +136,7 @@ class Reloader:
                 planned = await asyncio.to_thread(self.plan)
             except ReloadError as error:
                 log.error(
-                    "the configuration is not taken; the agent goes on as it is",
+                    "configuration rejected; the agent goes on with the old one",
                     reason=str(error),
                     exc_info=error.__cause__,
                 )
@@ -145,18 +145,18 @@ class Reloader:
             log.info("reload ignored", reason="the agent ends")
             return False
         applied, new = planned
-        log.info("the configuration is taken", what=str(applied.change))
+        log.info("configuration reloaded", what=str(applied.change))
         if not applied.change:
             return False
-        if applied.change.anew:
+        if applied.change.restart:
             LISTEN_SOCKETS.keep(_listened(applied.config))
             return True
         LISTEN_SOCKETS.keep(_listened(applied.config, applied.change.begin))
         asyncio.get_running_loop().call_later(KEPT_SECONDS, LISTEN_SOCKETS.close)
         try:
             await apply(applied)
-        except Exception as error:  # a part of it may hold already, and what that is nobody can say
-            log.error("the configuration is not taken in; the agent starts again", exc_info=error)
+        except Exception as error:  # a part of it may hold already, and which part is unknown
+            log.error("reload failed halfway; restarting the agent", exc_info=error)
             return True
         self._running, self._parts = applied.config, new
         return False

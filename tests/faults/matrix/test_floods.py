@@ -173,7 +173,7 @@ def test_a_flood_of_messages_from_a_broker(world_of: Worlds, case: Case) -> None
         w.verdict(LONG)
 
 
-def taken(w: FaultEnvironment, text: str, event: str = "the configuration is taken") -> None:
+def taken(w: FaultEnvironment, text: str, event: str = "configuration reloaded") -> None:
     """Give the agent of the leaf another configuration; returns when it has told what it makes of it."""
     pid, since = w.leaf.agent.pid, time.time()
     assert pid is not None
@@ -203,7 +203,7 @@ def test_the_configuration_is_reloaded_under_load(world_of: Worlds, case: Case, 
                 text,
             ):
                 taken(w, changed)
-            taken(w, text + 'colour = "red"\n', "the configuration is not taken; the agent goes on as it is")
+            taken(w, text + 'colour = "red"\n', "configuration rejected; the agent goes on with the old one")
             taken(w, text)
         w.mended()
         w.verdict(LONG)

@@ -22,7 +22,7 @@ from tests.faults.oracle.journal import Sent
 from tests.faults.oracle.numbered import Series, reading
 
 ANSWER_SECONDS = 15.0
-CANNOT_BE_TOLD = "cannot be told"
+CANNOT_BE_TOLD = "is unknown"
 """Stands in an answer when the store that held the readings is gone: no repeat under their key is answered
 otherwise."""
 RETRY_SECONDS = 0.2

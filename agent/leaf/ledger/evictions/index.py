@@ -1,5 +1,5 @@
-"""Which batch stands at which sequence of a stream: a file in the order of the stream, so that what a
-sequence held can be told when the message is gone, after a kill too. Knows nothing of why anything went.
+"""Remembers which batch is at which sequence of a stream, in a file in the order of the stream: what a
+sequence held is known after the message is gone, and after a kill. Why a message went is not its concern.
 
 A record is 40 bytes: the sequence, the number of the batch, its readings, the 16 bytes of its run, and the
 CRC-32 of these. What a kill or a power cut has kept from the file's end is read from the stream again.
@@ -22,7 +22,7 @@ _BLOCK: Final = 2048 * _SIZE
 _NO_RUN: Final = bytes(16)
 _MAX_READINGS: Final = 2**32 - 1
 COMPACT_ABOVE: Final = 2**20
-"""Bytes of what has gone from the stream above which the file is written anew."""
+"""Bytes of what has gone from the stream above which the file is rewritten."""
 MAX_WAITING: Final = 100_000
 """Records that wait for a disk that takes none. What comes then is read from the stream at the next start."""
 
@@ -37,7 +37,7 @@ class IndexedMessage(NamedTuple):
 
 
 class Index:
-    """The file at `path`; `top` is the highest sequence of which it tells. All but `add` raise `OSError`."""
+    """The file at `path`; `top` is the highest sequence in it. All but `add` raise `OSError`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -90,7 +90,7 @@ class Index:
         self._waiting.clear()
 
     def front(self, last: int, most: int = 50_000) -> tuple[list[IndexedMessage], int]:
-        """What stands first, up to sequence `last`, and up to which sequence that is all: where that is below
+        """What comes first, up to sequence `last`, and up to which sequence that is all: where that is below
         `last`, the rest comes after `drop`. A message whose acknowledgement came late may stand behind a
         higher one: it comes with what follows."""
         self.flush()

@@ -1,6 +1,7 @@
-"""Watches the streams that discard and says what they discarded, to the ledgers and the metrics. It holds
-nothing up: what it can't look at now it looks at later, and what was stored while no agent ran is read beside
-the publish path, with the progress kept."""
+"""Watches the streams that evict old messages, and accounts for what they evicted in the ledgers and metrics.
+
+It delays nothing: what it cannot look at now it looks at later. What was stored while no agent ran is read
+outside the publish path, and its progress is kept."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ log = structlog.get_logger("ledger")
 
 
 class EvictionMonitor:
-    """The classes of a leaf whose streams discard; all others pass by. `epochs` are the present ones of the
-    link, `ledgers` are those of this `run`, which are told."""
+    """Watches the classes of a leaf whose streams discard old messages; the others it ignores. `epochs` are
+    the present ones of the link, `ledgers` those of this `run`."""
 
     def __init__(
         self,
@@ -48,23 +49,23 @@ class EvictionMonitor:
         self._domain, self._run, self._epochs, self._ledgers = domain, run, epochs, ledgers
         self._metrics = metrics
         self._classes = {name: cls for name, cls in classes.items() if cls.discard == "old"}
-        self._shelves = {name: EvictionTracker(directory, domain, name, run) for name in self._classes}
+        self._trackers = {name: EvictionTracker(directory, domain, name, run) for name in self._classes}
         self._confirmed = dict.fromkeys(self._classes, 0)
         self._above: dict[str, int] = {}
         self._behind: tuple[Client, JetStream] | None = None
         self._due = {name: asyncio.Event() for name in self._classes}
 
     def __bool__(self) -> bool:
-        return bool(self._shelves)
+        return bool(self._trackers)
 
     @contextlib.contextmanager
     def connected(self, nc: Client, js: JetStream, streams: Mapping[str, StreamInfo]) -> Iterator[None]:
         """Work over this connection as long as the scope lasts; these are the streams behind it."""
-        for name in self._shelves:
+        for name in self._trackers:
             try:
                 self._load(name, streams[name])
             except OSError as error:
-                log.error("what is discarded cannot be remembered", **{"class": name}, error=str(error))
+                log.error("cannot write the eviction record", **{"class": name}, error=str(error))
         self._behind = nc, js
         for due in self._due.values():
             due.set()
@@ -72,34 +73,34 @@ class EvictionMonitor:
             yield
         finally:
             self._behind = None
-            for shelf in self._shelves.values():
+            for tracker in self._trackers.values():
                 with contextlib.suppress(OSError):  # what is not written is read from the stream
-                    shelf.content()
+                    tracker.content()
 
     def stored(self, cls: str, seq: int, run: str = "", n: int = 0, readings: int = 0) -> None:
         """A message of the agent was stored; without a run it is not one that has a number."""
-        if cls in self._shelves:
-            self._shelves[cls].stored(IndexedMessage(seq, run, n, readings))
+        if cls in self._trackers:
+            self._trackers[cls].stored(IndexedMessage(seq, run, n, readings))
 
     def trimmed(self, cls: str, first: int, last: int) -> None:
         """The agent has purged a stream of what the hub has."""
-        if cls in self._shelves:
+        if cls in self._trackers:
             try:
-                self._shelves[cls].trimmed(first, last)
+                self._trackers[cls].trimmed(first, last)
             except OSError as error:
                 # At the next look it is known to be at the hub, and so is not claimed.
-                log.warning("what was trimmed is noted later", **{"class": cls}, error=str(error))
+                log.warning("trim accounting postponed", **{"class": cls}, error=str(error))
 
     def seen(self, cls: str, confirmed: int) -> None:
         """The stream of a class was looked at, and up to here the hub is known to hold all of this epoch."""
-        if cls in self._shelves:
+        if cls in self._trackers:
             self._confirmed[cls] = confirmed
             self._due[cls].set()
 
     async def run(self) -> None:
         """Follow each class until cancelled, none of them waiting for another."""
         async with asyncio.TaskGroup() as group:
-            for name in self._shelves:
+            for name in self._trackers:
                 group.create_task(self._follow(name))
 
     async def _follow(self, name: str) -> None:
@@ -114,24 +115,24 @@ class EvictionMonitor:
                 pause = _SAVE_SECONDS
                 backoff.reset()
             except (JetStreamError, OSError) as error:
-                log.warning("what was discarded is told later", **{"class": name}, error=str(error))
+                log.warning("eviction accounting postponed", **{"class": name}, error=str(error))
                 pause = backoff.next()
                 due.set()
             await asyncio.sleep(pause)
 
     def _load(self, name: str, info: StreamInfo) -> None:
         self._above.pop(name, None)
-        above = self._shelves[name].load(info)
+        above = self._trackers[name].load(info)
         if above is not None:
             self._above[name] = above
         self._tell(name)
 
     async def _take_up(self, name: str) -> None:
-        """Read what a stream holds above what is known of it: the agent's own messages. What stands between
+        """Read what a stream holds above what is known of it: the agent's own messages. What is between
         these is devices', who may have published millions while the agent was stopped. Raises
         `JetStreamError` or `OSError`."""
-        shelf, behind = self._shelves[name], self._behind
-        if behind is None or shelf.loaded:
+        tracker, behind = self._trackers[name], self._behind
+        if behind is None or tracker.loaded:
             return
         nc, js = behind
         stream = contract.leaf_stream(self._domain, name)
@@ -140,33 +141,33 @@ class EvictionMonitor:
         own = contract.own_subjects(self._domain, name)
 
         def read(message: StoredHeaders) -> None:
-            if self._behind is behind:  # else the shelf has begun anew for another connection
-                shelf.read(message)
+            if self._behind is behind:  # otherwise the tracker was reloaded for a new connection
+                tracker.read(message)
 
-        while self._behind is behind and not shelf.loaded:
+        while self._behind is behind and not tracker.loaded:
             start = {
                 "deliver_policy": "by_start_sequence",
-                "opt_start_seq": max(self._above[name], shelf.top) + 1,
+                "opt_start_seq": max(self._above[name], tracker.top) + 1,
                 "filter_subjects": own,
             }
             await read_headers(nc, js, stream, start, read)
             if self._behind is behind:
                 try:
-                    shelf.taken_up()
+                    tracker.taken_up()
                 except OSError:
                     del self._above[name]  # what the disk has not taken is read again
                     raise
 
     async def look(self, name: str) -> None:
         """Say what one class has discarded since the last look. Raises `JetStreamError` or `OSError`."""
-        if self._behind is None or not self._shelves[name].loaded:
+        if self._behind is None or not self._trackers[name].loaded:
             return
         _, js = self._behind
         stream, epoch = contract.leaf_stream(self._domain, name), self._epochs[name]
         confirmed = self._confirmed[name]
         info = await js.stream_info(stream)
         consumer = await js.find_consumer(stream, contract.link_consumer(epoch))
-        if consumer is None or info.created != self._shelves[name].claims.created:
+        if consumer is None or info.created != self._trackers[name].claims.created:
             return
         seen = StreamObservation(
             info.first,
@@ -177,10 +178,10 @@ class EvictionMonitor:
             consumer.deliveries,
             consumer.ack_floor,
         )
-        shelf = self._shelves[name]
-        claimed = shelf.look(info, seen, self._classes[name].max_bytes)
-        await asyncio.to_thread(shelf.save, shelf.content())
-        shelf.tidy()
+        tracker = self._trackers[name]
+        claimed = tracker.look(info, seen, self._classes[name].max_bytes)
+        await asyncio.to_thread(tracker.save, tracker.content())
+        tracker.tidy()
         for reason, readings in claimed.items():
             self._metrics.discarded.labels(name, reason).inc(readings)
         if claimed:
@@ -190,14 +191,14 @@ class EvictionMonitor:
     def due(self, cls: str) -> list[str]:
         """Earlier runs of which something was discarded that no record says which the stream holds or the hub
         has."""
-        if cls not in self._shelves:
+        if cls not in self._trackers:
             return []
-        known = self._shelves[cls].claims.runs
+        known = self._trackers[cls].claims.runs
         return [run for run, one in known.items() if run != self._run and not one.recorded]
 
     def record(self, cls: str, run: str, stream: StreamState) -> Ledger:
         """What was discarded of an earlier run, as a record of it."""
-        one = self._shelves[cls].claims.runs[run]
+        one = self._trackers[cls].claims.runs[run]
         ranges = tuple(one.ranges)
         return Ledger(
             domain=self._domain,
@@ -212,13 +213,13 @@ class EvictionMonitor:
 
     def recorded(self, cls: str, run: str, seq: int) -> None:
         """A record of an earlier run was stored."""
-        self._shelves[cls].claims.runs[run].recorded = seq
+        self._trackers[cls].claims.runs[run].recorded = seq
 
     def status(self, cls: str) -> dict[str, Any] | None:
         """What a class has discarded, as a row of `/status`; None for one that does not."""
-        if cls not in self._shelves:
+        if cls not in self._trackers:
             return None
-        claims = self._shelves[cls].claims
+        claims = self._trackers[cls].claims
         return {
             "readings": sum(one.readings for one in claims.runs.values()),
             "direct": sum(direct for _, _, direct, _ in claims.gone),
@@ -226,6 +227,6 @@ class EvictionMonitor:
         }
 
     def _tell(self, cls: str) -> None:
-        claims = self._shelves[cls].claims
+        claims = self._trackers[cls].claims
         own = claims.runs.get(self._run, RunClaims())
         self._ledgers[cls].discard(tuple(own.ranges), own.readings, tuple(claims.gone))

@@ -1,4 +1,4 @@
-"""One class whose stream discards: its index and its claims on disk, kept together. No network."""
+"""Tracks one class whose stream evicts old messages: its index and record on disk. No network."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class EvictionTracker:
         except FileNotFoundError:
             self._saved = b""
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            log.error("what was discarded is not known any more", path=str(self._path), error=str(error))
+            log.error("eviction record lost", path=str(self._path), error=str(error))
         self._index.load()
         for _ in self._pieces(0, self.claims.judged):
             pass
@@ -98,7 +98,7 @@ class EvictionTracker:
 
     @property
     def top(self) -> int:
-        """The highest sequence of which is known what stands there."""
+        """The highest sequence whose content is known."""
         return self._index.top
 
     def taken_up(self) -> None:
@@ -155,7 +155,7 @@ class EvictionTracker:
             self._saved = data
 
     def tidy(self) -> None:
-        """Once the claims are saved, the index need not keep what they tell."""
+        """Once the claims are saved, the index need not keep what they say."""
         self._index.compact()
 
     def _pieces(self, begin: int, last: int) -> Iterator[tuple[list[IndexedMessage], int, int]]:

@@ -122,7 +122,7 @@ class Files:
     def make(self, config: Config, names: Sequence[str]) -> list[CheckedInput]:
         return []
 
-    def problems(self, config: Config, inputs: Sequence[CheckedInput], *, anew: bool) -> list[str]:
+    def problems(self, config: Config, inputs: Sequence[CheckedInput], *, restart: bool) -> list[str]:
         return []
 
 

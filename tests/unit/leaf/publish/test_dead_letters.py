@@ -33,7 +33,7 @@ def test_a_message_holds_no_more_than_a_batch() -> None:
 def test_letters_are_kept_as_they_came() -> None:
     kept = LetterLimit().keep("file", letters(3), 0.0)
     assert [parse_letter(line).at for line in kept.payload.splitlines()] == ["f:0", "f:1", "f:2"]
-    assert (kept.count, kept.omitted, kept.told) == (3, 0, 0)
+    assert (kept.count, kept.omitted, kept.reported) == (3, 0, 0)
     assert kept.payload.endswith(b"\n")
 
 
@@ -49,8 +49,8 @@ def test_what_is_beyond_the_limit_is_counted_and_the_next_letter_that_is_kept_sa
 def test_an_input_is_told_of_its_own_letters_and_shares_the_room_of_its_class() -> None:
     limit = LetterLimit()
     flood(limit, "udp")
-    assert limit.keep("file", letters(1), 9.0).told == 0
-    assert limit.keep("udp", letters(1), 18.0).told > 0
+    assert limit.keep("file", letters(1), 9.0).reported == 0
+    assert limit.keep("udp", letters(1), 18.0).reported > 0
 
 
 def test_what_was_refused_may_be_kept_the_next_time() -> None:
@@ -58,7 +58,7 @@ def test_what_was_refused_may_be_kept_the_next_time() -> None:
     flood(limit, "file")
     for _ in range(100):
         again = limit.keep("file", letters(3), 5.0)
-        assert (again.count, again.told > 0) == (3, True)
+        assert (again.count, again.reported > 0) == (3, True)
         limit.give_back("file", again)
 
 

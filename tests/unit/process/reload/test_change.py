@@ -37,7 +37,7 @@ def test_inputs_that_came_went_and_changed_are_told_apart() -> None:
     other = replace(SOCKET, name="lines")
     found = between(config(HTTP, SOCKET), config(replace(HTTP, body=1_000), other))
     assert found == ConfigChange(end=("http", "socket"), begin=("http", "lines"))
-    assert str(found) == "input started anew: http; input ended: socket; input begun: lines"
+    assert str(found) == "input restarted: http; input ended: socket; input begun: lines"
 
 
 def test_rules_and_logging_are_taken_in_and_all_else_takes_a_new_start() -> None:
@@ -45,12 +45,12 @@ def test_rules_and_logging_are_taken_in_and_all_else_takes_a_new_start() -> None
     assert rules == ConfigChange(rules=True, log=True)
     assert str(rules) == "rules taken in; logging taken in"
     found = between(config(HTTP), config(publish=Publish(linger=Seconds(1.0)), rule=[Rule(drop=True)]))
-    assert found.anew == ("publish",)
-    assert str(found) == "the agent starts again with it, for publish changed"
+    assert found.restart == ("publish",)
+    assert str(found) == "the agent restarts, for publish changed"
 
 
 def test_an_input_that_the_local_server_knows_of_takes_a_new_start() -> None:
-    assert between(config(), config(HTTP), "http").anew == ("input.http",)
+    assert between(config(), config(HTTP), "http").restart == ("input.http",)
 
 
 def test_a_file_that_is_named_counts_with_what_is_in_it(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_certificate_that_is_added_to_the_server_counts_with_what_is_in_it(tmp
         first = parts(config(nats=nats))
         assert not change(first, parts(config(nats=nats)))
         cert.write_text("other")
-        assert change(first, parts(config(nats=nats))).anew == ("nats",)
+        assert change(first, parts(config(nats=nats))).restart == ("nats",)
 
 
 @pytest.mark.parametrize("kind", list(OPTIONS))
