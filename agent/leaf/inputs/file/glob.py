@@ -49,12 +49,12 @@ def matches(path: str, problems: dict[str, str]) -> Iterator[Match]:
         yield from _named(path)
         return
     left = MAX_MATCHES
-    for found in _walk("/", path.strip("/").split("/"), problems):
+    for match in _walk("/", path.strip("/").split("/"), problems):
         left -= 1
         if left < 0:
             problems[path] = f"{path} means more than {MAX_MATCHES} files; make it narrower"
             return
-        yield found
+        yield match
 
 
 def origins(path: str) -> Iterator[str]:
@@ -62,35 +62,37 @@ def origins(path: str) -> Iterator[str]:
     are there or not."""
     if is_wild(path):
         walk = itertools.islice(_walk("/", path.strip("/").split("/"), {}, origin=True), MAX_MATCHES)
-        yield from (one.path for one in walk)
+        yield from (match.path for match in walk)
 
 
-def choose(matches: Iterable[Match], followed: Set[str], is_known: Callable[[str], bool]) -> Choice:
+def choose(candidates: Iterable[Match], followed: Set[str], is_known: Callable[[str], bool]) -> Choice:
     """Which of the files to follow: each once, whatever names it has, and none that was packed. Of those that
     wildcards found none that rotation made of another one, for that is read with the other: one that is
     there, or that `is_known`. `followed` are the paths that are followed already."""
-    ordered = sorted(matches, key=lambda one: (not one.named, one.path not in followed, one.link, one.path))
-    names = {one.path for one in ordered}
+    ordered = sorted(
+        candidates, key=lambda match: (not match.named, match.path not in followed, match.link, match.path)
+    )
+    names = {match.path for match in ordered}
     live: dict[str, Match] = {}
     rotated: dict[str, str] = {}
     inodes: set[tuple[int, int]] = set()
-    for one in ordered:
-        if not one.named:
-            if one.path.endswith(_PACKED) or (one.device, one.inode) in inodes:
+    for match in ordered:
+        if not match.named:
+            if match.path.endswith(_PACKED) or (match.device, match.inode) in inodes:
                 continue
-            if (origin := _origin(one.path, names, is_known)) is not None:
-                rotated[one.path] = origin
+            if (origin := _origin(match.path, names, is_known)) is not None:
+                rotated[match.path] = origin
                 continue
-        inodes.add((one.device, one.inode))
-        live.setdefault(one.path, one)
+        inodes.add((match.device, match.inode))
+        live.setdefault(match.path, match)
     return Choice(live, rotated)
 
 
 def _origin(path: str, names: Set[str], is_known: Callable[[str], bool]) -> str | None:
     """The path of which rotation made this one."""
     folder, name = os.path.split(path)
-    for one in live_names(name):
-        origin = os.path.join(folder, one)  # noqa: PTH118
+    for live_name in live_names(name):
+        origin = os.path.join(folder, live_name)  # noqa: PTH118
         if origin in names or is_known(origin):
             return origin
     return None
@@ -115,16 +117,16 @@ def _walk(
     fit, dotted = _pattern(head).match, head.startswith(".")
     try:
         with os.scandir(folder) as entries:
-            seen = [entry for entry in entries if dotted or entry.name[0] != "."]
+            listed = [entry for entry in entries if dotted or entry.name[0] != "."]
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
         problems[folder] = f"{folder}: {error.strerror}"
         return
-    for entry in seen:
+    for entry in listed:
         if origin and not rest:
             names = filter(fit, live_names(entry.name))
-            yield from (Match(os.path.join(folder, one), 0, 0) for one in names)  # noqa: PTH118
+            yield from (Match(os.path.join(folder, live_name), 0, 0) for live_name in names)  # noqa: PTH118
         elif fit(entry.name) and rest:
             if _is_folder(entry):
                 yield from _walk(entry.path, rest, problems, origin=origin)

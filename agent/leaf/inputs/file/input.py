@@ -62,7 +62,7 @@ class FileInput(ConfiguredInput[FileOptions]):
     def __init__(self, options: FileOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
         super().__init__(options, metrics, server)
         paths = [options.path] if isinstance(options.path, str) else options.path
-        self._paths = list(dict.fromkeys(str(Path(one).absolute()) for one in paths))
+        self._paths = list(dict.fromkeys(str(Path(path).absolute()) for path in paths))
         self._up = metrics.input_up.labels(options.name)
         self._invalid = metrics.invalid
         self._reading = LogEdge(self._log, "all files can be read again")
@@ -147,8 +147,8 @@ class FileInput(ConfiguredInput[FileOptions]):
         stopping: asyncio.Event,
     ) -> bool:
         chunk = Chunk(
-            b"".join(one.payload for one in parsed),
-            sum(one.count for one in parsed),
+            b"".join(part.payload for part in parsed),
+            sum(part.count for part in parsed),
             position=gathered.position,
             letters=tuple(itertools.chain.from_iterable(map(_letters, gathered.pieces, parsed))),
         )
@@ -216,10 +216,10 @@ def _look(following: TailGroup, parser: LineParser) -> tuple[ReadResult, list[Pa
     while True:
         gathered = following.gather(time.monotonic())
         parsed = [_parse(parser, piece.lines) for piece in gathered.pieces]
-        if sum(one.count + len(one.bad) for one in parsed) <= contract.MAX_BATCH_READINGS:
+        if sum(part.count + len(part.bad) for part in parsed) <= contract.MAX_BATCH_READINGS:
             return gathered, parsed
         if not following.narrow():
-            return gathered, [_bounded(one) for one in parsed]
+            return gathered, [_bounded(part) for part in parsed]
 
 
 def _parse(parser: LineParser, lines: bytes) -> Parsed:

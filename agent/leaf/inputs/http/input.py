@@ -68,8 +68,8 @@ class HttpInput(ConfiguredInput[HttpOptions]):
 
     def _obstacles(self) -> Iterator[str]:
         with contextlib.suppress(ValueError):  # a mistake
-            if (taken := obstacle(listen_address(self._options.listen))) is not None:
-                yield taken
+            if (problem := obstacle(listen_address(self._options.listen))) is not None:
+                yield problem
         for read in (self._token, self._tls):
             try:
                 read()

@@ -70,7 +70,7 @@ class MqttInput(ConfiguredInput[MqttOptions]):
         self._connecting = LogEdge(self._log, "the broker is connected")
         self._storing = LogEdge(self._log, "messages are stored again")
         self._sparse = Sparse()
-        self._repeats = Redelivery()
+        self._redelivery = Redelivery()
         self._begun: _Begun | None = None
 
     def _mistakes(self) -> list[str]:
@@ -92,7 +92,7 @@ class MqttInput(ConfiguredInput[MqttOptions]):
             try:
                 session = Session(broker(self._options, intake.domain), self._subscribed)
                 async with session.connected([topic.filter for topic in self._options.topics]):
-                    self._repeats.connected(time.monotonic(), resumed=session.resumed)
+                    self._redelivery.connected(time.monotonic(), resumed=session.resumed)
                     why = await self._pump(session, intake, stopping)
             except (BrokerError, SeedError, OSError) as error:
                 why = str(error)
@@ -114,9 +114,9 @@ class MqttInput(ConfiguredInput[MqttOptions]):
             return
         try:
             if resume.position is not None:
-                self._repeats.restore(resume.position, now)
+                self._redelivery.restore(resume.position, now)
             if resume.until is not None:
-                identities = self._repeats.restore(resume.until, now, begun=True)
+                identities = self._redelivery.restore(resume.until, now, begun=True)
                 self._begun = _Begun(resume.until, identities)
         except ValueError as error:
             self._log.warning("what the broker sends again may be stored twice", reason=str(error))
@@ -139,7 +139,7 @@ class MqttInput(ConfiguredInput[MqttOptions]):
         messages = await unless(stopping, session.next(count, _BATCH_BYTES)) or []
         for message in messages:
             if message.qos:
-                self._repeats.heard(_ident(message))
+                self._redelivery.heard(_ident(message))
         return messages
 
     async def _go_on(self, begun: _Begun, session: Session, intake: Intake, stopping: asyncio.Event) -> None:
@@ -168,18 +168,18 @@ class MqttInput(ConfiguredInput[MqttOptions]):
     ) -> None:
         """Store messages and acknowledge them. What is left when the agent stops comes again."""
         while batch:
-            taken, batch = self._fitting(batch)
-            lossy = self._sort([message for message in taken if not message.qos], intake.domain)
+            fitting, batch = self._fitting(batch)
+            lossy = self._sort([message for message in fitting if not message.qos], intake.domain)
             if lossy.messages:
                 await self._try(lossy, intake)
             piece = self._sort(
-                [message for message in taken if message.qos and self._is_new(message)], intake.domain
+                [message for message in fitting if message.qos and self._is_new(message)], intake.domain
             )
             if piece.messages and not await self._store(piece, position, intake, stopping):
                 return
-            for message in taken:
+            for message in fitting:
                 if session.acknowledge(message):
-                    self._repeats.acknowledged()
+                    self._redelivery.acknowledged()
 
     def _fitting(self, batch: list[Received]) -> tuple[list[Received], list[Received]]:
         """So many messages as certainly make no more lines than a piece may have, at least one."""
@@ -191,7 +191,7 @@ class MqttInput(ConfiguredInput[MqttOptions]):
         return batch, []
 
     def _is_new(self, message: Received) -> bool:
-        return not (message.qos and message.repeat and self._repeats.is_stored(_ident(message)))
+        return not (message.qos and message.repeat and self._redelivery.is_stored(_ident(message)))
 
     def _sort(self, messages: list[Received], domain: str) -> _Piece:
         """Take messages apart into lines and letters."""
@@ -200,7 +200,7 @@ class MqttInput(ConfiguredInput[MqttOptions]):
         count, now = 0, wall_ns()
         for message in messages:
             if message.qos and not message.repeat:
-                self._repeats.note(_ident(message))
+                self._redelivery.note(_ident(message))
             names = names_of_topic(self._options.topics, message.topic)
             if len(message.payload) > contract.MAX_BATCH_BYTES:
                 self._refuse(message, "too_large", f"longer than {contract.MAX_BATCH_BYTES} bytes", letters)
@@ -225,7 +225,7 @@ class MqttInput(ConfiguredInput[MqttOptions]):
         """Hand a piece in until it is stored; False when the agent stops before."""
         identities = [_ident(message) for message in piece.messages]
         if position is None:
-            position = self._repeats.position(secrets.token_hex(4), identities, time.monotonic())
+            position = self._redelivery.position(secrets.token_hex(4), identities, time.monotonic())
         chunk = Chunk(piece.payload, piece.count, position=position, letters=piece.letters)
         while not stopping.is_set():
             try:
@@ -242,7 +242,7 @@ class MqttInput(ConfiguredInput[MqttOptions]):
             if stored:
                 self._storing.end()
                 for message in identities:
-                    self._repeats.store(message, time.monotonic())
+                    self._redelivery.store(message, time.monotonic())
                 return True
         return False
 

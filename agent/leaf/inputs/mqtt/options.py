@@ -54,26 +54,28 @@ class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
 
     def problems(self) -> list[str]:
         """What is wrong with it."""
-        found = []
+        mistakes = []
         levels = _own(self.filter).split("/")
-        wrong = any(("#" in one or "+" in one) and len(one) > 1 for one in levels) or "#" in levels[:-1]
+        wrong = (
+            any(("#" in level or "+" in level) and len(level) > 1 for level in levels) or "#" in levels[:-1]
+        )
         if wrong or not 1 <= len(self.filter.encode()) <= _MOST or not self.filter.isprintable():
-            found.append(f"filter {self.filter!r:.80} is no topic filter of MQTT, such as plant/+/#")
+            mistakes.append(f"filter {self.filter!r:.80} is no topic filter of MQTT, such as plant/+/#")
         for name, template in (("device", self.device), ("metric", self.metric)):
             if (problem := template_problem(template)) is not None:
-                found.append(f"{name} {problem}")
-        return found
+                mistakes.append(f"{name} {problem}")
+        return mistakes
 
     def matches(self, topic: str) -> bool:
         """Whether the filter covers a topic."""
-        levels, wanted = topic.split("/"), _own(self.filter).split("/")
-        if wanted[-1] == "#":
-            wanted.pop()
-            if len(levels) < len(wanted):
+        levels, filter_levels = topic.split("/"), _own(self.filter).split("/")
+        if filter_levels[-1] == "#":
+            filter_levels.pop()
+            if len(levels) < len(filter_levels):
                 return False
-        elif len(levels) != len(wanted):
+        elif len(levels) != len(filter_levels):
             return False
-        return all(want in ("+", level) for level, want in zip(levels, wanted, strict=False))
+        return all(expected in ("+", level) for level, expected in zip(levels, filter_levels, strict=False))
 
     def place(self, topic: str) -> TopicNames:
         """What the topic says."""
@@ -93,10 +95,10 @@ def _own(filter_: str) -> str:
 
 def problems(options: MqttOptions) -> list[str]:
     """What of the options can't be used."""
-    found = _values(options)
+    mistakes = _values(options)
     if find_spec("paho") is None:
-        found.append('needs the extra mqtt; install it with: pip install "petiole[mqtt]"')
-    return found
+        mistakes.append('needs the extra mqtt; install it with: pip install "petiole[mqtt]"')
+    return mistakes
 
 
 def _values(options: MqttOptions) -> list[str]:

@@ -75,16 +75,16 @@ def _number(name: str | None, label: str) -> int:
 def parse_listen(text: str) -> Address:
     """`tcp://host:port`, `udp://host:port`, `unix:///path` or `unixgram:///path`; raises `ValueError`."""
     scheme, _, rest = text.partition("://")
-    for known in SCHEMES:
-        if scheme != known:
+    for known_scheme in SCHEMES:
+        if scheme != known_scheme:
             continue
-        if known in ("tcp", "udp"):
+        if known_scheme in ("tcp", "udp"):
             host, port = listen_address(rest)
-            return Address(known, host, port)
+            return Address(known_scheme, host, port)
         if not rest.startswith("/") or len(os.fsencode(rest)) > _MAX_PATH or "\0" in rest:
             raise ValueError(f"{rest!r:.120} is not an absolute path of at most {_MAX_PATH} bytes")
-        return Address(known, path=Path(rest))
-    raise ValueError(f"{text!r:.120} does not begin with {', '.join(f'{one}://' for one in SCHEMES)}")
+        return Address(known_scheme, path=Path(rest))
+    raise ValueError(f"{text!r:.120} does not begin with {', '.join(f'{scheme}://' for scheme in SCHEMES)}")
 
 
 def obstacles(address: Address) -> Iterator[str]:
@@ -122,11 +122,11 @@ def taken(path: Path) -> str | None:
         return None
     if not stat.S_ISSOCK(mode):
         return f"{path} is there and is not a socket; remove it or choose another path"
-    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-        with socket.socket(socket.AF_UNIX, kind) as one:
-            one.setblocking(False)
+    for socket_type in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        with socket.socket(socket.AF_UNIX, socket_type) as client:
+            client.setblocking(False)
             try:
-                one.connect(str(path))
+                client.connect(str(path))
             except (ConnectionRefusedError, FileNotFoundError):
                 return None
             except OSError:
@@ -151,16 +151,16 @@ def open_socket(address: Address, access: Access) -> socket.socket:
         raise ConfigError([str(error)]) from None
 
 
-def _taken_over(kept: socket.socket, address: Address, access: Access) -> socket.socket:
-    kept.setblocking(False)
+def _taken_over(listening: socket.socket, address: Address, access: Access) -> socket.socket:
+    listening.setblocking(False)
     if address.is_path:
         try:
             os.chown(address.path, *access.ids())
             address.path.chmod(access.mode)
         except FileNotFoundError:  # removed: no client could reach it
-            kept.close()
+            listening.close()
             return _open_path(address, access)
-    return kept
+    return listening
 
 
 def _open_port(address: Address) -> socket.socket:
@@ -168,18 +168,18 @@ def _open_port(address: Address) -> socket.socket:
     family, _, _, _, where = socket.getaddrinfo(
         address.host, address.port, type=kind, flags=socket.AI_PASSIVE
     )[0]
-    one = socket.socket(family, kind)
+    listening = socket.socket(family, kind)
     try:
-        one.setblocking(False)
+        listening.setblocking(False)
         if address.is_stream:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind(where)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(where)
         if address.is_stream:
-            one.listen(_BACKLOG)
+            listening.listen(_BACKLOG)
     except BaseException:
-        one.close()
+        listening.close()
         raise
-    return one
+    return listening
 
 
 def _open_path(address: Address, access: Access) -> socket.socket:
@@ -189,22 +189,22 @@ def _open_path(address: Address, access: Access) -> socket.socket:
     kind = socket.SOCK_STREAM if address.is_stream else socket.SOCK_DGRAM
     # Under its name it appears with its mode, and in place of what stood there.
     hidden = path.with_name(f".{os.getpid():x}")
-    one = socket.socket(socket.AF_UNIX, kind)
+    listening = socket.socket(socket.AF_UNIX, kind)
     try:
-        one.setblocking(False)
+        listening.setblocking(False)
         hidden.unlink(missing_ok=True)
-        one.bind(str(hidden))
+        listening.bind(str(hidden))
         os.chown(hidden, *access.ids())
         hidden.chmod(access.mode)
         if address.is_stream:
-            one.listen(_BACKLOG)
+            listening.listen(_BACKLOG)
         hidden.rename(path)
     except BaseException:
-        one.close()
+        listening.close()
         with contextlib.suppress(OSError):
             hidden.unlink()
         raise
-    return one
+    return listening
 
 
 def remove_socket(path: Path, inode: int) -> None:

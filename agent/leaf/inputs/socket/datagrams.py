@@ -36,13 +36,13 @@ class Datagrams:
 
     def __init__(
         self,
-        one: socket.socket,
+        socket_: socket.socket,
         buffer: Buffer,
         parser: LineParser,
         submitter: RetryingSubmitter,
         dropped: Callable[[int], None],
     ) -> None:
-        self._socket = one
+        self._socket = socket_
         self._submitter = submitter
         self._dropped = dropped
         self._drops = 0
