@@ -22,7 +22,7 @@ from agent.config import Config
 from agent.contract import Exit
 
 if TYPE_CHECKING:
-    from agent.cli.query.tap import Filter, Passed, Tap
+    from agent.cli.query.tap import Filter, ShownBatch, Tap
 
 _MAX_LAST: Final = 1_000
 
@@ -57,7 +57,7 @@ def command(
         end([f"--class {name}: there is no such class; it has {', '.join(names)}" for name in unknown])
     key = account_key(settings)
     filter_ = Filter(frozenset(inputs or ()), tuple(devices or ()), tuple(metrics or ()))
-    show = _shower(as_json)
+    show = _printer(as_json)
     try:
         asyncio.run(_run(settings, key, classes or names, filter_, last, follow, show))
     except BrokenPipeError:
@@ -68,8 +68,8 @@ def command(
         end([f"the local NATS server at {settings.nats.listen} cannot be used: {why}"], Exit.UNREACHABLE)
 
 
-def _shower(as_json: bool) -> Callable[[Passed], None]:
-    def show(batch: Passed) -> None:
+def _printer(as_json: bool) -> Callable[[ShownBatch], None]:
+    def show(batch: ShownBatch) -> None:
         sys.stdout.write((batch.as_json() if as_json else batch.as_text()) + "\n")
         sys.stdout.flush()
 
@@ -83,7 +83,7 @@ async def _run(
     filter_: Filter,
     last: int,
     follow: bool,
-    show: Callable[[Passed], None],
+    show: Callable[[ShownBatch], None],
 ) -> None:
     from agent.cli.query.tap import POLL_SECONDS, Tap
     from agent.jetstream import JetStream
@@ -98,7 +98,7 @@ async def _run(
     with contextlib.suppress(asyncio.CancelledError):
         async with connected(url, key, settings.domain) as link:
             taps = [Tap(JetStream(link.nc), settings.domain, cls, filter_) for cls in classes]
-            await _look(taps, last, show)
+            await _print_last(taps, last, show)
             while follow:
                 passed = [batch for tap in taps for batch in await tap.news()]
                 for batch in passed:
@@ -107,13 +107,13 @@ async def _run(
                     await asyncio.sleep(POLL_SECONDS)
 
 
-async def _look(taps: list[Tap], last: int, show: Callable[[Passed], None]) -> None:
+async def _print_last(taps: list[Tap], last: int, show: Callable[[ShownBatch], None]) -> None:
     batches = [batch for tap in taps for batch in await tap.last(last)]
     batches.sort(key=lambda batch: batch.headers.sealed_at if batch.headers else 0)
     for batch in batches[max(0, len(batches) - last) :]:
         show(batch)
     for tap in taps:
-        if tap.cut:
+        if tap.incomplete:
             typer.echo(
-                f"petiole: only the last {tap.looked_at} messages of {tap.stream} were looked at", err=True
+                f"petiole: only the last {tap.scanned} messages of {tap.stream} were looked at", err=True
             )

@@ -25,8 +25,8 @@ from agent.contract import (
 from agent.jetstream import JetStream, RawMessage
 
 POLL_SECONDS: Final = 0.25
-_MOST_LOOKED_AT: Final = 2_000
-"""Messages that are looked at for the last few that pass the filter."""
+_MAX_SCANNED: Final = 2_000
+"""Messages that are read at most to find the last ones that pass the filter."""
 _AT_ONCE: Final = 100
 
 
@@ -49,7 +49,7 @@ def _fits(name: object, patterns: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class ShownBatch:
     """A batch at sequence `seq`, and its readings that pass the filter; `problem` where it can't be read."""
 
     seq: int
@@ -84,19 +84,19 @@ class Passed:
             return f"{head}: {shown(self.problem or '')}"
         at = datetime.fromtimestamp(self.headers.sealed_at / 1e9, UTC)
         count = self.headers.count
-        some = f"{len(self.readings)} of {count}" if len(self.readings) < count else str(count)
-        lines = [f"{at:%H:%M:%S.%f}"[:-3] + f" {head} batch {self.headers.id.n}: {some} readings"]
+        number = f"{len(self.readings)} of {count}" if len(self.readings) < count else str(count)
+        lines = [f"{at:%H:%M:%S.%f}"[:-3] + f" {head} batch {self.headers.id.n}: {number} readings"]
         return "\n".join([*lines, *(_reading(reading, self.domain) for reading in self.readings)])
 
 
 def _reading(reading: Mapping[str, Any], domain: str) -> str:
     tags = " ".join(f"{name}={text}" for name, text in (reading.get("tags") or {}).items())
     value = reading.get("value")
-    said = f"{reading.get('ts')} {reading.get('device', domain)} {reading.get('metric')}"
-    return shown(f"  {said} = {json.dumps(value, ensure_ascii=False)}{' {' + tags + '}' if tags else ''}")
+    text = f"{reading.get('ts')} {reading.get('device', domain)} {reading.get('metric')}"
+    return shown(f"  {text} = {json.dumps(value, ensure_ascii=False)}{' {' + tags + '}' if tags else ''}")
 
 
-def looked_into(message: RawMessage, filter_: Filter) -> Passed | None:
+def filtered_batch(message: RawMessage, filter_: Filter) -> ShownBatch | None:
     """The message with the readings that pass; None if none does."""
     try:
         subject = parse_subject(message.subject)
@@ -108,11 +108,11 @@ def looked_into(message: RawMessage, filter_: Filter) -> Passed | None:
         headers = parse_batch_headers(message.headers)
         rows = [json.loads(line) for line in _unpacked(message.data, headers).splitlines()]
     except (ContractError, ValueError, zstandard.ZstdError) as error:
-        return Passed(message.seq, subject.cls, subject.name, None, problem=f"can't be read: {error}")
+        return ShownBatch(message.seq, subject.cls, subject.name, None, problem=f"can't be read: {error}")
     kept = tuple(row for row in rows if isinstance(row, dict) and filter_.passes(row))
     if not kept:
         return None
-    return Passed(message.seq, subject.cls, subject.name, headers, kept, domain=subject.domain)
+    return ShownBatch(message.seq, subject.cls, subject.name, headers, kept, domain=subject.domain)
 
 
 def _unpacked(data: bytes, headers: BatchHeaders) -> bytes:
@@ -123,38 +123,38 @@ def _unpacked(data: bytes, headers: BatchHeaders) -> bytes:
 
 
 class Tap:
-    """The stream of one class of a leaf. `cut` says that not all of it was looked at for its last batches.
-    Everything raises `ApiError` or `UnavailableError`."""
+    """The stream of one class of a leaf. `incomplete` says that the last batches were sought in a part of it
+    only. Everything raises `ApiError` or `UnavailableError`."""
 
     def __init__(self, js: JetStream, domain: str, cls: str, filter_: Filter) -> None:
-        self._js, self._wanted, self.stream = js, filter_, leaf_stream(domain, cls)
+        self._js, self._filter, self.stream = js, filter_, leaf_stream(domain, cls)
         input_name = next(iter(filter_.inputs)) if len(filter_.inputs) == 1 else ">"
         self._subject = batch_subject(domain, cls, input_name)
-        self._after = self.looked_at = 0
-        self.cut = False
+        self._after = self.scanned = 0
+        self.incomplete = False
 
-    async def last(self, most: int) -> list[Passed]:
+    async def last(self, most: int) -> list[ShownBatch]:
         """The last batches that pass, oldest first; `news` goes on behind them."""
         info = await self._js.stream_info(self.stream)
         self._after = info.last
-        batches: list[Passed] = []
+        batches: list[ShownBatch] = []
         for seq in range(info.last, info.first - 1, -1):
             if len(batches) >= most:
                 break
-            if self.looked_at >= _MOST_LOOKED_AT:
-                self.cut = True
+            if self.scanned >= _MAX_SCANNED:
+                self.incomplete = True
                 break
-            self.looked_at += 1
+            self.scanned += 1
             message = await self._js.get_message(self.stream, seq=seq)
-            passed = None if message is None else looked_into(message, self._wanted)
+            passed = None if message is None else filtered_batch(message, self._filter)
             if passed is not None:
                 batches.append(passed)
         return batches[::-1]
 
-    async def news(self) -> list[Passed]:
+    async def news(self) -> list[ShownBatch]:
         """The batches that have come since and pass, some at a time. In a recreated stream it continues
         from the present end."""
-        batches: list[Passed] = []
+        batches: list[ShownBatch] = []
         for _ in range(_AT_ONCE):
             message = await self._js.get_message(
                 self.stream, seq=self._after + 1, next_by_subject=self._subject
@@ -164,7 +164,7 @@ class Tap:
                 self._after = min(self._after, info.last)
                 break
             self._after = message.seq
-            passed = looked_into(message, self._wanted)
+            passed = filtered_batch(message, self._filter)
             if passed is not None:
                 batches.append(passed)
         return batches

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from agent.base.text import harmless, shown
 from agent.cli.main import app
 from agent.cli.query.dry_run import Screen, run
-from agent.cli.query.tap import Filter, looked_into
+from agent.cli.query.tap import Filter, filtered_batch
 from agent.contract import BatchHeaders, Clock, Letter, MessageId, batch_subject, new_run
 from agent.jetstream import RawMessage
 from agent.leaf.intake import Chunk, Intake
@@ -48,13 +48,13 @@ def message(payload: bytes, input_name: str = "http", *, compressed: bool = True
     ],
 )
 def test_a_filter_keeps_the_readings_that_fit_each_of_its_parts(wanted: Filter, count: int) -> None:
-    passed = looked_into(message(LINES), wanted)
+    passed = filtered_batch(message(LINES), wanted)
 
     assert (0 if passed is None else len(passed.readings)) == count
 
 
 def test_a_batch_is_shown_for_people_and_for_programs() -> None:
-    passed = looked_into(message(LINES, compressed=False), Filter(devices=("pump-1",)))
+    passed = filtered_batch(message(LINES, compressed=False), Filter(devices=("pump-1",)))
     assert passed is not None
 
     assert passed.as_text().splitlines() == [
@@ -68,11 +68,11 @@ def test_a_batch_is_shown_for_people_and_for_programs() -> None:
 
 def test_what_is_not_a_batch_is_left_out_and_a_broken_one_is_told() -> None:
     ledger = RawMessage(1, "tel.edge-1.normal._ledger", {}, b"{}", "")
-    assert looked_into(ledger, Filter()) is None
+    assert filtered_batch(ledger, Filter()) is None
 
     broken = message(b"no json\n")
     for one in (broken, RawMessage(1, broken.subject, broken.headers, b"no zstd", "")):
-        passed = looked_into(one, Filter())
+        passed = filtered_batch(one, Filter())
         assert passed is not None
         assert "can't be read" in passed.as_text()
         assert "problem" in json.loads(passed.as_json())
