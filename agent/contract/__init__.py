@@ -29,7 +29,7 @@ from agent.contract.batch import (
     parse_clock,
     parse_message_id,
 )
-from agent.contract.checkpoint import Checkpoint, parse_checkpoint
+from agent.contract.checkpoint import Checkpoint, Committed, parse_checkpoint, parse_committed
 from agent.contract.checks import (
     MAX_INT,
     ContractError,
@@ -82,10 +82,8 @@ from agent.contract.link import (
     CommandKey,
     CommandsHeld,
     CommandsWanted,
-    Committed,
     parse_announce,
     parse_answer,
-    parse_committed,
     seconds_to_loss,
 )
 from agent.contract.names import (

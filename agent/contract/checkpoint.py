@@ -1,17 +1,20 @@
-"""A place on which leaf and hub agreed."""
+"""Positions on which leaf and hub agreed, and up to which ingest has committed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from agent.contract.checks import MAX_INT, ContractError
+from agent.contract.fields import count_of, field_of, open_record
+from agent.contract.names import VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A place where leaf and hub agreed: the leaf's sequence, the id of the message there, and where the hub
-    holds that message."""
+    """A message on which leaf and hub agreed: the leaf's sequence, the id of the message there, and where the
+    hub holds that message."""
 
     leaf_seq: int
     message_id: str
@@ -35,5 +38,28 @@ def is_sequence(value: int) -> bool:
 
 
 def checkpoint_row(checkpoint: Checkpoint) -> list[int | str]:
-    """A checkpoint as it stands in a record."""
+    """A checkpoint as a row of a record."""
     return [checkpoint.leaf_seq, checkpoint.message_id, checkpoint.hub_stream, checkpoint.hub_seq]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What `ingest` has committed of an aggregate: all up to `seq` of the stream made at `created`."""
+
+    stream: str
+    created: str
+    seq: int
+
+    def encode(self) -> bytes:
+        """The record as it is sent."""
+        return json.dumps({"v": VERSION, **asdict(self)}, separators=(",", ":")).encode()
+
+
+def parse_committed(data: bytes | str) -> Committed:
+    """Read a committed record; raises `ContractError`."""
+    row = open_record(data, "committed")
+    return Committed(
+        field_of(row, "stream", str, "committed"),
+        field_of(row, "created", str, "committed"),
+        count_of(row, "seq", "committed"),
+    )

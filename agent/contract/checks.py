@@ -49,7 +49,7 @@ def check_tenant(value: object) -> str:
 
 
 def check_user(value: object) -> str:
-    """The name of a user: it stands in the name of an account, and in upper case in that of a variable."""
+    """The name of a user: it is part of an account's name and, in upper case, of a variable's."""
     return matching(_USER, value, "user", "1 to 32 lower-case letters, digits or '-'")
 
 

@@ -1,6 +1,6 @@
-"""Corrections of a machine's clock: what its agent learnt afterwards of the times that it had stamped.
+"""Corrections of a machine's clock: what its agent learnt later about the times that it had stamped.
 
-A time that was stamped by the clock of the agent's machine ends in `MACHINE_OFFSET`, wherever it stands in a
+A time that was stamped by the clock of the agent's machine ends in `MACHINE_OFFSET`, anywhere in a
 reading; only such a time is ever corrected. A device that has a clock of its own ends its times otherwise.
 """
 

@@ -36,28 +36,30 @@ _WORD = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}\Z")
 
 
 class CommandOutcome(StrEnum):
-    """What became of a command; with all but `done` and `interrupted` it has changed nothing."""
+    """The outcome of a command; with all but `done` and `interrupted` it has changed nothing."""
 
     DONE = "done"
     FAILED = "failed"
-    """The verb was tried and refused; the text says why."""
+    """The handler was called and failed; the text says why."""
     EXPIRED = "expired"
     UNKNOWN = "unknown"
     """This agent has no such verb."""
     MALFORMED = "malformed"
     """The command cannot be read, or its arguments are not those of the verb."""
     INTERRUPTED = "interrupted"
-    """Begun, and the agent ended before it was answered: nobody knows how far it came. It is not repeated."""
+    """The agent ended after it had begun and before it had answered. How far it came is unknown; it is not
+    repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command to an agent. `id` is 1 to 64 visible ASCII characters, `expires` epoch seconds, None for
-    never; the verb stands in the subject."""
+    """A command to an agent; its verb is in the subject."""
 
     id: str
+    """1 to 64 visible ASCII characters."""
     args: Mapping[str, Any] = field(default_factory=dict)
     expires: float | None = None
+    """Epoch seconds, None for never."""
 
     def encode(self) -> bytes:
         """The command as it is published."""
@@ -87,14 +89,13 @@ def check_verb(value: object) -> str:
 
 
 def verb_of(subject: str) -> str:
-    """The verb in the subject of a command, as it stands there, which may be no verb at all; what is longer
-    than any verb is cut."""
+    """The verb in the subject of a command, unchecked; cut if it is longer than any verb."""
     return subject.split(".", 3)[3][:_MAX_VERB]
 
 
 @dataclass(frozen=True, slots=True)
 class CommandAnswer:
-    """What became of the command that stands at `sequence` of the hub's stream."""
+    """The outcome of the command at `sequence` of the hub's stream."""
 
     sequence: int
     verb: str
@@ -108,7 +109,7 @@ class CommandAnswer:
         if self.id is not None:
             tags["id"] = self.id
         text = self.text if len(self.text) <= MAX_TEXT else self.text[: MAX_TEXT - 1] + "…"
-        # Half a surrogate pair, which JSON lets through, is no text.
+        # Half a surrogate pair, which JSON permits, is not text.
         return Reading(COMMAND_METRIC, text.encode(errors="replace").decode(), ts, domain, tags)
 
 

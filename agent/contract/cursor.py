@@ -1,6 +1,6 @@
-"""The cursor: a leaf whose senders wait for the hub asks how far the hub is, more often than it announces
-itself. The answer is a place of each class that the hub holds for certain; the leaf believes it where its own
-message there has the same id."""
+"""The cursor: a leaf whose senders wait for the hub asks up to where the hub holds everything, more often
+than it announces itself. The answer is a position of each class that the hub certainly holds; the leaf relies
+on it if its own message there has the same id."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class CursorRequest:
 
 @dataclass(frozen=True, slots=True)
 class CursorAnswer:
-    """The newest message of each class that the hub holds with all before it; a class of which it cannot say
-    so now is left out. `refused` says why nothing is answered."""
+    """The newest message of each class that the hub holds with all before it; a class is left out if that is
+    unknown now. `refused` is a sentence why nothing is answered."""
 
     held: Mapping[str, Checkpoint] = field(default_factory=dict)
     refused: str | None = None
 
     def encode(self) -> bytes:
         """The answer as it is sent."""
-        held = {cls: checkpoint_row(one) for cls, one in self.held.items()}
+        held = {cls: checkpoint_row(checkpoint) for cls, checkpoint in self.held.items()}
         return json.dumps(
             {"v": VERSION, "held": held, "refused": self.refused}, separators=(",", ":")
         ).encode()

@@ -2,7 +2,7 @@
 refused.
 
 They travel like readings: one message on `tel.<domain>.<class>._dead.<input>` has the headers of a batch, an
-`n` of the same series and NDJSON of `Petiole-Count` letters. In the ledger its `n` stands among those stored,
+`n` of the same series and NDJSON of `Petiole-Count` letters. In the ledger its `n` is among those stored,
 its letters are counted as accepted and dead, never as stored; so are letters beyond the limit of what is
 kept, which are in no message.
 

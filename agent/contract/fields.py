@@ -1,4 +1,4 @@
-"""Reading the fields of JSON records: each refusal names the record, the field and what stood there."""
+"""Reads the fields of JSON records: each error names the record, the field and its value."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def ranges_of(
     row: Mapping[str, Any], name: str, kinds: tuple[type, ...], what: str
 ) -> tuple[tuple[Any, ...], ...]:
     rows = field_of(row, name, list, what)
-    for one in rows:
-        fits = isinstance(one, list) and len(one) == len(kinds)
+    for item in rows:
+        fits = isinstance(item, list) and len(item) == len(kinds)
         if not fits or any(
-            not isinstance(v, k) or isinstance(v, bool) for v, k in zip(one, kinds, strict=True)
+            not isinstance(v, k) or isinstance(v, bool) for v, k in zip(item, kinds, strict=True)
         ):
             raise ContractError(
-                f"{what}: {name} holds {one!r:.80}, which is not {len(kinds)} values of their types"
+                f"{what}: {name} holds {item!r:.80}, which is not {len(kinds)} values of their types"
             )
-        if not 1 <= one[0] <= one[1] <= MAX_INT:
-            raise ContractError(f"{what}: {name} holds the range {one[0]}..{one[1]}")
-        if any(isinstance(v, int) and not 0 <= v <= MAX_INT for v in one[2:]):
-            raise ContractError(f"{what}: {name} holds {one!r:.80}, which counts what cannot be")
-    return tuple(tuple(one) for one in rows)
+        if not 1 <= item[0] <= item[1] <= MAX_INT:
+            raise ContractError(f"{what}: {name} holds the range {item[0]}..{item[1]}")
+        if any(isinstance(v, int) and not 0 <= v <= MAX_INT for v in item[2:]):
+            raise ContractError(f"{what}: {name} holds {item!r:.80}, which has an impossible count")
+    return tuple(tuple(item) for item in rows)

@@ -1,4 +1,5 @@
-"""What the hub keeps of a leaf in the bucket of the fleet, as far as others than the registrar read it."""
+"""What the hub stores of a leaf in the bucket of the fleet, as far as programs other than the registrar read
+it."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ class FleetRecord:
 
 
 def parse_fleet_record(data: bytes | str) -> FleetRecord:
-    """Read the record of a leaf; raises `ContractError`. One of a registrar that did not keep what leaves
-    said has no classes."""
+    """Read the record of a leaf; raises `ContractError`. A record of an older registrar has no
+    classes."""
     row = open_record(data, _WHAT)
     said = field_of(row, "said", dict, _WHAT) if "said" in row else {}
     return FleetRecord(

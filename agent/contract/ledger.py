@@ -1,4 +1,4 @@
-"""The ledger: what an agent says it took in and what became of it, per class and run."""
+"""The ledger: what an agent accepted and what became of it, per class and run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ LATE: Final = "after acceptance"
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Cumulative counts of readings of one class and run. `refused_late` of the `refused` had been
-    acknowledged as accepted before: nobody sends them again."""
+    """Cumulative counts of readings of one class and run."""
 
     accepted: int = 0
     stored: int = 0
@@ -29,13 +28,14 @@ class Readings:
     discarded: int = 0
     dead: int = 0
     refused_late: int = 0
+    """How many of the `refused` had been acknowledged as accepted: their senders do not send them again."""
 
 
 def _readings(value: Any, what: str) -> Readings:
     if not isinstance(value, dict):
         raise ContractError(f"{what}: readings is {value!r:.80}, an object was expected")
-    given = {"refused_late": 0, **value}  # absent in the records of an agent that had no such level
-    return Readings(*(count_of(given, name, what) for name in Readings.__slots__))
+    counts = {"refused_late": 0, **value}  # absent in the records of an agent that had no such level
+    return Readings(*(count_of(counts, name, what) for name in Readings.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +49,30 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True)
 class LostStream:
-    """A leaf stream that is no more, for its store was lost, or what is no more of one of which an older
-    store was restored, which held all up to the sequence `kept`. `created` says which stream, `last` is the
-    last sequence that the agent knows it to have held, and `at` when the agent saw that, in nanoseconds since
-    1970, 0 where that is not known: by it two restores of one copy are told apart, for both may agree in all
-    else. What devices published there themselves is counted nowhere else."""
+    """A leaf stream whose store was lost, or the part of one that a restore from a backup lost. What devices
+    published there themselves is counted nowhere else."""
 
     created: str
+    """Identifies the stream."""
     last: int
+    """The last sequence that the agent knows it to have held."""
     kept: int | None = None
+    """The sequence up to which the restored store held all, None if the whole store was lost."""
     at: int = 0
+    """When the agent saw `last`, in nanoseconds since 1970, 0 if unknown. It distinguishes two restores of
+    one backup, which may agree in all else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Previous:
-    """What the state file knew of the run before: its last stored batch `n`, its cumulative readings, and
-    whether it was closed by a final ledger record."""
+    """The run before, from the state file."""
 
     run: str
     n: int
+    """Its last stored batch."""
     readings: Readings
     closed: bool
+    """Whether a final ledger record closed it."""
 
 
 def parse_previous(value: Any) -> Previous:
@@ -86,29 +89,28 @@ def parse_previous(value: Any) -> Previous:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What the agent says of one class and run: which batch numbers were stored, refused after they had a
-    number, or discarded (with how many readings), and cumulative counts of readings.
-
-    `n` is the highest batch number given out; `previous` is the run before; `final` closes the run.
-    `discarded` batches had been stored and count as stored too: they went from the stream before the leaf
-    knew that the hub had them, which may be too much, never too little. `gone` are the sequences of the
-    stream that went so, each range with how many direct messages stood there. `lost` are the streams, or ends
-    of streams, that this one stands in place of, oldest first, `LOST_STREAMS` of them at most.
-    """
+    """The account of one class and run."""
 
     domain: str
     cls: str
     run: str
     n: int
+    """The highest batch number assigned."""
     stored: Ranges
     readings: Readings
     stream: StreamState
     refused: tuple[tuple[int, int, str], ...] = ()
+    """Batches that were refused after they had a number, each range with the reason."""
     discarded: tuple[tuple[int, int, int, str], ...] = ()
+    """Batches that left the stream before the leaf knew that the hub had them (too many perhaps, never too
+    few), each range with its readings and the reason. They count as stored too."""
     gone: tuple[tuple[int, int, int, str], ...] = ()
+    """The sequences of the stream that left it so, each range with its direct messages and the reason."""
     previous: Previous | None = None
     final: bool = False
+    """Whether this record closes the run."""
     lost: tuple[LostStream, ...] = ()
+    """The streams, or ends of streams, that this one replaces, oldest first, at most `LOST_STREAMS`."""
 
     def encode(self) -> bytes:
         """The record as it is published."""
@@ -123,14 +125,16 @@ def _stream_state(row: dict[str, Any]) -> StreamState:
 
 
 def _lost_streams(row: dict[str, Any], what: str) -> tuple[LostStream, ...]:
-    found = []
-    for one in field_of(row, "lost", list, what):
-        if not isinstance(one, dict):
-            raise ContractError(f"{what}: lost holds {one!r:.80}, an object was expected")
-        kept = None if one.get("kept") is None else count_of(one, "kept", what)
-        at = count_of(one, "at", what) if "at" in one else 0  # absent in the records of an earlier release
-        found.append(LostStream(field_of(one, "created", str, what), count_of(one, "last", what), kept, at))
-    return tuple(found)
+    streams = []
+    for item in field_of(row, "lost", list, what):
+        if not isinstance(item, dict):
+            raise ContractError(f"{what}: lost holds {item!r:.80}, an object was expected")
+        kept = None if item.get("kept") is None else count_of(item, "kept", what)
+        at = count_of(item, "at", what) if "at" in item else 0  # absent in the records of an earlier release
+        streams.append(
+            LostStream(field_of(item, "created", str, what), count_of(item, "last", what), kept, at)
+        )
+    return tuple(streams)
 
 
 def parse_ledger(data: bytes | str) -> Ledger:

@@ -1,4 +1,4 @@
-"""What leaf and hub tell each other: announce and answer with their checkpoint, and what ingest committed."""
+"""What leaf and hub exchange over the link: the announcement and its answer, each with its checkpoints."""
 
 from __future__ import annotations
 
@@ -25,38 +25,41 @@ from agent.contract.names import VERSION
 
 @dataclass(frozen=True, slots=True)
 class ClassState:
-    """One class as its leaf announces it. `confirmed` is the leaf sequence up to which the hub is known to
-    hold everything; `bytes` is what the stream holds; `ledger` repeats the newest counts. `seconds_to_loss`
-    is for people: how long until something would be lost as things go, infinity where nothing threatens, and
-    None from an agent that does not say. `acked` is the last sequence that the hub has acknowledged through
-    this epoch, 0 where it has acknowledged none."""
+    """One class as its leaf announces it."""
 
     epoch: str
     created: str
     first: int
     last: int
     confirmed: int
+    """The leaf sequence up to which the hub is known to hold everything."""
     bytes: int
+    """What the stream holds."""
     ledger: Previous | None = None
+    """The newest counts."""
     seconds_to_loss: float | None = None
+    """How long until a reading is lost at the present rates; infinity if none will be, None if not
+    announced."""
     acked: int = 0
+    """The last sequence that the hub has acknowledged in this epoch, 0 if none."""
 
 
 CommandKey = tuple[int, int]
-"""What identifies a command: its sequence in the hub's stream, and when the hub stored it (ns since 1970). A
-hub that was restored from a backup uses sequences again, at other times."""
+"""Identifies a command by its sequence in the hub's stream and when the hub stored it (ns since 1970). A hub
+that was restored from a backup uses sequences again, at other times."""
 COMMANDS_CHECKED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class CommandsWanted:
-    """The leaf's mirror of its commands, as it announces it: the epoch under which it wants (or has) the
-    hub's consumer, the sequence of the newest command in the mirror, 0 where there is none, and `held`:
-    commands of the mirror that the hub is to compare with its own, at most `COMMANDS_CHECKED`."""
+    """The leaf's mirror of its commands, as it announces it."""
 
     epoch: str
+    """The epoch under which it wants (or has) the hub's consumer."""
     last: int
+    """The sequence of the newest command in the mirror, 0 without one."""
     held: tuple[CommandKey, ...] = ()
+    """Commands of the mirror that the hub is to compare with its own, at most `COMMANDS_CHECKED`."""
 
 
 def _commands_wanted(value: Any) -> CommandsWanted:
@@ -78,10 +81,7 @@ def _command_key(value: Any) -> CommandKey:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """What a leaf tells the registrar every ten seconds and at each link-up; `commands` is absent in an agent
-    that has no mirror of its commands. With `repairs` a new epoch is about to begin from the answer, for
-    which what the hub saw a moment ago is too old. The next one comes `every` so many seconds while nothing
-    happens, None from an agent that does not say."""
+    """What a leaf announces to the registrar every ten seconds and at each link-up."""
 
     domain: str
     machine: str
@@ -91,15 +91,18 @@ class Announce:
     checkpoint: Mapping[str, Checkpoint] = field(default_factory=dict)
     clock: str = ""
     commands: CommandsWanted | None = None
+    """None from an agent without a mirror of its commands."""
     repairs: bool = False
+    """A new epoch begins from the answer, so the hub must not answer from a cached observation."""
     every: float | None = None
+    """Seconds to the next announcement while nothing happens, None if not announced."""
 
     def encode(self) -> bytes:
         """The announcement as it is requested."""
         row = asdict(self)
-        for cls, one in self.classes.items():
-            row["classes"][cls]["seconds_to_loss"] = seconds_to_loss(one.seconds_to_loss)
-        row["checkpoint"] = {cls: checkpoint_row(one) for cls, one in self.checkpoint.items()}
+        for cls, state in self.classes.items():
+            row["classes"][cls]["seconds_to_loss"] = seconds_to_loss(state.seconds_to_loss)
+        row["checkpoint"] = {cls: checkpoint_row(checkpoint) for cls, checkpoint in self.checkpoint.items()}
         return json.dumps({"v": VERSION, **row}, separators=(",", ":")).encode()
 
 
@@ -108,7 +111,7 @@ _LONGEST_EVERY: Final = 3600.0
 
 
 def seconds_to_loss(seconds: float | None) -> float | str | None:
-    """The time to first loss as it stands in JSON, which has no number for infinity."""
+    """The time to loss in JSON, which has no number for infinity."""
     return _NEVER if seconds is not None and seconds >= MAX_INT else seconds
 
 
@@ -174,37 +177,43 @@ def parse_announce(data: bytes | str, domain: str) -> Announce:
 
 @dataclass(frozen=True, slots=True)
 class ClassAnswer:
-    """The hub's side of one class: its `cursor` (highest leaf sequence it holds), the id of the message there
-    ("" where it has none), one word of `state`, whether the announced checkpoint still holds (None: nobody
-    can tell any more), and a newer `checkpoint` that the leaf may adopt after a look at its own message.
-    Where it is not `certain` the cursor may be too low: the hub's server lost count of a source whose
-    messages were purged unseen. Where the hub lacks what it had held, `fallback` is the newest place up to
-    which it still holds all, as its records tell."""
+    """The hub's side of one class."""
 
     stream: str
     cursor: int
+    """The highest leaf sequence that it holds."""
     message_id: str
+    """The id of the message there, "" if it has none."""
     state: str
+    """One word for the state."""
     agreed: bool | None = None
+    """Whether the announced checkpoint still holds, None if unknown."""
     checkpoint: Checkpoint | None = None
+    """A newer checkpoint that the leaf may adopt after a check of its own message."""
     certain: bool = True
+    """False if the cursor may be too low: the hub's server lost count of a source whose messages were purged
+    unseen."""
     fallback: Checkpoint | None = None
+    """If the hub lacks what it had held, the newest position up to which its records show that it holds
+    all."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandsHeld:
-    """The hub's side of a leaf's commands: the epoch under which its consumer delivers, when the stream was
-    made and its last sequence (of any leaf's command), the sequence of this leaf's newest command (0 without
-    one), and at most how many of its commands the mirror lacks. `agreed` says whether the commands that were
-    announced as held are those that the hub holds at these sequences; None where it holds none of them any
-    more, or does not say."""
+    """The hub's side of a leaf's commands."""
 
     epoch: str
+    """The epoch under which its consumer delivers."""
     stream_created: str
     stream_last: int
+    """The stream's last sequence, of any leaf's command."""
     last: int
+    """The sequence of this leaf's newest command, 0 without one."""
     behind: int
+    """At most how many commands the mirror lacks."""
     agreed: bool | None = None
+    """Whether the announced commands are those that the hub holds at these sequences; None if it holds none
+    of them any more, or does not say."""
 
 
 def _commands_held(value: Any) -> CommandsHeld:
@@ -223,21 +232,22 @@ def _commands_held(value: Any) -> CommandsHeld:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The registrar's answer; `refused` says in words why the leaf was not taken in, and `later` that it was
-    only not taken in now. `commands` is absent where none were announced, or where the hub cannot tell
-    now."""
+    """The registrar's answer."""
 
     classes: Mapping[str, ClassAnswer] = field(default_factory=dict)
     refused: str | None = None
+    """A sentence why the leaf was refused."""
     later: bool = False
+    """Whether it was refused only for now."""
     commands: CommandsHeld | None = None
+    """None if no commands were announced, or if the hub cannot answer for them now."""
 
     def encode(self) -> bytes:
         """The answer as it is sent."""
         row = asdict(self)
-        for cls, one in self.classes.items():
-            row["classes"][cls]["checkpoint"] = one.checkpoint and checkpoint_row(one.checkpoint)
-            row["classes"][cls]["fallback"] = one.fallback and checkpoint_row(one.fallback)
+        for cls, answer in self.classes.items():
+            row["classes"][cls]["checkpoint"] = answer.checkpoint and checkpoint_row(answer.checkpoint)
+            row["classes"][cls]["fallback"] = answer.fallback and checkpoint_row(answer.fallback)
         return json.dumps({"v": VERSION, **row}, separators=(",", ":")).encode()
 
 
@@ -266,27 +276,4 @@ def parse_answer(data: bytes | str) -> Answer:
         optional(row, "refused", lambda _: str(field_of(row, "refused", str, "answer"))),
         bool(optional(row, "later", lambda _: field_of(row, "later", bool, "answer"))),
         optional(row, "commands", _commands_held),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """What `ingest` has committed of an aggregate: all up to `seq` of the stream made at `created`."""
-
-    stream: str
-    created: str
-    seq: int
-
-    def encode(self) -> bytes:
-        """The record as it is sent."""
-        return json.dumps({"v": VERSION, **asdict(self)}, separators=(",", ":")).encode()
-
-
-def parse_committed(data: bytes | str) -> Committed:
-    """Read a committed record; raises `ContractError`."""
-    row = open_record(data, "committed")
-    return Committed(
-        field_of(row, "stream", str, "committed"),
-        field_of(row, "created", str, "committed"),
-        count_of(row, "seq", "committed"),
     )

@@ -31,7 +31,7 @@ MQTT_MESSAGES: Final = "$MQTT_msgs"
 MQTT_RETAINED: Final = "$MQTT_rmsgs"
 """Streams of a leaf's server for MQTT: of messages with QoS 1 or 2, and of retained ones."""
 MQTT_RETAINED_BYTES: Final = 16 * 2**20
-"""The most that retained messages take; nobody may subscribe to them."""
+"""The most that retained messages take; no user may subscribe to them."""
 FLEET_BUCKET: Final = "petiole_fleet"
 ACCOUNT: Final = "PETIOLE"
 APP: Final = "agent"
@@ -128,12 +128,12 @@ def link_deliver(origin: str, target: str, stream: str) -> str:
 
 
 def server_name(domain: str, machine: str) -> str:
-    """A nats-server's name; it holds the machine, for two servers of one name evict each other."""
+    """A nats-server's name; it holds the machine, since two servers of one name evict each other."""
     return f"{domain}-{machine}"
 
 
 def inbox_prefix(identity: str) -> str:
-    """The inbox prefix of one identity: who may subscribe to `_INBOX.>` reads everybody's answers."""
+    """The inbox prefix of one identity: a user who may subscribe to `_INBOX.>` reads all answers."""
     return f"_INBOX_{identity}"
 
 

@@ -49,7 +49,7 @@ class Reading:
 
 
 class _Members(list[tuple[str, object]]):
-    """A JSON object as it stands: a name that comes twice is still there twice."""
+    """A JSON object as it is written: a name that occurs twice is there twice."""
 
 
 def _refuse_constant(text: str) -> float:
@@ -94,7 +94,7 @@ def _text(value: object, what: str, least: int, most: int) -> str:
     if not isinstance(value, str) or not least <= len(value) <= most:
         bounds = f"of {least} to {most}" if least else f"of up to {most}"
         raise ContractError(f"{what} must be text {bounds} characters, got {_shown(value)}")
-    if not value.isascii() and any("\ud800" <= one <= "\udfff" for one in value):
+    if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
         raise ContractError(f"{what} holds half of a surrogate pair, which is not text")
     return value
 

@@ -15,7 +15,7 @@ H_REQUEST_DIGESTS: Final = "Petiole-Request-Digests"
 """One entry for each of `Petiole-Requests`, in its order; older readers ignore it."""
 
 REQUEST_BYTES: Final = 60
-"""Bytes that a request takes in both headers, beside its key."""
+"""Bytes that a request takes in both headers, in addition to its key."""
 
 _DIGEST_BYTES: Final = 16
 _SCOPE_BYTES: Final = 8

@@ -1,8 +1,8 @@
-"""Verification: which batches of a run the hub holds, which it lacks, and of which nobody can tell.
+"""Verification: which batches of a run the hub holds, which it lacks, and which are unknown.
 
 An aggregate is kept short: what is in the table is purged. A batch that is not there may have been purged, so
-it counts as lacking only where that is impossible; for all others the answer is `unknown`. The hub looks
-through the aggregate for a few seconds at a time, and whoever asks brings back what was found so far.
+it counts as lacking only if that is impossible; for all others the answer is `unknown`. The hub reads the
+aggregate for a few seconds at a time, and the next request carries what was found so far.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from agent.contract.ledger import Ranges
 from agent.contract.names import VERSION
 
 MAX_HELD: Final = 2_000
-"""Ranges that an answer names; where there are more it tells of fewer numbers."""
+"""Ranges that an answer names; if there are more it covers fewer numbers."""
 MAX_WINDOW: Final = 1_024
 """Batches that a leaf may have in flight. When a batch is stored at the leaf, fewer than these can have a
-lower number and come later, so that a later one tells which numbers came before it."""
+lower number and come later, so that a later one shows which numbers came before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,15 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedRun:
-    """What was found of one run in an aggregate below its sequence `next`. `cut` says that older messages
-    were purged, `edge` where that ended (None: no batch of the leaf has been found yet)."""
+    """What was found of one run in an aggregate."""
 
     held: Ranges = ()
     cut: bool = False
+    """Whether older messages were purged."""
     edge: Edge | None = None
+    """Where the purge ended, None if no batch of the leaf was found yet."""
     next: int = 0
+    """The sequence below which the aggregate was read."""
 
     def purged(self, run: str) -> int:
         """Up to which number of a run batches may have been purged."""
@@ -61,14 +63,15 @@ class VerifiedRun:
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """Which batches of a run the hub shall look for: `first` to `last`, None for the highest that it holds.
-    `found` is that of the answer before, where that one was not complete."""
+    """Which batches of a run the hub is to find."""
 
     cls: str
     run: str
     first: int = 1
     last: int | None = None
+    """None for the highest that it holds."""
     found: VerifiedRun = VerifiedRun()
+    """That of the answer before, if that one was not complete."""
 
     def encode(self) -> bytes:
         """The request as it is sent."""
@@ -77,24 +80,25 @@ class VerifyRequest:
 
 @dataclass(frozen=True, slots=True)
 class VerifyAnswer:
-    """What the hub found in its stream of this name, made at `created`, whose last sequence is `end`, for the
-    numbers up to `last` (0 where it holds none and none was asked for). `cursor` is the highest leaf sequence
-    that came over the present link, 0 where that is not known.
-
-    `lacking` and `unknown` are for a `complete` answer; another is to be asked for again with its `found` and
-    `last`. `refused` says in words why there is no answer.
-    """
+    """What the hub found in its stream."""
 
     stream: str = ""
     created: str = ""
     end: int = 0
+    """The last sequence of the stream."""
     cursor: int = 0
+    """The highest leaf sequence that came over the present link, 0 if unknown."""
     last: int | None = None
+    """Up to which number the answer goes, 0 if the hub holds none and none was asked for."""
     found: VerifiedRun = VerifiedRun()
     complete: bool = False
+    """If false, ask again with this `found` and `last`."""
     lacking: Ranges = ()
+    """Only in a complete answer."""
     unknown: Ranges = ()
+    """Only in a complete answer."""
     refused: str | None = None
+    """A sentence why there is no answer."""
 
     def encode(self) -> bytes:
         """The answer as it is sent."""
@@ -152,14 +156,14 @@ def _edge(row: Any) -> Edge:
 
 
 def _numbers(row: Mapping[str, Any], name: str, most: int) -> Ranges:
-    """Ranges in order, none of which meets the next."""
-    found = ranges_of(row, name, (int, int), "found")
-    if len(found) > most:
-        raise ContractError(f"found: {name} holds {len(found)} ranges, at most {most} are read")
-    for before, after in pairwise(found):
+    """Ranges in order, none of which touches the next."""
+    ranges = ranges_of(row, name, (int, int), "found")
+    if len(ranges) > most:
+        raise ContractError(f"found: {name} holds {len(ranges)} ranges, at most {most} are read")
+    for before, after in pairwise(ranges):
         if after[0] <= before[1] + 1:
             raise ContractError(f"found: {name} holds {before} and {after}, which are not apart in order")
-    return tuple((first, last) for first, last in found)
+    return tuple((first, last) for first, last in ranges)
 
 
 def _encoded(row: dict[str, Any]) -> bytes:
