@@ -1,4 +1,4 @@
-"""Sockets that outlive whoever listens on them."""
+"""Sockets that stay open while their listener restarts, and addresses."""
 
 from __future__ import annotations
 
@@ -10,12 +10,31 @@ import subprocess
 import sys
 from pathlib import Path
 
-from agent.base.listen_sockets import LISTEN_SOCKETS, VARIABLE, ListenSockets, PortServer, obstacle, tcp
+import pytest
+
+from agent.base.listen_sockets import (
+    LISTEN_SOCKETS,
+    VARIABLE,
+    ListenSockets,
+    PortServer,
+    host_and_port,
+    near_host,
+    obstacle,
+    tcp,
+)
 
 
 def listen() -> tuple[socket.socket, str]:
     one = socket.create_server(("127.0.0.1", 0))
     return one, tcp(*one.getsockname())
+
+
+@pytest.mark.parametrize(
+    ("listen_host", "address"),
+    [("0.0.0.0", "127.0.0.1:1"), ("::", "[::1]:1"), ("edge-1", "edge-1:1"), ("::1", "[::1]:1")],
+)
+def test_a_server_on_every_address_is_near_on_the_loopback(listen_host: str, address: str) -> None:
+    assert host_and_port(near_host(listen_host), 1) == address
 
 
 def test_what_is_kept_takes_connections_while_nobody_listens() -> None:
