@@ -40,7 +40,7 @@ def never() -> bool:
     return False
 
 
-def repeated(name: str, job: Callable[[Stop], Exit], every: float | None) -> Exit:
+def run_job(name: str, job: Callable[[Stop], Exit], every: float | None) -> Exit:
     """Run a job as `exits.ended` does: once, or each `every` seconds. SIGTERM or SIGINT ends it after the
     commit under way, for which the job looks at its argument; a second one ends it at once. What goes wrong
     in one run is said, and the next one tries again; only wrong usage ends them. Returns the code of a single

@@ -22,7 +22,7 @@ from agent.contract import Committed, Exit, aggregate, committed_subject
 from hub_jobs import hub_client, job_loop
 from hub_jobs.exits import ended, gravest, say
 from hub_jobs.ingest.bronze import IngestPart, StreamOrigin, ingest
-from hub_jobs.job_loop import Stop, never, repeated
+from hub_jobs.job_loop import Stop, never, run_job
 from hub_jobs.session import run_tasks
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.plan import Range, split
@@ -61,7 +61,7 @@ class IngestOptions:
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
     streams, every = _options(argv)
-    return repeated(_NAME, lambda stop: _run_each(streams, stop), every)
+    return run_job(_NAME, lambda stop: _run_each(streams, stop), every)
 
 
 def _run_each(streams: Sequence[IngestOptions], stop: Stop) -> Exit:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from agent.contract import Exit
 from hub_jobs.exits import say
-from hub_jobs.job_loop import Stop, never, repeated
+from hub_jobs.job_loop import Stop, never, run_job
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import ailing, groups, healed, rewrite, small_files
 from hub_jobs.tables.delta import Table, ensure_table, open_table
@@ -49,7 +49,7 @@ class MaintainOptions:
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
     options = _options(argv)
-    return repeated(_NAME, partial(run, options), None)
+    return run_job(_NAME, partial(run, options), None)
 
 
 def run(options: MaintainOptions, stop: Stop = never) -> Exit:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from agent.contract import Exit
 from hub_jobs import job_loop
 from hub_jobs.exits import say
-from hub_jobs.job_loop import Stop, never, repeated
+from hub_jobs.job_loop import Stop, never, run_job
 from hub_jobs.refine import clock_corrections, plan, task
 from hub_jobs.refine.clock_corrections import ClockCorrections
 from hub_jobs.session import run_tasks
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     job_loop.add_options(parser)
     given = parser.parse_args(argv)
     lake = given.lake
-    return repeated(_NAME, partial(run, lake), given.every)
+    return run_job(_NAME, partial(run, lake), given.every)
 
 
 def run(lake: Place, stop: Stop = never) -> Exit:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from agent.contract import Exit
 from hub_jobs import job_loop
 from hub_jobs.exits import say
-from hub_jobs.job_loop import Stop, never, repeated
+from hub_jobs.job_loop import Stop, never, run_job
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import Table, changed_files, ensure_table, open_table
 from hub_jobs.tables.parquet import written
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     job_loop.add_options(parser)
     given = parser.parse_args(argv)
     options = RollupOptions(given.lake, given.quantiles, given.counter or _COUNTERS)
-    return repeated(_NAME, partial(run, options), given.every)
+    return run_job(_NAME, partial(run, options), given.every)
 
 
 def run(options: RollupOptions, stop: Stop = never) -> Exit:

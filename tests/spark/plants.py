@@ -97,7 +97,9 @@ def every(
 ) -> list[datetime]:
     """Moments from `start` on and before `end`, but for those after the first of two and before the other."""
     moments = [start + step * at for at in range((end - start) // step + 1)]
-    return [one for one in moments if one < end and not (but is not None and but[0] < one < but[1])]
+    return [
+        moment for moment in moments if moment < end and not (but is not None and but[0] < moment < but[1])
+    ]
 
 
 def _shown(ts: datetime, booted: datetime | None) -> int:

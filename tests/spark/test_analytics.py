@@ -209,8 +209,8 @@ def shown(cell: Any) -> str:
 
 
 def test_there_are_ten_questions_and_each_has_an_answer() -> None:
-    assert [one.title.split(".")[0] for one in questions()] == [str(at) for at in range(1, 11)]
-    assert all(len(one.answer) > 1 for one in questions())
+    assert [question.title.split(".")[0] for question in questions()] == [str(at) for at in range(1, 11)]
+    assert all(len(question.answer) > 1 for question in questions())
 
 
 @pytest.mark.parametrize("question", questions(), ids=lambda one: one.title.split(".")[0])

@@ -399,7 +399,7 @@ def test_each_hour_says_what_became_of_its_readings_and_the_page_shows_it(tmp_pa
     assert audit.main(["--lake", str(lake), "--html", str(page), "--json", str(report)]) == Exit.LOSS
 
     hour = datetime.fromtimestamp(sealed_us // 3_600_000_000 * 3600, UTC)
-    found = {(one["domain"], one["hour"]): one for one in json.loads(report.read_text())["hours"]}
+    found = {(row["domain"], row["hour"]): row for row in json.loads(report.read_text())["hours"]}
     first = found["edge-1", hour.isoformat()]
     assert (first["in_bronze"], first["late"], first["lost"], first["state"]) == (30, 20, 1, "missing")
     later = found["edge-1", (hour + timedelta(hours=2)).isoformat()]

@@ -90,7 +90,7 @@ def test_what_can_not_be_taken_is_in_quarantine_with_its_reason_and_the_rest_in_
     named = contents(tmp_path, "quarantine", "seq", "line", "reason")
     due = [(seq, *one) for seq, (_, expected) in enumerate(given, 1) for one in expected]
     assert sorted(named, key=str) == sorted(due, key=str)
-    assert all(len(one or b"") <= 1024 for one in contents(tmp_path, "quarantine", "excerpt"))
+    assert all(len(row or b"") <= 1024 for row in contents(tmp_path, "quarantine", "excerpt"))
     taken = contents(tmp_path, "readings", "n", "index", "metric")
     assert taken == [
         (13, 0, "m"),
@@ -103,7 +103,7 @@ def test_what_can_not_be_taken_is_in_quarantine_with_its_reason_and_the_rest_in_
     odd = sorted(ts for ts, n in contents(tmp_path, "readings", "ts", "n") if n == 13)
     assert odd == [datetime(1970, 1, 1, tzinfo=UTC), datetime(2099, 12, 31, 23, 59, 59, tzinfo=UTC)]
     assert rollup.main(["--lake", str(tmp_path)]) == Exit.WELL
-    assert {one.year for one in contents(tmp_path, "rollup_1d", "window")} >= {1970, 2099}
+    assert {row.year for row in contents(tmp_path, "rollup_1d", "window")} >= {1970, 2099}
     assert audit.main(["--lake", str(tmp_path)]) == Exit.WELL, "all of it is accounted for"
 
 

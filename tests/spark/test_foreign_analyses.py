@@ -81,7 +81,7 @@ def test_what_is_told_of_a_lake_does_not_depend_on_who_wrote_its_files(tmp_path:
 
     assert told(other) == told(own)
 
-    (late,) = [one for one in contents(own, "rollup_1h", "window", "metric", "count") if one[2] == 33]
+    (late,) = [row for row in contents(own, "rollup_1h", "window", "metric", "count") if row[2] == 33]
     assert late == (START, "litres_total", 33), (
         "31 minutes of the first hour, and two readings that came late"
     )

@@ -83,8 +83,8 @@ def test_every_job_reads_what_a_program_wrote_and_maintain_writes_it_as_before(
 
     def everything(lake: Path) -> list[list[Any]]:
         """The rows of all tables but the one that is deleted."""
-        bronze = [one for one in contents(lake, "bronze") if one[11] != 999]
-        readings = [one for one in contents(lake, "readings") if one[16] != 999]
+        bronze = [row for row in contents(lake, "bronze") if row[11] != 999]
+        readings = [row for row in contents(lake, "readings") if row[16] != 999]
         return [bronze, readings, contents(lake, "quarantine")]
 
     for name in TABLES:

@@ -116,16 +116,16 @@ def test_who_is_silent_what_has_holes_and_what_came_late_is_told_and_kept(
     assert max(map(len, lines)) <= 80
 
     rows = contents(lake, "gaps", "kind", "device", "metric", "open", "silent", "missing")
-    assert sorted(one for one in rows if one[0] == "hole") == [
+    assert sorted(row for row in rows if row[0] == "hole") == [
         ("hole", "pump-1", "flow", False, None, 29),
         ("hole", "pump-1", "heat", False, None, 29),
         ("hole", "pump-1", "shake", True, None, 180),
     ]
-    silent = {one[1]: one[4] for one in rows if one[0] == "device"}
+    silent = {row[1]: row[4] for row in rows if row[0] == "device"}
     assert silent == dict.fromkeys(("fan-0", "fan-1", "pump-2", "pump-3"), True) | dict.fromkeys(
         ("pump-1", "pump-4", "door"), False
     ) | dict.fromkeys(("once", "pump"))
-    assert sum(one[0] == "series" for one in rows) == 9
+    assert sum(row[0] == "series" for row in rows) == 9
 
 
 def test_what_the_hub_has_not_taken_in_yet_is_no_silence(lake: Path) -> None:

@@ -108,7 +108,9 @@ def test_a_query_reads_all_once_in_batches_of_bounded_size_and_goes_on_where_it_
     for name in (f"{last}", f".{last}.crc"):
         (reading.checkpoint / "commits" / name).unlink()
     repeated = [one for one in reading.all_that_is_there() if one[1]]
-    assert repeated == [one for one in reading.batches[:before] if one[0] == last], "the batch is the same"
+    assert repeated == [batch for batch in reading.batches[:before] if batch[0] == last], (
+        "the batch is the same"
+    )
 
 
 def test_a_query_outlives_a_restart_of_the_server(

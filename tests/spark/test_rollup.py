@@ -109,7 +109,7 @@ def expected(given: Sequence[Reading], step: timedelta) -> dict[Key, dict[str, f
     found: dict[Key, dict[str, float | None]] = {}
     for key, pairs in windows.items():
         values = [value for value, _ in pairs]
-        grew = [one for _, one in pairs if one is not None]
+        grew = [pair for _, pair in pairs if pair is not None]
         mean = math.fsum(values) / len(values)
         found[key] = {
             "count": len(values),

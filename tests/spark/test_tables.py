@@ -26,8 +26,8 @@ pytestmark = pytest.mark.spark
 
 def _write(lake: Path, name: str, *tables: pa.Table, max_file_bytes: int = 2**20) -> list[Any]:
     with PartWriter(lake, name, max_file_bytes) as writer:
-        for one in tables:
-            writer.write(one)
+        for table in tables:
+            writer.write(table)
     return writer.files
 
 

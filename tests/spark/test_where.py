@@ -64,7 +64,7 @@ def test_both_count_the_same(tmp_path: Path) -> None:
     add_bronze(lake, numbered(9))
     report = tmp_path / "audit.json"
     assert audit.main(["--lake", str(lake), "--json", str(report)]) == Exit.LOSS
-    audited = [one for one in json.loads(report.read_text())["rows"] if one["domain"] == "edge-1"]
+    audited = [row for row in json.loads(report.read_text())["rows"] if row["domain"] == "edge-1"]
 
     found = look(open_lake(lake), ScanPart("edge-1"), Waiting())
     sums = found.classes["normal"]

@@ -9,7 +9,7 @@ import pytest
 
 from agent.contract import Exit
 from hub_jobs.exits import gravest
-from hub_jobs.job_loop import Stop, add_options, repeated
+from hub_jobs.job_loop import Stop, add_options, run_job
 from hub_jobs.tables.delta import ConflictError
 
 
@@ -55,7 +55,7 @@ def test_a_run_that_fails_is_tried_again_until_a_signal_and_a_loss_is_remembered
             os.kill(os.getpid(), signal.SIGTERM)
         return found[0] if runs == 1 else found[1]
 
-    assert repeated("job", job, 0.001) is exit_code
+    assert run_job("job", job, 0.001) is exit_code
     assert runs == 3
 
 
@@ -78,7 +78,7 @@ def test_a_single_run_sees_a_signal_and_a_second_one_is_no_longer_held_back(
         os.kill(os.getpid(), number)
         return found
 
-    assert repeated("job", job, None) is found
+    assert run_job("job", job, None) is found
     assert others == ["handled"]
     assert capsys.readouterr().err == "job: stopped\n"
     assert signal.getsignal(number) is first
@@ -87,7 +87,7 @@ def test_a_single_run_sees_a_signal_and_a_second_one_is_no_longer_held_back(
 def test_signals_are_as_before_after_a_run_that_nothing_stopped() -> None:
     before = signal.getsignal(signal.SIGTERM)
 
-    assert repeated("job", lambda stop: Exit.WELL, None) is Exit.WELL
+    assert run_job("job", lambda stop: Exit.WELL, None) is Exit.WELL
 
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -100,4 +100,4 @@ def test_of_several_runs_a_loss_is_told_before_what_the_next_run_meets_again() -
 
 
 def test_wrong_usage_is_not_tried_again() -> None:
-    assert repeated("job", lambda stop: Exit.USAGE, 0.001) is Exit.USAGE
+    assert run_job("job", lambda stop: Exit.USAGE, 0.001) is Exit.USAGE

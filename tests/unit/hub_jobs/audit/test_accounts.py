@@ -32,7 +32,7 @@ def test_dead_letters_are_neither_stored_nor_missing_and_no_open_tail() -> None:
 
     assert (account.accepted, account.stored, account.dead, account.open_tail) == (27, 20, 7, 0)
     assert not account.lost
-    assert any("7 dead letters, of which 5 came" in one for one in account.findings)
+    assert any("7 dead letters, of which 5 came" in finding for finding in account.findings)
 
 
 def test_a_message_of_dead_letters_that_never_came_is_a_batch_that_did_not() -> None:
@@ -41,7 +41,9 @@ def test_a_message_of_dead_letters_that_never_came_is_a_batch_that_did_not() -> 
     account = _account(said, None, _arrived([(1, 1)], 10))
 
     assert account.lost
-    assert any("batches 2 were acknowledged as stored and never came" in one for one in account.findings)
+    assert any(
+        "batches 2 were acknowledged as stored and never came" in finding for finding in account.findings
+    )
 
 
 def test_a_closed_run_of_which_everything_came_is_in_order() -> None:

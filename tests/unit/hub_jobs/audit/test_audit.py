@@ -45,7 +45,7 @@ def audited(lake: Path) -> tuple[Exit, dict[str, dict[str, Any]]]:
     """The exit code and the account of each run."""
     report = lake.with_suffix(".json")
     code = audit.main(["--lake", str(lake), "--json", str(report)])
-    return code, {one["run"]: one for one in json.loads(report.read_text())["rows"]}
+    return code, {row["run"]: row for row in json.loads(report.read_text())["rows"]}
 
 
 def test_what_is_not_refined_yet_is_pending_and_not_missing(tmp_path: Path) -> None:

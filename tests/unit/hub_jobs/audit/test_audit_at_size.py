@@ -16,7 +16,7 @@ def test_one_lost_reading_among_many_is_named_by_batch_and_index(tmp_path: Path)
 
     assert audit.main(["--lake", str(lake), "--json", str(report)]) == Exit.WELL
     rows = json.loads(report.read_text())["rows"]
-    assert sum(one["in_readings"] for one in rows) == 100_250
+    assert sum(row["in_readings"] for row in rows) == 100_250
 
     sentence = lakes.lose(lake, shape, number=123, index=250)
     assert audit.main(["--lake", str(lake), "--json", str(report)]) == Exit.LOSS

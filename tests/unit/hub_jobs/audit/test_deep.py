@@ -94,7 +94,7 @@ def test_what_is_as_it_came_is_in_order(
 
     code, findings = _deep(lake)
 
-    assert not any("not what their payloads hold" in one for one in findings), findings
-    dropped = [one for one in findings if "were not compared" in one]
+    assert not any("not what their payloads hold" in finding for finding in findings), findings
+    dropped = [finding for finding in findings if "were not compared" in finding]
     assert len(dropped) == (happens is _dropped)
     assert code in (Exit.WELL, Exit.LOSS), "sequences that these tests leave out"

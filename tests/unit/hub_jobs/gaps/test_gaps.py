@@ -94,7 +94,7 @@ def test_the_worst_are_the_same_however_the_rows_are_cut_into_pieces() -> None:
     whole = found_in(rows, 100)
     assert whole == found_in(rows, 1) == found_in(rows[::-1], 3)
     assert [one.device for one in whole.silent] == ["d", "a"]
-    assert [(one.domain, one.devices, one.silent) for one in whole.sites] == [
+    assert [(site.domain, site.devices, site.silent) for site in whole.sites] == [
         ("edge-2", 1, 1),
         ("edge-1", 4, 2),
     ]

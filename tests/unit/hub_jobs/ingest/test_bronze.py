@@ -20,6 +20,6 @@ def test_a_count_that_no_batch_can_have_is_none(said: str, count: int | None) ->
 
     rows = bronze_rows(messages, ORIGIN).to_pylist()
 
-    assert [(one["domain"], one["source_seq"], one["n"], one["count"]) for one in rows] == [
+    assert [(row["domain"], row["source_seq"], row["n"], row["count"]) for row in rows] == [
         ("edge-1", 7, 1, count)
     ]

@@ -56,7 +56,7 @@ def test_a_batch_becomes_one_row_a_line_with_its_place_in_the_batch() -> None:
 
     assert refused == []
     shown = ("ts", "ts_source", "device", "metric", "value", "text", "tags", "index")
-    assert [tuple(one[name] for name in shown) for one in readings] == [
+    assert [tuple(reading[name] for name in shown) for reading in readings] == [
         (
             datetime(2026, 11, 21, 6, 16, 33, 500000, UTC),
             "device",
@@ -70,7 +70,7 @@ def test_a_batch_becomes_one_row_a_line_with_its_place_in_the_batch() -> None:
         (_at(1795000000250000), "device", "edge-1", "on", 1.0, "true", [], 1),
         (_at(SEALED_NS // 1000), "agent", "edge-1", "state", None, "idle", [], 2),
     ]
-    assert {(one["domain"], one["class"], one["run"], one["n"]) for one in readings} == {
+    assert {(reading["domain"], reading["class"], reading["run"], reading["n"]) for reading in readings} == {
         ("edge-1", "normal", RUN, 4)
     }
     assert readings[0]["event_date"] == date(2026, 11, 21)
@@ -140,8 +140,8 @@ def test_a_direct_object_may_leave_out_what_its_subject_says_and_must_not_contra
 
     readings, refused = _refine(*map(direct_row, good + bad))
 
-    assert [(one["device"], one["metric"]) for one in readings] == [("pump", "pressure")] * 2
-    assert [one["ts_source"] for one in readings] == ["hub", "device"]
+    assert [(reading["device"], reading["metric"]) for reading in readings] == [("pump", "pressure")] * 2
+    assert [reading["ts_source"] for reading in readings] == ["hub", "device"]
     assert [reason for _, reason in refused] == [QuarantineReason.DIRECT] * len(bad)
 
 
@@ -153,7 +153,7 @@ def test_good_lines_beside_bad_ones_are_taken_and_each_bad_one_is_named() -> Non
 
     readings, refused = _refine(batch_row(b"\n".join(lines) + b"\n"))
 
-    assert [one["index"] for one in readings] == [0, 2, 5]
+    assert [reading["index"] for reading in readings] == [0, 2, 5]
     assert sorted(refused) == [
         (1, QuarantineReason.LINE),
         (3, QuarantineReason.LINE),
@@ -166,7 +166,7 @@ def test_a_time_that_leaves_the_calendar_in_utc_is_named() -> None:
         batch_row(b'{"metric":"m","value":1,"ts":"9999-12-31T23:59:59-01:00"}\n{"metric":"m","value":1}\n')
     )
 
-    assert [one["index"] for one in readings] == [1]
+    assert [reading["index"] for reading in readings] == [1]
     assert refused == [(0, QuarantineReason.LINE)]
 
 
@@ -203,7 +203,9 @@ def test_each_dead_letter_is_named_with_its_place_and_why_it_was_not_taken() -> 
     ]
     refiner = Refiner()
 
-    assert refiner.add(dead_row(b"".join(one.encode() + b"\n" for one in letters) + b"none\n", n=4)) == []
+    assert (
+        refiner.add(dead_row(b"".join(letter.encode() + b"\n" for letter in letters) + b"none\n", n=4)) == []
+    )
 
     named = quarantine_table(refiner.quarantined).to_pylist()
     shown = ("n", "line", "reason", "detail", "place", "excerpt")

@@ -98,7 +98,9 @@ def test_a_file_without_bounds_is_read_and_gets_them_from_maintain(tmp_path: Pat
     bronze = ensure_table(tmp_path, "bronze")
     ids = contents(tmp_path, "bronze", "message_id")
     assert contents(tmp_path, "bronze") == before
-    assert [(one.first, one.last, one.rows) for one in file_histories(bronze)] == [(1, 3, 3)]
+    assert [
+        (file_history.first, file_history.last, file_history.rows) for file_history in file_histories(bronze)
+    ] == [(1, 3, 3)]
     assert latest(bronze, "arrived") == datetime.fromtimestamp(ARRIVED_US / 1e6, UTC)
     assert rows(bronze, ["seq"], [("run", "=", "none")]).num_rows == 0
     assert rows(bronze, ["seq"], [("seq", ">", 1), ("stream", "in", ["TELEMETRY_0"])]).num_rows == 2

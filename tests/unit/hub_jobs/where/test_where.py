@@ -122,7 +122,7 @@ def test_a_domain_in_order_is_accounted_for(lake: Path) -> None:
         "quarantined": 1,
     }
     assert (found.lost, found.reasons) == ([], {"bad line": 1})
-    assert [(key, one.stored) for key, one in found.accounts.items()] == [(("normal", RUN), 40)]
+    assert [(key, account.stored) for key, account in found.accounts.items()] == [(("normal", RUN), 40)]
 
 
 def test_what_is_not_refined_is_pending_also_without_the_other_tables(lake: Path) -> None:

@@ -100,8 +100,8 @@ def _made(table: str, chosen: pc.Expression, **values: object) -> Callable[[Path
 
 def _each(*plants: Callable[[Path], None]) -> Callable[[Path], None]:
     def plant(lake: Path) -> None:
-        for one in plants:
-            one(lake)
+        for plant in plants:
+            plant(lake)
 
     return plant
 
