@@ -160,7 +160,7 @@ class FileInput(ConfiguredInput[FileOptions]):
         return True
 
     async def _submit(self, chunk: Chunk, intake: Intake, stopping: asyncio.Event) -> bool:
-        """Hand a chunk in until it is stored; False when the agent stops before."""
+        """Submit a chunk until it is stored; False when the agent stops before."""
         while not stopping.is_set():
             try:
                 await intake.submit(self.name, self._options.class_, chunk)

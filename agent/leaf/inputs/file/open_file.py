@@ -1,4 +1,4 @@
-"""The files of one tailer as the file system has them: listed, opened, and told apart by what they hold. It
+"""The files of one tailer as the file system has them: listed, opened, and known by their content. It
 blocks, reads, and never writes."""
 
 from __future__ import annotations

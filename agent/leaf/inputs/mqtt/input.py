@@ -44,7 +44,7 @@ _AGAIN_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Messages that are handed in together, as lines and letters."""
+    """Messages that are submitted together, as lines and letters."""
 
     messages: list[Received]
     payload: bytes
@@ -143,7 +143,7 @@ class MqttInput(ConfiguredInput[MqttOptions]):
         return messages
 
     async def _go_on(self, begun: _Begun, session: Session, intake: Intake, stopping: asyncio.Event) -> None:
-        """Hand in the piece again of which parts are stored, when the broker sends it as it was."""
+        """Submit the piece again of which parts are stored, when the broker sends it as it was."""
         batch: list[Received] = []
         left = len(begun.held)
         try:
@@ -222,7 +222,7 @@ class MqttInput(ConfiguredInput[MqttOptions]):
     async def _store(
         self, piece: _Piece, position: str | None, intake: Intake, stopping: asyncio.Event
     ) -> bool:
-        """Hand a piece in until it is stored; False when the agent stops before."""
+        """Submit a piece until it is stored; False when the agent stops before."""
         identities = [_ident(message) for message in piece.messages]
         if position is None:
             position = self._redelivery.position(secrets.token_hex(4), identities, time.monotonic())

@@ -129,9 +129,9 @@ class Qos0Input:
                     group.messages[bisect_left(starts, offset)], "bad_message", reason, group.letters
                 )
             if parsed.count:
-                await self._hand_in(intake.submit(self.name, cls, Chunk(parsed.payload, parsed.count)))
+                await self._submit(intake.submit(self.name, cls, Chunk(parsed.payload, parsed.count)))
             if group.letters:
-                await self._hand_in(intake.dead_letter(self.name, cls, group.letters))
+                await self._submit(intake.dead_letter(self.name, cls, group.letters))
 
     def _sort(self, message: Qos0Message, by_class: dict[str, Sorted]) -> None:
         match message.subject.split("."):
@@ -157,9 +157,9 @@ class Qos0Input:
         self._drop(message.subject, reason, text)
         letters.append(Letter(message.data, message.subject, text))
 
-    async def _hand_in(self, handing: Coroutine[Any, Any, None]) -> None:
+    async def _submit(self, submission: Coroutine[Any, Any, None]) -> None:
         try:
-            await handing
+            await submission
         except RefusedError as refusal:
             self._storing.begin(f"what MQTT devices send with QoS 0 is dropped: {refusal}")
         except UnknownOutcomeError as error:

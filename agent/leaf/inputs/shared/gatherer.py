@@ -24,7 +24,7 @@ BLOCK: Final = 128 * 1024
 MAX_SHARE: Final = 2**20
 """Bytes that one source holds at most; more would not fill batches faster."""
 _LETTERS: Final = 100
-"""Dead letters that are handed in at a time."""
+"""Dead letters that are submitted at a time."""
 _MAX_BAD: Final = 1_000
 """Bad lines in a row after which a sender is taken for one that speaks something else."""
 

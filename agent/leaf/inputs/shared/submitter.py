@@ -25,7 +25,7 @@ from agent.leaf.intake import Chunk, Intake, RefusalReason, RefusedError, Unknow
 _MAX_RETRY: Final = 30.0
 _RETRY: Final = 1.0
 _TOGETHER: Final = 100
-"""Letters that are handed in at a time."""
+"""Letters that are submitted at a time."""
 
 
 class RetryingSubmitter:
@@ -92,7 +92,7 @@ class RetryingSubmitter:
             )
 
     async def _retry(self, hand_in: Callable[[], Awaitable[None]], readings: int = 0) -> RefusedError | None:
-        """Hand something in until it is taken, or the agent stops; returns the refusal of what is too
+        """Retry a submission until it succeeds, or the agent stops; returns the refusal of what is too
         large."""
         number = next(self._numbers)
         try:
@@ -111,7 +111,7 @@ class RetryingSubmitter:
                     delay = min(refusal.retry_after or _RETRY, _MAX_RETRY)
                     await event_within(self._stopping, delay)
                 except UnknownOutcomeError as error:
-                    # The core goes on trying with what it has: handed in again, it could be stored twice.
+                    # The core retries what it has: submitted again, it could be stored twice.
                     self._storing.begin(str(error))
                     return None
                 else:
