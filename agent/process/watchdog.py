@@ -1,8 +1,9 @@
-"""Tells the supervisor how the agent is: ready, what it says of itself, and that it is alive. That is more
-than a timer: it is not told while the event loop stands, while readings wait in the publish path and nothing
-of it moves, or while an embedded server that runs has stopped answering. In each of these a new start of the
-agent helps; where only something else would (a server that is not ours, a disk that is full, a hub that is
-away) it goes on being told, and the sentence says what is wrong."""
+"""Reports to the supervisor: ready, a sentence on the agent's state, and watchdog pings.
+
+Pings are more than a timer. They stop while the event loop is blocked, while readings wait in the publish
+path and nothing of it moves, or while a running embedded server has stopped answering: a restart of the agent
+helps then. Where it would not (an external server, a full disk, an unreachable hub) pings go on, and the
+sentence says what is wrong."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from agent.leaf.ledger.ledger import ClassLedger, ReadingAccounts
 from agent.leaf.publish.accumulator import (
     Accumulator,
     BatchLimits,
+    Key,
     OpenBatch,
     PendingChunk,
     SealedBatch,
@@ -37,6 +38,8 @@ _OWN = frozenset({AGENT_INPUT, COMMANDS_INPUT})
 _NOT_RECALLED = "what the agent stored under this key before it was started again is not known yet"
 AWAY_GRACE = 3.0
 """How long a lost local server is waited for before chunks are refused at once."""
+
+_Pending = PendingChunk[Settlement]
 
 
 class Publisher:
@@ -60,8 +63,7 @@ class Publisher:
         self._ledgers, self._levels = ledgers, levels
         self.balance = ReadingAccounts(metrics, ledgers)
         self._full: set[str] = set()
-        """The classes whose stream refused the last batch for want of room: until one is stored nothing of
-        them is acknowledged earlier than that."""
+        """Classes whose stream had no room for the last batch: they are acknowledged only once stored."""
         self._accumulator: Accumulator[Settlement] = Accumulator(limits)
         self._budget = ByteBudget(in_flight)
         self._metrics = metrics
@@ -82,7 +84,7 @@ class Publisher:
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         """Store a chunk, as `Intake.submit` says."""
         loop = asyncio.get_running_loop()
-        entry: PendingChunk[Settlement] = PendingChunk(chunk, loop.create_future())
+        entry: _Pending = PendingChunk(chunk, loop.create_future())
         key = (input_name, cls)
         known: Settlement | None = None
         level = self._levels.get(input_name, "stored")
@@ -90,7 +92,7 @@ class Publisher:
         deadline = loop.time() + PATIENCE
         try:
             async with asyncio.timeout_at(deadline):
-                known = await self._claim(entry, cls, loop, early)
+                known = await self._claim(entry, cls, early)
                 if known is None:
                     await self._admit(key, entry)
                 if early and cls not in self._full and self._promise(cls, entry, known):
@@ -119,7 +121,7 @@ class Publisher:
         self._hub.lost(cls)
         self.stores_lost += 1
 
-    def _promise(self, cls: str, entry: PendingChunk[Settlement], known: Settlement | None) -> bool:
+    def _promise(self, cls: str, entry: _Pending, known: Settlement | None) -> bool:
         """Acknowledge a chunk that is in memory; False where its fate, or that of the request under its key,
         is settled already, or where that request may still be refused."""
         request = entry.chunk.request
@@ -133,47 +135,41 @@ class Publisher:
             self.requests.promise(cls, request)
         return True
 
-    async def _claim(
-        self, entry: PendingChunk[Settlement], cls: str, loop: asyncio.AbstractEventLoop, early: bool
-    ) -> Settlement | None:
+    async def _claim(self, entry: _Pending, cls: str, early: bool) -> Settlement | None:
         """What became of the request under the key of a chunk, None where it is new. A refusal says that
         nothing is stored, so the key is looked up before there can be one."""
         request = entry.chunk.request
         if request is None:
-            self._refuse_at_once(cls, loop.time(), early)
+            self._refuse_at_once(cls, loop_time(), early)
             return None
-        known = self.requests.find(cls, request, entry.waiter, loop.time())
+        known = self.requests.find(cls, request, entry.waiter, loop_time())
         if known is None and not self.recalled.is_set():
             try:
-                self._refuse_at_once(cls, loop.time(), early)
+                self._refuse_at_once(cls, loop_time(), early)
             except RefusedError as refusal:
                 raise UnknownOutcomeError(f"{refusal}, and {_NOT_RECALLED}") from None
             await self.recalled.wait()
-            known = self.requests.find(cls, request, entry.waiter, loop.time())
+            known = self.requests.find(cls, request, entry.waiter, loop_time())
         if known is not None:
             return known
-        self._refuse_at_once(cls, loop.time(), early)
-        return self.requests.claim(cls, request, entry.waiter, loop.time())
+        self._refuse_at_once(cls, loop_time(), early)
+        return self.requests.claim(cls, request, entry.waiter, loop_time())
 
-    def stored(self, key: tuple[str, str], entry: PendingChunk[Settlement], seq: int) -> None:
+    def stored(self, key: Key, entry: _Pending, seq: int) -> None:
         """A chunk was acknowledged by the stream, which holds it at a sequence."""
         self.balance.store(key, entry.chunk.count, dead=entry.chunk.dead)
         self.settle(key[1], entry, None, seq)
 
-    def refuse(self, key: tuple[str, str], entry: PendingChunk[Settlement], refusal: RefusedError) -> None:
+    def refuse(self, key: Key, entry: _Pending, refusal: RefusedError) -> None:
         """A chunk is not stored and will not be."""
         self._count_refused(key, entry, refusal)
         self.settle(key[1], entry, refusal)
 
-    def _count_refused(
-        self, key: tuple[str, str], entry: PendingChunk[Settlement], refusal: RefusedError
-    ) -> None:
+    def _count_refused(self, key: Key, entry: _Pending, refusal: RefusedError) -> None:
         count, admitted, promised = entry.chunk.count, entry.admitted, entry.promised
         self.balance.refuse(key, count, refusal, admitted=admitted, promised=promised)
 
-    def settle(
-        self, cls: str, entry: PendingChunk[Settlement], outcome: Exception | None, seq: int | None = None
-    ) -> None:
+    def settle(self, cls: str, entry: _Pending, outcome: Exception | None, seq: int | None = None) -> None:
         """The fate of a chunk of a class is known: None is stored. Its room, key and waiter are let go."""
         self._release(entry)
         request = entry.chunk.request
@@ -231,7 +227,7 @@ class Publisher:
         """Take in no more than this, None for no limit; what the agent itself says is exempt."""
         self._rate.limit(readings_per_second)
 
-    async def _admit(self, key: tuple[str, str], entry: PendingChunk[Settlement]) -> None:
+    async def _admit(self, key: Key, entry: _Pending) -> None:
         loop = asyncio.get_running_loop()
         if (size := len(entry.chunk.payload)) > MAX_UNPACKED_BYTES:
             most = f"a batch has {MAX_UNPACKED_BYTES} at most; send fewer readings"
@@ -263,7 +259,7 @@ class Publisher:
         if due is not None and due != opened:
             loop.call_at(due, self._linger_over, key, due)
 
-    def _linger_over(self, key: tuple[str, str], due: float) -> None:
+    def _linger_over(self, key: Key, due: float) -> None:
         draft = self._accumulator.seal(key, due)
         if draft is not None:
             self._enqueue([draft])
@@ -276,9 +272,7 @@ class Publisher:
             for draft, instant in zip(drafts, instants, strict=True)
         )
 
-    def _give_up(
-        self, key: tuple[str, str], entry: PendingChunk[Settlement], *, joined: bool
-    ) -> Exception | None:
+    def _give_up(self, key: Key, entry: _Pending, *, joined: bool) -> Exception | None:
         if entry.chunk.request is not None and not self.recalled.is_set():
             return UnknownOutcomeError(_NOT_RECALLED)
         if not joined and not entry.sent and not entry.waiter.done():
@@ -294,7 +288,7 @@ class Publisher:
             "the local NATS server has not answered; whether it is stored is not known yet"
         )
 
-    def _release(self, entry: PendingChunk[Settlement]) -> None:
+    def _release(self, entry: _Pending) -> None:
         if entry.held:
             self._budget.release(entry.held)
             entry.held = 0

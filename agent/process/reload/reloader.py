@@ -1,5 +1,5 @@
-"""Taking the configuration file anew. What can't be used is refused as a whole, and the agent goes on as it
-is; what changed is brought in while the rest runs, and only for what can't be is the agent started again."""
+"""Reloads the configuration file. A file with a mistake is rejected as a whole: the agent goes on as it is.
+What changed is applied while the rest runs; only for what cannot be applied does the agent restart."""
 
 from __future__ import annotations
 
@@ -55,8 +55,7 @@ class Applied:
 
 
 class Reloader:
-    """Compares the file with what runs, `running`. `apply` brings a change in, `again` starts the agent
-    anew."""
+    """Compares the file with the configuration that runs, and applies what changed or restarts the agent."""
 
     def __init__(self, running: Config, files: Files) -> None:
         self._files = files
