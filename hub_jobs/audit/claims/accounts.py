@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from agent.contract import Ledger, Previous, Readings
-from hub_jobs.audit.claims.findings import discarded_of, findings_of, promised_of, said_of, unbacked
+from hub_jobs.audit.claims.findings import claimed_by, discarded_of, findings_of, promised_of, unbacked
 from hub_jobs.tables.ranges import Range, size, text, union, without
 
 
@@ -94,13 +94,13 @@ def of_run(
 ) -> Account:
     """The account of a run from its newest ledger record, what the next run remembered of it, and what
     arrived."""
-    said = said_of(ledger, previous)
+    claimed = claimed_by(ledger, previous)
     known = union(arrived.batches)
     promised = union(never_came_of(ledger, previous, known), arrived.gone)
     absent = without(promised, union(arrived.kept_rows.batches))
     # Only what is named is explained.
     discarded = max(sum(evicted[2] for evicted in ledger.discarded) - arrived.kept, 0) if ledger else 0
-    short = said.stored - arrived.in_bronze - arrived.kept_rows.rows - discarded
+    short = claimed.stored - arrived.in_bronze - arrived.kept_rows.rows - discarded
     # Of a batch that never came only a bound is known: it held a reading at least.
     never_came = max(short, size(absent), 0)
     closed = (ledger is not None and ledger.final) or (previous is not None and previous.closed)
@@ -110,8 +110,8 @@ def of_run(
         domain=domain,
         cls=cls,
         run=run,
-        accepted=max(said.accepted, arrived.in_bronze + arrived.dead),
-        stored=max(said.stored, arrived.in_bronze),
+        accepted=max(claimed.accepted, arrived.in_bronze + arrived.dead),
+        stored=max(claimed.stored, arrived.in_bronze),
         in_bronze=arrived.in_bronze,
         pending=arrived.pending,
         in_readings=arrived.in_readings + arrived.kept_rows.readings,
@@ -119,10 +119,10 @@ def of_run(
         missing=arrived.missing + never_came,
         doubled=arrived.doubled,
         discarded=discarded,
-        refused=said.refused,
-        open_tail=None if closed else _tail(said, arrived),
+        refused=claimed.refused,
+        open_tail=None if closed else _tail(claimed, arrived),
         findings=list(arrived.findings),
-        dead=max(said.dead, arrived.dead),
+        dead=max(claimed.dead, arrived.dead),
         unexplained=arrived.kept_rows.rows + arrived.invented.rows + size(beyond),
     )
     name = f"{domain}, class {cls}, run {run}"
@@ -141,18 +141,20 @@ def promised_or_gone(ledger: Ledger | None, previous: Previous | None, gone: Seq
     return union(promised_of(ledger, previous), gone)
 
 
-def with_announced(account: Account, said: Readings | None, *, flows: bool, unheard: bool = False) -> Account:
+def with_announced(
+    account: Account, claimed: Readings | None, *, flows: bool, unheard: bool = False
+) -> Account:
     """The account of a run of which its leaf announced these counts last, None for a run before that one,
     while something of its stream still flows to bronze or nothing does. With `unheard` batches, which no link
     will bring, it is not known how much of the rest is on its way."""
-    if said is None or not flows:
+    if claimed is None or not flows:
         return replace(account, on_the_way=None if flows else 0)
     settled = account.in_bronze + account.discarded + account.missing
-    stored = max(account.stored, said.stored)
-    accepted = max(account.accepted, said.accepted)
+    stored = max(account.stored, claimed.stored)
+    accepted = max(account.accepted, claimed.accepted)
     tail = account.open_tail
     if tail is not None:
-        refused, dead = max(account.refused, said.refused), max(account.dead, said.dead)
+        refused, dead = max(account.refused, claimed.refused), max(account.dead, claimed.dead)
         tail = max(accepted - stored - refused - dead, 0)
     return replace(
         account,
@@ -208,7 +210,7 @@ def of_direct(
     )
 
 
-def _tail(said: Readings, arrived: Arrived) -> int:
-    settled = max(said.stored, arrived.in_bronze) + said.refused
-    settled += max(said.dead, arrived.dead)
-    return max(said.accepted - settled, 0)
+def _tail(claimed: Readings, arrived: Arrived) -> int:
+    settled = max(claimed.stored, arrived.in_bronze) + claimed.refused
+    settled += max(claimed.dead, arrived.dead)
+    return max(claimed.accepted - settled, 0)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hub_jobs.audit.claims.accounts import Account, Arrived, Unbacked
 
 
-def said_of(ledger: Ledger | None, previous: Previous | None) -> Readings:
+def claimed_by(ledger: Ledger | None, previous: Previous | None) -> Readings:
     """The most that was said of a run: counts only grow."""
     given = [record.readings for record in (ledger, previous) if record is not None]
     most = {name: max((getattr(counts, name) for counts in given), default=0) for name in Readings.__slots__}
@@ -104,7 +104,7 @@ def findings_of(
         found.append(
             f"{name}: batches {first}-{last}, {readings} readings, were discarded at the edge: {reason}{but}"
         )
-    if (late := said_of(ledger, previous).refused_late) > 0:
+    if (late := claimed_by(ledger, previous).refused_late) > 0:
         rows = ledger.refused if ledger else ()
         named = [f"{first}-{last} ({reason})" for first, last, reason in rows if LATE in reason]
         found.append(
@@ -122,7 +122,7 @@ def findings_of(
 
 
 def _unsettled(ledger: Ledger | None, previous: Previous | None, known: Sequence[Range]) -> list[Range]:
-    """Batches up to the last number heard of that did not come and of which no reason was said."""
+    """Batches up to the last number heard of that did not come and that no record explains."""
     last = max(previous.n if previous else 0, ledger.n if ledger else 0)
     refused = [(low, high) for low, high, _ in ledger.refused] if ledger else []
     discarded = [(low, high) for low, high, _, _ in ledger.discarded] if ledger else []
@@ -134,7 +134,7 @@ def _names_all(
 ) -> bool:
     """Whether the named batches can be all that is missing: a reading each makes up the sum, or the ledger,
     which has every number, knows of as many stored readings as anybody."""
-    complete = ledger is not None and ledger.readings.stored >= said_of(ledger, previous).stored
+    complete = ledger is not None and ledger.readings.stored >= claimed_by(ledger, previous).stored
     return complete or never_came <= size(named)
 
 

@@ -65,23 +65,23 @@ class BrokenBatches:
 
     def sentences(self) -> list[str]:
         """What there is to say of those that were not named."""
-        said = []
+        sentences = []
         if self._aside_messages:
-            said.append(
+            sentences.append(
                 f"{self._aside_messages} messages of devices that are missing may be in files that can't be "
                 "read; they are not named one by one"
             )
         if self._aside:
-            said.append(
+            sentences.append(
                 f"{self._aside} batches, of which {self._aside_readings} readings are missing, may have them "
                 "in files that can't be read; they are not named one by one"
             )
         if self._left:
-            said.append(
+            sentences.append(
                 f"{self._left} more batches are not complete; of them at least what missing and doubled "
                 "count is so"
             )
-        return said
+        return sentences
 
     def _judge(self, found: Batches, at: int, key: Key, held: Numbers, lines: set[int]) -> None:
         """Count a batch by what its payload holds: what its headers say, anybody with the agent's key may
@@ -89,17 +89,17 @@ class BrokenBatches:
         least, most = int(found.least[at]), int(found.count[at])
         possible = lines or {least, most}
         count = int(held.size) if held.size in possible else max(possible)
-        said = self._findings.setdefault(found.runs[found.run[at]], [])
+        findings = self._findings.setdefault(found.runs[found.run[at]], [])
         reconcile.count_again(found, at, count)
         if found.broken[at]:
             reconcile.look_again(found, at, held)
         if {least, most} != {count}:
             given = f"{most}" if least == most else f"{least}, and in another copy {most}"
             payload = f"its payload holds {count}" if lines else "its payload was dropped"
-            said.append(f"{_name(key)}: bronze says that it holds {given} readings; {payload}")
+            findings.append(f"{_name(key)}: bronze says that it holds {given} readings; {payload}")
         if found.missing[at] or found.doubled[at]:
             whole = bool(found.whole[at])
-            said.append(f"{_name(key)}: {_whole(found, at) if whole else _places(count, held)}")
+            findings.append(f"{_name(key)}: {_whole(found, at) if whole else _places(count, held)}")
 
     def _in_unreadable(self, found: Batches) -> Mask:
         mask = np.zeros(found.n.size, np.bool_)

@@ -71,9 +71,9 @@ class _Sums:
             )
 
 
-def total_rows(tables: AuditTables, said: LedgerClaims, held: BronzeContents) -> RowTotals:
+def total_rows(tables: AuditTables, claims: LedgerClaims, held: BronzeContents) -> RowTotals:
     """Count everything that the tables hold."""
-    runs, classes, by_hour = _Sums(), _Sums(), list(_lost_by_hour(tables, said, held.here))
+    runs, classes, by_hour = _Sums(), _Sums(), list(_lost_by_hour(tables, claims, held.here))
     strays, broken = StrayScan(held), BrokenBatches(tables, runs.findings)
     for share in tables.shares:
         found = scan.count(tables, share)
@@ -115,11 +115,13 @@ def _name_direct(found: Messages, findings: dict[tuple[str | None, ...], list[st
         )
 
 
-def _lost_by_hour(tables: AuditTables, said: LedgerClaims, seen: SeenNumbers) -> Iterator[Hour]:
+def _lost_by_hour(tables: AuditTables, claims: LedgerClaims, seen: SeenNumbers) -> Iterator[Hour]:
     """The batches that never came, by the hour in which they were sealed as far as is known."""
     lost = {
-        key: never_came_of(said.ledgers.get(key), said.remembered.get(key), seen.ranges(batch_space(*key)))
-        for key in said.ledgers.keys() | said.remembered.keys()
+        key: never_came_of(
+            claims.ledgers.get(key), claims.remembered.get(key), seen.ranges(batch_space(*key))
+        )
+        for key in claims.ledgers.keys() | claims.remembered.keys()
     }
     lost = {key: ranges for key, ranges in sorted(lost.items())[:LISTED] if ranges}
     known = lookups.moments(tables, list(lost)) if lost else {}
