@@ -124,9 +124,7 @@ def _fresh(observation: LinkObservation) -> HubComparison | None:
 
 
 def _keep_paused(consumer: ConsumerStatus | None) -> tuple[Action, ...]:
-    if consumer is None:
-        return ()
-    if RENEW_BELOW <= consumer.paused_for <= TOO_LONG:
+    if consumer is None or RENEW_BELOW <= consumer.paused_for <= TOO_LONG:
         return ()
     return (Pause(PAUSE),)
 
@@ -179,8 +177,8 @@ def _final(
         return NewEpoch(due.reason, agreed_start(comparison))
     if comparison is None:
         older = observation.comparison
-        same_epoch = older is not None and older.epoch == observation.epoch
-        start = checkpoint_start(older) if older is not None and same_epoch else due.start
+        is_current = older is not None and older.epoch == observation.epoch
+        start = checkpoint_start(older) if older is not None and is_current else due.start
         return NewEpoch(due.reason, start, due.lost)
     different = difference(comparison)
     if different is None and due.reason is EpochReason.CONSUMER_GONE:

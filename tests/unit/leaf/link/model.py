@@ -95,7 +95,7 @@ class Link(RuleBasedStateMachine):
     # what the agent does
 
     def attach(self) -> None:
-        """A connection to the local server: the local guard, then the keeper from the start."""
+        """A connection to the local server: the local guard, then the controller from the start."""
         held = [one.leaf_seq for one in earlier(self.state.earlier.get(CLS, [])) if self.is_held(one)]
         id_here = None
         if self.checkpoint is not None and self.leaf.holds(self.checkpoint.leaf_seq):
@@ -188,7 +188,7 @@ class Link(RuleBasedStateMachine):
             self.agreed_to = max(self.agreed_to, proposed.leaf_seq)
 
     def turn(self) -> None:
-        """One look of the keeper, a second later."""
+        """One look of the controller, a second later."""
         self.now += 1.0
         if not self.alive:
             return

@@ -1,4 +1,4 @@
-"""What the link keeper decides: the table of its cases, and courses of several steps."""
+"""What the link controller decides: the table of its cases, and courses of several steps."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_keeper_decides(case: Case) -> None:
+def test_the_controller_decides(case: Case) -> None:
     decision = decide(case.memory, case.seen)
     assert (decision.state, decision.actions) == (case.state, case.actions)
 

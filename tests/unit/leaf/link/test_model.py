@@ -13,7 +13,8 @@ TestLink.settings = machine(60, 25)
 
 
 def test_the_model_loses_messages_where_nobody_looks() -> None:
-    """Without the keeper the model shows what was seen on real servers; otherwise it would prove nothing."""
+    """Without the controller the model shows what was seen on real servers; otherwise it would prove
+    nothing."""
     model = Link()
     model.begin()
     model.hub.follow(str(model.epoch))
