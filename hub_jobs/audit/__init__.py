@@ -1,6 +1,6 @@
 """The job `audit`: what the agents acknowledged against what the tables hold.
 
-It compares five pairs, each in a place of its own; `run.py` calls them in this order:
+It compares five pairs, each in a place of its own; `run.py` puts what they find together:
 
 - `claims/`: the leaves' ledger records against the batches in bronze, one account a run; and what the leaves
   announced against bronze, which is in transit.
