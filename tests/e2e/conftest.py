@@ -1,4 +1,5 @@
-"""Servers that the tests of one module share, in the loop of that module; what a test alone has logged."""
+"""An agent that does not run yet, in this process or as its own; servers that the tests of one module share,
+in the loop of that module; what a test alone has logged."""
 
 from __future__ import annotations
 
@@ -9,11 +10,15 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from agent.config import Config
 from agent.demo import plan
 from agent.demo.ports import free_port
 from tests.harness.agent_process import Agent
+from tests.harness.agents import leaf_config
+from tests.harness.linked_pair import QUICK
 from tests.harness.places import IDS, PLACES, PREFIXES, Place
 from tests.harness.seed_servers import ACCOUNTS, Seed, open_seed
+from tests.harness.servers import ServerPair
 
 _OWN = ", ".join(f'"{mine}.>": "{theirs}.>"' for mine, theirs in PREFIXES.items())
 MAPPED = ACCOUNTS.replace("jetstream: enabled", f"jetstream: enabled, mappings: {{ {_OWN} }}")
@@ -32,6 +37,12 @@ async def at(request: pytest.FixtureRequest, contract_servers: Seed) -> Place:
     """Each domain, from either side."""
     side, domain = request.param
     return Place(await contract_servers.connect(side), side, domain)
+
+
+@pytest.fixture
+def config(servers: ServerPair, tmp_path: Path) -> Config:
+    """An agent that seals its batches soon, beside the first leaf's server."""
+    return leaf_config(servers.leaf, tmp_path / "state", QUICK)
 
 
 @pytest.fixture

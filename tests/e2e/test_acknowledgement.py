@@ -17,11 +17,10 @@ from agent.leaf.publish import publisher
 from agent.server.health import Trouble, TroubleKind
 from tests.e2e.test_leaf_agent import SMALL, noise, refusal_of
 from tests.harness.agents import CLASS, Agent, agent, chunk, insist, leaf_config, probe_stream
-from tests.harness.linked_pair import LinkedPair, open_linked_pair
+from tests.harness.linked_pair import QUICK, LinkedPair, open_linked_pair
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
-QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 LATE = "petiole_refused_after_acceptance_readings_total"
 
 

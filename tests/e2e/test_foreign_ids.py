@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 
-from agent.config import Config, Publish, Seconds
+from agent.config import Config
 from agent.contract import (
     H_MESSAGE_ID,
     H_POSITION,
@@ -24,19 +24,12 @@ from agent.leaf.inputs.http.options import HttpOptions
 from agent.leaf.publish import sender
 from agent.leaf.publish.batch import NotStored, PublishAnswer, StoredAck, parse_ack
 from agent.leaf.publish.stream_recovery import StreamRecovery
-from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, leaf_config, probe_stream
+from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, probe_stream
 from tests.harness.linked_pair import open_linked_pair
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
-QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 TAKEN = "petiole_taken_message_ids_total"
-
-
-@pytest.fixture
-def config(servers: ServerPair, tmp_path: Path) -> Config:
-    """An agent beside the first leaf's server."""
-    return leaf_config(servers.leaf, tmp_path / "state", QUICK)
 
 
 class Forger:

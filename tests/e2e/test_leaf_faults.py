@@ -24,14 +24,6 @@ from tests.harness.servers import Leaf as LeafServer
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
-QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
-
-
-@pytest.fixture
-def config(servers: ServerPair, tmp_path: Path) -> Config:
-    """An agent beside the first leaf's server."""
-    return leaf_config(servers.leaf, tmp_path / "state", QUICK)
-
 
 class Load:
     """Senders that repeat each request under its key until it is answered."""

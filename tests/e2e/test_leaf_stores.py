@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 from nats.aio.msg import Msg
 
-from agent.config import Config, Publish, Seconds, Size, StreamClass
+from agent.config import Config, Size, StreamClass
 from agent.contract import LostStream, MessageId, direct_subject, link_consumer
 from agent.jetstream import JetStream, JetStreamError, UnavailableError
 from agent.leaf import stream_configs
@@ -21,18 +21,12 @@ from agent.leaf.publish.sender import Sender
 from agent.leaf.state import StateFile
 from hub_jobs.audit.claims.ledgers import LostStores
 from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, leaf_config, probe_stream
+from tests.harness.linked_pair import QUICK
 from tests.harness.servers import Leaf as LeafServer
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
 FILLING = direct_subject("edge-1", CLASS, "press", "noise")
-QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
-
-
-@pytest.fixture
-def config(servers: ServerPair, tmp_path: Path) -> Config:
-    """An agent beside the first leaf's server."""
-    return leaf_config(servers.leaf, tmp_path / "state", QUICK)
 
 
 @pytest.mark.parametrize("wiped", [False, True])

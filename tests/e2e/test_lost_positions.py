@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 
 from agent.base.metrics import Metrics
-from agent.config import Config, Publish, Seconds, StreamClass
+from agent.config import Config, Seconds, StreamClass
 from agent.leaf.events import Events
 from agent.leaf.inputs.file.input import FileInput
 from agent.leaf.inputs.file.options import FileOptions
 from agent.leaf.link.act import Trimmer
 from agent.leaf.state import StateError, load
 from tests.harness.agents import CLASS, Agent, StreamProbe, agent, leaf_config, probe_stream
+from tests.harness.linked_pair import QUICK
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
-
-QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 
 
 class Tail:

@@ -1,16 +1,17 @@
-"""Classes over a link that is back: the one that matters most goes first."""
+"""Classes over a link: the one that matters most goes first, and one that has a rate keeps to it."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
-from agent.config import Publish, Seconds, StreamClass
+from agent.config import Publish, Seconds, Size, StreamClass
+from agent.contract import link_consumer
 from agent.leaf.link.observation import CAUGHT_UP
 from agent.leaf.link.states import LinkState
-from tests.harness.agents import Agent, chunk, leaf_config
+from tests.harness.agents import CLASS, Agent, agent, chunk, leaf_config, probe_stream
 from tests.harness.registrar import HubHand, hub_of
-from tests.harness.servers import open_server_pair
+from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
 
@@ -58,3 +59,18 @@ async def test_alarms_do_not_wait_behind_a_backlog_of_samples(tmp_path: Path) ->
             await one.crash()
     assert order[: BATCHES - CAUGHT_UP] == ["alarms"] * (BATCHES - CAUGHT_UP)
     assert sorted(order) == ["alarms"] * BATCHES + ["normal"] * BATCHES
+
+
+async def test_a_class_gets_its_rate_and_another_one_later_within_one_epoch(
+    servers: ServerPair, tmp_path: Path
+) -> None:
+    one_shelf = await probe_stream(servers.leaf)
+    epochs = []
+    for rate, bits in ((125_000, 1_000_000), (10**6, 8_000_000), (None, 0)):
+        stream = StreamClass(link_rate=None if rate is None else Size(rate))
+        async with agent(leaf_config(servers.leaf, tmp_path / "state", stream=stream)) as one:
+            epochs.append(one.state().epochs[CLASS])
+            consumer = await one_shelf.js.consumer_info(one_shelf.stream, link_consumer(epochs[-1]))
+            assert consumer.config.get("rate_limit_bps", 0) == bits
+            await one.stop()
+    assert len(set(epochs)) == 1
