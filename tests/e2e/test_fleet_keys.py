@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import signal
 import tomllib
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from agent.contract import Exit
-from tests.harness.keyed import Pair
+from tests.harness.keyed import Pair, pair
 from tests.harness.wait import wait_for
 
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    one = Pair(tmp_path)
-    try:
-        one.hub.start()
-        yield one
-    finally:
-        one.leaf.close()
-        one.hub.close()
+__all__ = ["pair"]
 
 
 def test_a_running_hub_takes_a_leaf_in_and_shuts_it_out(pair: Pair) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from agent.cli.main import app
@@ -58,3 +60,15 @@ class Pair:
     def linked(self) -> bool:
         """Whether the leaf has its link."""
         return bool(self.leaf.status()["link"]["linked"])
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """The hub runs."""
+    pair = Pair(tmp_path)
+    try:
+        pair.hub.start()
+        yield pair
+    finally:
+        pair.leaf.close()
+        pair.hub.close()

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import signal
 import tomllib
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from agent.contract import Exit
 from tests.faults.report import Case
-from tests.harness.keyed import Pair
+from tests.harness.keyed import Pair, pair
 from tests.harness.wait import wait_for
 
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    one = Pair(tmp_path)
-    try:
-        one.hub.start()
-        yield one
-    finally:
-        one.leaf.close()
-        one.hub.close()
+__all__ = ["pair"]
 
 
 def test_a_device_is_let_in_shut_out_let_in_with_another_key_and_forgotten(case: Case, pair: Pair) -> None:
