@@ -33,6 +33,22 @@ async def test_an_aggregate_that_would_drop_messages_is_set_right(servers: Serve
     assert any("max_age was not 0" in text for text in said)
 
 
+async def test_a_killed_hub_goes_on_where_it_was(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+    async with hub.registrar():
+        await leaf.store(10)
+        await leaf.announce()
+        await hub.holds(leaf.domain, 10)
+        await servers.hub.kill()
+        last = await leaf.store(10)
+        await servers.hub.start()
+        await hub.holds(leaf.domain, last)
+        assert hub.counted("petiole_source_readds_total") >= 1
+        assert await hub.leaf_sequences(leaf.domain, 1) == list(range(1, last + 1))
+        await servers.leaf.wait_linked()
+        assert (await leaf.announce(confirmed=last)).cursor == last
+
+
 async def test_what_a_source_held_before_a_purge_is_remembered_when_its_leaf_comes_back(
     servers: ServerPair,
 ) -> None:
