@@ -149,7 +149,7 @@ async def test_every_reading_is_accounted_for_at_every_look(
         assert await acknowledged_is_there_once(pair.probe, stored) == []
 
 
-async def acknowledged_is_there_once(one_shelf: StreamProbe, stored: Counter[str]) -> list[str]:
+async def acknowledged_is_there_once(probe: StreamProbe, stored: Counter[str]) -> list[str]:
     """What was acknowledged as stored and is not there, or twice."""
-    there = Counter(await one_shelf.texts())
+    there = Counter(await probe.texts())
     return [text for text in stored if there[text] != 1]

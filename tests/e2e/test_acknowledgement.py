@@ -104,10 +104,10 @@ async def test_what_a_full_stream_refuses_after_acceptance_is_counted_and_named(
         stored = one.value("petiole_stored_readings_total", input="http", **{"class": CLASS})
         assert stored + lost(one, "stream_full") == sent
         assert unaccounted(one) == 0
-        one_shelf = await probe_stream(servers.leaf)
-        await one_shelf.js.purge(one_shelf.stream, (await one_shelf.js.stream_info(one_shelf.stream)).last)
+        probe = await probe_stream(servers.leaf)
+        await probe.js.purge(probe.stream, (await probe.js.stream_info(probe.stream)).last)
         await asyncio.wait_for(one.stop(), 10)
-        record = (await one_shelf.ledgers())[-1]
+        record = (await probe.ledgers())[-1]
         assert record.final
         assert record.readings.refused_late == lost(one, "stream_full")
         assert {reason for _, _, reason in record.refused} >= {"stream_full after acceptance"}

@@ -29,11 +29,11 @@ def config(servers: ServerPair, tmp_path: Path) -> Config:
     return leaf_config(servers.leaf, tmp_path / "state", Publish(linger=Seconds(0.01)))
 
 
-async def letters_in(one_shelf: StreamProbe, input_name: str) -> list[tuple[int, list[Letter]]]:
+async def letters_in(probe: StreamProbe, input_name: str) -> list[tuple[int, list[Letter]]]:
     """The dead letters of an input by the number of their message, in order."""
-    subject = dead_subject(one_shelf.domain, CLASS, input_name)
+    subject = dead_subject(probe.domain, CLASS, input_name)
     found = []
-    for message in await one_shelf.messages():
+    for message in await probe.messages():
         if message.subject != subject:
             continue
         headers = parse_batch_headers(message.headers)
@@ -94,8 +94,8 @@ async def test_letters_that_are_refused_are_not_counted_and_are_stored_by_the_ne
             await one.leaf.intake.dead_letter("udp", CLASS, [letter])
         assert caught.value.reason is RefusalReason.FULL
         assert one.leaf.status()["classes"][CLASS]["readings"]["dead"] == 0
-        one_shelf = await probe_stream(servers.leaf)
-        await one_shelf.js.purge(one_shelf.stream, (await one_shelf.js.stream_info(one_shelf.stream)).last)
+        probe = await probe_stream(servers.leaf)
+        await probe.js.purge(probe.stream, (await probe.js.stream_info(probe.stream)).last)
         one.leaf._sender.has_room(CLASS)
         await one.leaf.intake.dead_letter("udp", CLASS, [letter])
-        assert [rows for _, rows in await letters_in(one_shelf, "udp")] == [[letter]]
+        assert [rows for _, rows in await letters_in(probe, "udp")] == [[letter]]

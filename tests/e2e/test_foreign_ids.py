@@ -54,10 +54,10 @@ async def forger(servers: ServerPair) -> Forger:
     return Forger(servers.leaf.domain, await servers.leaf.connect("device"))
 
 
-async def closed(one: Agent, one_shelf: StreamProbe) -> tuple[tuple[tuple[int, int], ...], Readings]:
+async def closed(one: Agent, probe: StreamProbe) -> tuple[tuple[tuple[int, int], ...], Readings]:
     """What the run that is stopped now says: what was stored, and its counts."""
     await one.stop()
-    record = (await one_shelf.ledgers())[-1]
+    record = (await probe.ledgers())[-1]
     assert (record.run, record.final) == (one.run, True)
     return record.stored, record.readings
 
@@ -65,7 +65,7 @@ async def closed(one: Agent, one_shelf: StreamProbe) -> tuple[tuple[tuple[int, i
 async def test_readings_whose_ids_are_taken_are_stored_under_other_numbers(
     servers: ServerPair, config: Config, forger: Forger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one_shelf = await probe_stream(servers.leaf)
+    probe = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("a"))
         for n in range(2, 6):
@@ -73,10 +73,10 @@ async def test_readings_whose_ids_are_taken_are_stored_under_other_numbers(
         await one.submit(chunk("b", position="7"), "tail")
         await one.submit(chunk("c", key="k"))
         await one.leaf.intake.dead_letter("http", CLASS, [Letter(b"x", "a place", "why")])
-        assert await one_shelf.texts() == ["a/0", "b/0", "c/0"]
+        assert await probe.texts() == ["a/0", "b/0", "c/0"]
         assert (await one.leaf.intake.position("tail")).position == "7"
         assert one.value(TAKEN, **{"class": CLASS}) == 4
-        stored, readings = await closed(one, one_shelf)
+        stored, readings = await closed(one, probe)
     assert stored == ((1, 1), (6, 8))
     assert readings == Readings(accepted=4, stored=3, dead=1)
     said = "".join(capsys.readouterr())
@@ -117,9 +117,9 @@ async def test_an_id_that_is_taken_while_the_connection_is_made_again_settles_no
         await servers.leaf.kill()
         await servers.leaf.start()
         await waiting
-        one_shelf = await probe_stream(servers.leaf)
-        assert await one_shelf.texts() == ["a/0", "b/0"]
-        assert (await closed(one, one_shelf))[0] == ((1, 1), (3, 3))
+        probe = await probe_stream(servers.leaf)
+        assert await probe.texts() == ["a/0", "b/0"]
+        assert (await closed(one, probe))[0] == ((1, 1), (3, 3))
 
 
 async def test_a_server_that_ends_between_the_answer_and_the_look_costs_no_reading(
@@ -139,9 +139,9 @@ async def test_a_server_that_ends_between_the_answer_and_the_look_costs_no_readi
     async with agent(config) as one:
         await forger.publish(f"{one.run}-{CLASS}-1")
         await insist(one, chunk("a", key="k"))
-        one_shelf = await probe_stream(servers.leaf)
-        assert await one_shelf.texts() == ["a/0"]
-        assert (await closed(one, one_shelf))[0] == ((2, 2),)
+        probe = await probe_stream(servers.leaf)
+        assert await probe.texts() == ["a/0"]
+        assert (await closed(one, probe))[0] == ((2, 2),)
 
 
 async def test_a_batch_that_its_own_first_attempt_stored_keeps_its_number(
@@ -157,11 +157,11 @@ async def test_a_batch_that_its_own_first_attempt_stored_keeps_its_number(
     async with agent(config) as one:
         monkeypatch.setattr(sender, "parse_ack", misread)
         await one.submit(chunk("a"))
-        one_shelf = await probe_stream(servers.leaf)
-        assert await one_shelf.texts() == ["a/0"]
+        probe = await probe_stream(servers.leaf)
+        assert await probe.texts() == ["a/0"]
         assert one.value(TAKEN, **{"class": CLASS}) == 0
         assert one.value("petiole_publish_retries_total", **{"class": CLASS}) == 1
-        assert (await closed(one, one_shelf))[0] == ((1, 1),)
+        assert (await closed(one, probe))[0] == ((1, 1),)
 
 
 async def test_what_a_device_says_in_headers_is_no_request_and_no_position(
@@ -193,15 +193,15 @@ async def test_a_message_of_the_agent_is_stored_once_and_beside_one_that_has_its
     servers: ServerPair, config: Config, forger: Forger
 ) -> None:
     async with agent(config):
-        one_shelf = await probe_stream(servers.leaf)
+        probe = await probe_stream(servers.leaf)
         subject = clock_subject(servers.leaf.domain, CLASS)
 
         async def store(ident: str, data: bytes) -> int:
-            return await client.publish_own(one_shelf.js, one_shelf.stream, subject, data, ident)
+            return await client.publish_own(probe.js, probe.stream, subject, data, ident)
 
         assert await store("first", b"1") == await store("first", b"1")
         await forger.publish("second")
         seq = await store("second", b"2")
-        held = [one for one in await one_shelf.messages() if one.subject == subject]
+        held = [one for one in await probe.messages() if one.subject == subject]
         assert [(one.data, one.seq) for one in held][1:] == [(b"2", seq)]
         assert len(held) == 2

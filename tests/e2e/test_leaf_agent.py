@@ -223,8 +223,8 @@ async def test_what_is_acknowledged_can_be_unpacked_by_the_jobs(servers: ServerP
             await one.submit(rows(MAX_UNPACKED_BYTES + 1))
         assert (caught.value.reason, caught.value.retry_after) == (RefusalReason.TOO_LARGE, None)
         assert one.value("petiole_unaccounted_readings", **{"class": CLASS}) == 0
-        one_shelf = await probe_stream(servers.leaf)
-        (stored,) = [m for m in await one_shelf.messages() if H_ENCODING in m.headers]
+        probe = await probe_stream(servers.leaf)
+        (stored,) = [m for m in await probe.messages() if H_ENCODING in m.headers]
         assert len(unpack(stored.data, compressed=True)) == MAX_UNPACKED_BYTES
 
 
@@ -234,9 +234,9 @@ async def test_a_piece_that_the_jobs_could_not_unpack_goes_into_several_batches(
     monkeypatch.setattr(publisher, "MAX_UNPACKED_BYTES", 200)
     async with agent(config) as one:
         await one.submit(chunk("a", 20, position="17"), "tail")
-        one_shelf = await probe_stream(servers.leaf)
-        assert await one_shelf.texts() == [f"a/{number}" for number in range(20)]
-        assert len(await one_shelf.batches()) > 5
+        probe = await probe_stream(servers.leaf)
+        assert await probe.texts() == [f"a/{number}" for number in range(20)]
+        assert len(await probe.batches()) > 5
         assert (await one.leaf.intake.position("tail")).position == "17"
 
 
@@ -244,11 +244,11 @@ async def test_a_message_above_the_servers_limit_is_an_error_of_jetstream(
     servers: ServerPair, config: Config
 ) -> None:
     async with agent(config):
-        one_shelf = await probe_stream(servers.leaf)
-        limit = one_shelf.nc.max_payload
+        probe = await probe_stream(servers.leaf)
+        limit = probe.nc.max_payload
         with pytest.raises(TooLargeError, match=f"{limit + 1} bytes, the server takes {limit}"):
-            await one_shelf.js.publish(batch_subject(servers.leaf.domain, CLASS, "http"), bytes(limit + 1))
-        await one_shelf.js.stream_info(one_shelf.stream)
+            await probe.js.publish(batch_subject(servers.leaf.domain, CLASS, "http"), bytes(limit + 1))
+        await probe.js.stream_info(probe.stream)
 
 
 async def test_a_position_is_stored_with_its_batch_and_read_back(servers: ServerPair, config: Config) -> None:
@@ -274,11 +274,11 @@ async def test_a_position_is_known_as_soon_as_its_batch_is_settled(
 
 
 async def test_a_position_outlives_the_batch_that_carried_it(servers: ServerPair, config: Config) -> None:
-    one_shelf = await probe_stream(servers.leaf)
+    probe = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("a", position="17"), "tail")
         await one.stop()
-    await _make_room(one_shelf)
+    await _make_room(probe)
     async with agent(config) as one:
         assert (await one.leaf.intake.position("tail")).position == "17"
 
@@ -370,25 +370,25 @@ async def test_memory_in_flight_stays_within_its_bound_under_a_flood(
 
 async def test_a_device_that_publishes_on_its_own_does_no_harm(servers: ServerPair, config: Config) -> None:
     device = await servers.leaf.connect("device")
-    one_shelf = await probe_stream(servers.leaf)
+    probe = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("a", key="k", position="1"))
         for text in (b"21.5", b"not even JSON", b""):
             await device.publish(direct_subject(servers.leaf.domain, CLASS, "thermo", "celsius"), text)
         await device.flush()
-        await _holds(one_shelf, 5)
+        await _holds(probe, 5)
         epoch = one.state().epochs[CLASS]
         await one.crash()
     async with agent(config) as one:
         await one.submit(chunk("a", key="k", position="1"))
         assert (await one.leaf.intake.position("http")).position == "1"
-        assert await one_shelf.texts() == ["a/0"]
+        assert await probe.texts() == ["a/0"]
         assert one.state().epochs[CLASS] == epoch
 
 
-async def _holds(one_shelf: StreamProbe, messages: int) -> None:
+async def _holds(probe: StreamProbe, messages: int) -> None:
     async def reached() -> bool:
-        return len(await one_shelf.messages()) == messages
+        return len(await probe.messages()) == messages
 
     await until(reached, f"the stream holds {messages} messages")
 
@@ -418,8 +418,8 @@ async def test_a_full_stream_refuses_and_the_ledger_names_what_was_refused(
     assert record.refused == ((stored + 1, stored + 1, "stream_full"),)
 
 
-async def _make_room(one_shelf: StreamProbe) -> None:
-    await one_shelf.js.purge(one_shelf.stream, (await one_shelf.js.stream_info(one_shelf.stream)).last)
+async def _make_room(probe: StreamProbe) -> None:
+    await probe.js.purge(probe.stream, (await probe.js.stream_info(probe.stream)).last)
 
 
 @asynccontextmanager
@@ -451,7 +451,7 @@ async def test_a_full_stream_takes_readings_again_once_the_hub_has_them(
     servers: ServerPair, tmp_path: Path
 ) -> None:
     config = leaf_config(servers.leaf, tmp_path / "state", QUICK, SMALL)
-    one_shelf = await probe_stream(servers.leaf)
+    probe = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("a", position="17"), "tail")
         await fill(one)
@@ -461,10 +461,10 @@ async def test_a_full_stream_takes_readings_again_once_the_hub_has_them(
                 lambda: one.value("petiole_trimmed_messages_total", **{"class": CLASS}) > 0, "trimmed"
             )
             confirmed = one.leaf.status()["classes"][CLASS]["confirmed"]
-            assert (await one_shelf.js.stream_info(one_shelf.stream)).first <= confirmed
+            assert (await probe.js.stream_info(probe.stream)).first <= confirmed
             assert (await one.leaf.intake.position("tail")).position == "17"
         await one.stop()
-    record = (await one_shelf.ledgers())[-1]
+    record = (await probe.ledgers())[-1]
     assert record.final
     assert [reason for _, _, reason in record.refused] == ["stream_full"] * len(record.refused)
     numbers = {n for first, last in record.stored for n in range(first, last + 1)}
@@ -520,37 +520,37 @@ class HubByHand:
 
 
 async def test_nothing_beyond_the_confirmed_message_is_trimmed(servers: ServerPair, tmp_path: Path) -> None:
-    one_shelf = await probe_stream(servers.leaf)
+    probe = await probe_stream(servers.leaf)
     hub = HubByHand()
     async with agent(leaf_config(servers.leaf, tmp_path / "state", QUICK, SMALL)) as one:
         await fill(one)
         await hub.serve(servers)
-        seq, ident = await _some_batch(one_shelf, 4)
+        seq, ident = await _some_batch(probe, 4)
 
         hub.answer = ClassAnswer("TELEMETRY_0", seq, "another id", "flowing")
         await hub.round(one)
-        assert await _first(one_shelf) == 1, "the cursor's message is not ours"
+        assert await _first(probe) == 1, "the cursor's message is not ours"
 
         hub.answer = ClassAnswer("TELEMETRY_0", seq, ident, "flowing", agreed=False)
         await hub.round(one)
-        assert await _first(one_shelf) == 1, "leaf and hub disagree on the checkpoint"
+        assert await _first(probe) == 1, "leaf and hub disagree on the checkpoint"
 
         checkpoint = Checkpoint(seq, ident, "TELEMETRY_0", 7)
         hub.answer = ClassAnswer("TELEMETRY_0", seq, ident, "flowing", None, checkpoint)
         await hub.round(one)
-        assert await _first(one_shelf) == seq, "the confirmed message itself stays"
+        assert await _first(probe) == seq, "the confirmed message itself stays"
         await until(lambda: one.state().checkpoint.get(CLASS) == checkpoint, "the checkpoint is remembered")
 
 
 async def test_a_hub_that_holds_less_than_before_confirms_less(servers: ServerPair, config: Config) -> None:
-    one_shelf = await probe_stream(servers.leaf)
+    probe = await probe_stream(servers.leaf)
     hub = HubByHand()
     await hub.serve(servers)
     async with agent(config) as one:
         for number in range(5):
             await one.submit(chunk(str(number)))
         for place in (4, 2):
-            seq, ident = await _some_batch(one_shelf, place)
+            seq, ident = await _some_batch(probe, place)
             hub.answer = ClassAnswer("TELEMETRY_0", seq, ident, "flowing")
             await hub.round(one)
             assert one.leaf.status()["classes"][CLASS]["confirmed"] == seq
@@ -559,45 +559,45 @@ async def test_a_hub_that_holds_less_than_before_confirms_less(servers: ServerPa
         assert one.leaf.status()["classes"][CLASS]["confirmed"] == 0
 
 
-async def _some_batch(one_shelf: StreamProbe, place: int) -> tuple[int, str]:
-    batch = (await one_shelf.batches())[place]
+async def _some_batch(probe: StreamProbe, place: int) -> tuple[int, str]:
+    batch = (await probe.batches())[place]
     return batch.seq, str(batch.id)
 
 
-async def _first(one_shelf: StreamProbe) -> int:
-    return (await one_shelf.js.stream_info(one_shelf.stream)).first
+async def _first(probe: StreamProbe) -> int:
+    return (await probe.js.stream_info(probe.stream)).first
 
 
 async def test_an_agent_that_starts_on_a_full_stream_is_trimmed_and_goes_on(
     servers: ServerPair, tmp_path: Path
 ) -> None:
     config = leaf_config(servers.leaf, tmp_path / "state", QUICK, SMALL)
-    one_shelf = await probe_stream(servers.leaf)
+    probe = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await fill(one)
         # A ledger record is small, so fill the last bytes too.
-        await _stuff(one_shelf)
+        await _stuff(probe)
         await one.crash()
     async with agent(config) as one, registrar(servers, tmp_path):
         await insist(one, chunk("a", key="a"))
-        assert (await one_shelf.texts())[-1] == "a/0"
+        assert (await probe.texts())[-1] == "a/0"
 
 
-async def _stuff(one_shelf: StreamProbe) -> None:
-    subject = direct_subject(one_shelf.domain, CLASS, "d", "m")
+async def _stuff(probe: StreamProbe) -> None:
+    subject = direct_subject(probe.domain, CLASS, "d", "m")
     for size in (1000, 100, 10, 0):
         with contextlib.suppress(ApiError):
             for _ in range(100):
-                await one_shelf.js.publish(subject, b"x" * size)
+                await probe.js.publish(subject, b"x" * size)
     with pytest.raises(ApiError):
-        await one_shelf.js.publish(subject, b"")
+        await probe.js.publish(subject, b"")
 
 
 async def test_the_first_epoch_is_made_before_anything_is_stored(servers: ServerPair, config: Config) -> None:
-    one_shelf = await probe_stream(servers.leaf)
+    probe = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("a"))
         name = link_consumer(one.state().epochs[CLASS])
-        assert await one_shelf.link_consumers() == [name]
-        made = (await one_shelf.js.consumer_info(one_shelf.stream, name)).created
-        assert made < (await one_shelf.messages())[0].time
+        assert await probe.link_consumers() == [name]
+        made = (await probe.js.consumer_info(probe.stream, name)).created
+        assert made < (await probe.messages())[0].time

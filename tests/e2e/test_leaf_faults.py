@@ -51,9 +51,9 @@ class Load:
         await asyncio.gather(*self._tasks)
 
 
-async def all_is_there_once(one_shelf: StreamProbe, acknowledged: list[str]) -> None:
+async def all_is_there_once(probe: StreamProbe, acknowledged: list[str]) -> None:
     """Every acknowledged reading is in the stream exactly once, and so is every batch, without gaps."""
-    batches = await one_shelf.batches()
+    batches = await probe.batches()
     assert Counter(text for batch in batches for text in batch.texts) == Counter(acknowledged)
     by_run: dict[str, list[int]] = {}
     for batch in batches:
@@ -96,9 +96,9 @@ async def test_nothing_is_lost_or_doubled_when_the_server_is_killed_under_load(
         await load.stop()
         await one.stop()
         assert one.value("petiole_reconnects_total") >= 3
-        one_shelf = await probe_stream(servers.leaf)
-        await all_is_there_once(one_shelf, load.acknowledged)
-        record = (await one_shelf.ledgers())[-1]
+        probe = await probe_stream(servers.leaf)
+        await all_is_there_once(probe, load.acknowledged)
+        record = (await probe.ledgers())[-1]
         assert record.final
         assert record.stored == ((1, record.n),)
         assert record.readings.stored == len(load.acknowledged)
@@ -159,8 +159,8 @@ async def test_a_hung_server_that_reads_nothing_is_noticed_and_its_connection_dr
         await asyncio.gather(*big)
         await load.more(5)
         await load.stop()
-        one_shelf = await probe_stream(servers.leaf)
-        texts = Counter(await one_shelf.texts())
+        probe = await probe_stream(servers.leaf)
+        texts = Counter(await probe.texts())
         assert set(texts.values()) == {1}
         assert len(texts) == len(load.acknowledged) + len(huge)
 
@@ -235,7 +235,7 @@ async def test_a_first_start_that_never_saw_a_server_stops_in_order(
 async def test_requests_repeated_after_the_agent_was_killed_are_stored_once(
     servers: ServerPair, config: Config
 ) -> None:
-    one_shelf = await probe_stream(servers.leaf)
+    probe = await probe_stream(servers.leaf)
     for turn in range(3):
         process = await LeafProcess.start(config)
         process.ask(range(200 * turn + 200))
@@ -245,8 +245,8 @@ async def test_requests_repeated_after_the_agent_was_killed_are_stored_once(
     process.ask(range(600))
     await process.says("stored", 600)
     await process.kill()
-    await all_is_there_once(one_shelf, [f"text-{number}/0" for number in range(600)])
-    await _every_run_is_told_in_full(one_shelf)
+    await all_is_there_once(probe, [f"text-{number}/0" for number in range(600)])
+    await _every_run_is_told_in_full(probe)
 
 
 async def test_requests_that_a_stream_has_discarded_are_known_after_a_kill(
@@ -254,7 +254,7 @@ async def test_requests_that_a_stream_has_discarded_are_known_after_a_kill(
 ) -> None:
     device = JetStream(await servers.leaf.connect("device"))
     subject = direct_subject(servers.leaf.domain, CLASS, "camera", "noise")
-    one_shelf = await probe_stream(servers.leaf)
+    probe = await probe_stream(servers.leaf)
     small = {"max_bytes": 256 * 1024, "discard": "old"}
     process = await LeafProcess.start(config, **small)
     process.ask(range(20))
@@ -264,7 +264,7 @@ async def test_requests_that_a_stream_has_discarded_are_known_after_a_kill(
 
     async def discarded() -> bool:
         await device.publish(subject, os.urandom(20_000))
-        return await one_shelf.texts() == []
+        return await probe.texts() == []
 
     await until(discarded, "the stream has discarded its batches")
     await process.kill()
@@ -275,17 +275,17 @@ async def test_requests_that_a_stream_has_discarded_are_known_after_a_kill(
         process.ask(range(20))
         await process.says("stored", 20)
         await process.kill()
-        assert await one_shelf.texts() == [], "none is stored a second time"
+        assert await probe.texts() == [], "none is stored a second time"
 
 
-async def _every_run_is_told_in_full(one_shelf: StreamProbe) -> None:
+async def _every_run_is_told_in_full(probe: StreamProbe) -> None:
     """The run after a killed one says how far that one came, whatever its state file knew."""
     stored: Counter[str] = Counter()
     highest: Counter[str] = Counter()
-    for batch in await one_shelf.batches():
+    for batch in await probe.batches():
         stored[batch.id.run] += batch.count
         highest[batch.id.run] = max(highest[batch.id.run], batch.id.n)
-    told = {one.previous.run: one.previous for one in await one_shelf.ledgers() if one.previous is not None}
+    told = {one.previous.run: one.previous for one in await probe.ledgers() if one.previous is not None}
     assert len(told) == 3
     for run, previous in told.items():
         assert (previous.n, previous.readings.stored) == (highest[run], stored[run])

@@ -34,7 +34,7 @@ async def test_a_batch_whose_ack_was_lost_is_not_sent_again_when_the_server_has_
     servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch, wiped: bool
 ) -> None:
     monkeypatch.setattr(stream_configs, "DUPLICATE_WINDOW_NS", 100_000_000)
-    one_shelf = await probe_stream(servers.leaf)
+    probe = await probe_stream(servers.leaf)
     async with agent(config) as one:
         for number in range(5):
             await one.submit(chunk(str(number)))
@@ -43,16 +43,16 @@ async def test_a_batch_whose_ack_was_lost_is_not_sent_again_when_the_server_has_
             await _again(servers.leaf)
             await one.ready()
             waiting = asyncio.create_task(one.submit(chunk("a")))
-            await until(lambda: _holds(one_shelf, "a/0"), "the batch is stored")
+            await until(lambda: _holds(probe, "a/0"), "the batch is stored")
             if wiped:
                 await servers.leaf.wipe()
-                await until(lambda: _holds(one_shelf, "a/0"), "the batch is stored again")
+                await until(lambda: _holds(probe, "a/0"), "the batch is stored again")
             await servers.leaf.kill()
             await until(lambda: not one.leaf.ready()[0], "the agent has noticed")
         await asyncio.sleep(0.2)  # the time after which the server takes the same id again
         await servers.leaf.start()
         await waiting
-        assert (await one_shelf.texts()).count("a/0") == 1
+        assert (await probe.texts()).count("a/0") == 1
 
 
 async def _again(server: LeafServer) -> None:
@@ -64,21 +64,21 @@ async def _ignore(_sender: Sender, _msg: Msg) -> None:
     """An ack that does not arrive."""
 
 
-async def _holds(one_shelf: StreamProbe, text: str) -> bool:
+async def _holds(probe: StreamProbe, text: str) -> bool:
     try:
-        return text in await one_shelf.texts()
+        return text in await probe.texts()
     except JetStreamError:
         return False
 
 
-async def new_epoch_first(one_shelf: StreamProbe, one: Agent, old: str) -> None:
+async def new_epoch_first(probe: StreamProbe, one: Agent, old: str) -> None:
     """The epoch is another one than `old` and its consumer was there before the first batch
     of this run was stored."""
     await until(lambda: one.state().epochs[CLASS] != old, "there is a new epoch")
     name = link_consumer(one.state().epochs[CLASS])
-    assert name in await one_shelf.link_consumers()
-    made = (await one_shelf.js.consumer_info(one_shelf.stream, name)).created
-    mine = [batch for batch in await one_shelf.batches() if "after/0" in batch.texts]
+    assert name in await probe.link_consumers()
+    made = (await probe.js.consumer_info(probe.stream, name)).created
+    mine = [batch for batch in await probe.batches() if "after/0" in batch.texts]
     assert len(mine) == 1
     assert made < mine[0].time
 
@@ -114,9 +114,9 @@ async def test_a_store_that_was_put_back_gets_a_new_epoch_first(
         old = one.leaf._state.current.epochs[CLASS]
         await servers.leaf.restore(tmp_path / "copy")
         await insist(one, chunk("after", key="after"))
-        one_shelf = await probe_stream(servers.leaf)
-        await new_epoch_first(one_shelf, one, old)
-        assert await one_shelf.texts() == ["before/0", "after/0"]
+        probe = await probe_stream(servers.leaf)
+        await new_epoch_first(probe, one, old)
+        assert await probe.texts() == ["before/0", "after/0"]
         assert _epochs(one, "stream_put_back") == 1
 
 
@@ -151,8 +151,8 @@ async def _copied_and_filled(servers: ServerPair, one: Agent, copy: Path) -> tup
     """A copy of the leaf's store, to which devices then publish until the agent has seen it; the last
     sequence of the copy, and that of the store."""
     await one.submit(chunk("before"))
-    one_shelf = await probe_stream(servers.leaf)
-    kept = (await one_shelf.js.stream_info(one_shelf.stream)).last
+    probe = await probe_stream(servers.leaf)
+    kept = (await probe.js.stream_info(probe.stream)).last
     await servers.leaf.back_up(copy)
     await one.ready()
     last = await _publish(servers, 20)
@@ -243,7 +243,7 @@ async def test_a_store_put_back_is_told_of_again_where_its_old_link_consumer_cou
     state = StateFile(one.state_path, one.state())
     known, old = state.current.acked[CLASS], state.current.epochs[CLASS]
     nc = await servers.leaf.connect("agent")
-    klass, one_shelf = config.class_[0], await probe_stream(servers.leaf)
+    klass, probe = config.class_[0], await probe_stream(servers.leaf)
     state.current.acked[CLASS] = structs.replace(known, top=known.last + 10)
     with pytest.raises(UnavailableError):
         await prepare_stream(Unanswered(nc), config.domain, klass, state)
@@ -253,13 +253,13 @@ async def test_a_store_put_back_is_told_of_again_where_its_old_link_consumer_cou
     lost = LostStream(known.created, known.last + 10, known.last, known.at)
     assert state.current.lost == {CLASS: [lost]}, "a restore that is found twice is one"
     assert state.current.epochs[CLASS] != old
-    assert await one_shelf.link_consumers() == [link_consumer(state.current.epochs[CLASS])]
+    assert await probe.link_consumers() == [link_consumer(state.current.epochs[CLASS])]
 
 
 async def test_a_position_is_the_newest_that_was_stored_whatever_store_and_state_remember(
     servers: ServerPair, config: Config, tmp_path: Path
 ) -> None:
-    one_shelf = await probe_stream(servers.leaf)
+    probe = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("a", position="1"), "tail")
         await servers.leaf.back_up(tmp_path / "copy")
@@ -270,7 +270,7 @@ async def test_a_position_is_the_newest_that_was_stored_whatever_store_and_state
         assert (await one.leaf.intake.position("tail")).position == "2", "the store is older than the state"
         remembered = one.state_path.read_bytes()
         await one.submit(chunk("c", position="3"), "tail")
-        assert [batch.position for batch in await one_shelf.batches()] == ["1", "3"]
+        assert [batch.position for batch in await probe.batches()] == ["1", "3"]
         await one.crash()
         one.state_path.write_bytes(remembered)
     async with agent(config) as one:
@@ -280,21 +280,21 @@ async def test_a_position_is_the_newest_that_was_stored_whatever_store_and_state
 async def test_a_link_consumer_that_was_deleted_is_made_anew_without_the_hub(
     servers: ServerPair, config: Config
 ) -> None:
-    one_shelf = await probe_stream(servers.leaf)
+    probe = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("before"))
         await one.stop()
         old = one.state().epochs[CLASS]
-    await one_shelf.js.delete_consumer(one_shelf.stream, link_consumer(old))
+    await probe.js.delete_consumer(probe.stream, link_consumer(old))
     async with agent(config) as one:
         await until(lambda: one.state().epochs[CLASS] != old, "there is a new epoch")
-        assert link_consumer(one.state().epochs[CLASS]) in await one_shelf.link_consumers()
+        assert link_consumer(one.state().epochs[CLASS]) in await probe.link_consumers()
 
 
 async def test_a_state_file_that_was_lost_means_a_new_epoch_first(
     servers: ServerPair, config: Config
 ) -> None:
-    one_shelf = await probe_stream(servers.leaf)
+    probe = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("before", key="k", position="7"), "tail")
         await one.stop()
@@ -304,9 +304,9 @@ async def test_a_state_file_that_was_lost_means_a_new_epoch_first(
         await one.submit(chunk("before", key="k", position="7"), "tail")
         assert (await one.leaf.intake.position("tail")).position == "7"
         await one.submit(chunk("after"))
-        await new_epoch_first(one_shelf, one, old)
-        assert link_consumer(old) in await one_shelf.link_consumers(), "without a registrar it still flows"
-        assert await one_shelf.texts() == ["before/0", "after/0"]
+        await new_epoch_first(probe, one, old)
+        assert link_consumer(old) in await probe.link_consumers(), "without a registrar it still flows"
+        assert await probe.texts() == ["before/0", "after/0"]
 
 
 async def test_an_epoch_that_could_not_be_saved_is_saved_when_the_disk_takes_it(
@@ -344,19 +344,19 @@ async def test_a_batch_that_a_lost_store_may_have_passed_on_waits_for_room_under
 
     monkeypatch.setattr(Sender, "_on_reply", heard)
     stream = StreamClass(max_bytes=Size(64 * 1024))
-    one_shelf = await probe_stream(servers.leaf)
-    purge = (f"STREAM.PURGE.{one_shelf.stream}", {"filter": FILLING})
+    probe = await probe_stream(servers.leaf)
+    purge = (f"STREAM.PURGE.{probe.stream}", {"filter": FILLING})
     async with agent(leaf_config(servers.leaf, tmp_path / "state", QUICK, stream)) as one:
         await one.submit(chunk("before"))
         await _fill(servers)
         await servers.leaf.back_up(tmp_path / "copy")
         await one.ready()
-        await one_shelf.js.api(*purge)
+        await probe.js.api(*purge)
         await insist(one, chunk("lost", key="lost"))
         deaf = True
         waiting = asyncio.create_task(insist(one, chunk("passed on", key="passed on")))
-        await until(lambda: _holds(one_shelf, "passed on/0"), "it is stored")
-        first = await _id_of(one_shelf, "passed on/0")
+        await until(lambda: _holds(probe, "passed on/0"), "it is stored")
+        first = await _id_of(probe, "passed on/0")
         refused.clear()
         deaf = False
         await servers.leaf.restore(tmp_path / "copy")
@@ -364,10 +364,10 @@ async def test_a_batch_that_a_lost_store_may_have_passed_on_waits_for_room_under
             await refused.wait()
         assert _epochs(one, "stream_put_back") == 1
         await until(lambda: one.leaf.ready()[0], "the agent takes readings")
-        await one_shelf.js.api(*purge)
+        await probe.js.api(*purge)
         async with asyncio.timeout(60):
             await waiting
-        assert await _id_of(one_shelf, "passed on/0") == first, "the hub drops the second of them"
+        assert await _id_of(probe, "passed on/0") == first, "the hub drops the second of them"
 
 
 async def _fill(servers: ServerPair) -> None:
@@ -377,6 +377,6 @@ async def _fill(servers: ServerPair) -> None:
         answer = (await device.request(FILLING, b'"' + b"x" * 100 + b'"')).data
 
 
-async def _id_of(one_shelf: StreamProbe, text: str) -> MessageId:
-    (found,) = [batch.id for batch in await one_shelf.batches() if text in batch.texts]
+async def _id_of(probe: StreamProbe, text: str) -> MessageId:
+    (found,) = [batch.id for batch in await probe.batches() if text in batch.texts]
     return found

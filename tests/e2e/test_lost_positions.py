@@ -49,27 +49,27 @@ def tail(servers: ServerPair, tmp_path: Path) -> Tail:
     return Tail(config, tmp_path / "sensor.ndjson")
 
 
-async def holds(one_shelf: StreamProbe, texts: list[str]) -> None:
+async def holds(probe: StreamProbe, texts: list[str]) -> None:
     """Return once the stream holds these lines, and see that it holds no others."""
 
     async def reached() -> bool:
-        return len(await one_shelf.texts()) >= len(texts)
+        return len(await probe.texts()) >= len(texts)
 
     await until(reached, f"{texts} are stored")
-    assert await one_shelf.texts() == texts
+    assert await probe.texts() == texts
 
 
-async def trim(one: Agent, one_shelf: StreamProbe) -> None:
+async def trim(one: Agent, probe: StreamProbe) -> None:
     """Take away all but the last message, which is the run's last record, as the agent does."""
-    await one.leaf._books._publish(one_shelf.js, CLASS, final=False)
+    await one.leaf._books._publish(probe.js, CLASS, final=False)
 
     async def nothing() -> None:
         return
 
     trimmer = Trimmer(one.leaf._state, one.metrics, Events(), allowed=lambda: True, prepare=nothing)
-    info = await one_shelf.js.stream_info(one_shelf.stream)
-    await trimmer.trim(one_shelf.js, CLASS, info, info.last)
-    assert await one_shelf.texts() == []
+    info = await probe.js.stream_info(probe.stream)
+    await trimmer.trim(probe.js, CLASS, info, info.last)
+    assert await probe.texts() == []
 
 
 def removed(path: Path, domain: str) -> None:
@@ -87,23 +87,23 @@ def moved_away_as_told(path: Path, domain: str) -> None:
 async def test_a_lost_state_file_stores_no_line_again(
     servers: ServerPair, tail: Tail, lost: Callable[[Path, str], None]
 ) -> None:
-    one_shelf = await probe_stream(servers.leaf)
+    probe = await probe_stream(servers.leaf)
     async with agent(tail.config, [tail.agent()]) as one:
-        await holds(one_shelf, tail.write(5))
-        await trim(one, one_shelf)
+        await holds(probe, tail.write(5))
+        await trim(one, probe)
         await one.crash()
     lost(one.state_path, tail.config.domain)
     async with agent(tail.config, [tail.agent()]):
-        await holds(one_shelf, tail.write(1))
+        await holds(probe, tail.write(1))
 
 
 async def test_without_any_position_a_file_does_not_begin_unless_the_configuration_says_where(
     servers: ServerPair, tail: Tail, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one_shelf = await probe_stream(servers.leaf)
+    probe = await probe_stream(servers.leaf)
     async with agent(tail.config, [tail.agent()]) as one:
-        await holds(one_shelf, tail.write(5))
-        await trim(one, one_shelf)
+        await holds(probe, tail.write(5))
+        await trim(one, probe)
         await one.crash()
     for path in tail.config.state_dir.glob("*.json"):
         path.unlink()
@@ -118,29 +118,29 @@ async def test_without_any_position_a_file_does_not_begin_unless_the_configurati
 
             await until(is_refused, "the input does not begin")
             assert 'set start = "end" or start = "beginning"' in said
-            assert await one_shelf.texts() == []
+            assert await probe.texts() == []
     async with agent(tail.config, [tail.agent(start="beginning")]) as one:
-        await holds(one_shelf, [f"line {number}" for number in range(5)])
+        await holds(probe, [f"line {number}" for number in range(5)])
         await one.stop()
     async with agent(tail.config, [tail.agent()]) as one:
         assert one.state().unplaced == []
-        await holds(one_shelf, [*(await one_shelf.texts()), *tail.write(1)])
+        await holds(probe, [*(await probe.texts()), *tail.write(1)])
 
 
 async def test_an_input_that_is_new_begins_after_the_state_file_was_lost(
     servers: ServerPair, tail: Tail, tmp_path: Path
 ) -> None:
-    one_shelf = await probe_stream(servers.leaf)
+    probe = await probe_stream(servers.leaf)
     async with agent(tail.config, [tail.agent()]) as one:
-        await holds(one_shelf, tail.write(1))
+        await holds(probe, tail.write(1))
         await one.stop()
     one.state_path.unlink()
     async with agent(tail.config, [tail.agent()]) as one:
         assert one.state().unplaced == ["tail"]
-        await holds(one_shelf, ["line 0"])
+        await holds(probe, ["line 0"])
         await one.stop()
     tail.path = tmp_path / "other.ndjson"
     other = FileOptions(name="other", path=str(tail.path), poll=Seconds(0.02))
     tail.config.input = [other]
     async with agent(tail.config, [FileInput(other, Metrics())]):
-        await holds(one_shelf, ["line 0", *tail.write(1)])
+        await holds(probe, ["line 0", *tail.write(1)])

@@ -69,22 +69,22 @@ async def store(one: Agent, first: int, last: int) -> None:
         await one.submit(chunk(str(number), key=f"k{number}", position=f"p{number}"), "tail")
 
 
-async def arrived(hub: HubHand, one_shelf: StreamProbe) -> None:
+async def arrived(hub: HubHand, probe: StreamProbe) -> None:
     """Return when all that the leaf holds has come to the hub."""
-    await hub.holds(one_shelf.domain, (await one_shelf.js.stream_info(one_shelf.stream)).last)
+    await hub.holds(probe.domain, (await probe.js.stream_info(probe.stream)).last)
 
 
-async def acknowledged(one_shelf: StreamProbe) -> bool:
+async def acknowledged(probe: StreamProbe) -> bool:
     """Whether the link consumer sends nothing of what is stored now again by itself."""
-    (name,) = await one_shelf.link_consumers()
-    last = (await one_shelf.js.stream_info(one_shelf.stream)).last
-    return (await one_shelf.js.consumer_info(one_shelf.stream, name)).ack_floor == last
+    (name,) = await probe.link_consumers()
+    last = (await probe.js.stream_info(probe.stream)).last
+    return (await probe.js.consumer_info(probe.stream, name)).ack_floor == last
 
 
-async def newest_is(one_shelf: StreamProbe, subject: str) -> bool:
+async def newest_is(probe: StreamProbe, subject: str) -> bool:
     """Whether the leaf's last message is on this subject."""
-    last = (await one_shelf.js.stream_info(one_shelf.stream)).last
-    message = await one_shelf.js.get_message(one_shelf.stream, seq=last)
+    last = (await probe.js.stream_info(probe.stream)).last
+    message = await probe.js.get_message(probe.stream, seq=last)
     return message is not None and message.subject == subject
 
 
@@ -113,10 +113,10 @@ def sent(report: ResendReport) -> dict[str, Ranges]:
 async def test_what_the_hub_lost_is_brought_back_while_the_agent_runs_and_nothing_else(
     servers: ServerPair, config: Config
 ) -> None:
-    hub, one_shelf, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
+    hub, probe, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
     async with hub.registrar(), agent(config) as one:
         await store(one, 1, 10)
-        await arrived(hub, one_shelf)
+        await arrived(hub, probe)
         assert (await told.resend(config)).exit is Exit.WELL
         assert sent(await told.resend(config)) == {}
         await lose_batches(hub, one.run, 3, 4, 10)
@@ -125,16 +125,16 @@ async def test_what_the_hub_lost_is_brought_back_while_the_agent_runs_and_nothin
         assert plan.runs[0].numbers()["to_send"] == ((3, 4), (10, 10))
         report = await told.resend(config)
         assert (report.exit, sent(report)) == (Exit.WELL, {one.run: ((3, 4), (10, 10))})
-        await arrived(hub, one_shelf)
+        await arrived(hub, probe)
         assert await batches_at(hub, one.run) == list(range(1, 11))
         assert sent(await told.resend(config)) == {}
 
         await store(one, 11, 12)
-        await arrived(hub, one_shelf)
+        await arrived(hub, probe)
         assert await batches_at(hub, one.run) == list(range(1, 13))
         assert one.leaf.status()["classes"][CLASS]["readings"]["stored"] == 12
         assert (await one.leaf.intake.position("tail")).position == "p12"
-    held = await one_shelf.messages()
+    held = await probe.messages()
     again = [message for message in held if H_RESENT in message.headers]
     first = {message.headers["Nats-Msg-Id"]: message for message in held if H_RESENT not in message.headers}
     assert len(again) == 3
@@ -148,7 +148,7 @@ async def test_what_the_hub_lost_is_brought_back_while_the_agent_runs_and_nothin
 async def test_a_resent_batch_moves_no_input_back_and_is_not_counted_twice_by_the_next_run(
     servers: ServerPair, config: Config
 ) -> None:
-    one_shelf, told = await probe_stream(servers.leaf), Told()
+    probe, told = await probe_stream(servers.leaf), Told()
     async with agent(config) as one:
         await store(one, 1, 4)
         before = one.leaf.status()["classes"][CLASS]["readings"]
@@ -156,7 +156,7 @@ async def test_a_resent_batch_moves_no_input_back_and_is_not_counted_twice_by_th
     await asyncio.sleep(0.1)  # the duplicate window
     report = await told.resend(config, ResendRequest(CLASS, first=1, last=2))
     assert (report.exit, sent(report)) == (Exit.WELL, {one.run: ((1, 2),)})
-    assert len(await one_shelf.batches()) == 6
+    assert len(await probe.batches()) == 6
     for state in ("kept", "lost"):
         if state == "lost":
             (config.state_dir / "state.json").unlink()
@@ -175,14 +175,14 @@ async def test_what_the_stream_still_drops_as_a_repeat_is_waited_for(
     servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_configs, "DUPLICATE_WINDOW_NS", 5_000_000_000)
-    one_shelf, told = await probe_stream(servers.leaf), Told()
+    probe, told = await probe_stream(servers.leaf), Told()
     async with agent(config) as one:
         await store(one, 1, 2)
         report = await told.resend(config, ResendRequest(CLASS, first=1))
         assert (report.exit, sent(report)) == (Exit.WELL, {one.run: ((1, 2),)})
         assert len(told.said) == 1
         assert "stored less than 5 s ago" in told.said[0]
-        assert [batch.id.n for batch in await one_shelf.batches()] == [1, 2, 1, 2]
+        assert [batch.id.n for batch in await probe.batches()] == [1, 2, 1, 2]
 
         with monkeypatch.context() as hasty:
             hasty.setattr(resend_stream, "_LONGEST_WINDOW", 0.1)
@@ -196,12 +196,12 @@ async def test_what_a_device_published_under_the_id_of_a_batch_is_not_its_repeat
     servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_configs, "DUPLICATE_WINDOW_NS", 1_000_000_000)
-    hub, one_shelf, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
+    hub, probe, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
     device = JetStream(await servers.leaf.connect("device"))
-    subject = direct_subject(one_shelf.domain, CLASS, "pump", "bar")
+    subject = direct_subject(probe.domain, CLASS, "pump", "bar")
     async with hub.registrar(), agent(config) as one:
         await store(one, 1, 3)
-        await arrived(hub, one_shelf)
+        await arrived(hub, probe)
         await lose_batches(hub, one.run, 2)
         forged = {H_MESSAGE_ID: str(MessageId(one.run, CLASS, 2))}
 
@@ -211,18 +211,18 @@ async def test_what_a_device_published_under_the_id_of_a_batch_is_not_its_repeat
         await until(is_stored, "the device has taken the id")
         report = await told.resend(config)
         assert (report.exit, sent(report)) == (Exit.WELL, {one.run: ((2, 2),)})
-        assert [batch.id.n for batch in await one_shelf.batches()] == [1, 2, 3, 2]
+        assert [batch.id.n for batch in await probe.batches()] == [1, 2, 3, 2]
 
 
 async def test_a_batch_that_is_in_no_message_any_more_is_named(servers: ServerPair, config: Config) -> None:
-    hub, one_shelf, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
+    hub, probe, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
     async with hub.registrar(), agent(config) as one:
         await store(one, 1, 6)
-        await one.leaf._books._publish(one_shelf.js, CLASS, final=False)
-        await arrived(hub, one_shelf)
+        await one.leaf._books._publish(probe.js, CLASS, final=False)
+        await arrived(hub, probe)
         await lose_batches(hub, one.run, 2, 5)
-        second = next(batch for batch in await one_shelf.batches() if batch.id.n == 2)
-        await one_shelf.js.purge(one_shelf.stream, second.seq)
+        second = next(batch for batch in await probe.batches() if batch.id.n == 2)
+        await probe.js.purge(probe.stream, second.seq)
         report = await told.resend(config)
         assert (report.exit, sent(report)) == (Exit.LOSS, {one.run: ((5, 5),)})
         assert report.runs[0].numbers()["gone"] == ((2, 2),)
@@ -231,10 +231,10 @@ async def test_a_batch_that_is_in_no_message_any_more_is_named(servers: ServerPa
 async def test_after_a_purge_at_the_hub_the_leaf_tells_what_is_lacking_from_what_was_purged(
     servers: ServerPair, config: Config
 ) -> None:
-    hub, one_shelf, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
+    hub, probe, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
     async with hub.registrar(), agent(config) as one:
         await store(one, 1, 10)
-        await arrived(hub, one_shelf)
+        await arrived(hub, probe)
         await lose_batches(hub, one.run, 9)
         fifth = next(seq for seq, ident in (await held_ids(hub)).items() if ident.endswith(f"{CLASS}-5"))
         await hub.js.purge("TELEMETRY_0", fifth)
@@ -246,41 +246,41 @@ async def test_after_a_purge_at_the_hub_the_leaf_tells_what_is_lacking_from_what
 async def test_what_a_hub_that_was_put_back_lost_while_no_agent_looked_is_brought_back(
     servers: ServerPair, config: Config
 ) -> None:
-    hub, one_shelf, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
+    hub, probe, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
     copy = servers.hub.directory / "copy"
     async with agent(config) as one:
         async with hub.registrar():
             await store(one, 1, 5)
-            await arrived(hub, one_shelf)
+            await arrived(hub, probe)
         await servers.hub.back_up(copy)
         async with hub.registrar():
             await store(one, 6, 10)
-            await arrived(hub, one_shelf)
+            await arrived(hub, probe)
             await one.stop()
-            await until(lambda: acknowledged(one_shelf), "the leaf knows that the hub has them")
+            await until(lambda: acknowledged(probe), "the leaf knows that the hub has them")
     await servers.hub.restore(copy)
     async with hub.registrar():
         device = await servers.leaf.connect("device")
-        subject = direct_subject(one_shelf.domain, CLASS, "pump", "bar")
+        subject = direct_subject(probe.domain, CLASS, "pump", "bar")
         await device.publish(subject, b"1")
         await device.flush()
-        await until(lambda: newest_is(one_shelf, subject), "the device's message is stored")
-        await arrived(hub, one_shelf)
+        await until(lambda: newest_is(probe, subject), "the device's message is stored")
+        await arrived(hub, probe)
         assert await batches_at(hub, one.run) == [1, 2, 3, 4, 5]
         report = await told.resend(config)
         assert (report.exit, sent(report)) == (Exit.WELL, {one.run: ((6, 10),)})
-        await arrived(hub, one_shelf)
+        await arrived(hub, probe)
         assert await batches_at(hub, one.run) == list(range(1, 11))
 
 
 async def test_what_is_on_its_way_is_not_sent_twice(servers: ServerPair, config: Config) -> None:
-    hub, one_shelf, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
+    hub, probe, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
     async with hub.registrar(), agent(config) as one:
         await store(one, 1, 3)
-        await arrived(hub, one_shelf)
+        await arrived(hub, probe)
         epoch = one.leaf.status()["classes"][CLASS]["epoch"]
         until_then = {"pause_until": "2099-01-01T00:00:00Z"}
-        await one_shelf.js.api(f"CONSUMER.PAUSE.{one_shelf.stream}.hub-{epoch}", until_then)
+        await probe.js.api(f"CONSUMER.PAUSE.{probe.stream}.hub-{epoch}", until_then)
         await store(one, 4, 5)
         report = await told.resend(config)
         assert (report.exit, sent(report)) == (Exit.WELL, {})
@@ -319,10 +319,10 @@ async def test_without_the_hub_the_missing_cannot_be_told(
 async def test_a_hub_that_does_not_come_to_an_end_is_asked_so_often_and_no_more(
     servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub, one_shelf, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
+    hub, probe, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
     async with hub.registrar(), agent(config) as one:
         await store(one, 1, 2)
-        await arrived(hub, one_shelf)
+        await arrived(hub, probe)
         monkeypatch.setattr(registrar_verify, "_LOOK_SECONDS", -1.0)
         monkeypatch.setattr(resend_stream, "_PAGES", 3)
         report = await told.resend(config)

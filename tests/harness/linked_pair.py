@@ -36,8 +36,8 @@ QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
 class LinkedPair:
     """One leaf and the hub with their agents. `sent` are the texts that were acknowledged."""
 
-    def __init__(self, servers: ServerPair, config: Config, hub: HubHand, leaf_shelf: StreamProbe) -> None:
-        self.servers, self.config, self.hub, self.probe = servers, config, hub, leaf_shelf
+    def __init__(self, servers: ServerPair, config: Config, hub: HubHand, probe: StreamProbe) -> None:
+        self.servers, self.config, self.hub, self.probe = servers, config, hub, probe
         self.stack = AsyncExitStack()
         self.agent: Agent
         self.registrar: Registrar
