@@ -22,6 +22,7 @@ from tests.harness.linked_pair import LinkedPair, open_linked_pair
 from tests.harness.registrar import LeafHand
 from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.streams import AGGREGATE
+from tests.harness.wait import until
 
 WINDOW = 50
 
@@ -70,6 +71,7 @@ async def test_without_its_reset_answers_the_link_is_unheard_and_flows_once_they
             await pair.send(3)
             await pair.reaches(LinkState.UNHEARD)
             assert "$JSC.R.*" in pair.agent.leaf.link.status.sentence
+            await until(lambda: said_at_hub(pair, "lacks a permission of the link"), "the hub says so too")
             await permitted(pair, wrong)
             await pair.exactly_once()
             await pair.reaches(LinkState.FLOWING)
@@ -89,6 +91,7 @@ async def test_without_flow_control_the_link_is_stuck_after_a_window_and_flows_o
             await pair.send(3 * WINDOW)
             await pair.reaches(LinkState.STUCK)
             assert "$JS.FC.TEL_edge-1_normal.>" in pair.agent.leaf.link.status.sentence
+            await until(lambda: said_at_hub(pair, "permission for $JS.FC"), "the hub says so too")
             await permitted(pair, wrong)
             await pair.all_there()
             await pair.reaches(LinkState.FLOWING)
