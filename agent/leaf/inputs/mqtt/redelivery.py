@@ -136,7 +136,7 @@ class Redelivery:
         room = max(0, TRAVELLING - len(coming))
         lists = (stored[len(stored) - min(room, len(stored)) :], coming)
         texts = [
-            " ".join(["", *(f"{packet_id.packet_id}:{packet_id.content:x}" for packet_id in listed)])
+            " ".join(["", *(f"{message.packet_id}:{message.content:x}" for message in listed)])
             for listed in lists
         ]
         how = "r" if not self.counts else "g" if self.goes_on else "c"
