@@ -40,4 +40,4 @@ def test_what_cannot_be_taken_in_leaves_the_file_and_the_running_hub_as_they_are
     assert pair.hub.server() == server
     pair.hub.member.config.write_text(before)
     pair.hub.end(signal.SIGTERM)
-    assert "takes it in when it starts" in pair.fleet("add", "edge-1", key)
+    assert "applies it when it starts" in pair.fleet("add", "edge-1", key)
