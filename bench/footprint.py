@@ -3,7 +3,7 @@ with a backlog of 2 GB, and after a SIGKILL and a start on that backlog. The NAT
 own and not counted.
 
 Beside it, in the same run and where it is installed, Debian's collectd, a program in C: about the same groups
-of metrics each second, written to files that nobody syncs, and sent nowhere.
+of metrics each second, written to files that are not synced, and sent nowhere.
 """
 
 from __future__ import annotations

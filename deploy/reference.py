@@ -29,7 +29,7 @@ _HEAD: Final = """# Configuration
 
 Every key of the agent's configuration file, made from the types by which it is read (`make reference`).
 [config.example.toml](../config.example.toml) is a file with all of them to begin with.
-`petiole check` says what is wrong with yours; all problems of a file are told at once.
+`petiole check` says what is wrong with yours; it names all problems of a file at once.
 
 A key without a default has to be given. A duration is written as "100ms", "20s", "2m", "1h" or "1d", above 0
 and at most a year; a size as "500kB", "16MiB", "1GiB" or a number of bytes. A path that begins with

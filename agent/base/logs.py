@@ -51,8 +51,8 @@ def _drop_below(_logger: WrappedLogger, method: str, event: EventDict) -> EventD
 
 
 class _StandardError:
-    """Standard error as it is when something is written: loggers are made once, and whoever runs a command
-    within a program may have put another in its place for as long as that takes."""
+    """Standard error as it is when something is written: loggers are made once, and what runs a command
+    within a program may replace it for as long as that takes."""
 
     def write(self, text: str) -> int:
         return sys.stderr.write(text)

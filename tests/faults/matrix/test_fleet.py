@@ -14,7 +14,7 @@ import pytest
 from agent.demo import plan
 from tests.faults.matrix.conftest import Worlds
 from tests.faults.matrix.scenarios import judged
-from tests.faults.matrix.test_stores import put_back
+from tests.faults.matrix.test_stores import restore_copy
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.world.configs import HubSettings, LeafSettings, leaf_toml
@@ -132,10 +132,10 @@ def test_the_hub_of_a_fleet_is_killed(world_of: Worlds, case: Case) -> None:
         w.verdict(Terms(seconds=120))
 
 
-def test_the_store_of_the_hub_of_a_fleet_is_put_back(world_of: Worlds, case: Case, tmp_path: Path) -> None:
+def test_the_store_of_the_hub_of_a_fleet_is_restored(world_of: Worlds, case: Case, tmp_path: Path) -> None:
     case.expected = f"every leaf begins a new epoch and sends what the hub lacks; {WHOLE}"
     with world_of(leaves=FLEET // 2, devices=1, direct=False, pace=0.5) as w:
-        put_back(w, w.hub, tmp_path / "copy")
+        restore_copy(w, w.hub, tmp_path / "copy")
         since = w.injected.made[-1].at
         w.mended(180)
         assert [leaf.member.domain for leaf in w.leaves if not leaf.new_epoch(since)] == []

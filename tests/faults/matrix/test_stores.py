@@ -1,4 +1,4 @@
-"""A store is lost, put back, cut off or damaged, on either side."""
+"""A store is lost, restored, cut off or damaged, on either side."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _begun_anew(w: FaultEnvironment, since: float) -> str | None:
     return w.leaf.new_epoch(since) or ("the stream of the hub is empty" if empty else None)
 
 
-def put_back(w: FaultEnvironment, machine: Machine, copy: Path) -> None:
+def restore_copy(w: FaultEnvironment, machine: Machine, copy: Path) -> None:
     """An older copy in place of the store, after a crash."""
     copied(w, machine, copy)
     w.load.flows(20)
@@ -58,7 +58,7 @@ def copied(w: FaultEnvironment, machine: Machine, copy: Path) -> None:
 def replaced(w: FaultEnvironment, machine: Machine, copy: Path) -> None:
     """The copy in place of the store."""
     with machine.without_server():
-        w.injected.add(f"an older store of {machine.member.domain} is put back", w.leaf.new_epoch)
+        w.injected.add(f"an older store of {machine.member.domain} is restored", w.leaf.new_epoch)
         shutil.rmtree(machine.store)
         copy.rename(machine.store)
 
@@ -141,15 +141,15 @@ def test_the_store_of_a_leaf_is_wiped_with_messages_that_devices_published_there
         assert case.named
 
 
-def test_the_store_of_a_leaf_is_put_back(world_of: Worlds, case: Case, tmp_path: Path) -> None:
+def test_the_store_of_a_leaf_is_restored(world_of: Worlds, case: Case, tmp_path: Path) -> None:
     case.expected = f"a new epoch; {NAMED}"
     with world_of() as w:
-        put_back(w, w.leaf, tmp_path / "copy")
+        restore_copy(w, w.leaf, tmp_path / "copy")
         judged(w, Terms(gone=True))
         little_came_again(w)
 
 
-def test_the_store_of_a_leaf_is_put_back_when_the_link_is_down(
+def test_the_store_of_a_leaf_is_restored_when_the_link_is_down(
     world_of: Worlds, case: Case, tmp_path: Path
 ) -> None:
     case.expected = f"a new epoch; {NAMED}{UNSEEN}"
@@ -166,7 +166,7 @@ def test_the_store_of_a_leaf_is_put_back_when_the_link_is_down(
         little_came_again(w)
 
 
-def test_one_copy_of_the_store_of_a_leaf_is_put_back_twice(
+def test_one_copy_of_the_store_of_a_leaf_is_restored_twice(
     world_of: Worlds, case: Case, tmp_path: Path
 ) -> None:
     case.expected = f"a new epoch each time; {NAMED}, for each of both{UNSEEN}"
@@ -228,10 +228,10 @@ def test_the_store_of_the_hub_is_wiped_before_any_job_has_run(world_of: Worlds, 
         judged(w)
 
 
-def test_the_store_of_the_hub_is_put_back(world_of: Worlds, case: Case, tmp_path: Path) -> None:
+def test_the_store_of_the_hub_is_restored(world_of: Worlds, case: Case, tmp_path: Path) -> None:
     case.expected = f"a new epoch sends what it lacks; {WHOLE}"
     with world_of() as w:
-        put_back(w, w.hub, tmp_path / "copy")
+        restore_copy(w, w.hub, tmp_path / "copy")
         judged(w)
         little_came_again(w)
 
