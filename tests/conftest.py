@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.faults.tools import old_servers
@@ -20,6 +21,17 @@ settings.register_profile(
     "unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 settings.load_profile("unhurried")
+
+_configure = structlog.configure
+
+
+def _configure_without_cache(**options: Any) -> None:
+    _configure(**{**options, "cache_logger_on_first_use": False})
+
+
+# The logger of a module is made once. If it kept the processors of the test that used it first,
+# `capture_logs` would see nothing of it in later tests.
+structlog.configure = _configure_without_cache  # type: ignore[assignment]
 
 
 @pytest.hookimpl(optionalhook=True)

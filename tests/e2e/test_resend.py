@@ -327,7 +327,7 @@ async def test_a_hub_that_does_not_come_to_an_end_is_asked_so_often_and_no_more(
         monkeypatch.setattr(resend_stream, "_PAGES", 3)
         report = await told.resend(config)
     assert report.exit is Exit.FAILED
-    assert "is not done; try again later" in str(report.failure)
+    assert "is not done; retry later" in str(report.failure)
     assert len(told.said) == 3
     assert "the hub has looked up to sequence 1 of" in told.said[0]
 

@@ -105,7 +105,7 @@ async def test_a_look_that_takes_too_long_says_how_far_it_came_and_goes_on_from_
         slept = iter([0.0, 0.0, 1.0] * 10)
         with monkeypatch.context() as slow:
             slow.setattr(verify, "_LOOK_SECONDS", 0.5)
-            slow.setattr(verify, "_now", lambda: next(slept))
+            slow.setattr(verify, "loop_time", lambda: next(slept))
             while not answer.complete:
                 answer = await asked(leaf, replace(request, found=answer.found))
                 pages.append(answer.found.next)
