@@ -81,26 +81,12 @@ def added(text: str, leaf: Enrolled) -> str:
 
 def replaced(text: str, domain: str, key: str) -> str:
     """The file with another key of a leaf, and the old one revoked. Raises `MemberError`."""
-
-    def change(rows: list[Row]) -> None:
-        row = _known(rows, domain)
-        _unused(rows, key)
-        revoke_key(row)
-        row["key"] = key
-
-    return edited(text, "leaf", change)
+    return _replaced(text, "leaf", lambda rows: _known(rows, domain), _unused, key)
 
 
 def revoked(text: str, domain: str) -> str:
     """The file with a leaf that is not let in any more. Raises `MemberError`."""
-
-    def change(rows: list[Row]) -> None:
-        row = _known(rows, domain)
-        if not row.get("key"):
-            raise MemberError(f"{domain} has no key that could be revoked; it is not let in")
-        revoke_key(row)
-
-    return edited(text, "leaf", change)
+    return _revoked(text, "leaf", lambda rows: _known(rows, domain), domain)
 
 
 def forgotten(text: str, domain: str) -> str:
@@ -112,6 +98,32 @@ def forgotten(text: str, domain: str) -> str:
             rows.remove(row)
 
     return edited(text, "leaf", change)
+
+
+def _replaced(
+    text: str,
+    table: str,
+    known: Callable[[Sequence[Row]], Row],
+    unused: Callable[[Sequence[Row], str], None],
+    key: str,
+) -> str:
+    def change(rows: list[Row]) -> None:
+        row = known(rows)
+        unused(rows, key)
+        revoke_key(row)
+        row["key"] = key
+
+    return edited(text, table, change)
+
+
+def _revoked(text: str, table: str, known: Callable[[Sequence[Row]], Row], ident: str) -> str:
+    def change(rows: list[Row]) -> None:
+        row = known(rows)
+        if not row.get("key"):
+            raise MemberError(f"{ident} has no key that could be revoked; it is not let in")
+        revoke_key(row)
+
+    return edited(text, table, change)
 
 
 def revoke_key(row: Row) -> None:
@@ -243,26 +255,12 @@ def user_added(text: str, user: NewUser) -> str:
 
 def user_replaced(text: str, name: str, key: str) -> str:
     """The file with another key of a user, and the old one revoked. Raises `MemberError`."""
-
-    def change(rows: list[Row]) -> None:
-        row = _known_user(rows, name)
-        _unused_user_key(rows, key)
-        revoke_key(row)
-        row["key"] = key
-
-    return edited(text, "user", change)
+    return _replaced(text, "user", lambda rows: _known_user(rows, name), _unused_user_key, key)
 
 
 def user_revoked(text: str, name: str) -> str:
     """The file with a user that is not let in any more; its streams stay. Raises `MemberError`."""
-
-    def change(rows: list[Row]) -> None:
-        row = _known_user(rows, name)
-        if not row.get("key"):
-            raise MemberError(f"{name} has no key that could be revoked; it is not let in")
-        revoke_key(row)
-
-    return edited(text, "user", change)
+    return _revoked(text, "user", lambda rows: _known_user(rows, name), name)
 
 
 def user_forgotten(text: str, name: str) -> str:
