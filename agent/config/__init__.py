@@ -3,8 +3,8 @@
 The options of an input are declared by the input's own module and handed in, so that the core knows no input.
 """
 
-from agent.config.aggregates import aggregates, members_digest, readers, users_digest
 from agent.config.load import load, parse, read_struct, read_table
+from agent.config.members import aggregates, members_digest, readers, users_digest
 from agent.config.problem import ConfigError, Problem
 from agent.config.schema import (
     Admin,
@@ -23,13 +23,14 @@ from agent.config.schema import (
     Transform,
     User,
 )
-from agent.config.values import Positive, Seconds, Size, listen_address
+from agent.config.values import Linger, Positive, Seconds, Size, listen_address
 
 __all__ = [
     "Admin",
     "Config",
     "ConfigError",
     "LeafMember",
+    "Linger",
     "LinkConfig",
     "Log",
     "MirrorConfig",

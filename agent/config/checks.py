@@ -10,22 +10,18 @@ from agent import contract
 from agent.base.credentials import without_password
 from agent.base.http_access import is_loopback
 from agent.base.listen_sockets import EVERYWHERE
-from agent.config import link_windows
-from agent.config.aggregates import aggregates
 from agent.config.link_checks import check_links
-from agent.config.member_checks import check_members, check_users
+from agent.config.members import aggregates, check_members, check_users
 from agent.config.problem import Problem, contract_problem, duplicate, numbered, reserved_domain
 from agent.config.rule_checks import check_rules
 from agent.config.schema import Config
 from agent.config.server_checks import check_server
-from agent.config.values import listen_address
+from agent.config.values import Window, listen_address
 from agent.contract import COMMANDS_BYTES, MQTT_RETAINED_BYTES
 
 _SCHEMES: Final = ("nats-leaf", "nats", "tls", "ws", "wss")
 _OTHER_HUB_STREAMS: Final = 128 * 2**20
 """The commands and the fleet, see `agent.hub.registrar.aggregate`."""
-_MAX_LINGER: Final = 5.0
-"""Half of what `agent.leaf.publish.publisher` waits before it refuses a chunk that was not sent."""
 
 
 def check(config: Config) -> Iterator[Problem]:
@@ -116,7 +112,7 @@ def _link(config: Config) -> Iterator[Problem]:
         )
     for text in config.link.windows:
         try:
-            link_windows.parse(text)
+            Window.parse(text)
         except ValueError as error:
             yield Problem("link.windows", str(error), 'write it as "22:00-06:00", by local time')
     if config.link.windows and config.role == "hub":
@@ -203,12 +199,6 @@ def _admin(config: Config) -> Iterator[Problem]:
 
 
 def _sizes(config: Config) -> Iterator[Problem]:
-    if config.publish.linger > _MAX_LINGER:
-        yield Problem(
-            "publish.linger",
-            f"{config.publish.linger:g} s is longer than a sender waits for its answer",
-            f'make it at most "{_MAX_LINGER:g}s"',
-        )
     if config.publish.batch_bytes > contract.MAX_BODY_BYTES:
         yield Problem(
             "publish.batch_bytes",

@@ -23,7 +23,7 @@ from agent.base.credentials import place, without_password
 from agent.config.checks import check
 from agent.config.problem import ConfigError, Problem
 from agent.config.schema import Config
-from agent.config.values import Seconds, Size
+from agent.config.values import Linger, Seconds, Size
 
 _LONGEST: Final = 60
 _NUMBERS: Final = re.compile(r"\[[0-9]+\]")
@@ -156,8 +156,8 @@ class _Reader:
 def _hook(kind: type, value: object) -> object:
     if kind is Path and isinstance(value, str) and value and "\0" not in value:
         return place(value)
-    if kind is Seconds:
-        return Seconds.parse(value)
+    if kind in (Seconds, Linger):
+        return kind.parse(value)
     if kind is Size:
         return Size.parse(value)
     raise TypeError(f"{value!r:.60} is not {kind}")
@@ -218,6 +218,7 @@ _WORDS: Final[Mapping[Any, str]] = {
     Path: "a path in quotes",
     datetime: "a time such as 2026-11-21T06:00:00Z, without quotes",
     Seconds: 'a duration above 0, such as "100ms", "20s" or "2m"',
+    Linger: 'a duration of at most 5 s, such as "100ms", or "0s"',
     Size: 'a size such as "500kB", "16MiB" or "1GiB"',
 }
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from agent import contract
-from agent.config.values import Positive, Seconds, Size
+from agent.config.values import Linger, Positive, Seconds, Size
+
+_THIN_LINGER: Final = 1.0
 
 
 class Log(Struct, forbid_unknown_fields=True):
@@ -74,6 +76,8 @@ class StreamClass(Struct, forbid_unknown_fields=True):
     discard: Literal["new", "old"] = "new"
     priority: Annotated[int, Meta(ge=0, le=100)] = 10
     link_rate: Size | None = None
+    linger: Linger | None = None
+    """As `publish.linger`, for its batches."""
 
 
 class LinkConfig(Struct, forbid_unknown_fields=True):
@@ -96,11 +100,19 @@ class LinkConfig(Struct, forbid_unknown_fields=True):
         """From announcement to announcement while nothing happens."""
         return 60.0 if self.profile == "thin" else 10.0
 
+    @property
+    def rest_seconds(self) -> float | None:
+        """After how long without readings the hub may drop the source of a class; None: never."""
+        return 60.0 if self.profile == "thin" else None
+
 
 class Publish(Struct, forbid_unknown_fields=True):
     """How readings become batches and how many may be under way."""
 
-    linger: Seconds = Seconds(0.1)
+    linger: Linger | None = None
+    """How long a batch waits for more readings although nothing is under way; None: as `Config.linger`."""
+    batches_per_second: Annotated[int, Meta(ge=1, le=10_000)] = 2
+    """Of each class, on average over a day; above it readings gather."""
     batch_bytes: Size = Size(contract.MAX_BATCH_BYTES)
     batch_readings: Positive = contract.MAX_BATCH_READINGS
     window: Annotated[int, Meta(ge=1, le=contract.MAX_WINDOW)] = 64
@@ -189,7 +201,8 @@ class RegistrarConfig(Struct, forbid_unknown_fields=True):
     """The hub's registrar (role hub). `keep` is how many committed messages an aggregate retains, so that
     checkpoints can still be checked; `max_sources` how many classes of leaves it takes; `aggregates` how many
     there are at least; `bytes_per_hour` what a domain may send (None: as much as it likes); `replicas` on how
-    many servers of a cluster the hub's streams stand."""
+    many servers of a cluster the hub's streams stand. Leaves that match one of the patterns `metrics` have
+    metrics of their own, at most `metrics_leaves` of them."""
 
     keep: Annotated[int, Meta(ge=0)] = 10_000
     max_bytes: Size = Size(4 * 2**30)
@@ -197,6 +210,8 @@ class RegistrarConfig(Struct, forbid_unknown_fields=True):
     aggregates: Annotated[int, Meta(ge=1, le=100)] = 1
     bytes_per_hour: Size | None = None
     replicas: Literal[1, 3] = 1
+    metrics: list[str] = msgspec.field(default_factory=lambda: ["*"])
+    metrics_leaves: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
 
 
 class Rule(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -236,3 +251,11 @@ class Config(Struct, forbid_unknown_fields=True):
     registrar: RegistrarConfig = msgspec.field(default_factory=RegistrarConfig)
     rule: list[Rule] = []
     input: list[Any] = []
+
+    @property
+    def linger(self) -> float:
+        """How long a batch waits for more readings where neither its input nor its class says it, in
+        seconds."""
+        if self.publish.linger is None:
+            return _THIN_LINGER if self.link.profile == "thin" else 0.0
+        return self.publish.linger

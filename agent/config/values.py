@@ -1,9 +1,12 @@
-"""Values that a configuration writes in words: durations, sizes and addresses."""
+"""Values that a configuration writes in words: durations, sizes, addresses, and the windows of a day in
+which a metered link may be open. All but `local_time` is pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -36,6 +39,19 @@ class Seconds(float):
         """Parse the value in the file. Raises `ValueError`."""
         seconds = _quantity(value, _TIMES)
         if not 0 < seconds <= _YEAR:
+            raise ValueError("out of range")
+        return cls(seconds)
+
+
+class Linger(Seconds):
+    """How long a batch waits for more readings, in seconds, written as a duration; "0s" for not at all, at
+    most 5 s, half of what `agent.leaf.publish.publisher` waits before it refuses a chunk."""
+
+    @classmethod
+    def parse(cls, value: object) -> Linger:
+        """Parse the value in the file. Raises `ValueError`."""
+        seconds = _quantity(value, _TIMES)
+        if not 0 <= seconds <= 5.0:
             raise ValueError("out of range")
         return cls(seconds)
 
@@ -81,3 +97,60 @@ def _is_name(host: str) -> bool:
     except UnicodeError:
         return False
     return True
+
+
+_WINDOW: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """From `begin` on, until `end`; one that ends before it begins goes over midnight."""
+
+    begin: time
+    end: time
+
+    @classmethod
+    def parse(cls, text: str) -> Window:
+        """Read "22:00-06:00". Raises `ValueError`, also for a window without length."""
+        found = _WINDOW.match(text)
+        if found is None:
+            raise ValueError(f"{text!r} is not a window")
+        hours, minutes, until_hours, until_minutes = map(int, found.groups())
+        begin, end = time(hours, minutes), time(until_hours, until_minutes)
+        if begin == end:
+            raise ValueError(f"{text!r} has no length")
+        return cls(begin, end)
+
+    def holds(self, at: time) -> bool:
+        """Whether this time of day is within."""
+        if self.begin < self.end:
+            return self.begin <= at < self.end
+        return at >= self.begin or at < self.end
+
+
+def local_time() -> datetime:
+    """The time by this machine's clock and zone."""
+    return datetime.now().astimezone()
+
+
+class Windows:
+    """All windows of a link; without any it is always open."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._windows = [Window.parse(text) for text in texts]
+
+    def open(self, now: datetime) -> bool:
+        """Whether the link may be open at this local time."""
+        return not self._windows or any(window.holds(now.time()) for window in self._windows)
+
+    def closed(self, now: datetime) -> str:
+        """Why the link is closed at this local time, and until when; "" while it is open."""
+        if self.open(now):
+            return ""
+        opens = min((window.begin for window in self._windows), key=lambda begin: _until(now, begin))
+        return f"the link is closed until {opens:%H:%M} by its windows"
+
+
+def _until(now: datetime, at: time) -> timedelta:
+    ahead = datetime.combine(now.date(), at) - now.replace(tzinfo=None)
+    return ahead if ahead > timedelta() else ahead + timedelta(days=1)

@@ -12,6 +12,8 @@ from agent.contract.batch import (
     H_ENCODING,
     H_MESSAGE_ID,
     H_POSITION,
+    H_REQUEST_DIGESTS,
+    H_REQUESTS,
     H_RESENT,
     H_SEALED_AT,
     H_SOURCE,
@@ -21,15 +23,29 @@ from agent.contract.batch import (
     MAX_BODY_BYTES,
     MAX_UNPACKED_BYTES,
     NDJSON,
+    REQUEST_BYTES,
     ZSTD,
     BatchHeaders,
     Clock,
     MessageId,
+    Request,
+    make_request,
     parse_batch_headers,
     parse_clock,
     parse_message_id,
+    parse_requests,
+    request_scope,
 )
-from agent.contract.checkpoint import Checkpoint, Committed, parse_checkpoint, parse_committed
+from agent.contract.checkpoint import (
+    Checkpoint,
+    Committed,
+    CursorAnswer,
+    CursorRequest,
+    parse_checkpoint,
+    parse_committed,
+    parse_cursor_answer,
+    parse_cursor_request,
+)
 from agent.contract.checks import (
     MAX_INT,
     ContractError,
@@ -57,7 +73,6 @@ from agent.contract.command import (
     parse_command,
     verb_of,
 )
-from agent.contract.cursor import CursorAnswer, CursorRequest, parse_cursor_answer, parse_cursor_request
 from agent.contract.dead import MAX_PLACE, MAX_REASON, MAX_RECEIVED, Letter, parse_letter
 from agent.contract.exits import Exit
 from agent.contract.fleet import FleetRecord, parse_fleet_record
@@ -151,15 +166,7 @@ from agent.contract.reading import (
     Value,
     parse_reading,
 )
-from agent.contract.request import (
-    H_REQUEST_DIGESTS,
-    H_REQUESTS,
-    REQUEST_BYTES,
-    Request,
-    make_request,
-    parse_requests,
-    request_scope,
-)
+from agent.contract.repeat import Repeat, new_exchange, parse_repeat
 from agent.contract.verify import (
     MAX_HELD,
     MAX_WINDOW,
@@ -255,6 +262,7 @@ __all__ = [
     "Ranges",
     "Reading",
     "Readings",
+    "Repeat",
     "Request",
     "StreamState",
     "Subject",
@@ -301,6 +309,7 @@ __all__ = [
     "mqtt_subject",
     "mqtt_text",
     "new_epoch",
+    "new_exchange",
     "new_run",
     "numbered_subjects",
     "own_subjects",
@@ -320,6 +329,7 @@ __all__ = [
     "parse_message_id",
     "parse_previous",
     "parse_reading",
+    "parse_repeat",
     "parse_requests",
     "parse_subject",
     "parse_verify_answer",

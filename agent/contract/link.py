@@ -21,6 +21,7 @@ from agent.contract.checks import (
 from agent.contract.fields import count_of, field_of, open_record, optional
 from agent.contract.ledger import Previous, parse_previous
 from agent.contract.names import VERSION
+from agent.contract.repeat import check_exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class ClassState:
     announced."""
     acked: int = 0
     """The last sequence that the hub has acknowledged in this epoch, 0 if none."""
+    idle: bool = False
+    """Whether the hub may drop the source until the leaf announces that it is not idle."""
 
 
 CommandKey = tuple[int, int]
@@ -60,6 +63,8 @@ class CommandsWanted:
     """The sequence of the newest command in the mirror, 0 without one."""
     held: tuple[CommandKey, ...] = ()
     """Commands of the mirror that the hub is to compare with its own, at most `COMMANDS_CHECKED`."""
+    idle: bool = False
+    """Whether the hub may drop its consumer while the mirror lacks nothing."""
 
 
 def _commands_wanted(value: Any) -> CommandsWanted:
@@ -68,7 +73,10 @@ def _commands_wanted(value: Any) -> CommandsWanted:
         raise ContractError(f"{what}: commands is {value!r:.80}, an object was expected")
     held = field_of(value, "held", list, what) if "held" in value else []
     return CommandsWanted(
-        check_epoch(value.get("epoch")), count_of(value, "last", what), tuple(map(_command_key, held))
+        check_epoch(value.get("epoch")),
+        count_of(value, "last", what),
+        tuple(map(_command_key, held)),
+        "idle" in value and field_of(value, "idle", bool, what),
     )
 
 
@@ -144,6 +152,7 @@ def class_state(value: Any, what: str) -> ClassState:
         ledger=optional(value, "ledger", parse_previous),
         seconds_to_loss=optional(value, "seconds_to_loss", _parse_seconds),
         acked=count_of(value, "acked", what) if "acked" in value else 0,
+        idle="idle" in value and field_of(value, "idle", bool, what),
     )
 
 
@@ -241,6 +250,8 @@ class Answer:
     """Whether it was refused only for now."""
     commands: CommandsHeld | None = None
     """None if no commands were announced, or if the hub cannot answer for them now."""
+    exchange: str = ""
+    """The name of this exchange (`agent.contract.repeat`), "" if the leaf is not to repeat it."""
 
     def encode(self) -> bytes:
         """The answer as it is sent."""
@@ -276,4 +287,5 @@ def parse_answer(data: bytes | str) -> Answer:
         optional(row, "refused", lambda _: str(field_of(row, "refused", str, "answer"))),
         bool(optional(row, "later", lambda _: field_of(row, "later", bool, "answer"))),
         optional(row, "commands", _commands_held),
+        check_exchange(row["exchange"]) if row.get("exchange") else "",
     )

@@ -15,7 +15,7 @@ import structlog
 
 from agent.base.log_edges import LogEdge
 from agent.base.nats_server_version import ServerError
-from agent.config.link_windows import Windows, local_time
+from agent.config.values import Windows, local_time
 from agent.server.health import ServerHealth
 from agent.server.process import EmbeddedServer
 

@@ -47,7 +47,7 @@ def render(config: ServerConfig) -> str:
 
 
 def _hub(config: HubConfig) -> dict[str, Any]:
-    from agent.server.tenants import crossing, tenant_blocks  # not held in memory on a leaf
+    from agent.server.accounts import crossing, tenant_blocks  # not held in memory on a leaf
 
     ours = [leaf for leaf in config.leaves if not leaf.tenant]
     tenants: dict[str, list[dict[str, Any]]] = {}
@@ -141,7 +141,10 @@ def _user_remotes(config: LeafConfig) -> list[dict[str, Any]]:
     linked = [user for user in config.users if user.link_key_file is not None]
     if not linked:
         return []
-    from agent.server.users import link_include, link_variable  # not held in memory where there are no users
+    from agent.server.accounts import (  # not held in memory where there are no users
+        link_include,
+        link_variable,
+    )
 
     return [
         _remote(
@@ -157,7 +160,7 @@ def _with_users(accounts: dict[str, Any], users: Sequence[AccountUser]) -> dict[
     """The accounts with those of users, and with what these may ask of Petiole's."""
     if not users:
         return accounts
-    from agent.server.users import user_blocks, user_exports, user_link  # as above
+    from agent.server.accounts import user_blocks, user_exports, user_link  # as above
 
     blocks = user_blocks(users)
     for user in users:

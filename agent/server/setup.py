@@ -12,7 +12,7 @@ from agent.base.files import is_there
 from agent.base.listen_sockets import obstacle
 from agent.config import Config, LeafMember, aggregates, listen_address
 from agent.config.keys import ensure_key, public_key
-from agent.config.link_windows import Windows, local_time
+from agent.config.values import Windows, local_time
 from agent.server.child import process_of
 from agent.server.permissions import LinkRights
 from agent.server.values import (

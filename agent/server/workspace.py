@@ -149,6 +149,6 @@ def _user_links(directory: Path, users: Sequence[AccountUser]) -> dict[Path, byt
     linked = [(user.name, user.link_key_file) for user in users if user.link_key_file is not None]
     if not linked:
         return {}
-    from agent.server.users import link_include  # not held in memory where no account is linked
+    from agent.server.accounts import link_include  # not held in memory where no account is linked
 
     return {directory / link_include(name): seed_line("nkey", key).encode() for name, key in linked}

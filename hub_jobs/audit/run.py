@@ -28,8 +28,8 @@ from hub_jobs.audit.rows.mismatches import StrayRows
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.audit.rows.totals import Class, RowTotals
 from hub_jobs.audit.streams.gaps import find_gaps
-from hub_jobs.exits import ended, say
 from hub_jobs.hub_client import HubClient
+from hub_jobs.job_loop import ended, say
 from hub_jobs.source.protocol import WireError
 from hub_jobs.source.server import Server
 from hub_jobs.tables import stream_history

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F  # noqa: N812
 
 from agent.contract import Exit
-from hub_jobs.exits import ended, say
 from hub_jobs.gaps import cadence
 from hub_jobs.gaps.outages import COLUMNS, worst
 from hub_jobs.gaps.report import GapFindings, Late, as_json, as_text
+from hub_jobs.job_loop import ended, say
 from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.parquet import written
 from hub_jobs.tables.places import Place, parse_place

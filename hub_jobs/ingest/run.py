@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from agent.contract import Committed, Exit, aggregate, committed_subject
 from hub_jobs import hub_client, job_loop
-from hub_jobs.exits import ended, gravest, say
 from hub_jobs.ingest.bronze import IngestPart, StreamOrigin, ingest
-from hub_jobs.job_loop import Stop, never, run_job
+from hub_jobs.job_loop import Stop, ended, gravest, never, run_job, say
 from hub_jobs.session import run_tasks
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.plan import Range, split

@@ -21,8 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import Exit
-from hub_jobs.exits import say
-from hub_jobs.job_loop import Stop, never, run_job
+from hub_jobs.job_loop import Stop, never, run_job, say
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import ailing, groups, healed, rewrite, small_files
 from hub_jobs.tables.delta import Table, ensure_table, open_table

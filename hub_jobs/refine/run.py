@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.contract import Exit
 from hub_jobs import job_loop
-from hub_jobs.exits import say
-from hub_jobs.job_loop import Stop, never, run_job
+from hub_jobs.job_loop import Stop, never, run_job, say
 from hub_jobs.refine import clock_corrections, plan, task
 from hub_jobs.refine.clock_corrections import ClockCorrections
 from hub_jobs.session import run_tasks

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import Exit
-from hub_jobs.exits import ended, say
+from hub_jobs.job_loop import ended, say
 from hub_jobs.refine import clock_corrections, task
 from hub_jobs.refine.clocks import Corrections
 from hub_jobs.refine.messages import QuarantineReason

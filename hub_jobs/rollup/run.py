@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 
 from agent.contract import Exit
 from hub_jobs import job_loop
-from hub_jobs.exits import say
-from hub_jobs.job_loop import Stop, never, run_job
+from hub_jobs.job_loop import Stop, never, run_job, say
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import Table, changed_files, ensure_table, open_table
 from hub_jobs.tables.parquet import written

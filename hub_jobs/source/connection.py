@@ -188,8 +188,8 @@ class Connection:
     def _answered(self, subject: str, answer: ServerReply) -> bytes:
         if status(answer.headers)[0] == _NO_RESPONDERS:
             raise Unreachable(
-                f"{self._address}: nothing answers {subject} (the domain is away, there is no JetStream, "
-                "or this identity may not ask it)"
+                f"{self._address}: nothing answers {subject} (the domain is unreachable, there is no "
+                "JetStream, or this identity may not ask it)"
             )
         return answer.payload
 

@@ -1,9 +1,9 @@
 """How far a streaming query has come, and what it may read next. Pure: it asks no server.
 
-A place is the sequence of the next record in one history of a stream; the places of all streams are what
-Spark keeps as an offset. A stream or history that is met for the first time gets a place before anything
-of it is read: so what a batch consists of stands in its two offsets alone, and a batch that is run again
-after a crash is the same.
+A position is the sequence of the next record in one history of a stream; Spark keeps the positions of all
+streams as an offset. A stream or history that is met for the first time gets a position before anything of it
+is read: so the two offsets of a batch alone say what it consists of, and a batch that is run again after a
+crash is the same.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ class StreamPosition:
     seq: int
 
 
-Places = dict[str, StreamPosition]
+StreamPositions = dict[str, StreamPosition]
 
 
-def encode(places: Mapping[str, StreamPosition]) -> dict[str, Any]:
-    """The places as Spark keeps them; as JSON they are also what `startingOffsets` takes."""
-    return {stream: {"created": place.created, "seq": place.seq} for stream, place in sorted(places.items())}
+def encode(positions: Mapping[str, StreamPosition]) -> dict[str, Any]:
+    """The positions as Spark keeps them; as JSON they are also what `startingOffsets` takes."""
+    return {
+        stream: {"created": position.created, "seq": position.seq}
+        for stream, position in sorted(positions.items())
+    }
 
 
-def decode(offset: Mapping[str, Any]) -> Places:
-    """Read places back. Raises PlanError for a checkpoint that something else wrote."""
+def decode(offset: Mapping[str, Any]) -> StreamPositions:
+    """Read positions back. Raises PlanError for a checkpoint that something else wrote."""
     try:
         return {
             stream: StreamPosition(str(position["created"]), int(position["seq"]))
@@ -45,38 +48,38 @@ def decode(offset: Mapping[str, Any]) -> Places:
         raise PlanError(f"the checkpoint's offset {offset!r:.200} is none of this source") from error
 
 
-def begun(ranges: Mapping[str, Range]) -> Places:
+def begun(ranges: Mapping[str, Range]) -> StreamPositions:
     """Where a new query begins: at the first sequence of each range."""
     return {stream: StreamPosition(part.created, part.first) for stream, part in ranges.items()}
 
 
-def ends(infos: Mapping[str, StreamInfo]) -> Places:
-    """The places behind all that the streams hold."""
+def ends(infos: Mapping[str, StreamInfo]) -> StreamPositions:
+    """The positions behind all that the streams hold."""
     return {stream: StreamPosition(info.created, info.last_seq + 1) for stream, info in infos.items()}
 
 
 def advance(
-    places: Mapping[str, StreamPosition],
+    positions: Mapping[str, StreamPosition],
     infos: Mapping[str, StreamInfo],
     target: Mapping[str, StreamPosition],
     most: int | None,
     fail_on_loss: bool,
-) -> Places:
-    """The places after the next batch: at most `target`, and at most `most` sequences further in all, shared
-    among the streams by what each still holds. Equal to `places` when there is nothing to do.
+) -> StreamPositions:
+    """The positions after the next batch: at most `target`, and at most `most` sequences further in all,
+    shared among the streams by what each still holds. Equal to `positions` when there is nothing to do.
 
     Raises OffsetLost, with `fail_on_loss`, when records that were not read yet are gone or a stream is
     another one; without it the query goes on with what is there.
     """
-    after = dict(places)
+    after = dict(positions)
     backlog: dict[str, int] = {}
     for stream, info in infos.items():
-        place = places.get(stream)
-        after[stream] = now = _standing(place, info, fail_on_loss)
+        position = positions.get(stream)
+        after[stream] = now = _standing(position, info, fail_on_loss)
         end = target.get(stream)
-        if place is not None and place.created == now.created and end is not None:
+        if position is not None and position.created == now.created and end is not None:
             backlog[stream] = _last(end, info) - now.seq + 1
-    if fail_on_loss and (gone := sorted(places.keys() - infos.keys())):
+    if fail_on_loss and (gone := sorted(positions.keys() - infos.keys())):
         raise OffsetLost(f"stream {gone[0]} is not there any more. {_REMEDY}")
     for stream, share in shares(backlog, most).items():
         after[stream] = StreamPosition(after[stream].created, after[stream].seq + share)
@@ -125,26 +128,26 @@ def remaining(part: Range, info: StreamInfo | None) -> Range:
     return replace(part, last=max(last, part.first - 1))
 
 
-def _standing(place: StreamPosition | None, info: StreamInfo, fail_on_loss: bool) -> StreamPosition:
-    """The place as it is in the stream that is there now."""
+def _standing(position: StreamPosition | None, info: StreamInfo, fail_on_loss: bool) -> StreamPosition:
+    """The position as it is in the stream that is there now."""
     earliest, latest = max(info.first_seq, 1), info.last_seq + 1
-    if place is None:
+    if position is None:
         return StreamPosition(info.created, earliest)
-    if place.created != info.created:
+    if position.created != info.created:
         if fail_on_loss:
             raise OffsetLost(
                 f"stream {info.name} was recreated at {info.created}, and the query has read the one of "
-                f"{place.created}: its sequences mean other messages now. {_REMEDY}, from its beginning"
+                f"{position.created}: its sequences mean other messages now. {_REMEDY}, from its beginning"
             )
         return StreamPosition(info.created, earliest)
-    if fail_on_loss and place.seq > latest:
-        _put_back(info.name, place.seq - 1, info)
-    if fail_on_loss and place.seq < earliest:
+    if fail_on_loss and position.seq > latest:
+        _put_back(info.name, position.seq - 1, info)
+    if fail_on_loss and position.seq < earliest:
         raise OffsetLost(
-            f"stream {info.name} begins at {earliest}, and {place.seq} was to be read next: "
-            f"{earliest - place.seq} records were purged, expired or deleted. {_REMEDY}"
+            f"stream {info.name} begins at {earliest}, and {position.seq} was to be read next: "
+            f"{earliest - position.seq} records were purged, expired or deleted. {_REMEDY}"
         )
-    return StreamPosition(place.created, min(max(place.seq, earliest), latest))
+    return StreamPosition(position.created, min(max(position.seq, earliest), latest))
 
 
 def _put_back(stream: str, seq: int, info: StreamInfo) -> None:

@@ -1,5 +1,5 @@
 """The readers behind `format("nats")`: for a batch, for a batch with filters pushed down, for a stream. They
-plan on the driver and read in tasks; between them only ranges and the place of the secret travel. What they
+plan on the driver and read in tasks; between them only ranges and the path of the secret travel. What they
 decide is decided in `plan`, `progress` and `pushdown`.
 """
 
@@ -24,7 +24,7 @@ from hub_jobs.source import progress
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.options import ReadOptions
 from hub_jobs.source.plan import Offsets, Range, resolve, split
-from hub_jobs.source.progress import Places
+from hub_jobs.source.progress import StreamPositions
 from hub_jobs.source.protocol import ApiError, Unreachable, WireError
 from hub_jobs.source.pushdown import RangeFilter, narrowed
 from hub_jobs.source.ranges import read_columns
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _NO_SUCH_STREAM: Final = 10059
 _AWAY_SECONDS: Final = 30.0
-"""How long a streaming query waits for a server that is away before it fails."""
+"""How long a streaming query waits for an unreachable server before it fails."""
 _IDLE_SECONDS: Final = 0.1
 """How often a query that has nothing to do asks the server: Spark by itself would a hundred times a second.
 """
@@ -101,13 +101,13 @@ _OPERATORS: Final[Mapping[type[Filter], str]] = {
 
 
 class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads streams as they grow. An offset is the place of every stream (`progress`), so a batch that Spark
-    runs again has the same rows."""
+    """Reads streams as they grow. An offset is the position in every stream (`progress`), so a batch that
+    Spark runs again has the same rows."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._target: Places | None = None
-        self._seen: Places = {}
+        self._target: StreamPositions | None = None
+        self._seen: StreamPositions = {}
         self._conn: Connection | None = None
         self._used = self._idle = float("-inf")
 
@@ -118,7 +118,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query begins."""
         options = self._options
 
-        def find(conn: Connection) -> Places:
+        def find(conn: Connection) -> StreamPositions:
             infos = _infos(conn, options)
             return progress.begun({name: _range(conn, info, options) for name, info in infos.items()})
 
@@ -137,12 +137,12 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends; `start` itself when there is nothing to read."""
         time.sleep(max(0.0, self._idle + _IDLE_SECONDS - time.monotonic()))
         options, known = self._options, progress.decode(start)
-        places = {stream: place for stream, place in known.items() if _asked_for(options, stream)}
+        positions = {stream: position for stream, position in known.items() if _asked_for(options, stream)}
         infos = self._ask(lambda conn: _held(conn, options))
         self._seen = progress.ends(infos)
         target = self._seen if self._target is None else self._target
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        after = progress.advance(places, infos, target, most, options.fail_on_loss)
+        after = progress.advance(positions, infos, target, most, options.fail_on_loss)
         end = progress.encode(known | after)
         self._idle = time.monotonic() if end == start else float("-inf")
         return end
@@ -175,8 +175,8 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._conn = None
 
     def _ask(self, question: Callable[[Connection], _T]) -> _T:
-        """Ask the server, and again while it is away; a connection is kept from one question to the next.
-        Raises what `question` raises, Unreachable after half a minute."""
+        """Ask the server, and again while it is unreachable; a connection is kept from one question to the
+        next. Raises what `question` raises, Unreachable after half a minute."""
 
         def once() -> _T:
             if self._conn is not None and time.monotonic() - self._used > _KEPT_SECONDS:
@@ -191,13 +191,13 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._used = time.monotonic()
             return answer
 
-        away = Retrying(
+        patient = Retrying(
             retry=retry_if_exception_type(Unreachable),
             stop=stop_after_delay(_AWAY_SECONDS),
             wait=wait_exponential_jitter(0.1, 3.0),
             reraise=True,
         )
-        return away(once)
+        return patient(once)
 
 
 def _infos(conn: Connection, options: ReadOptions) -> dict[str, StreamInfo]:
@@ -206,7 +206,7 @@ def _infos(conn: Connection, options: ReadOptions) -> dict[str, StreamInfo]:
         return {name: _info(conn, name) for name in options.streams}
     found = _held(conn, options)
     if not found:
-        raise WireError(f"no stream matches {options.pattern.pattern}{_place(conn)}")
+        raise WireError(f"no stream matches {options.pattern.pattern}{_at(conn)}")
     return found
 
 
@@ -237,11 +237,11 @@ def _there(conn: Connection, names: Iterable[str]) -> dict[str, StreamInfo]:
 def _info(conn: Connection, stream: str) -> StreamInfo:
     found = _there(conn, [stream])
     if not found:
-        raise WireError(f"there is no stream {stream}{_place(conn)}: check the options stream and domain")
+        raise WireError(f"there is no stream {stream}{_at(conn)}: check the options stream and domain")
     return found[stream]
 
 
-def _place(conn: Connection) -> str:
+def _at(conn: Connection) -> str:
     return f" behind {conn.server.api_prefix} at {conn.server.url}"
 
 

@@ -16,10 +16,12 @@ from hub_jobs.replay import run as replay
 from tests.harness.foreign import before_commit
 from tests.spark.lakes import add_bronze, contents
 from tests.spark.test_clocks import batch, correction, right, stamped
-from tests.spark.test_foreign_writers import every, ingest, places, refined
+from tests.spark.test_foreign_writers import every, ingest, lake, places, refined
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["lake"]
 
 Act = Callable[[Path], object]
 
@@ -35,15 +37,6 @@ def delete(spark: SparkSession) -> Act:
     """DELETE of the first row of the first batch."""
     where = "n = 1 AND coalesce(index, 0) = 0"
     return lambda path: spark.sql(f"DELETE FROM delta.`{path}` WHERE {where}").collect()
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    """Readings and quarantine of two batches, in two files each."""
-    for n in (1, 2):
-        ingest(tmp_path, n)
-        assert refined(tmp_path) is Exit.WELL
-    return tmp_path
 
 
 def test_readings_that_are_added_while_spark_optimizes_and_deletes_are_there_once(

@@ -24,6 +24,8 @@ from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import QUARANTINE, READINGS
 from tests.spark.lakes import add_bronze, contents
 from tests.unit.hub_jobs.rows import (
+    LEDGER,
+    LINE,
     OTHER_RUN,
     RUN,
     SEALED_NS,
@@ -32,30 +34,12 @@ from tests.unit.hub_jobs.rows import (
     dead_row,
     direct_row,
     header_block,
+    ledger_row,
+    numbered,
     row,
 )
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
-
-LINE = b'{"metric":"m","value":1}\n'
-LEDGER = Ledger(
-    "edge-1",
-    "normal",
-    RUN,
-    4,
-    ((1, 4),),
-    Readings(accepted=40, stored=40),
-    StreamState("now", 1, 4),
-    final=True,
-)
-
-
-def _ledger_row(ledger: Ledger, **given: Any) -> dict[str, Any]:
-    return row(ledger.encode(), f"tel.{ledger.domain}.normal._ledger", {}, **given)
-
-
-def _batches(*numbers: int) -> list[dict[str, Any]]:
-    return [batch_row(LINE * 10, n=n, source_seq=n) for n in numbers]
 
 
 @pytest.fixture
@@ -63,11 +47,11 @@ def lake(tmp_path: Path) -> Path:
     """A lake with four batches of ten readings, one of them bad, a direct message, and a final ledger."""
     where = tmp_path / "lake"
     given = [
-        *_batches(1, 2, 3),
+        *numbered(1, 2, 3),
         batch_row(LINE * 9 + b"bad\n", n=4, source_seq=4),
         direct_row(b"21.5", source_seq=5),
-        _ledger_row(replace(LEDGER, final=False, n=2, stored=((1, 2),)), source_seq=6),
-        _ledger_row(LEDGER, source_seq=7),
+        ledger_row(replace(LEDGER, final=False, n=2, stored=((1, 2),)), source_seq=6),
+        ledger_row(LEDGER, source_seq=7),
     ]
     add_bronze(where, given)
     return where
@@ -139,7 +123,7 @@ def test_a_lake_in_order_is_shown_in_full_and_exits_well(
 def test_dead_letters_are_named_and_explained_and_one_that_is_not_refined_is_missed(lake: Path) -> None:
     letter = Letter(b"21,5", "/var/log/x:17", "not JSON").encode() + b"\n"
     said = replace(LEDGER, n=5, stored=((1, 5),), readings=Readings(accepted=43, stored=40, dead=3))
-    add_bronze(lake, [dead_row(letter * 3, n=5) | {"source_seq": 8}, _ledger_row(said, source_seq=9)])
+    add_bronze(lake, [dead_row(letter * 3, n=5) | {"source_seq": 8}, ledger_row(said, source_seq=9)])
 
     code, found, findings = _audit(lake)
 
@@ -173,7 +157,7 @@ def test_repeats_other_content_and_whole_batches_in_quarantine_add_up(lake: Path
     add_bronze(
         lake,
         [
-            *_batches(1, 2),
+            *numbered(1, 2),
             batch_row(LINE * 3, n=3, source_seq=8),
             batch_row(LINE * 3, n=1, count=4, run=OTHER_RUN, source_seq=9),
             direct_row(b"no", source_seq=10),
@@ -256,7 +240,7 @@ def test_a_lost_direct_message_is_named_by_its_sequence(lake: Path) -> None:
 
 def test_a_batch_the_ledger_calls_stored_and_bronze_lacks_is_named_with_its_gap(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
-    add_bronze(lake, [*_batches(1, 2, 4), _ledger_row(LEDGER, source_seq=5)])
+    add_bronze(lake, [*numbered(1, 2, 4), ledger_row(LEDGER, source_seq=5)])
 
     code, found, findings = _audit(lake)
 
@@ -276,7 +260,7 @@ def test_what_a_leaf_calls_discarded_is_explained_and_what_came_all_the_same_is_
         discarded=((2, 3, 20, "stream_full"),),
         gone=((2, 7, 2, "stream_full"),),
     )
-    given = [*_batches(1, 2, 4), direct_row(b"21.5", source_seq=5), _ledger_row(said, source_seq=8)]
+    given = [*numbered(1, 2, 4), direct_row(b"21.5", source_seq=5), ledger_row(said, source_seq=8)]
     add_bronze(lake, given)
 
     code, found, findings = _audit(lake)
@@ -294,7 +278,7 @@ def test_a_run_killed_with_all_it_acknowledged_there_is_an_open_tail_and_no_loss
     opened = Ledger(
         "edge-1", "normal", OTHER_RUN, 0, (), Readings(), StreamState("now", 1, 3), previous=previous
     )
-    add_bronze(lake, [*_batches(1, 2, 3), _ledger_row(opened, source_seq=4)])
+    add_bronze(lake, [*numbered(1, 2, 3), ledger_row(opened, source_seq=4)])
 
     code, found, findings = _audit(lake)
 
@@ -307,7 +291,7 @@ def test_a_store_lost_with_its_ledger_is_named_by_what_the_next_run_remembered(t
     lake = tmp_path / "lake"
     previous = Previous(RUN, 9, Readings(accepted=90, stored=90), closed=False)
     opened = replace(LEDGER, run=OTHER_RUN, n=0, stored=(), readings=Readings(), previous=previous)
-    add_bronze(lake, [_ledger_row(opened, source_seq=1)])
+    add_bronze(lake, [ledger_row(opened, source_seq=1)])
 
     code, found, _ = _audit(lake)
 
@@ -390,7 +374,7 @@ def test_each_hour_says_what_became_of_its_readings_and_the_page_shows_it(tmp_pa
             | {"headers": header_block(unsynchronised)},
             direct_row(b"21.5", source_seq=6, arrived=after),
             batch_row(LINE * 10, n=1, source_seq=1, domain="<b>edge-2", arrived=soon),
-            _ledger_row(replace(LEDGER, n=5, stored=((1, 5),)), source_seq=7, arrived=after),
+            ledger_row(replace(LEDGER, n=5, stored=((1, 5),)), source_seq=7, arrived=after),
         ],
     )
     assert refine.main(["--lake", str(lake)]) == Exit.WELL

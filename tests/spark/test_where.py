@@ -15,8 +15,17 @@ from hub_jobs.audit import run as audit
 from hub_jobs.refine import run as refine
 from hub_jobs.where import ScanPart, Waiting, look, open_lake
 from tests.spark.lakes import add_bronze
-from tests.unit.hub_jobs.rows import OTHER_RUN, batch_row, dead_row, direct_row
-from tests.unit.hub_jobs.where.test_where import LEDGER, LINE, ledger_row, numbered, replace_readings
+from tests.unit.hub_jobs.rows import (
+    LEDGER,
+    LINE,
+    OTHER_RUN,
+    batch_row,
+    dead_row,
+    direct_row,
+    ledger_row,
+    numbered,
+)
+from tests.unit.hub_jobs.where.test_where import replace_readings
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 

@@ -24,9 +24,9 @@ import nkeys
 
 from agent.base.files import is_there, open_regular
 from agent.base.nats_server_version import MINIMUM
-from agent.cli.checks import versions
 from agent.cli.checks.handshake import LINE, Greeted, Nowhere, Tls, greet, read_line, reading
 from agent.cli.checks.permissions import is_granted, sample
+from agent.cli.checks.server import parse_version
 from agent.cli.checks.streams import Trace, parse_trace, trace_headers
 from agent.contract import CHECK_SERVER
 from agent.server.permissions import Permissions
@@ -94,7 +94,7 @@ async def dial(url: str, seed: Path | None, needed: Permissions, tls: Tls | None
     if "client_ip" in greeting.info:  # which a server tells its clients, and no leaf
         greeting.close()
         return Dialled(url, greeting, LeafRefused(CLIENT_PORT))
-    if (version := versions.parse(str(greeting.info["version"]))) is None or version < MINIMUM:
+    if (version := parse_version(str(greeting.info["version"]))) is None or version < MINIMUM:
         # Before 2.11 a server delivers what is only to be traced; in some versions after that every leaf that
         # comes restarts all sources (nats-server #7796).
         greeting.close()

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from agent import contract
-from agent.cli.checks import permissions, versions
+from agent.cli.checks import permissions
 from agent.cli.checks.finding import Finding, failure, ok, warning
 from agent.cli.checks.handshake import Greeted, Nowhere
 from agent.cli.checks.leafnode_probe import CLIENT_PORT, SILENCE, TOO_OLD, Dialled, Joined, LeafRefused, shown
+from agent.cli.checks.server import judge_version
 from agent.contract import Exit
 from agent.server.permissions import Permissions
 
@@ -73,7 +74,7 @@ def _address(domain: str, probe: Dialled) -> Iterator[Finding]:
                 Exit.UNREACHABLE,
             )
         return
-    yield versions.judge(f"the hub at {where}", str(probe.greeting.info.get("version")))
+    yield judge_version(f"the hub at {where}", str(probe.greeting.info.get("version")))
     if isinstance(probe.outcome, Joined):
         yield ok(GROUP, f"the hub at {where} knows this leaf's key")
     elif isinstance(probe.outcome, LeafRefused) and probe.outcome.why == CLIENT_PORT:

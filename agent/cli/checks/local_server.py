@@ -12,7 +12,7 @@ from agent import contract
 from agent.base.files import room
 from agent.base.listen_sockets import near_host
 from agent.base.nats_server_version import MINIMUM
-from agent.cli.checks import local_probe, server, streams, versions
+from agent.cli.checks import local_probe, server, streams
 from agent.cli.checks.finding import Finding, failure, ok, warning
 from agent.cli.checks.handshake import Nowhere, greet
 from agent.cli.checks.permissions import PROBE, at_home, of_system, violated
@@ -48,7 +48,7 @@ async def look(config: Config) -> LocalServerInfo:
     )
     if isinstance(greeting, Nowhere):
         return LocalServerInfo(greeting, leaf_port=leaf_port)
-    version = versions.parse(str(greeting.get("version")))
+    version = server.parse_version(str(greeting.get("version")))
     if version is None or version < MINIMUM:
         return LocalServerInfo(
             greeting, leaf_port=leaf_port
@@ -156,7 +156,7 @@ def judge(config: Config, seen: LocalServerInfo, hub: Mapping[str, Any] | None) 
         if "hangs" in seen.greeting.why:
             start = "end it with SIGKILL; the agent restarts it" if embedded else "kill and start it again"
         return [failure("server", f"the local server at {at}: {seen.greeting.why}", start, Exit.UNREACHABLE)]
-    findings = [versions.judge(f"the local server at {at}", str(seen.greeting.get("version")))]
+    findings = [server.judge_version(f"the local server at {at}", str(seen.greeting.get("version")))]
     if seen.account is None:
         return findings
     system = seen.system.answers if seen.system is not None else {}

@@ -1,11 +1,18 @@
-"""Judges the machine's own server: its health, the room of its store, and its domain. Pure."""
+"""Judges servers: their version, and of the machine's own its health, the room of its store, and its
+domain. Pure.
+
+Each known defect names its source: an issue or pull request of nats-io/nats-server, or `measured` by this
+project.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from agent.base.files import Room
+from agent.base.nats_server_version import MINIMUM
 from agent.cli.checks.finding import Finding, failure, ok, warning
 from agent.contract import ACCOUNT, Exit
 from agent.server.health import diagnose, unsynced
@@ -16,6 +23,62 @@ DOMAIN: Final = "domain"
 LINK: Final = "link"
 _MIB: Final = 2**20
 _GIB: Final = 2**30
+
+Version = tuple[int, int, int]
+_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
+_NEXT_VERSION: Final = (2, 16, 0)
+_UPGRADE: Final = f"install nats-server {'.'.join(map(str, MINIMUM))} and restart it"
+
+
+class KnownDefect(NamedTuple):
+    """A fault of the versions from `first` on and before `fixed`; the gravest comes first in the table."""
+
+    first: Version
+    fixed: Version
+    what: str
+    source: str
+
+
+KNOWN_DEFECTS: Final = (
+    KnownDefect((0, 0, 0), (2, 14, 0), "it has no durable sources, over which the link runs", "#7613"),
+    KnownDefect(
+        (2, 14, 0),
+        (2, 15, 0),
+        "the hub skips without a word what a leaf sends whose stream was made again",
+        "#8346",
+    ),
+    KnownDefect(
+        (2, 14, 0), (2, 14, 1), "every leaf that connects restarts the sources of all others", "#8111"
+    ),
+    KnownDefect(
+        (2, 15, 0), (2, 15, 1), "a source that waits for flow control stops without an error", "#8633"
+    ),
+)
+"""Ranges of versions that this program refuses to work with, each with the fault that is worst there."""
+
+
+def parse_version(text: str) -> Version | None:
+    """The version in a text such as `2.15.1`."""
+    match = _VERSION.search(text)
+    return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
+
+
+def judge_version(server: str, text: str) -> Finding:
+    """Judge the version of a server."""
+    version = parse_version(text)
+    if version is None:
+        return failure(SERVER, f"{server} tells no version ({text:.40})", _UPGRADE)
+    if version < MINIMUM:
+        fault = next(defect for defect in KNOWN_DEFECTS if defect.first <= version < defect.fixed)
+        return failure(SERVER, f"{server} is nats-server {text}: {fault.what} ({fault.source})", _UPGRADE)
+    if version >= _NEXT_VERSION:
+        return warning(
+            SERVER,
+            f"{server} is nats-server {text}, newer than this release knows: from 2.16 on flow control uses "
+            "other subjects, which no permission here lets pass",
+            _UPGRADE,
+        )
+    return ok(SERVER, f"{server} is nats-server {text}")
 
 
 def health(healthz: Mapping[str, Any]) -> Iterator[Finding]:

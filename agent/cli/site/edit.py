@@ -54,7 +54,7 @@ def added(text: str, leaf: Enrolled) -> str:
     `MemberError`."""
 
     def change(rows: list[Row]) -> None:
-        row = _found(rows, leaf.domain)
+        row = _row(rows, "leaf", leaf.domain)
         key = None if row is None else row.get("key")
         if key and key != leaf.key:
             raise MemberError(
@@ -93,7 +93,7 @@ def forgotten(text: str, domain: str) -> str:
     """The file without a leaf; the same text where there is none. Raises `MemberError`."""
 
     def change(rows: list[Row]) -> None:
-        row = _found(rows, domain)
+        row = _row(rows, "leaf", domain)
         if row is not None:
             rows.remove(row)
 
@@ -132,12 +132,12 @@ def revoke_key(row: Row) -> None:
         row["revoked"] = [*row.get("revoked", []), old]
 
 
-def _found(rows: Sequence[Row], domain: str) -> Row | None:
-    return next((row for row in rows if row.get("domain") == domain), None)
+def _row(rows: Sequence[Row], table: str, name: str) -> Row | None:
+    return next((row for row in rows if row.get(_IDS[table]) == name), None)
 
 
 def _known(rows: Sequence[Row], domain: str) -> Row:
-    row = _found(rows, domain)
+    row = _row(rows, "leaf", domain)
     if row is None:
         raise MemberError(f"there is no leaf {domain!r}; it is let in by: petiole fleet add {domain} …")
     return row
@@ -237,7 +237,7 @@ def user_added(text: str, user: NewUser) -> str:
     """The file with a user; the same text where it is there with this key. Raises `MemberError`."""
 
     def change(rows: list[Row]) -> None:
-        row = _find_user(rows, user.name)
+        row = _row(rows, "user", user.name)
         if row is None:
             rows.append(row := {"name": user.name})
         elif row.get("key") not in (None, user.key) or row.get("revoked"):
@@ -272,12 +272,8 @@ def user_forgotten(text: str, name: str) -> str:
     return edited(text, "user", change)
 
 
-def _find_user(rows: Sequence[Row], name: str) -> Row | None:
-    return next((row for row in rows if row.get("name") == name), None)
-
-
 def _known_user(rows: Sequence[Row], name: str) -> Row:
-    row = _find_user(rows, name)
+    row = _row(rows, "user", name)
     if row is None:
         raise MemberError(f"there is no user {name!r}; it is let in by: petiole user add {name}")
     return row

@@ -10,10 +10,9 @@ import msgspec
 from aiohttp.web import Response
 
 from agent.hub import fleet_rows
-from agent.hub.web.fleet_page import fleet_page
+from agent.hub.web.fleet_page import PATH, fleet_page, question_of
 from agent.hub.web.html import POLICY, Markup
 from agent.hub.web.leaf_page import leaf_page, unknown_page
-from agent.hub.web.query import PATH, question_of
 
 _JSON: Final = f"{PATH}.json"
 

@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from agent.hub import fleet_rows as fleet
 from agent.hub.fleet_rows import FleetRow
-from agent.hub.web.fleet_page import said, state_class
+from agent.hub.web.fleet_page import PATH, said, state_class
 from agent.hub.web.html import STYLE, Markup, document, element
-from agent.hub.web.query import PATH
 
 _COUNTS: Final = ("accepted", "stored", "refused", "refused_late", "discarded", "dead")
 

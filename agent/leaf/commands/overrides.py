@@ -162,10 +162,10 @@ def make_setters(
         logs.set_level(config.log.level if value is None else str(value))
 
     def linger(value: Value | None, _seconds: float) -> None:
-        publisher.set_linger(config.publish.linger if value is None else float(value))
+        publisher.override_linger(None if value is None else float(value))
 
     def rate_limit(value: Value | None, _seconds: float) -> None:
-        publisher.limit_rate(None if value is None else float(value))
+        publisher.admission.limit_rate(None if value is None else float(value))
 
     setters: dict[str, Setter] = {"log_level": log_level, "linger": linger, "rate_limit": rate_limit}
     setters |= {f"input.{name}": _switch(switch) for name, switch in switches.items()}

@@ -170,6 +170,7 @@ def test_a_record_with_anything_in_any_place_is_read_or_refused_in_words(
         ("answer", {"classes": {"c": {**GOOD["answer"]["classes"]["c"], "agreed": 1}}}, "agreed"),
         ("answer", {"refused": 1}, "refused"),
         ("answer", {"commands": []}, "commands"),
+        ("answer", {"exchange": "x"}, "exchange"),
         ("answer", {"commands": {"epoch": "0" * 13}}, "stream_created"),
         ("committed", {"seq": "1"}, "seq"),
         ("command", {"id": ""}, "id"),

@@ -80,6 +80,7 @@ states = st.builds(
     ledger=st.none() | previous,
     seconds_to_loss=st.none() | st.floats(0, 1e15) | st.just(math.inf),
     acked=counts,
+    idle=st.booleans(),
 )
 command_keys = st.lists(st.tuples(st.integers(1, MAX_INT), st.integers(1, MAX_INT)), max_size=3).map(tuple)
 announces = st.builds(
@@ -91,7 +92,8 @@ announces = st.builds(
     classes=st.dictionaries(classes, states, max_size=2),
     checkpoint=st.dictionaries(classes, checkpoints, max_size=2),
     clock=words,
-    commands=st.none() | st.builds(contract.CommandsWanted, epoch=epochs, last=counts, held=command_keys),
+    commands=st.none()
+    | st.builds(contract.CommandsWanted, epoch=epochs, last=counts, held=command_keys, idle=st.booleans()),
     repairs=st.booleans(),
     every=st.none() | st.floats(0.1, 3600.0),
 )
@@ -112,6 +114,7 @@ answers = st.builds(
         ),
         max_size=2,
     ),
+    exchange=st.just("") | st.text("0123456789abcdef", min_size=12, max_size=12),
     refused=st.none() | words,
     commands=st.none()
     | st.builds(

@@ -10,7 +10,10 @@ from agent.contract import (
     BatchHeaders,
     Clock,
     Correction,
+    Ledger,
     MessageId,
+    Readings,
+    StreamState,
     batch_subject,
     clock_subject,
     dead_subject,
@@ -21,6 +24,14 @@ RUN = "01890a5d-ac96-774b-bcce-b302099a8057"
 OTHER_RUN = "01890a5d-ac96-774b-bcce-b302099a8058"
 SEALED_NS = 1_795_000_000_000_000_000
 ARRIVED_US = 1_795_000_060_000_000
+LINE = b'{"metric":"m","value":1}\n'
+LEDGER = Ledger(
+    *("edge-1", "normal", RUN, 4, ((1, 4),)),
+    Readings(accepted=40, stored=40),
+    StreamState("now", 1, 4),
+    final=True,
+)
+"""The last record of an agent that stored four batches of ten readings."""
 
 
 def header_block(headers: dict[str, str]) -> bytes:
@@ -92,3 +103,13 @@ def correction_row(correction: Correction, **given: Any) -> dict[str, Any]:
 def direct_row(payload: bytes, **given: Any) -> dict[str, Any]:
     """A device's own message."""
     return row(payload, "tel.edge-1.normal.pump.pressure", {}, **given)
+
+
+def ledger_row(ledger: Ledger, **given: Any) -> dict[str, Any]:
+    """A record of a leaf's ledger."""
+    return row(ledger.encode(), f"tel.{ledger.domain}.normal._ledger", {}, **given)
+
+
+def numbered(*numbers: int, text: bytes = LINE * 10) -> list[dict[str, Any]]:
+    """Batches of ten readings, each at the sequence of its number."""
+    return [batch_row(text, n=n, source_seq=n) for n in numbers]

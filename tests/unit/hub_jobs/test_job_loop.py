@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from agent.contract import Exit
-from hub_jobs.exits import gravest
-from hub_jobs.job_loop import Stop, add_options, run_job
+from hub_jobs.job_loop import Stop, add_options, gravest, run_job
 from hub_jobs.tables.delta import ConflictError
 
 

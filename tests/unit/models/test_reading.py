@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from hub_jobs.source.plan import OffsetLost, Range, parse_offsets, resolve, split
-from hub_jobs.source.progress import Places, advance, begun, check, decode, encode, ends, ranges, remaining
+from hub_jobs.source.progress import (
+    StreamPositions,
+    advance,
+    begun,
+    check,
+    decode,
+    encode,
+    ends,
+    ranges,
+    remaining,
+)
 from hub_jobs.source.streams import StreamInfo
 from tests.harness.examples import machine
 
@@ -36,9 +46,9 @@ class Reading(RuleBasedStateMachine):
         self.ever: set[Read] = set()
         self.gone: set[Read] = set()
         self.read: set[Read] = set()
-        self.places: Places = begun({name: self.resolved(name, "earliest") for name in self.streams})
+        self.places: StreamPositions = begun({name: self.resolved(name, "earliest") for name in self.streams})
         self.planned: list[Range] | None = None
-        self.after: Places = {}
+        self.after: StreamPositions = {}
 
     def infos(self) -> dict[str, StreamInfo]:
         return {

@@ -10,7 +10,7 @@ import pytest
 
 from agent.base.files import Room
 from agent.base.nats_server_version import MINIMUM
-from agent.cli.checks import agent_status, certificates, link, machine, server, streams, versions
+from agent.cli.checks import agent_status, certificates, link, machine, server, streams
 from agent.cli.checks.finding import Finding, Level, failure, ok, outcome, warning
 from agent.cli.checks.leafnode_probe import Joined
 from agent.cli.checks.machine import Secret
@@ -51,7 +51,7 @@ def only(findings: list[Finding], level: Level, words: str) -> None:
     ],
 )
 def test_a_version_is_judged_by_its_known_faults(text: str, level: Level, words: str) -> None:
-    only([versions.judge("the hub", text)], level, words)
+    only([server.judge_version("the hub", text)], level, words)
 
 
 def test_every_version_that_is_refused_has_a_fault_that_says_why() -> None:
@@ -59,7 +59,7 @@ def test_every_version_that_is_refused_has_a_fault_that_says_why() -> None:
         for patch in range(20):
             version = (2, minor, patch)
             if version < MINIMUM:
-                assert any(fault.first <= version < fault.fixed for fault in versions.FAULTS), version
+                assert any(fault.first <= version < fault.fixed for fault in server.KNOWN_DEFECTS), version
 
 
 @pytest.mark.parametrize(
@@ -294,8 +294,8 @@ def test_the_exit_code_is_that_of_the_worst_finding() -> None:
 
 def test_the_document_has_every_fault_of_a_version_and_every_group() -> None:
     text = (Path(__file__).parents[4] / "docs" / "check.md").read_text()
-    for fault in versions.FAULTS:
+    for fault in server.KNOWN_DEFECTS:
         assert fault.what in text
         assert f"nats-server {fault.source}" in text
-    for group in (certificates.GROUP, certificates.CLOCK, machine.FILES, streams.GROUP, versions.GROUP):
+    for group in (certificates.GROUP, certificates.CLOCK, machine.FILES, streams.GROUP, server.SERVER):
         assert group in text

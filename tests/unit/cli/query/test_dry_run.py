@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from agent.base.text import harmless, shown
 from agent.cli.main import app
-from agent.cli.query.dry_run import Screen, run
 from agent.cli.query.tap import Filter, filtered_batch
+from agent.cli.test import Screen, run
 from agent.contract import BatchHeaders, Clock, Letter, MessageId, batch_subject, new_run
 from agent.jetstream import RawMessage
 from agent.leaf.intake import Chunk, Intake

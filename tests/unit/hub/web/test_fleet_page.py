@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from agent.hub import fleet_rows
 from agent.hub.web.fleet import FleetPages
-from agent.hub.web.fleet_page import fleet_page
+from agent.hub.web.fleet_page import ROWS, Question, fleet_page, question_of
 from agent.hub.web.html import POLICY, STYLE, element, join
-from agent.hub.web.query import ROWS, Question, question_of
 
 NOW = datetime(2026, 11, 21, 12, 0, 30, tzinfo=UTC)
 HOSTILE = "<script>alert('1')</script>\"><img src=x onerror=alert(1)>\x1b[2J\u202e&amp;"

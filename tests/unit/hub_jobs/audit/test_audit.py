@@ -23,7 +23,7 @@ from hub_jobs.tables.seen import SeenNumbers
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.damage import flip
 from tests.unit.hub_jobs.refined import refine_all
-from tests.unit.hub_jobs.rows import OTHER_RUN, RUN, batch_headers, batch_row, header_block, row
+from tests.unit.hub_jobs.rows import OTHER_RUN, RUN, batch_headers, batch_row, header_block, ledger_row
 
 LINE = b'{"metric":"m","value":1}\n'
 SAID = Ledger(
@@ -37,7 +37,7 @@ SAID = Ledger(
 def fill(lake: Path, ledger: Ledger, *numbers: int, after: int = 0) -> None:
     """Batches of ten readings, and what their agent says, behind so many messages of its stream."""
     rows = [batch_row(LINE * 10, n=n) for n in numbers]
-    rows.append(row(ledger.encode(), "tel.edge-1.normal._ledger", {}))
+    rows.append(ledger_row(ledger))
     add_bronze(lake, [one | {"source_seq": seq} for seq, one in enumerate(rows, after + 1)])
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from hub_jobs.source.plan import OffsetLost, PlanError, Range, parse_offsets
 from hub_jobs.source.progress import (
-    Places,
     StreamPosition,
+    StreamPositions,
     advance,
     check,
     decode,
@@ -29,8 +29,10 @@ def stream(name: str, first: int, last: int, created: str = MADE) -> StreamInfo:
     return StreamInfo(name, created, first, last, last - first + 1, 0, 0)
 
 
-def step(places: Places, infos: dict[str, StreamInfo], most: int | None = None, fail: bool = True) -> Places:
-    return advance(places, infos, ends(infos), most, fail)
+def step(
+    positions: StreamPositions, infos: dict[str, StreamInfo], most: int | None = None, fail: bool = True
+) -> StreamPositions:
+    return advance(positions, infos, ends(infos), most, fail)
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(0, 10**12), max_size=6), st.integers(1, 10**6))
@@ -49,19 +51,19 @@ appended = st.lists(st.tuples(st.sampled_from("ABC"), st.integers(0, 40)), max_s
 @given(appended, st.integers(1, 25))
 def test_what_is_appended_is_read_once_within_the_limit(events: list[tuple[str, int]], most: int) -> None:
     held = dict.fromkeys("AB", 0)
-    places = step({}, {name: stream(name, 1, 0) for name in held})
+    positions = step({}, {name: stream(name, 1, 0) for name in held})
     read: Counter[tuple[str, int]] = Counter()
 
     def batch() -> bool:
-        nonlocal places
+        nonlocal positions
         infos = {name: stream(name, 1, last) for name, last in held.items()}
-        after = decode(json.loads(json.dumps(encode(step(places, infos, most)))))
-        found = ranges(places, after)
+        after = decode(json.loads(json.dumps(encode(step(positions, infos, most)))))
+        found = ranges(positions, after)
         assert sum(one.size for one in found) <= most
         for one in found:
             check(one, infos[one.stream])
             read.update((one.stream, seq) for seq in range(one.first, one.last + 1))
-        moved, places = after != places, after
+        moved, positions = after != positions, after
         return moved
 
     for name, count in events:
@@ -83,9 +85,9 @@ def test_a_stream_that_is_met_later_is_noted_before_anything_of_it_is_read() -> 
 
 def test_a_target_that_was_fixed_is_where_the_query_ends() -> None:
     then, now = {"A": stream("A", 1, 5)}, {"A": stream("A", 1, 50)}
-    places = advance({"A": StreamPosition(MADE, 1)}, now, ends(then), None, True)
-    assert places == {"A": StreamPosition(MADE, 6)}
-    assert advance(places, now, ends(then), None, True) == places
+    positions = advance({"A": StreamPosition(MADE, 1)}, now, ends(then), None, True)
+    assert positions == {"A": StreamPosition(MADE, 6)}
+    assert advance(positions, now, ends(then), None, True) == positions
 
 
 def test_of_a_stream_that_was_made_anew_since_the_target_was_fixed_all_is_read() -> None:
@@ -115,21 +117,21 @@ def test_of_a_stream_that_was_made_anew_since_the_target_was_fixed_all_is_read()
 def test_what_was_lost_fails_the_query_unless_that_is_allowed(
     now: StreamInfo, said: str, goes_on_at: StreamPosition
 ) -> None:
-    places = {"A": StreamPosition(MADE, 11)}
+    positions = {"A": StreamPosition(MADE, 11)}
     with pytest.raises(OffsetLost, match=said):
-        step(places, {"A": now})
-    after = step(places, {"A": now}, fail=False)
+        step(positions, {"A": now})
+    after = step(positions, {"A": now}, fail=False)
     assert after == {"A": goes_on_at}
     if goes_on_at.created == AGAIN:
-        assert ranges(places, after) == []
+        assert ranges(positions, after) == []
         assert step(after, {"A": now}, fail=False) == {"A": StreamPosition(AGAIN, 91)}
 
 
 def test_a_stream_that_is_gone_fails_the_query_unless_that_is_allowed() -> None:
-    places = {"A": StreamPosition(MADE, 11)}
+    positions = {"A": StreamPosition(MADE, 11)}
     with pytest.raises(OffsetLost, match="A is not there any more"):
-        step(places, {})
-    assert step(places, {}, fail=False) == places
+        step(positions, {})
+    assert step(positions, {}, fail=False) == positions
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from agent.contract import Clock, Ledger, Letter, Previous, Readings, StreamState
+from agent.contract import Clock, Letter, Previous, Readings
 from hub_jobs.tables.delta import TableError, ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import rows
@@ -30,6 +30,8 @@ from hub_jobs.where import device as device_module
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.refined import refine_all
 from tests.unit.hub_jobs.rows import (
+    LEDGER,
+    LINE,
     OTHER_RUN,
     RUN,
     SEALED_NS,
@@ -38,30 +40,13 @@ from tests.unit.hub_jobs.rows import (
     dead_row,
     direct_row,
     header_block,
+    ledger_row,
+    numbered,
     row,
 )
 
-LINE = b'{"metric":"m","value":1}\n'
 PUMP = b'{"device":"pump-7","metric":"m","value":1}\n'
 HOUR_NS = 3_600 * 10**9
-LEDGER = Ledger(
-    "edge-1",
-    "normal",
-    RUN,
-    4,
-    ((1, 4),),
-    Readings(accepted=40, stored=40),
-    StreamState("now", 1, 4),
-    final=True,
-)
-
-
-def ledger_row(ledger: Ledger, **given: Any) -> dict[str, Any]:
-    return row(ledger.encode(), f"tel.{ledger.domain}.normal._ledger", {}, **given)
-
-
-def numbered(*numbers: int, text: bytes = LINE * 10) -> list[dict[str, Any]]:
-    return [batch_row(text, n=n, source_seq=n) for n in numbers]
 
 
 def sealed_at(one: dict[str, Any], hours: int) -> dict[str, Any]:

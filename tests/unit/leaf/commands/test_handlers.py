@@ -14,8 +14,7 @@ from agent.leaf.commands.handlers import AgentControls, ArgumentError, make_hand
 from agent.leaf.commands.overrides import CommandError, Overrides, Setter, this_moment
 from agent.leaf.intake import CheckedInput
 from agent.leaf.state import State, StateFile
-from agent.process.reload import Applied, Reloader
-from agent.process.reload.reloader import by_command
+from agent.process.reload import Applied, Reloader, by_command
 
 
 class HandlerBench:

@@ -19,7 +19,7 @@ from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import digest
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.refined import refine_all
-from tests.unit.hub_jobs.rows import RUN, batch_row, dead_row, direct_row, row
+from tests.unit.hub_jobs.rows import RUN, batch_row, dead_row, direct_row, ledger_row
 
 Change = Callable[[pa.Table], pa.Table]
 
@@ -45,10 +45,6 @@ def _batch(n: int, bad: int | None = None) -> dict[str, Any]:
     return batch_row(b"".join(lines), n=n)
 
 
-def _ledger(ledger: Ledger) -> dict[str, Any]:
-    return row(ledger.encode(), "tel.edge-1.normal._ledger", {})
-
-
 def make(lake: Path) -> None:
     """Fill an empty lake. Batch 2 has a bad line, the payload of batch 5 can't be unpacked, 6 holds texts, 7
     dead letters; the second message of a device is none."""
@@ -56,7 +52,7 @@ def make(lake: Path) -> None:
     wrong = batch_row(b"", n=5, count=LINES) | {"payload": b"no zstd", "digest": digest(b"no zstd")}
     parts = [
         [_batch(1), _batch(2, bad=4), _batch(3), direct_row(b"21.5"), direct_row(b"no")],
-        [_batch(4), wrong, texts, dead_row(LETTERS, 7), direct_row(b'"on"'), _ledger(SAID)],
+        [_batch(4), wrong, texts, dead_row(LETTERS, 7), direct_row(b'"on"'), ledger_row(SAID)],
     ]
     for at, given in enumerate(parts):
         numbered = [one | {"source_seq": seq} for seq, one in enumerate(given, 5 * at + 1)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config.link_windows import Windows, parse
+from agent.config.values import Window, Windows
 
 NIGHT = Windows(["22:00-06:00"])
 DAY = datetime(2026, 11, 21)
@@ -43,7 +43,7 @@ def test_a_closed_link_says_when_it_opens_next() -> None:
 @pytest.mark.parametrize("text", ["22:00", "24:00-01:00", "22:00-22:00", "2:00-3:00", "22:00-06:60", ""])
 def test_what_is_no_window_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a window|has no length"):
-        parse(text)
+        Window.parse(text)
 
 
 @given(st.lists(st.tuples(st.times(), st.times()), min_size=1, max_size=4), st.times())

@@ -8,8 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from agent.contract import Exit
 from hub_jobs.gaps import run as gaps
 from hub_jobs.rollup import run as rollup
@@ -17,12 +15,11 @@ from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import is_own
 from hub_jobs.tables.scan import files
 from hub_jobs.where import DomainFindings, ScanPart, Waiting, look, open_lake
+from tests.faults.report import Case
 from tests.spark.lakes import contents
 from tests.spark.plants import Sent, bronze, every, fill
 from tests.spark.test_foreign_files import PROGRAMS
 from tests.unit.hub_jobs.rows import OTHER_RUN, RUN
-
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
 END = START + timedelta(hours=2)
@@ -67,7 +64,8 @@ def seen_by_where(lake: Path) -> DomainFindings:
     return look(open_lake(lake), ScanPart("edge-1"), Waiting(), "pump-1")
 
 
-def test_what_is_told_of_a_lake_does_not_depend_on_who_wrote_its_files(tmp_path: Path) -> None:
+def test_what_is_told_of_a_lake_does_not_depend_on_who_wrote_its_files(tmp_path: Path, case: Case) -> None:
+    case.expected = "windows, gaps and counts are those of the same lake in files of its own jobs"
     own, other = tmp_path / "own", tmp_path / "other"
     filled(own)
     shutil.copytree(own, other)
@@ -90,3 +88,4 @@ def test_what_is_told_of_a_lake_does_not_depend_on_who_wrote_its_files(tmp_path:
     assert device.in_readings == 91 * 2 + len(LATER)
     named = files(ensure_table(other, "readings"))["path"].to_pylist()
     assert sum(not is_own(path) for path in named) == 1
+    case.seen.append("all three tell the same of both lakes")

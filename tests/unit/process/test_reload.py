@@ -1,18 +1,22 @@
-"""What of a configuration is another than before, and what has to happen for it."""
+"""What of a configuration changed, and what follows; a file that cannot be judged changes nothing."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from agent.config import Config, Log, Nats, Publish, Rule, Seconds
+from agent.config import Config, Linger, Log, Nats, Publish, Rule
 from agent.leaf.inputs import OPTIONS
 from agent.leaf.inputs.http.options import HttpOptions
 from agent.leaf.inputs.socket.options import SocketOptions
-from agent.process.reload import ConfigChange, change, parts
+from agent.leaf.intake import CheckedInput
+from agent.process.reload import Applied, ConfigChange, Reloader, ReloadError, change, parts
 
 
 def config(*inputs: Any, **rest: Any) -> Config:
@@ -44,7 +48,7 @@ def test_rules_and_logging_are_taken_in_and_all_else_takes_a_new_start() -> None
     rules = between(config(), config(rule=[Rule(drop=True)], log=Log("debug")))
     assert rules == ConfigChange(rules=True, log=True)
     assert str(rules) == "rules taken in; logging taken in"
-    found = between(config(HTTP), config(publish=Publish(linger=Seconds(1.0)), rule=[Rule(drop=True)]))
+    found = between(config(HTTP), config(publish=Publish(linger=Linger(1.0)), rule=[Rule(drop=True)]))
     assert found.restart == ("publish",)
     assert str(found) == "the agent restarts, for publish changed"
 
@@ -90,3 +94,46 @@ def test_the_options_of_every_input_can_be_compared(kind: str) -> None:
     one: Any = OPTIONS[kind](**needed.get(kind, {}))
     renamed = replace(one, name="another")
     assert between(config(one), config(renamed)) == ConfigChange(end=(one.name,), begin=("another",))
+
+
+class Files:
+    """A file that is judged with an error until it is good."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error: Exception | None = error
+        self.judged = threading.Event()
+
+    def read(self) -> Config:
+        return Config("edge-1", log=Log("debug"))
+
+    def make(self, config: Config, names: Sequence[str]) -> list[CheckedInput]:
+        return []
+
+    def problems(self, config: Config, inputs: Sequence[CheckedInput], *, restart: bool) -> list[str]:
+        error = self.error
+        self.judged.set()
+        if error is not None:
+            raise error
+        return []
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionError(13, "Permission denied", "/root/x"), UnicodeError("label empty"), KeyError("a")]
+)
+async def test_an_error_in_the_check_is_a_refusal_and_a_good_file_is_taken_afterwards(
+    error: Exception,
+) -> None:
+    files = Files(error)
+    reloader = Reloader(Config("edge-1"), files)
+    with pytest.raises(ReloadError, match=type(error).__name__):
+        reloader.plan()
+    files.judged.clear()
+    applied: asyncio.Queue[Applied] = asyncio.Queue()
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(reloader.run(applied.put, lambda: None))
+        reloader.wanted()
+        await asyncio.to_thread(files.judged.wait, 10)
+        files.error = None
+        reloader.wanted()
+        assert (await applied.get()).config.log.level == "debug"
+        running.cancel()
