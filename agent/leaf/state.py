@@ -4,8 +4,9 @@ backup."""
 from __future__ import annotations
 
 import asyncio
+import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from msgspec import Struct
 from agent.base.files import write_private
 from agent.base.log_edges import LogEdge
 from agent.base.machine_id import machine_id
+from agent.base.slot_file import SlotFile
 from agent.base.wait import loop_time
 from agent.contract import (
     LOST_STREAMS,
@@ -28,14 +30,21 @@ from agent.contract import (
     check_epoch,
 )
 from agent.leaf.commands.cursor import RecentCommands
+from agent.leaf.positions import (
+    POSITIONS_NAME,
+    Positions,
+    PullPosition,
+    encode_positions,
+    load_positions,
+)
 from agent.leaf.timeline import Timeline
-
-POSITIONS_VERSION = 1
-
-POSITIONS_NAME = "positions.json"
 
 VERSION = 1
 SAVE_SECONDS = 0.5
+WHOLE_SECONDS = 60.0
+"""How long the whole file may stay behind what stands in that of the last acknowledgements."""
+LATEST_NAME = "state.latest"
+"""Of the file of the last acknowledgements, which change with each batch."""
 POSITION_SECONDS = 10.0
 """How long the file of positions may stay behind: until then the stream has them, unless it discards."""
 
@@ -79,18 +88,6 @@ class Acked(Struct, frozen=True):
         return Previous(self.run, self.n, self.readings, self.closed)
 
 
-class PullPosition(Struct, frozen=True):
-    """Where a pull input goes on after its last stored batch, which is at `seq`. The stream has it more
-    exactly as long as it holds that batch, but may have trimmed it."""
-
-    text: str
-    seq: int
-
-
-Positions = dict[str, dict[str, PullPosition]]
-"""By class and input."""
-
-
 class Checkpoints(Struct, frozen=True):
     """Checkpoints (`agent.leaf.link.checkpoints`) in one stream of the hub whose message ids begin alike, as
     those of one run do: the number of each, its leaf sequence, the end of its id and its hub sequence."""
@@ -119,7 +116,8 @@ class State(Struct):
     last ones run, `command_epoch` the epoch of the commands' mirror and `command_agreed` the newest command
     in it that the hub was found to hold, `settings` what commands have set for a time, by name; `clock` what
     the machine's clock has been through, `corrections` what of it the streams do not hold yet; `lost` by
-    class the streams whose store was lost or restored, `earlier` the checkpoints before the newest."""
+    class the streams whose store was lost or restored, `earlier` the checkpoints before the newest; `written`
+    is a random name of the file as it was written, by which what is written later says that it follows."""
 
     version: int
     machine: str
@@ -138,6 +136,7 @@ class State(Struct):
     clock: Timeline | None = None
     corrections: list[Correction] = []
     lost: dict[str, list[LostStream]] = {}
+    written: str = ""
     earlier: dict[str, list[Checkpoints]] = {}
 
     def place(self, input_name: str, cls: str, position: PullPosition) -> None:
@@ -188,16 +187,42 @@ def load(path: Path, domain: str) -> State:
             f"{path} is of domain {state.domain!r}, the configuration says {domain!r}; use another state_dir"
         )
     state.machine = machine_id(state.machine)
+    _take_latest(state, SlotFile(path.with_name(LATEST_NAME)))
     return state
+
+
+class _Latest(Struct):
+    """What changes with each batch, after the file that was `written` under this name."""
+
+    written: str
+    acked: dict[str, Acked]
+    positions: Positions
+    unplaced: list[str]
+
+
+def _take_latest(state: State, file: SlotFile) -> None:
+    """Complete a state by what was written after it. Raises `OSError`."""
+    for record in file.read():
+        try:
+            latest = msgspec.json.decode(record, type=_Latest)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue  # of another release
+        if latest.written == state.written:
+            state.acked, state.positions, state.unplaced = latest.acked, latest.positions, latest.unplaced
+            return
 
 
 class StateFile:
     """The state in memory and its file. Changes are marked and written together, at most every
-    `SAVE_SECONDS`; what must be on disk before going on is saved at once."""
+    `SAVE_SECONDS`; what must be on disk before going on is saved at once. What changes with each batch is
+    only noted, and goes into a small file beside it, which is written in place."""
 
     def __init__(self, path: Path, state: State) -> None:
         self._path = path
         self._changed = asyncio.Event()
+        self._whole = False
+        self._whole_at = float("-inf")
+        self._latest = SlotFile(path.with_name(LATEST_NAME))
         self._writing = threading.Lock()
         self._asked = self._written = 0
         self._positions = b""
@@ -206,17 +231,38 @@ class StateFile:
 
     def mark(self) -> None:
         """The state has changed."""
+        self._whole = True
+        self._changed.set()
+
+    def note(self) -> None:
+        """Of the state only `acked`, `positions` and `unplaced` have changed."""
         self._changed.set()
 
     async def save(self) -> None:
         """Write the state as it is now; when that fails it stays marked. Raises `OSError`."""
         self._changed.clear()
+        self._whole = False
         self._asked += 1
+        self.current.written = secrets.token_hex(8)
         try:
             await asyncio.to_thread(self._write, self._asked, msgspec.json.encode(self.current))
         except BaseException:
+            self.mark()
+            raise
+        self._whole_at = loop_time()
+
+    async def _save_latest(self) -> None:
+        """Write what is noted; where it does not fit, write the whole state. Raises `OSError`."""
+        self._changed.clear()
+        current = self.current
+        latest = _Latest(current.written, current.acked, current.positions, current.unplaced)
+        try:
+            fits = await asyncio.to_thread(self._write_latest, msgspec.json.encode(latest))
+        except BaseException:
             self._changed.set()
             raise
+        if not fits:
+            await self.save()
 
     async def save_positions(self) -> None:
         """Write the positions of inputs into their own file, where that does not have them. Raises
@@ -235,13 +281,20 @@ class StateFile:
                 write_private(self._path, data)
                 self._written = number
 
+    def _write_latest(self, data: bytes) -> bool:
+        with self._writing:
+            return self._latest.write(data)
+
     async def run(self) -> None:
         """Write marked changes until cancelled; a write error is logged once and retried."""
         failing = LogEdge(log.bind(path=str(self._path)), "the state file is written again", error=True)
         while True:
             await self._changed.wait()
             try:
-                await self.save()
+                if self._whole or loop_time() - self._whole_at >= WHOLE_SECONDS:
+                    await self.save()
+                else:
+                    await self._save_latest()
                 if loop_time() - self._positions_at >= POSITION_SECONDS:
                     await self.save_positions()
             except OSError as error:
@@ -249,30 +302,3 @@ class StateFile:
             else:
                 failing.end()
             await asyncio.sleep(SAVE_SECONDS)
-
-
-class _PositionsFile(Struct):
-    version: int
-    domain: str
-    positions: Positions
-
-
-def encode_positions(domain: str, positions: Mapping[str, Mapping[str, PullPosition]]) -> bytes:
-    """The file as it is written."""
-    return msgspec.json.encode({"version": POSITIONS_VERSION, "domain": domain, "positions": positions})
-
-
-def load_positions(path: Path, domain: str) -> Positions:
-    """The positions of a domain; none where there is no file of its. One that cannot be read is logged and
-    counts as none: inputs whose position is lost do not begin by themselves."""
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=_PositionsFile)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
-        log.error("cannot read the positions of inputs", path=str(path), error=str(error))
-        return {}
-    if (found.version, found.domain) != (POSITIONS_VERSION, domain):
-        log.error("positions are of another version or domain", path=str(path), domain=found.domain)
-        return {}
-    return found.positions

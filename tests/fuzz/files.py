@@ -15,8 +15,8 @@ from agent.config import ConfigError, load
 from agent.contract import Checkpoint, Clock, Readings, new_run
 from agent.leaf import state
 from agent.leaf.inputs import OPTIONS
+from agent.leaf.positions import PullPosition
 from agent.leaf.publish.idempotency_recovery import load_keys
-from agent.leaf.state import PullPosition
 from tests.fuzz.target import only, target
 from tests.unit.cli.site.test_site import CLUSTER, SITE
 

@@ -21,7 +21,7 @@ from agent.leaf.publish.pull_chunks import parse_progress
 from hub_jobs.refine.lines import decode_content
 from hub_jobs.refine.messages import QuarantinedError, UnpackError, count_lines, parse_message, unpack
 from hub_jobs.source.plan import PlanError, parse_moment, parse_offsets
-from hub_jobs.source.progress import decode as decode_places
+from hub_jobs.source.progress import decode as decode_positions
 from hub_jobs.source.protocol import (
     Frames,
     ProtocolError,
@@ -55,7 +55,12 @@ def record(data: bytes) -> None:
         with only(ContractError):
             found = parse(data)
             assert parse(found.encode()) == found
-    for more in (contract.parse_fleet_record, contract.parse_cursor_request, contract.parse_cursor_answer):
+    for more in (
+        contract.parse_fleet_record,
+        contract.parse_cursor_request,
+        contract.parse_cursor_answer,
+        contract.parse_repeat,
+    ):
         with only(ContractError):
             more(data)
     with only(ContractError):
@@ -182,4 +187,4 @@ def offsets(data: bytes) -> None:
         with only(PlanError):
             parse(text, "startingOffsets")
     with only(PlanError, msgspec.DecodeError, RecursionError):
-        decode_places(msgspec.json.decode(text.encode(), type=dict[str, Any]))
+        decode_positions(msgspec.json.decode(text.encode(), type=dict[str, Any]))

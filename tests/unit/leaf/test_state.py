@@ -8,12 +8,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from agent.base.files import write_private
 from agent.base.machine_id import machine_id
 from agent.contract import LOST_STREAMS, Checkpoint, Readings, new_epoch, new_run
 from agent.leaf import state as module
-from agent.leaf.state import VERSION, Acked, Checkpoints, PullPosition, State, StateError, StateFile, load
+from agent.leaf.positions import PullPosition
+from agent.leaf.state import LATEST_NAME, VERSION, Acked, Checkpoints, State, StateError, StateFile, load
 from tests.harness.wait import until
 
 DOMAIN = "edge-1"
@@ -238,3 +240,66 @@ def test_an_input_with_a_position_is_not_lost_any_more() -> None:
     state = State(VERSION, "m", DOMAIN, unplaced=["tail", "other"])
     state.place("tail", "normal", PullPosition("1", 1))
     assert state.unplaced == ["other"]
+
+
+def content(path: Path) -> bytes:
+    """What is in a file."""
+    return path.read_bytes()
+
+
+async def written_in_place(path: Path, file: StateFile) -> None:
+    """Wait until what is noted is on disk, and end the file's writer."""
+    task = asyncio.create_task(file.run())
+    await until(lambda: load(path, DOMAIN).acked == file.current.acked, "the change is on disk")
+    task.cancel()
+
+
+async def test_what_changes_with_each_batch_is_written_beside_the_state(path: Path) -> None:
+    file = StateFile(path, full_state())
+    await file.save()
+    before = content(path)
+    for n in (8, 9, 10):
+        acked = structs.replace(file.current.acked["normal"], n=n)
+        file.current.acked["normal"] = acked
+        file.current.place("tail", "normal", PullPosition(str(n), n))
+        file.note()
+        await written_in_place(path, file)
+        assert load(path, DOMAIN) == file.current
+    assert content(path) == before
+
+
+async def test_what_was_written_beside_another_state_is_left_out(path: Path) -> None:
+    file = StateFile(path, full_state())
+    await file.save()
+    before, acked = content(path), file.current.acked["normal"]
+    await file.save()
+    file.current.acked["normal"] = structs.replace(acked, n=8)
+    file.note()
+    await written_in_place(path, file)
+    write_private(path, before)
+    assert load(path, DOMAIN).acked["normal"] == acked
+
+
+async def test_a_change_that_was_not_written_to_its_end_leaves_the_one_before(path: Path) -> None:
+    file = StateFile(path, full_state())
+    await file.save()
+    for n in (8, 9):
+        file.current.acked["normal"] = structs.replace(file.current.acked["normal"], n=n)
+        file.note()
+        await written_in_place(path, file)
+    latest = path.with_name(LATEST_NAME)
+    data = content(latest)
+    at = data.index(b'"n":9')
+    write_private(latest, data[:at] + b"?" * 4 + data[at + 4 :])
+    assert load(path, DOMAIN).acked["normal"].n == 8
+
+
+async def test_what_is_too_much_for_the_small_file_is_in_the_whole_one(path: Path) -> None:
+    file = StateFile(path, full_state())
+    await file.save()
+    for number in range(20):
+        file.current.place(f"tail-{number}", "normal", PullPosition("x" * 8_000, number))
+    file.current.acked["normal"] = structs.replace(file.current.acked["normal"], n=8)
+    file.note()
+    await written_in_place(path, file)
+    assert load(path, DOMAIN) == file.current

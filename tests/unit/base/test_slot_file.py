@@ -1,0 +1,50 @@
+"""A record that is written in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.base.slot_file import SLOT, SlotFile
+
+
+def test_a_file_that_is_not_there_has_no_record(tmp_path: Path) -> None:
+    assert SlotFile(tmp_path / "slots").read() == []
+
+
+def test_the_newest_record_comes_first_and_the_one_before_it_is_kept(tmp_path: Path) -> None:
+    for number in range(5):
+        assert SlotFile(tmp_path / "slots").write(b"%d" % number)
+    assert SlotFile(tmp_path / "slots").read() == [b"4", b"3"]
+    assert (tmp_path / "slots").stat().st_size == 2 * SLOT
+    assert (tmp_path / "slots").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_record_that_does_not_fit_is_not_written(tmp_path: Path) -> None:
+    file = SlotFile(tmp_path / "slots")
+    assert file.write(b"before")
+    assert not file.write(bytes(SLOT))
+    assert file.read() == [b"before"]
+
+
+@given(data=st.data(), records=st.lists(st.binary(max_size=60), min_size=2, max_size=4))
+def test_whatever_is_left_of_the_last_write_the_one_before_it_is_read(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, records: list[bytes]
+) -> None:
+    path = tmp_path_factory.mktemp("slots") / "slots"
+    file = SlotFile(path)
+    for record in records[:-1]:
+        file.write(record)
+    before = path.read_bytes()
+    file.write(records[-1])
+    after = path.read_bytes()
+    at = data.draw(st.integers(0, len(after)))
+    path.write_bytes(after[:at] + before[at:])
+    found = SlotFile(path).read()
+    assert records[-2] in found
+    assert found[0] in records[-2:]
+    assert SlotFile(path).write(b"next")
+    assert SlotFile(path).read()[0] == b"next"
