@@ -1,10 +1,9 @@
 """What is remembered of line protocol from one body to the next, in the form in which it is stored: names
-with their tags, and times. No I/O."""
+with their tags. No I/O."""
 
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
 from typing import Final
 
 from agent import contract
@@ -17,6 +16,7 @@ from agent.leaf.inputs.formats.line_values import (
     to_json,
     unescape,
 )
+from agent.leaf.inputs.formats.stamps import Stamps
 
 PRECISIONS: Final = {
     **dict.fromkeys(("", "ns", "n"), 1),
@@ -27,15 +27,18 @@ PRECISIONS: Final = {
     "h": 3600 * 10**9,
 }
 """Nanoseconds by the names that `/write` and `/api/v2/write` have for them."""
-_CACHED: Final = 2**20
-"""Bytes of names that are remembered."""
-_MAX_SECONDS: Final = 8192
-_EPOCH: Final = datetime(1970, 1, 1)
-"""Without its offset, which is written as Z."""
-_FIRST_SECOND: Final = -62_135_596_800
-"""The year 1 begins."""
+_CACHED: Final = 4 * 2**20
+"""Bytes of names that are remembered, with the objects that hold them."""
+_OBJECTS: Final = 200
+"""Bytes of the objects that hold a name and what is remembered of it."""
+_MAX_COLUMNS: Final = 256
+"""Fields of a line that is remembered as a whole."""
+_MAX_ROW: Final = 64 * 1024
+"""Bytes of its readings without their values."""
 _split_tags = re.compile(rb"(?<!\\),").split
 _split_tag = re.compile(rb"(?<!\\)=").split
+Row = tuple[tuple[bytes, ...], bytes]
+"""What stands before the value of each field of a line, and behind all of them."""
 
 
 class LineCache:
@@ -47,6 +50,8 @@ class LineCache:
         self.stamps = Stamps()
         self.heads: dict[bytes, _Head] = {}
         """By measurement and tags as they stand in a line; `head` adds a missing one."""
+        self.rows: dict[tuple[bytes, bytes], Row] = {}
+        """By measurement with tags and by all names of fields, as `row` has them; that adds a missing one."""
         self._cached = 0
 
     def head(self, key: bytes) -> _Head:
@@ -74,7 +79,7 @@ class LineCache:
             raise _too_many_tags()
         tail = b',"tags":' + to_json(tags) + b"}\n" if tags else b"}\n"
         head = _Head(measurement, b'"device":' + to_json(device) + b',"metric":', tail)
-        self._remember(len(key) + len(tail) + len(head.before))
+        self._remember(len(key) + len(tail) + len(head.before) + _OBJECTS)
         self.heads[key] = head
         return head
 
@@ -86,14 +91,33 @@ class LineCache:
         metric = f"{head.measurement}_{name_of(raw, 'a field')}"
         check_name(metric, "the metric")
         before = head.before + to_json(metric) + b',"value":'
-        self._remember(len(raw) + len(before))
+        self._remember(len(raw) + len(before) + _OBJECTS)
         head.fields[raw] = before
         return before
+
+    def row(self, key: bytes, names: bytes, count: int) -> Row:
+        """The readings of a line of `count` fields: `key` is a newline, measurement and tags, `names` are
+        those of its fields with `=` behind each. Raises `LineError` for a line that is bad, and for one that
+        is too long to be remembered."""
+        known = self.rows.get((key, names))
+        if known is not None and len(known[0]) == count:
+            return known
+        raws = names.split(b"=")
+        if key[:1] != b"\n" or b"\n" in key[1:] or raws.pop() or len(raws) != count or count > _MAX_COLUMNS:
+            raise LineError("no line of the commonest form")
+        head = self.heads.get(key[1:]) or self.head(key[1:])
+        if count * head.cost > _MAX_ROW:
+            raise LineError("many fields with many tags")
+        row = tuple([self.field(head, raw) for raw in raws]), head.tail
+        self._remember(len(key) + len(names) + _OBJECTS)
+        self.rows[key, names] = row
+        return row
 
     def _remember(self, size: int) -> None:
         self._cached += size
         if self._cached > _CACHED:
             self.heads.clear()
+            self.rows.clear()
             self._cached = size
 
 
@@ -112,49 +136,5 @@ class _Head:
         self.fields: dict[bytes, bytes] = {}
 
 
-class Stamps:
-    """Writes times as readings have them, and remembers seconds: most readings share theirs with others."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[int, bytes] = {}
-        self.begun: dict[bytes, bytes] = {}
-        """How readings begin, by the ten digits of their second; `begin` adds a missing one."""
-
-    def reading(self, ns: int) -> bytes:
-        """How a reading of this time (ns since 1970) begins; raises `LineError`."""
-        second, rest = divmod(ns, 10**9)
-        begun = self._seconds.get(second) or self._second(second)
-        return begun + (b".%09d" % rest).rstrip(b"0") + b'Z",' if rest else begun + b'Z",'
-
-    def machine(self, ns: int) -> bytes:
-        """The same for a time by this machine's clock."""
-        return f'{{"ts":"{contract.machine_time(ns)}",'.encode()
-
-    def digits(self, ns: bytes) -> bytes:
-        """The same for nineteen digits, which is how nearly all senders write nanoseconds."""
-        begun = self.begun.get(ns[:10]) or self.begin(ns[:10])
-        rest = ns[10:].rstrip(b"0")
-        return begun + b"." + rest + b'Z",' if rest else begun + b'Z",'
-
-    def begin(self, second: bytes) -> bytes:
-        """How the readings of a second begin, up to its fraction; raises `LineError`."""
-        if len(self.begun) >= _MAX_SECONDS:
-            self.begun.clear()
-        begun = self.begun[second] = _begin(int(second))
-        return begun
-
-    def _second(self, second: int) -> bytes:
-        if len(self._seconds) >= _MAX_SECONDS:
-            self._seconds.clear()
-        begun = self._seconds[second] = _begin(second)
-        return begun
-
-
 def _too_many_tags() -> LineError:
     return LineError(f"there are more than {contract.MAX_TAGS} tags; leave some out", "tags")
-
-
-def _begin(second: int) -> bytes:
-    if not _FIRST_SECOND <= second < contract.EPOCH_LIMIT:
-        raise LineError("the time is outside of the years 1 to 9999; see the parameter precision")
-    return f'{{"ts":"{(_EPOCH + timedelta(seconds=second)).isoformat()}'.encode()

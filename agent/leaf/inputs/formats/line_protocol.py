@@ -18,15 +18,13 @@ from collections import Counter
 from typing import Final
 
 from agent.leaf.inputs.formats.line_cache import LineCache
+from agent.leaf.inputs.formats.line_rows import take_rows
 from agent.leaf.inputs.formats.line_values import (
     LineError,
-    Row,
-    is_whole,
     plain_string,
     quoted,
     scalar,
     string,
-    uniform_rows,
 )
 from agent.leaf.inputs.formats.ndjson import MAX_COUNTED, MAX_LISTED, BodyTooLargeError
 
@@ -40,7 +38,7 @@ _SHORT: Final = 256
 """Bytes that are searched first for idle lines: mostly there are few."""
 _MAX_LINE: Final = 256 * 1024
 
-_plain = re.compile(rb"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,40})?\Z").match
+_plain = re.compile(rb"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,40})?\Z").match
 """Numbers that are JSON as they stand; without an exponent they are finite."""
 _idle = re.compile(rb"(?:[ \r]*+(?:#[^\n]*+)?+\n)*+").match
 """Idle lines."""
@@ -72,6 +70,7 @@ class Parsing:
         self._room = self._limit = limit
         self._apart = apart
         self._offset = self._reached = self._unended = 0
+        self._singly_to = 0
         self._line = 0
         self._stamps = cache.stamps
         self._now = self._stamps.machine(now_ns)
@@ -90,7 +89,9 @@ class Parsing:
     @property
     def payload(self) -> bytes:
         """The readings as NDJSON."""
-        return b"".join(self._parts)
+        if len(self._parts) > 1:
+            self._parts = [b"".join(self._parts)]
+        return self._parts[0] if self._parts else b""
 
     @property
     def size(self) -> int:
@@ -105,8 +106,11 @@ class Parsing:
         stop = body.rfind(b"\n", begin, begin + _STEP) + 1 or body.find(b"\n", begin + _STEP) + 1 or len(body)
         piece = body[begin:stop]
         out: list[bytes] = []
-        may_be_idle = b"\n\n" in piece or b"\n#" in piece or b"\n " in piece
-        if len(piece) > _STEP or may_be_idle or _may_be_odd(piece):
+        is_plain = len(piece) <= _STEP and not _may_be_odd(piece)
+        if is_plain and begin >= self._singly_to and self._take_rows(piece):
+            return self._has_more()
+        self._singly_to = stop
+        if not is_plain or b"\n\n" in piece or b"\n#" in piece or b"\n " in piece:
             for _ in range(_LINES):
                 self._skip_idle(stop)
                 if self._offset >= stop or self.hopeless:
@@ -117,11 +121,17 @@ class Parsing:
                     self._take_line(self._offset, out)
                 else:
                     self._take_plain([line.removesuffix(b"\n")], out)
-        elif self._unit != 1 or not (rows := uniform_rows(piece)) or not self._take_alike(piece, rows):
+        else:
             self._take_plain(piece.removesuffix(b"\n").split(b"\n", _LINES)[:_LINES], out)
         self.count += len(out)
         self._parts.append(b"".join(out))
-        return self._offset < len(body) and not self.hopeless
+        return self._has_more()
+
+    def _has_more(self) -> bool:
+        more = self._offset < len(self._body) and not self.hopeless
+        if not more:
+            self._body = b""  # its readings may wait to be stored
+        return more
 
     def _skip_idle(self, stop: int) -> None:
         """Skip idle lines, at most a step of them and not beyond `stop`."""
@@ -136,32 +146,25 @@ class Parsing:
             self._line += piece.count(b"\n", self._offset - begin, passed)
             self._offset = begin + passed
 
-    def _take_alike(self, piece: bytes, rows: list[Row]) -> bool:
-        """The next lines, of which each is a row; nothing is taken and it is False where a name is bad."""
-        heads, begun, parts = self._cache.heads, self._stamps.begun, list[bytes]()
-        try:
-            for key, field, value, second, rest in rows:
-                head = heads.get(key) or self._cache.head(key)
-                before = head.fields.get(field) or self._cache.field(head, field)
-                rest = rest.rstrip(b"0")
-                start = begun.get(second) or self._stamps.begin(second)
-                parts += (start, b"." + rest if rest else b"", b'Z",', before, value, head.tail)
-        except LineError:
+    def _take_rows(self, piece: bytes) -> bool:
+        """The next lines, all at once; nothing is taken and it is False where one needs a look of its own."""
+        room = self._limit if self._apart else self._room
+        taken = take_rows(piece, self._cache, self._unit, self._now, room)
+        if taken is None:
             return False
-        part = b"".join(parts)
-        if self._apart and len(part) > self._limit:
-            return False
-        self._claim(len(part))
-        self._parts.append(part)
-        self.count += len(rows)
+        payload, count, lines = taken
+        self._room -= len(payload)
+        self._parts.append(payload)
+        self.count += count
         self._offset += len(piece)
-        self._line += len(rows)
+        self._line += lines
         return True
 
     def _take_plain(self, lines: list[bytes], out: list[bytes]) -> None:
         """The next lines, which hold no quote, backslash or carriage return: a quick look, and a thorough one
         at those that are not just as expected."""
         heads, last, ts = self._cache.heads, b"", self._now
+        written, unit = self._stamps.written, self._unit
         for line in lines:
             if self.hopeless:
                 return
@@ -172,7 +175,7 @@ class Parsing:
                     last, ts = b"", self._now
                 elif stamp != [last]:
                     (last,) = stamp
-                    ts = self._time(last)
+                    ts = written(last, unit)
                 head = heads.get(key) or self._cache.head(key)
                 pairs = fields.split(b",")
                 self._claim(len(pairs) * head.cost + len(fields))
@@ -183,7 +186,7 @@ class Parsing:
                     out.append(ts + before + (text if _plain(text) else scalar(text)) + tail)
             except ValueError:  # LineError too
                 del out[mark:]
-                last = b""
+                last, ts = b"", self._now
                 self._take_line(self._offset, out)
             else:
                 self._offset += len(line) + 1
@@ -218,7 +221,8 @@ class Parsing:
         stop = self._end_of_key(body, begin, end, limit)
         key = body[begin:stop]
         head = self._cache.heads.get(key) or self._cache.head(key)
-        offset, values = _blanks(body, stop + 1).end(), list[bytes]()  # type: ignore[union-attr]
+        offset = _blanks(body, stop + 1).end()  # type: ignore[union-attr]
+        values = list[bytes]()
         field = self._cache.field
         while True:
             if (pair := _simple(body, offset, limit)) is not None:
@@ -236,7 +240,7 @@ class Parsing:
         stamp = None if _end(body, offset) else _stamp(body, offset, offset + 64)
         if stamp is None and not _end(body, offset):
             raise LineError(f"{quoted(body[offset : offset + 40].strip())} is no time", "time")
-        ts = self._now if stamp is None else self._time(stamp[1])
+        ts = self._now if stamp is None else self._stamps.written(stamp[1], self._unit)
         self._claim(len(values) * head.cost + offset - begin)
         out += [ts + value + head.tail for value in values]
         if not self._apart:
@@ -285,14 +289,6 @@ class Parsing:
         else:
             self.more += 1
             self.hopeless = self.more >= MAX_COUNTED
-
-    def _time(self, stamp: bytes) -> bytes:
-        """How a reading of this time begins."""
-        if self._unit == 1 and len(stamp) == 19 and stamp.isdigit():
-            return self._stamps.digits(stamp)
-        if not is_whole(stamp):
-            raise LineError(f"time {quoted(stamp)} is not a whole number", "time")
-        return self._stamps.reading(int(stamp) * self._unit)
 
 
 def _may_be_odd(lines: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Single names and values of line protocol, and the rows of its commonest form. No I/O."""
+"""Single names and values of line protocol. No I/O."""
 
 from __future__ import annotations
 
@@ -19,12 +19,6 @@ _BOOLS: Final = {
     **dict.fromkeys((b"t", b"T", b"true", b"True", b"TRUE"), b"true"),
     **dict.fromkeys((b"f", b"F", b"false", b"False", b"FALSE"), b"false"),
 }
-_NAMES: Final = rb"([^ \n#][^ \n]*+) ([^,= \n]++)="
-_FORM: Final = _NAMES + rb"(-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,40})?) ([0-9]{10})([0-9]{9})(?:\n|\Z)"
-_first = re.compile(_FORM).match
-_all = re.compile(rb"(?m:^)" + _FORM).findall
-Row = tuple[bytes, bytes, bytes, bytes, bytes]
-"""Measurement with tags, field, value, second, and nanoseconds in nine digits, each as it stands."""
 
 
 class LineError(ValueError):
@@ -103,13 +97,3 @@ def text_of(raw: bytes, label: str) -> str:
 def quoted(raw: bytes) -> str:
     """The beginning of bytes, for a message."""
     return repr(raw[:80].decode(errors="backslashreplace"))
-
-
-def uniform_rows(lines: bytes) -> list[Row]:
-    """The rows of lines that all have the commonest form: one field, a number that is JSON as it stands, and
-    a time in nanoseconds. Empty where a line has another form. The lines have no quotes, backslashes and
-    carriage returns."""
-    if not _first(lines):
-        return []
-    rows: list[Row] = _all(lines)
-    return rows if len(rows) == lines.count(b"\n") + (lines[-1:] != b"\n") else []

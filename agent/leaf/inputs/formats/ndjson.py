@@ -11,13 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET
 
 from agent import contract
+from agent.leaf.inputs.formats.reading_decoder import ARRAY, CLEAN, LINE, REFUSED, ReadingDecoder
 
 MAX_LISTED: Final = 100
 """Bad lines that are named with their reason."""
@@ -35,54 +34,7 @@ _ALIKE: Final = 10
 _BLANK: Final = b" \t\r"
 _blanks: Final = re.compile(rb"[ \t\r\n]*+").match
 
-_Name = Annotated[str, Meta(min_length=1, max_length=contract.MAX_NAME)]
-_Text = Annotated[str, Meta(max_length=contract.MAX_TEXT)]
-_Int = Annotated[int, Meta(ge=-contract.MAX_INT - 1, le=contract.MAX_INT)]
-_Time = (
-    Annotated[datetime, Meta(tz=True)]
-    | Annotated[int, Meta(ge=0, le=contract.EPOCH_LIMIT)]
-    | Annotated[float, Meta(ge=0, le=contract.EPOCH_LIMIT)]
-)
-_Value = float | _Int | _Text | bool
-_Tags = Annotated[dict[_Name, _Text], Meta(max_length=contract.MAX_TAGS)]
-_CleanName = Annotated[_Name, Meta(pattern=r"^[^\x00-\x1f\x7f]*\Z")]
-
-
-class _Line(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
-    """Any reading; fields found in this order are found fastest."""
-
-    ts: _Time | UnsetType = UNSET
-    device: _Name | UnsetType = UNSET
-    metric: _Name
-    value: _Value
-    tags: _Tags | UnsetType = UNSET
-
-
-class _Full(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
-    """A reading with nothing to fill in."""
-
-    ts: _Time
-    device: _Name
-    metric: _Name
-    value: _Value
-    tags: _Tags | UnsetType = UNSET
-
-
-class _Clean(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
-    """Any reading, its names looked at for control characters, which costs more."""
-
-    ts: _Time | UnsetType = UNSET
-    device: _CleanName | UnsetType = UNSET
-    metric: _CleanName
-    value: _Value
-    tags: Annotated[dict[_CleanName, _Text], Meta(max_length=contract.MAX_TAGS)] | UnsetType = UNSET
-
-
-_FULL: Final = msgspec.json.Decoder(_Full)
-_LINE: Final = msgspec.json.Decoder(_Line)
-_CLEAN: Final = msgspec.json.Decoder(_Clean)
-_ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
-_REFUSED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_DECODER: Final = ReadingDecoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +124,8 @@ def decode_array_slices(body: bytes, domain: str, now_ns: int) -> Iterator[Decod
         yield from decode_slices(flat, domain, now_ns)
         return
     try:
-        elements = _ARRAY.decode(flat)
-    except _REFUSED as error:
+        elements = ARRAY.decode(flat)
+    except REFUSED as error:
         raise BadLinesError([(1, f"not an array of readings: {_words(error)}")]) from None
     lines = b"\n".join(elements)
     del elements  # many times the size of the body
@@ -198,13 +150,13 @@ def _decode(text: bytes, domain: str, now_ns: int) -> Decoded | None:
     full = True
     try:
         try:
-            rows: list[Any] = _FULL.decode_lines(text)
-        except _REFUSED:
+            rows: list[Any] = _DECODER.decode_lines(text)
+        except REFUSED:
             full = False
-            rows = _LINE.decode_lines(text)
+            rows = LINE.decode_lines(text)
         if b"\\" in text or b"\x7f" in text:  # control characters: escaped in JSON, but for U+007F
-            _CLEAN.decode_lines(text)
-    except _REFUSED:
+            CLEAN.decode_lines(text)
+    except REFUSED:
         return None
     if not rows:
         return _NOTHING
@@ -280,8 +232,8 @@ def _lines(piece: bytes) -> Iterator[tuple[int, bytes]]:
 def _fault(line: bytes) -> Exception | None:
     """What is wrong with a line; None for a reading."""
     try:
-        _CLEAN.decode(line)
-    except _REFUSED as error:
+        CLEAN.decode(line)
+    except REFUSED as error:
         return error
     return None
 

@@ -15,7 +15,7 @@ https://opentelemetry.io/docs/specs/otlp/#otlphttp says what is answered.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from google.protobuf import json_format
@@ -27,12 +27,12 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 
 from agent.leaf.inputs.formats.line_values import LineError
+from agent.leaf.inputs.formats.stamps import join_columns
 from agent.leaf.inputs.http.otlp.source import OtlpResource, Resource, Sources, tail_of
-from agent.leaf.inputs.http.otlp.values import apart, number, quick, values_of
+from agent.leaf.inputs.http.otlp.values import apart, columns, number, quick, values_of
 
 _STEP: Final = 500
 """Points that are taken apart at a time, a few milliseconds."""
-_STRIDE: Final = 50
 _NO_VALUE: Final = metrics_pb2.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _DELTA: Final = metrics_pb2.AGGREGATION_TEMPORALITY_DELTA
 _SHOWN: Final = 3
@@ -66,7 +66,9 @@ class Export:
     @property
     def payload(self) -> bytes:
         """What was taken."""
-        return b"".join(self._parts)
+        if len(self._parts) > 1:
+            self._parts = [b"".join(self._parts)]
+        return self._parts[0] if self._parts else b""
 
     @property
     def size(self) -> int:
@@ -80,6 +82,7 @@ class Export:
             points_taken += points
             if points_taken >= _STEP:
                 return True
+        self._request = None  # many times the size of the body
         return False
 
     def response(self, is_json: bool) -> bytes:
@@ -129,24 +132,54 @@ class Export:
             yield 1 + self.count - before
 
     def _numbers(self, name: str, kind: str, data: Any, source: OtlpResource) -> Iterator[int]:
-        """Points of one number, which are most: looked at one by one only where they are not as expected."""
+        """Points of one number, which are most: by the column, and looked at one by one only where they are
+        not as expected."""
+        first = 0
+        for points in apart(data):
+            if not self._take_column(name, data.data_points, first, points, source):
+                self._take_singly(name, kind, data.data_points, first, points, source)
+            first += len(points)
+            yield len(points)
+
+    def _take_column(
+        self, name: str, data: Sequence[Any], first: int, points: list[bytes], source: OtlpResource
+    ) -> bool:
+        """Points of which the first is `data[first]`, all of them or none."""
+        numbers = columns(points)
+        if numbers is None:
+            return False
+        try:
+            before = source.before(name)
+            tails = source.tails_of(numbers.attributes, data, first)
+        except LineError:
+            return False
+        count = len(points)
+        self._room -= sum(map(len, tails)) + count * (source.cost + 2 * len(name.encode()))
+        if self._room < 0:
+            raise ExportTooLargeError
+        starts = self._stamps.of_numbers(numbers.times)
+        self._parts.append(join_columns([*starts, [before] * count, numbers.values, tails]))
+        self.count += count
+        return True
+
+    def _take_singly(
+        self, name: str, kind: str, data: Sequence[Any], first: int, points: list[bytes], source: OtlpResource
+    ) -> None:
         before, cost = None, source.cost + 2 * len(name.encode())
-        for index, packed in enumerate(apart(data)):
+        for index, packed in enumerate(points, first):
             number_point = None if before is None else quick(packed, source.tails)
             if number_point is None or before is None:
-                before = self._take(name, kind, data.data_points[index], source)
-            else:
-                ns, value, tail = number_point
-                self._room -= len(tail) + cost
-                if self._room < 0:
-                    raise ExportTooLargeError
-                try:
-                    self._parts.append(self._stamps.reading(ns) + before + number(value) + tail)
-                    self.count += 1
-                except LineError as error:
-                    self._reject(error)
-            if index % _STRIDE == 0:
-                yield _STRIDE
+                before = self._take(name, kind, data[index], source)
+                continue
+            ns, value, tail = number_point
+            self._room -= len(tail) + cost
+            if self._room < 0:
+                raise ExportTooLargeError
+            try:
+                self._parts.append(self._stamps.reading(ns) + before + number(value) + tail)
+                self.count += 1
+            except LineError as error:
+                self._reject(error)
 
     def _take(self, name: str, kind: str, point: Any, source: OtlpResource) -> bytes | None:
         """Take a point; returns what stands before the values of its metric where that may be stored."""

@@ -7,16 +7,15 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from aiohttp.web import BaseRequest, Response
-
 from agent.base.clock import wall_ns
 from agent.base.wait import Pacer
 from agent.leaf.inputs.formats.ndjson import MAX_ARRAY_BYTES
 from agent.leaf.inputs.http.bodies import Body, Hold
+from agent.leaf.inputs.http.head_reader import HttpRequest
 from agent.leaf.inputs.http.otlp.parse import Export, ExportTooLargeError, status_message
 from agent.leaf.inputs.http.otlp.source import Sources
 from agent.leaf.inputs.http.request import RequestHead
-from agent.leaf.inputs.http.responses import SERVER, HttpError, at_fault
+from agent.leaf.inputs.http.responses import HttpError, Response, at_fault
 from agent.leaf.inputs.http.routes import DecodedBody, Route, RouteSettings
 
 _PROTOBUF: Final = "application/x-protobuf"
@@ -79,15 +78,11 @@ class OtlpRoute(Route[DecodedExport]):
 
     def respond(self, decoded: DecodedExport, head: RequestHead) -> Response:
         content_type = _JSON if head.is_json else _PROTOBUF
-        return Response(
-            status=200,
-            body=decoded.export.response(head.is_json),
-            headers={**SERVER, "Content-Type": content_type},
-        )
+        return Response(200, decoded.export.response(head.is_json), content_type)
 
-    def translate(self, error: HttpError, request: BaseRequest) -> HttpError:
+    def translate(self, error: HttpError, request: HttpRequest) -> HttpError:
         """The error as exporters read it: a `google.rpc.Status` in the form of the request."""
-        if request.headers.get("Content-Type", "").startswith(_JSON):
+        if request.headers.get("content-type", "").startswith(_JSON):
             return HttpError(
                 error.status,
                 error.error,

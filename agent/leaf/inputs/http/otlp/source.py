@@ -4,13 +4,14 @@ next: attributes in the form in which they are stored. No I/O."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Final
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
 
 from agent import contract
-from agent.leaf.inputs.formats.line_cache import Stamps
 from agent.leaf.inputs.formats.line_values import LineError, check_name, to_json
+from agent.leaf.inputs.formats.stamps import Stamps
 from agent.leaf.inputs.http.otlp.values import Tags, check_tags, tags_of_scope, texts
 
 _DEVICES: Final = ("host.name", "service.instance.id")
@@ -118,6 +119,19 @@ class OtlpResource:
             tags = self._tags
         check_tags(tags)
         return tags
+
+    def tails_of(self, attributes: list[bytes], points: Sequence[Any], first: int) -> list[bytes]:
+        """How the readings of points of a number end that have these attributes as they came; the first is
+        `points[first]`. Raises `LineError` where one of them has no such end."""
+        tails = list(map(self.tails.get, attributes))
+        if None in tails:
+            for index, packed in enumerate(attributes, first):
+                if packed not in self.tails:
+                    self.learn(points[index], tail_of(self.tags(points[index])))
+                    if packed not in self.tails:
+                        raise LineError("a point with more than its number and attributes")
+            return [self.tails[packed] for packed in attributes]
+        return tails  # type: ignore[return-value]
 
     def learn(self, point: Any, tail: bytes) -> None:
         """Remember how readings end that have the attributes of this point of a number."""

@@ -12,18 +12,20 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from agent import contract
-from agent.leaf.inputs.formats.line_values import LineError, check_name
+from agent.leaf.inputs.formats.line_values import LineError, check_name, to_json
 
 _START, _TIME, _DOUBLE, _INT = 0x11, 0x19, 0x21, 0x31
 """How the fields of a `NumberDataPoint` begin that come before its attributes."""
 _FIELD: Final = 9
 """Bytes of each of them: this one and 64 bits."""
 _POINT: Final = 0x0A
-_double: Final = Struct("<xQxd").unpack_from
-_int: Final = Struct("<xQxq").unpack_from
+_AT_ONCE: Final = 250
+"""Points that are taken at a time."""
+_double: Final = Struct("<xQxd")
+_int: Final = Struct("<xQxq")
 _MAX_PARTS: Final = 1000
 """Buckets or quantiles of one point."""
 _TOO_LONG: Final = f"an attribute longer than {contract.MAX_TEXT} characters"
@@ -81,7 +83,7 @@ def number(value: int | float) -> bytes:
     """A value as JSON; raises `LineError`."""
     if isinstance(value, float):
         if math.isfinite(value):
-            return repr(value).encode()
+            return to_json(value)
         raise LineError("a value that is not finite", "value")
     if value > contract.MAX_INT:
         raise LineError(f"value {value} does not fit into a signed whole number of 64 bits", "value")
@@ -135,25 +137,69 @@ def check_tags(tags: Tags) -> None:
             raise LineError(_TOO_LONG, "size")
 
 
-def apart(data: Any) -> Iterator[bytes]:
-    """The points of a `Gauge` or `Sum`, each as it is serialised, or empty where that is not known."""
+def apart(data: Any) -> Iterator[list[bytes]]:
+    """The points of a `Gauge` or `Sum`, some at a time, each as it is serialised, or empty where that is not
+    known."""
     packed: bytes = data.SerializeToString()
-    at, end = 0, len(packed)
+    at, end, points = 0, len(packed), list[bytes]()
     for _ in range(len(data.data_points)):
         if at >= end or packed[at] != _POINT:
-            yield b""
-            continue
-        size, at = packed[at + 1], at + 2
-        if size & 0x80:
-            size, shift = size & 0x7F, 7
-            while True:
-                more, at = packed[at], at + 1
-                size |= (more & 0x7F) << shift
-                if not more & 0x80:
-                    break
-                shift += 7
-        yield packed[at : at + size]
-        at += size
+            points.append(b"")
+        else:
+            size, at = packed[at + 1], at + 2
+            if size & 0x80:
+                size, at = _long(packed, at, size & 0x7F)
+            points.append(packed[at : at + size])
+            at += size
+        if len(points) == _AT_ONCE:
+            yield points
+            points = []
+    if points:
+        yield points
+
+
+def _long(packed: bytes, at: int, size: int) -> tuple[int, int]:
+    """The rest of a size of several bytes, and where it ends."""
+    shift = 7
+    while True:
+        more, at = packed[at], at + 1
+        size |= (more & 0x7F) << shift
+        if not more & 0x80:
+            return size, at
+        shift += 7
+
+
+class Numbers(NamedTuple):
+    """Points of a number, by the column."""
+
+    times: tuple[int, ...]
+    """In ns since 1970."""
+    values: list[bytes]
+    """As JSON."""
+    attributes: list[bytes]
+    """As serialised, with whatever a point has beside them and its number."""
+
+
+def columns(points: list[bytes]) -> Numbers | None:
+    """Points of which each begins alike and has a time and a finite value; None where one does not."""
+    at = _FIELD if points[0][:1] == b"\x11" else 0
+    width, count = 2 * _FIELD, len(points)
+    if at and {point[:1] for point in points} != {b"\x11"}:
+        return None
+    packed = b"".join([point[at : at + width] for point in points])
+    form = _double if packed[_FIELD : _FIELD + 1] == b"\x21" else _int
+    begins = _DOUBLE if form is _double else _INT
+    if (
+        len(packed) != width * count
+        or packed[::width].count(_TIME) != count
+        or packed[_FIELD::width].count(begins) != count
+    ):
+        return None
+    times, values = zip(*form.iter_unpack(packed), strict=True)
+    text = to_json(values)
+    if b"n" in text:  # null, for what is not finite
+        return None
+    return Numbers(times, text[1:-1].split(b","), [point[at + width :] for point in points])
 
 
 def quick(point: bytes, tails: dict[bytes, bytes]) -> tuple[int, int | float, bytes] | None:
@@ -167,5 +213,5 @@ def quick(point: bytes, tails: dict[bytes, bytes]) -> tuple[int, int | float, by
     kind = point[at + _FIELD]
     if tail is None or (kind != _DOUBLE and kind != _INT):
         return None
-    ns, value = _double(point, at) if kind == _DOUBLE else _int(point, at)
+    ns, value = (_double if kind == _DOUBLE else _int).unpack_from(point, at)
     return ns, value, tail

@@ -341,7 +341,7 @@ async def test_an_export_in_json_is_read_beside_the_loop() -> None:
     body = b'{"resourceMetrics":[' + b"{}," * 300_000 + b"{}]}"
     head = RequestHead("/v1/metrics", is_json=True, encoding=None, key=None, limit=2**20)
     settings = RouteSettings("edge-1", 2**20, "host", otlp=True, success=STORED)
-    bodies = Bodies(2**28, asyncio.Event())
+    bodies = Bodies(2**28)
     turns = 0
 
     async def turn() -> None:

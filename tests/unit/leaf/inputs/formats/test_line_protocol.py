@@ -116,36 +116,92 @@ def test_a_quick_look_and_a_thorough_one_see_the_same(given: list[Any]) -> None:
 
 
 keys = st.sampled_from(
-    ["a", "a,t=x", "a,host=h", "b,t=x,host=h,u=y", "a,t", "a,t=", ",t=x", "#a", "ä,t=ü", "a\x01"]
+    ["a", "a,t=x", "a,host=h", "b,t=x,host=h,u=y", "a,t", "a,t=", ",t=x", "#a", "ä,t=ü", "a\x01", "", "1"]
 )
 stamps = st.integers(10**18, 2 * 10**18).map(str) | st.sampled_from(
-    ["1790000000000000000", "9" * 19, "1790000000", "", "x"]
+    ["1790000000000000000", "1790000000120000000", "9" * 19, "1790000000", "-5", "", "", "x", "1 1", "1.5"]
 )
-one_field_lines = st.lists(
+numbers = st.floats().map(repr) | st.integers(-(2**65), 2**65).map(str)
+fields = st.lists(
     st.builds(
-        lambda key, field, value, stamp: f"{key} {field}={value} {stamp}".rstrip(" "),
-        keys,
-        st.sampled_from(["f", "g", "", "f,g"]),
-        st.sampled_from(["1", "-0.5", "0", "1.50", "12i", "t", "007", "1e3", "nan", ""]),
-        stamps,
+        "{}={}{}".format,
+        st.sampled_from(["f", "g", "g", "1", "ä", "", "f,g", "f=f"]),
+        st.sampled_from(
+            ["1", "-0.5", "0", "-0", "1.50", "t", "true", "007", "1e3", "", "+1", ".5", "1.", "1\t"]
+        )
+        | st.sampled_from(
+            ["9" * 18, "9" * 19, "1" * 30 + ".5", "0." + "1" * 50, "null", "[1", "2]", "i", "ii"]
+        )
+        | numbers,
+        st.sampled_from(["", "", "i", "u"]),
     ),
-    max_size=6,
+    max_size=3,
+).map(",".join)
+form_of_lines = st.lists(st.tuples(keys, fields, stamps).map(" ".join), max_size=6)
+good_lines = st.lists(
+    st.builds(
+        "{} {} {}".format,
+        st.sampled_from(["a", "a,t=x", "b,t=x,host=h,u=y", "ä,t=ü"]),
+        st.lists(st.sampled_from(["f=1", "g=2.5", "h=-7i", "1=true", "f=1e3"]), min_size=1, max_size=3).map(
+            ",".join
+        ),
+        st.integers(10**18, 2 * 10**18).map(str)
+        | st.sampled_from(["1790000000000000000", "1790000001500000000"]),
+    ),
+    max_size=40,
 )
 
 
-@given(one_field_lines, st.booleans())
-@settings(max_examples=600)
-@example(
-    ["a,t=x f=1 1790000000000000000", "a,t=x f=1.5 1790000000120000000", "# f=1 1790000000120000000"], True
-)
-@example(["a,t=x f=1 1790000000000000000", "a,t=x f=1.5 1790000000120000000"], False)
-def test_lines_of_one_field_are_taken_alike_at_once_and_one_by_one(lines: list[str], ended: bool) -> None:
+class OneByOne(Parsing):
+    """Looks at each line by itself, and thoroughly."""
+
+    def _take_rows(self, piece: bytes) -> bool:
+        return False
+
+    def _take_plain(self, lines: list[bytes], out: list[bytes]) -> None:
+        for _ in lines:
+            self._take_line(self._offset, out)
+
+
+def readings(parsing: Parsing) -> list[tuple[contract.Reading, bool]]:
+    while parsing.step():
+        pass
+    taken = map(contract.parse_reading, parsing.payload.splitlines())
+    return [(reading, isinstance(reading.value, bool)) for reading in taken]
+
+
+@given(form_of_lines | good_lines, st.booleans(), st.sampled_from([1, 10**6]))
+@settings(max_examples=250, deadline=None)
+@example(["a,t=x f=1 1790000000000000000", "a f=1 1790000000120000000", "# f=1 1790000000120000000"], True, 1)
+@example(["a,t=x f=1 1790000000000000000", "a,t=x f=1.5 1790000000120000000"], False, 1)
+@example(["a f=1 1790000000000000000", "a f=1790000000000000000 2.5 1790000000000000000"], False, 1)
+@example(["a f=1", "a f=1 2 1790000000000000000"], False, 1)
+@example(["a  1790000000000000000", "a f=1 "], False, 1)
+@example(["a f,1=g=2 1790000000000000000"], False, 1)
+@example(["a f=9007199254740993 1790000000000000000"], False, 1)
+@example(["a f=999999999999999999 1000000000000000000"], False, 1)
+@example(["a f=1,g=5.5i 1790000000000000000", "a f=1e5i,g=truei 1790000000000000000"], False, 1)
+def test_lines_are_taken_alike_at_once_and_one_by_one(lines: list[str], ended: bool, unit: int) -> None:
     body = "\n".join(lines).encode() + b"\n" * ended
-    at_once, singly = parse(body), parse(body.replace(b"\n", b"\r\n") + b"\r")
-    assert at_once.count == singly.count
-    assert [number for number, _ in at_once.bad] == [number for number, _ in singly.bad]
-    for one, other in zip(at_once.payload.splitlines(), singly.payload.splitlines(), strict=True):
-        assert contract.parse_reading(one) == contract.parse_reading(other)
+    cache = LineCache("edge-1", "host")
+    singly = OneByOne(body, LineCache("edge-1", "host"), unit, NOW, LIMIT)
+    expected = readings(singly)
+    for _ in range(2):
+        at_once = Parsing(body, cache, unit, NOW, LIMIT)
+        assert readings(at_once) == expected
+        assert (at_once.bad, at_once.count) == (singly.bad, len(expected))
+
+
+@pytest.mark.parametrize("fields_of_line", ["f=1.5", "f=1i,g=-2.25,h=true"])
+@pytest.mark.parametrize(
+    "stamp", ["", " 1790000000000000000", " 17900000{0:02d}500000000", " 1790000000{0:09d}"]
+)
+def test_lines_of_the_commonest_form_are_taken_all_at_once(
+    fields_of_line: str, stamp: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Parsing, "_take_plain", None)
+    body = "".join(f"a,t=x{n % 3} {fields_of_line}{stamp.format(n)}\n" for n in range(90)).encode()
+    assert parse(body).count == 90 * fields_of_line.count("=")
 
 
 def test_a_line_of_comment_is_no_reading_however_it_reads() -> None:

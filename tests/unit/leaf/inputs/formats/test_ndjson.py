@@ -14,6 +14,7 @@ from agent.leaf.inputs.formats.ndjson import (
     decode_array,
     decode_ndjson,
 )
+from agent.leaf.inputs.formats.reading_decoder import ReadingDecoder
 from tests.unit.contract.readings import ODD_LINES, lines, readings
 
 DOMAIN = "edge-1"
@@ -53,6 +54,48 @@ def test_exactly_the_lines_of_the_reference_are_taken(line: bytes) -> None:
         assert stored.ts == (ARRIVED if reading.ts is None else reading.ts)
         assert stored.device == (reading.device or DOMAIN)
         assert (stored.metric, stored.value, stored.tags) == (reading.metric, reading.value, reading.tags)
+
+
+TAGGED = b'{"ts":1,"device":"d","metric":"m","value":1,"tags":{"a\xc3\xa4":"x","b-1":"y"}}'
+ALIKE = [TAGGED] * 60
+"""Lines that are many enough for a record of their own, once they came often."""
+TAGS = st.sampled_from(
+    [
+        "{}",
+        '{"aä":"z"}',
+        '{"b-1":"z","aä":""}',
+        '{"b-1":"z","c":""}',
+        '{"tag0":"z"}',
+        '{"b-1":1}',
+        '{"b-1":null}',
+        '{"b-1":"z","b-1":2}',
+        '{"b-1":2,"b-1":"z"}',
+        '{"\\u0062-1":"z"}',
+        '{"b-1":"' + "x" * (contract.MAX_TEXT + 1) + '"}',
+        "null",
+        "[]",
+    ]
+)
+
+
+@given(lines() | TAGS.map(lambda tags: (TAGGED[:-1].split(b'{"a')[0].decode() + tags + "}").encode()))
+@settings(max_examples=400, deadline=None)
+def test_a_line_among_others_that_are_alike_is_taken_as_by_the_reference(line: bytes) -> None:
+    for _ in range(10):
+        decode_ndjson(b"\n".join(ALIKE), DOMAIN, NOW)
+    payload, reading = taken(b"\n".join([*ALIKE, line])), reference(line)
+    if line.strip():
+        assert (payload is None) == (reading is None)
+    if payload is not None:
+        assert payload.splitlines()[:60] == ALIKE
+
+
+def test_names_of_tags_without_end_do_not_stay_in_memory() -> None:
+    decoder = ReadingDecoder()
+    for number in range(2_000):
+        tagged = b'{"ts":1,"device":"d","metric":"m","value":1,"tags":{"t%d":"x"}}\n' % (number // 10)
+        assert len(decoder.decode_lines(tagged * 80)) == 80
+    assert len(decoder._made) <= 32
 
 
 @pytest.mark.parametrize("line", ODD_LINES)

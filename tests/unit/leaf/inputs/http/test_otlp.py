@@ -245,8 +245,32 @@ seen_points = st.builds(
 )
 
 
-@given(st.lists(seen_points, max_size=8))
-@settings(max_examples=300)
+times = st.integers(1, 2**64 - 1) | st.integers(10**18, 2 * 10**18) | st.just(1_790_000_000_000_000_000)
+points_of_one_form = st.one_of(
+    [
+        st.lists(
+            st.builds(
+                NumberDataPoint,
+                **{kind: values},
+                start_time_unix_nano=starts,
+                time_unix_nano=times,
+                attributes=st.sampled_from(["x", "y" * 200]).map(attribute).map(lambda one: [one]),
+                flags=st.sampled_from([0, 0, 0, 0, 0, 0, 2]),
+            ),
+            min_size=1,
+            max_size=30,
+        )
+        for kind, values in (
+            ("as_double", st.floats(allow_nan=False, allow_infinity=False) | st.just(math.inf)),
+            ("as_int", st.integers(-(2**63), 2**63 - 1)),
+        )
+        for starts in (st.just(0), times)
+    ]
+)
+
+
+@given(st.lists(seen_points, max_size=8) | points_of_one_form)
+@settings(max_examples=300, deadline=None)
 def test_points_are_taken_alike_whatever_was_seen_before(points: list[NumberDataPoint]) -> None:
     alone = [kept([point], Sources("edge-1")) for point in points]
     expected = b"".join(payload for payload, _ in alone), sum(rejected for _, rejected in alone)
