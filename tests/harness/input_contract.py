@@ -137,7 +137,7 @@ def _ask(agent: Agent, payload: bytes, ident: str) -> dict[str, object]:
             allow_reconnect=False,
         )
         try:
-            answer = await client.request("plant.n", payload, timeout=30, headers={"Nats-Msg-Id": ident})
+            answer = await client.request("plant.n", payload, timeout=5, headers={"Nats-Msg-Id": ident})
             found: dict[str, object] = json.loads(answer.data)
             return found
         finally:

@@ -1,20 +1,17 @@
-"""Receives and unpacks request bodies within bounds: of each body, of all bodies together, and of time (which
-the connection watches). A body of a few kilobytes may unpack to gigabytes."""
+"""Unpacks request bodies within bounds: of each body, and of all bodies together. A body of a few kilobytes
+may unpack to gigabytes."""
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import zstandard
-from aiohttp import ClientPayloadError, StreamReader
-from aiohttp.web import BaseRequest, RequestPayloadError
 
 from agent.base.wait import Pacer
 from agent.leaf.inputs.http.request import RequestHead
-from agent.leaf.inputs.http.responses import HttpError, at_fault, refused, stopped
+from agent.leaf.inputs.http.responses import HttpError, at_fault, refused
 from agent.leaf.intake import RefusalReason, RefusedError
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
@@ -33,7 +30,6 @@ LEAST: Final = 2**20
 """Bytes that any body may unpack to."""
 _MAX_FRAMES: Final = 4096
 """An empty frame of zstd is nine bytes, and costs as much as one of a kilobyte."""
-_BROKEN: Final = (RequestPayloadError, ClientPayloadError, ConnectionError)
 
 
 class Body(NamedTuple):
@@ -44,50 +40,16 @@ class Body(NamedTuple):
 
 
 class Bodies:
-    """All bodies under way; `held` of at most `limit` bytes. Once `stopping` is set, a body that is late is
-    not its sender's fault."""
+    """All bodies under way; `held` of at most `limit` bytes."""
 
-    def __init__(self, limit: int, stopping: asyncio.Event) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
-        self.stopping = stopping
-
-    async def receive(self, request: BaseRequest, head: RequestHead, hold: Hold, room: int) -> Body:
-        """The body of a request, unpacked; its readings may have `most` bytes. Raises `HttpError`."""
-        body = await self._read(request, head, hold)
-        allowed = allowance(len(body), room)
-        if head.encoding is None:
-            return Body(body, allowed)
-        limit = allowance(len(body), head.limit)
-        parts, pacer = [], Pacer()
-        try:
-            for part in unpack_parts(body, head.encoding, limit):
-                hold.add(len(part), unread=False)
-                parts.append(part)
-                await pacer.give_way()
-        except UnpackedTooLargeError:
-            if limit == head.limit:
-                raise head.too_large(unread=False) from None
-            raise dense("the body unpacks to") from None
-        except ValueError as error:
-            raise at_fault(400, "encoding", str(error), unread=False) from None
-        return Body(b"".join(parts), allowed)
-
-    async def _read(self, request: BaseRequest, head: RequestHead, hold: Hold) -> bytes:
-        try:
-            if head.waits:
-                await _say_continue(request)
-            return await _gather(request.content, head, hold)
-        except TimeoutError:
-            if self.stopping.is_set():
-                raise stopped() from None
-            raise at_fault(408, "timeout", "the body of the request did not come in time") from None
-        except _BROKEN as error:
-            raise at_fault(400, "not_http", f"the body broke off: {error!s:.200}") from None
 
 
 class Hold:
-    """The bytes that one request holds of the common bound; given back by `release`."""
+    """The bytes that the request under way of one connection holds of the common bound; given back by
+    `release`."""
 
     def __init__(self, bodies: Bodies) -> None:
         self._bodies = bodies
@@ -120,21 +82,25 @@ def dense(subject: str) -> HttpError:
     return at_fault(413, "too_large", f"{text}readings at a time", unread=False)
 
 
-async def _gather(content: StreamReader, head: RequestHead, hold: Hold) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while part := await content.readany():
-        size += len(part)
-        if size > head.limit:
-            raise head.too_large()
-        hold.add(len(part), unread=True)
-        parts.append(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-async def _say_continue(request: BaseRequest) -> None:
-    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    request.writer.output_size = 0
+async def unpacked(body: bytes, head: RequestHead, hold: Hold, room: int) -> Body:
+    """A body as its sender meant it; its readings may have `room` bytes. Raises `HttpError`."""
+    allowed = allowance(len(body), room)
+    if head.encoding is None:
+        return Body(body, allowed)
+    limit = allowance(len(body), head.limit)
+    parts, pacer = [], Pacer()
+    try:
+        for part in unpack_parts(body, head.encoding, limit):
+            hold.add(len(part), unread=False)
+            parts.append(part)
+            await pacer.give_way()
+    except UnpackedTooLargeError:
+        if limit == head.limit:
+            raise head.too_large(unread=False) from None
+        raise dense("the body unpacks to") from None
+    except ValueError as error:
+        raise at_fault(400, "encoding", str(error), unread=False) from None
+    return Body(b"".join(parts), allowed)
 
 
 def allowance(received: int, limit: int) -> int:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, Final
+from collections.abc import Coroutine, Generator
+from types import coroutine
+from typing import Any, Final, NamedTuple
 
 import structlog
-from aiohttp.web import BaseRequest, Response, StreamResponse
 
 from agent import contract
 from agent.base.log_edges import Sparse
 from agent.base.metrics import Metrics
-from agent.leaf.inputs.http.bodies import Bodies, Hold
-from agent.leaf.inputs.http.listener import HttpConnection
+from agent.leaf.inputs.http.bodies import Bodies, Hold, unpacked
+from agent.leaf.inputs.http.head_reader import HttpRequest
 from agent.leaf.inputs.http.options import HttpOptions
 from agent.leaf.inputs.http.request import (
+    KEY,
     READINGS_PATH,
     Guard,
     RequestHead,
@@ -26,22 +28,44 @@ from agent.leaf.inputs.http.responses import (
     ACCEPTED,
     STORED,
     HttpError,
-    Success,
+    Response,
     at_fault,
+    failed,
     not_at_hub,
     refused,
     stopped,
     unknown_outcome,
 )
-from agent.leaf.inputs.http.routes import OTLP_PATH, DecodedBody, Route, Routes, RouteSettings
+from agent.leaf.inputs.http.routes import (
+    OTLP_PATH,
+    AdmittedRequest,
+    DecodedBody,
+    Routes,
+    RouteSettings,
+)
+from agent.leaf.inputs.http.service import Reply
 from agent.leaf.intake import Chunk, Intake, NotAtHubError, RefusedError, UnknownOutcomeError
 
 OPEN_PATHS: Final = ("/ping", "/health")
 """What InfluxDB's clients ask to find out whether a server answers; needs no token."""
 
 
+_KNOWN: Final = 256
+"""Heads that are remembered: a sender repeats its own, which costs more to read than a reading."""
+_KNOWN_BYTES: Final = 1024
+
+
+class _Exchange(NamedTuple):
+    """A request that came whole, and how it is answered."""
+
+    admitted: AdmittedRequest
+    body: bytes
+    hold: Hold
+    reply: Reply
+
+
 class Handler:
-    """Answers the requests of one input. `finish` is awaited once `stopping` is set."""
+    """Answers the requests of one input. `finish` is awaited once `stopping` is set, then `close`."""
 
     def __init__(
         self, options: HttpOptions, guard: Guard, intake: Intake, metrics: Metrics, stopping: asyncio.Event
@@ -59,85 +83,124 @@ class Handler:
                 success=ACCEPTED if options.ack == "accepted" else STORED,
             )
         )
-        self._bodies = Bodies(options.buffer, stopping)
+        self._bodies = Bodies(options.buffer)
         self._intake = intake
         self._metrics = metrics
         self._stopping = stopping
         self._log = structlog.get_logger("http").bind(input=options.name)
         self._http2 = Sparse()
+        self._known: dict[bytes, AdmittedRequest] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._active = 0
         self._quiet = asyncio.Event()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the input stops."""
+        return self._stopping.is_set()
 
     async def finish(self) -> None:
         """Wait until every request under way is answered."""
         if self._active:
             await self._quiet.wait()
 
-    def count_fault(self, error: HttpError) -> None:
-        """Count an answer that is no success, and what in the request breaks the contract."""
+    def close(self) -> None:
+        """Give up what is still under way."""
+        for task in self._tasks:
+            task.cancel()
+
+    def hold(self) -> Hold:
+        """What counts the bytes of a connection's bodies."""
+        return Hold(self._bodies)
+
+    def known(self, head: bytes) -> AdmittedRequest | None:
+        """The request of a head that was admitted before, None where it has to be read."""
+        return None if self._stopping.is_set() else self._known.get(head)
+
+    def admit(self, request: HttpRequest, head: bytes) -> AdmittedRequest | Response:
+        """Let a request in, whose body may then come, or answer it. Raises `HttpError`."""
+        path = request.path
+        self._guard.admit(request.headers, open_path=path in OPEN_PATHS)
+        if path in OPEN_PATHS:
+            return self._greet(request)
+        route = self._routes.find(path)
+        if route is None:
+            raise _not_found(path)
+        admitted = AdmittedRequest(request, read_head(request, route), route)
+        if self._stopping.is_set():
+            raise stopped()
+        if len(head) <= _KNOWN_BYTES and admitted.head.key is None:
+            if len(self._known) >= _KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[head] = admitted
+        return admitted
+
+    def begin(self) -> None:
+        """The body of an admitted request comes; `end` follows."""
+        self._active += 1
+
+    def end(self) -> None:
+        """An admitted request is answered, or its body does not come."""
+        self._active -= 1
+        if not self._active and self._stopping.is_set():
+            self._quiet.set()
+
+    def take(self, admitted: AdmittedRequest, body: bytes, hold: Hold, reply: Reply) -> None:
+        """Take in the body of an admitted request; `reply` is called once, now or later.
+
+        What a body holds is found at once; only if that takes more than a few milliseconds, or another
+        thread, a task goes on with it."""
+        exchange = _Exchange(admitted, body, hold, reply)
+        work = self._decode(exchange)
+        try:
+            awaited = work.send(None)
+        except StopIteration as done:
+            self._submit(exchange, *done.value)
+        except Exception as error:
+            self._fail(exchange, error)
+        else:
+            self._start(self._decode_on(exchange, _rest(work, awaited)))
+
+    def refusal(self, error: HttpError, request: HttpRequest | None) -> Response:
+        """Count an error; the answer that says it, in the form that the sender reads."""
+        self._count_fault(error)
+        if request is None:
+            return error.of_attempt(keyed=False).response()
+        if not error.certain and KEY in request.headers:
+            error = error.of_attempt(keyed=True)
+        route = self._routes.find(request.path)
+        if route is not None:
+            error = route.translate(error, request)
+        return error.response()
+
+    def _count_fault(self, error: HttpError) -> None:
         self._metrics.http_refusals.labels(self._name, str(error.status)).inc()
         if error.fault is not None:
             self._metrics.invalid.labels(self._name, error.fault).inc()
         if error.fault == "http2" and (held := self._http2.held_back(time.monotonic())) is not None:
             self._log.warning("HTTP/2 refused", reason=error.error, not_reported_before=held)
 
-    async def answer(self, request: BaseRequest) -> StreamResponse:
-        """Store the readings of a request and say so, or say why not."""
-        connection = request.protocol
-        assert isinstance(connection, HttpConnection)
-        connection.began(request.content)
-        self._active += 1
-        hold = Hold(self._bodies)
-        route = None
-        try:
-            route = self._routes.find(request.path)
-            response = await self._serve(request, route, hold)
-        except HttpError as error:
-            self.count_fault(error)
-            if not error.certain and "Idempotency-Key" in request.headers:
-                error = error.of_attempt(keyed=True)
-            if route is not None:
-                error = route.translate(error, request)
-            response = error.response()
-        finally:
-            hold.release()
-            connection.ended()
-            self._active -= 1
-            if not self._active and self._stopping.is_set():
-                self._quiet.set()
-        if isinstance(response, Success):
-            if request.keep_alive and not self._stopping.is_set():
-                return response
-            response = response.general()
-        if self._stopping.is_set():
-            response.force_close()
-        return response
-
-    async def _serve(self, request: BaseRequest, route: Route[Any] | None, hold: Hold) -> Response | Success:
-        """Raises `HttpError`."""
-        path = request.path
-        self._guard.admit(request.headers, open_path=path in OPEN_PATHS)
-        if path in OPEN_PATHS:
-            return self._greet(request)
-        if route is None:
-            raise _not_found(path)
-        head = read_head(request, route)
-        if self._stopping.is_set():
-            raise stopped()
-        body = await self._bodies.receive(request, head, hold, route.room)
-        key = self._request_key(head, body.data)
-        decoded = await route.decode(body, head, hold)
-        if decoded.count:
-            await self._store(Chunk(decoded.payload, decoded.count, key))
-        if decoded.left_out:
-            self._count_left_out(decoded, route)
-        return route.respond(decoded, head)
-
-    def _greet(self, request: BaseRequest) -> Response:
+    def _greet(self, request: HttpRequest) -> Response:
         check_method(request, "GET", "GET", "HEAD")
         from agent.leaf.inputs.http import influx  # imported late to save memory, as the routes are
 
         return influx.greet(request, self._stopping.is_set())
+
+    async def _decode(self, exchange: _Exchange) -> tuple[DecodedBody, Chunk | None]:
+        """The readings of a request, and what is to be stored of it. Raises `HttpError`."""
+        _, head, route = exchange.admitted
+        body = await unpacked(exchange.body, head, exchange.hold, route.room)
+        key = self._request_key(head, body.data)
+        decoded = await route.decode(body, head, exchange.hold)
+        return decoded, Chunk(decoded.payload, decoded.count, key) if decoded.count else None
+
+    async def _decode_on(self, exchange: _Exchange, rest: Coroutine[Any, Any, Any]) -> None:
+        try:
+            decoded, chunk = await rest
+        except Exception as error:
+            self._fail(exchange, error)
+        else:
+            self._submit(exchange, decoded, chunk)
 
     def _request_key(self, head: RequestHead, body: bytes) -> contract.Request | None:
         if head.key is None:
@@ -146,23 +209,77 @@ class Handler:
         kind = "json" if head.is_json else ""
         return contract.make_request(head.key, self._scope, body, head.target, kind)
 
-    async def _store(self, chunk: Chunk) -> None:
-        """Submit the readings; raises `HttpError` when they are not stored."""
+    def _submit(self, exchange: _Exchange, decoded: DecodedBody, chunk: Chunk | None) -> None:
+        """Store the readings, and answer once that is settled."""
+        if chunk is None:
+            self._settle(exchange, decoded, None)
+        else:
+            self._start(self._store(exchange, decoded, chunk))
+
+    async def _store(self, exchange: _Exchange, decoded: DecodedBody, chunk: Chunk) -> None:
+        outcome: Exception | None = None
         try:
             await self._intake.submit(self._name, self._class, chunk)
-        except RefusedError as error:
-            raise refused(error, certain=True) from None
-        except NotAtHubError as error:
-            raise not_at_hub(error, keyed=chunk.request is not None) from None
-        except UnknownOutcomeError:
-            raise unknown_outcome(keyed=chunk.request is not None) from None
+        except Exception as error:
+            outcome = error
+        self._settle(exchange, decoded, outcome)
 
-    def _count_left_out(self, decoded: DecodedBody, route: Route[Any]) -> None:
+    def _settle(self, exchange: _Exchange, decoded: DecodedBody, outcome: Exception | None) -> None:
+        """Answer a request of whose readings the outcome is known: None is stored."""
+        _, head, route = exchange.admitted
+        try:
+            if outcome is not None:
+                raise outcome
+            if decoded.left_out:
+                self._count_left_out(decoded, route.left_out_fault)
+            response = route.respond(decoded, head)
+        except Exception as error:
+            self._fail(exchange, error)
+        else:
+            exchange.reply(response, False)
+
+    def _fail(self, exchange: _Exchange, error: Exception) -> None:
+        """Answer a request that failed."""
+        keyed = exchange.admitted.head.key is not None
+        match error:
+            case HttpError():
+                answer = error
+            case RefusedError():
+                answer = refused(error, certain=True)
+            case NotAtHubError():
+                answer = not_at_hub(error, keyed=keyed)
+            case UnknownOutcomeError():
+                answer = unknown_outcome(keyed=keyed)
+            case _:
+                self._log.error("request failed", exc_info=error)
+                answer = failed()
+        exchange.reply(self.refusal(answer, exchange.admitted.request), answer.unread)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _count_left_out(self, decoded: DecodedBody, fault: str | None) -> None:
         for kind, count in decoded.left_out.items():
             self._metrics.left_out.labels(self._name, kind).inc(count)
-        if route.left_out_fault is not None:
-            total = sum(decoded.left_out.values())
-            self._metrics.invalid.labels(self._name, route.left_out_fault).inc(total)
+        if fault is not None:
+            self._metrics.invalid.labels(self._name, fault).inc(sum(decoded.left_out.values()))
+
+
+@coroutine
+def _rest(work: Coroutine[Any, Any, Any], awaited: Any) -> Generator[Any, None, Any]:
+    """What a coroutine does after its first wait, which came outside of a task."""
+    try:
+        while True:
+            try:
+                yield awaited
+            except BaseException as error:  # of what it awaits, or that its task is cancelled
+                awaited = work.throw(error)
+            else:
+                awaited = work.send(None)
+    except StopIteration as done:
+        return done.value
 
 
 def _not_found(path: str) -> HttpError:

@@ -9,16 +9,15 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aiohttp.web import BaseRequest, Response
-
 from agent.base.clock import wall_ns
 from agent.base.wait import Pacer
 from agent.leaf.inputs.formats.line_cache import PRECISIONS, LineCache
 from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.ndjson import BodyTooLargeError
 from agent.leaf.inputs.http.bodies import Body, Hold
+from agent.leaf.inputs.http.head_reader import HttpRequest
 from agent.leaf.inputs.http.request import RequestHead
-from agent.leaf.inputs.http.responses import NOTHING, SERVER, STORED, HttpError, Success, at_fault
+from agent.leaf.inputs.http.responses import NOTHING, STORED, HttpError, Response, at_fault
 from agent.leaf.inputs.http.routes import DecodedBody, Route, RouteSettings
 
 _V1_WRITE: Final = "/write"
@@ -38,17 +37,15 @@ _CODES: Final = {
 _MAX_REASON: Final = 300
 
 
-def greet(request: BaseRequest, stopping: bool) -> Response:
+def greet(request: HttpRequest, stopping: bool) -> Response:
     """The answer to `/ping` and `/health`."""
     if request.path == _PING:
-        return Response(status=204, headers={**SERVER, **_VERSION})
+        return Response(204, headers=_VERSION)
     message = "the agent is stopping" if stopping else "ready for writes"
     status = "fail" if stopping else "pass"
     content: dict[str, Any] = {"name": "petiole", "status": status, "message": message, "checks": []}
     return Response(
-        status=503 if stopping else 200,
-        body=json.dumps(content).encode(),
-        headers={**SERVER, **_VERSION, "Content-Type": "application/json"},
+        503 if stopping else 200, json.dumps(content).encode(), "application/json", headers=_VERSION
     )
 
 
@@ -67,8 +64,8 @@ class InfluxRoute(Route[DecodedLines]):
         super().__init__(settings)
         self._lines = LineCache(settings.domain, settings.device_tag)
 
-    def time_unit(self, request: BaseRequest) -> int:
-        precision = request.query.get("precision", "")
+    def time_unit(self, request: HttpRequest) -> int:
+        precision = request.query("precision")
         unit = PRECISIONS.get(precision)
         if unit is None:
             names = ", ".join(name for name in PRECISIONS if name)
@@ -94,12 +91,12 @@ class InfluxRoute(Route[DecodedLines]):
         hold.add(parsing.size, unread=False)
         return DecodedLines(parsing.payload, parsing.count, parsing.left_out, parsing=parsing)
 
-    def respond(self, decoded: DecodedLines, head: RequestHead) -> Success:
+    def respond(self, decoded: DecodedLines, head: RequestHead) -> Response:
         if decoded.parsing.bad:
             raise refused_lines(decoded.parsing)
         return STORED  # its clients know no 202
 
-    def translate(self, error: HttpError, request: BaseRequest) -> HttpError:
+    def translate(self, error: HttpError, request: HttpRequest) -> HttpError:
         """The error in the words of both versions of the interface. A stream that is full is 503 at `/write`,
         where 429 would make Telegraf drop what it has."""
         status = 503 if error.status == 429 and request.path == _V1_WRITE else error.status

@@ -105,10 +105,9 @@ class HttpInput(ConfiguredInput[HttpOptions]):
         handler = Handler(options, guard, intake, self._metrics, stopping)
         listener = Listener(
             options.listen,
-            handler.answer,
+            handler,
             max_connections=options.max_connections,
             timeout=options.timeout,
-            on_fault=handler.count_fault,
             tls=self._tls(),
         )
         await listener.open()
@@ -118,6 +117,7 @@ class HttpInput(ConfiguredInput[HttpOptions]):
             listener.hurry(_GRACE)
             await handler.finish()
         finally:
+            handler.close()
             await listener.close()
 
 

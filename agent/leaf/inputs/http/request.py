@@ -6,21 +6,20 @@ sites: `Guard` checks `Host`, `Origin` and the token.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from aiohttp.web import BaseRequest
-from multidict import CIMultiDictProxy
 
 from agent import contract
 from agent.base.http_access import Hosts, shows
 from agent.leaf.inputs.formats.ndjson import MAX_ARRAY_BYTES
+from agent.leaf.inputs.http.head_reader import HttpRequest
 from agent.leaf.inputs.http.responses import HttpError, at_fault
 
 if TYPE_CHECKING:
     from agent.leaf.inputs.http.routes import Route
 
 READINGS_PATH: Final = "/v1/readings"
+KEY: Final = "idempotency-key"
 _JSON: Final = "application/json"
 _PLAIN: Final = "identity"
 _ENCODINGS: Final = (_PLAIN, "gzip", "zstd")
@@ -40,14 +39,14 @@ class Guard:
         self._origins = frozenset(origins)
         self._token = token
 
-    def admit(self, headers: CIMultiDictProxy[str], *, open_path: bool) -> None:
+    def admit(self, headers: Mapping[str, str], *, open_path: bool) -> None:
         """Raises `HttpError` for a request that may not come in; an open path needs no token."""
-        if not self._hosts.admit(headers.get("Host")):
+        if not self._hosts.admit(headers.get("host")):
             raise at_fault(421, "host", "this Host is not served here (option allowed_hosts)")
-        origin = headers.get("Origin")  # programs send none
+        origin = headers.get("origin")  # programs send none
         if origin is not None and origin not in self._origins:
             raise at_fault(403, "origin", "this Origin may not post (option allowed_origins)")
-        if open_path or self._token is None or shows(headers.get("Authorization"), self._token):
+        if open_path or self._token is None or shows(headers.get("authorization"), self._token):
             return
         raise at_fault(
             401,
@@ -83,34 +82,37 @@ class RequestHead(NamedTuple):
         )
 
 
-def check_method(request: BaseRequest, remedy: str, *methods: str) -> None:
+def check_method(request: HttpRequest, remedy: str, *methods: str) -> None:
     """Raises `HttpError` 405 for a method that is none of these."""
     if request.method not in methods:
         allow = ", ".join(methods)
         raise at_fault(405, "method", f"{request.method:.16} is not possible here: {remedy}", Allow=allow)
 
 
-def read_head(request: BaseRequest, route: Route[Any]) -> RequestHead:
+def read_head(request: HttpRequest, route: Route[Any]) -> RequestHead:
     """The head of a request to a route. Raises `HttpError`."""
     check_method(request, "POST readings", "POST")
     headers = request.headers
     media_type = route.media_type
-    is_json = media_type is not None and _is_json(headers.get("Content-Type", ""), media_type)
-    encoding = headers.get("Content-Encoding", _PLAIN)
+    is_json = media_type is not None and _is_json(headers.get("content-type", ""), media_type)
+    encoding = headers.get("content-encoding", _PLAIN)
     if encoding not in _ENCODINGS:
         raise at_fault(415, "encoding", "Content-Encoding must be gzip, zstd or none")
     limit = route.limit(is_json=is_json)
     head = RequestHead(
-        target=request.path_qs,
+        target=request.target,
         is_json=is_json,
         encoding=None if encoding == _PLAIN else encoding,
-        key=_key(headers) if "Idempotency-Key" in headers else None,
+        key=_key(request) if KEY in headers else None,
         limit=limit,
-        waits=_waits(headers.get("Expect")),
+        waits=_waits(headers.get("expect")),
         size_hint=route.size_hint if limit == MAX_ARRAY_BYTES else "",
         time_unit=route.time_unit(request),
     )
-    _check_length(headers, head)
+    if request.length is None and not request.chunked:
+        raise at_fault(411, "length", "send Content-Length or Transfer-Encoding: chunked")
+    if request.length is not None and request.length > limit:
+        raise head.too_large()
     return head
 
 
@@ -124,12 +126,11 @@ def _is_json(header: str, media_type: str) -> bool:
     return kind == _JSON
 
 
-def _key(headers: CIMultiDictProxy[str]) -> str:
-    keys = headers.getall("Idempotency-Key")
-    if len(keys) != 1:
+def _key(request: HttpRequest) -> str:
+    if KEY in request.repeated:
         raise at_fault(400, "key", "there is more than one Idempotency-Key")
     try:
-        return contract.check_request_key(keys[0])
+        return contract.check_request_key(request.headers[KEY])
     except contract.ContractError as error:
         raise at_fault(400, "key", str(error)) from None
 
@@ -141,11 +142,3 @@ def _waits(expect: str | None) -> bool:
     if expect.lower() != "100-continue":
         raise at_fault(417, "expect", "Expect must be 100-continue or absent")
     return True
-
-
-def _check_length(headers: CIMultiDictProxy[str], head: RequestHead) -> None:
-    length = headers.get("Content-Length")
-    if length is None and "Transfer-Encoding" not in headers:
-        raise at_fault(411, "length", "send Content-Length or Transfer-Encoding: chunked")
-    if length is not None and int(length) > head.limit:
-        raise head.too_large()

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, Final
-
-from aiohttp.web import BaseRequest, Response, StreamResponse
 
 from agent.leaf.inputs.formats.ndjson import BadLinesError
 from agent.leaf.intake import NotAtHubError, RefusalReason, RefusedError
 
-SERVER: Final = {"Server": "petiole"}
 _JSON: Final = "application/json"
 NOTHING: Final = "nothing of the request was stored"
 ATTEMPT: Final = "nothing of this attempt was stored"
@@ -30,43 +29,38 @@ _STATUS: Final = {
 }
 
 
-class Success(StreamResponse):
-    """An answer of success as bytes: what a general response costs is a twentieth of a whole request. For a
-    connection that is kept; one instance serves all requests."""
+class Response:
+    """An answer as the bytes that are sent."""
 
-    def __init__(self, status: int, text: str = "") -> None:
-        super().__init__(status=status)
-        self._text = text
-        self._raw = f"HTTP/1.1 {status} {self.reason}\r\nServer: {SERVER['Server']}\r\n".encode()
-        if text:
-            self._raw += f"Content-Type: {_JSON}\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
-        else:
-            self._raw += b"\r\n"
+    def __init__(
+        self,
+        status: int,
+        body: bytes = b"",
+        content_type: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.status = status
+        fields = {"Server": "petiole", **(headers or {})}
+        if content_type is not None:
+            fields |= {"Content-Type": content_type, "Content-Length": str(len(body))}
+        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{k}: {v}" for k, v in fields.items())]
+        self._head = "\r\n".join(lines).encode()
+        self._body = body
+        self.kept = self._head + b"\r\n\r\n" + body
+        """For a connection of HTTP/1.1 that goes on after it."""
 
-    @property
-    def keep_alive(self) -> bool:
-        return True
-
-    async def prepare(self, request: BaseRequest) -> None:
-        """Send it."""
-        if request.transport is None:
-            raise ConnectionResetError
-        request.transport.write(self._raw)
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        """There is nothing after the header."""
-
-    def general(self) -> Response:
-        """The same, for a connection that closes."""
-        if not self._text:
-            return Response(status=self.status, headers=SERVER)
-        return Response(status=self.status, text=self._text, headers=SERVER, content_type=_JSON)
+    def encode(self, connection: str, *, bodiless: bool = False) -> bytes:
+        """The answer with a header `Connection`; `bodiless` to a request HEAD."""
+        body = b"" if bodiless else self._body
+        return b"%b\r\nConnection: %b\r\n\r\n%b" % (self._head, connection.encode(), body)
 
 
-STORED: Final = Success(204)
+STORED: Final = Response(204)
 """What the level of the input promises is so: stored, or held by the hub."""
-ACCEPTED: Final = Success(
-    202, json.dumps({"acknowledged": "accepted", "meaning": "held in memory here, not stored yet"})
+ACCEPTED: Final = Response(
+    202,
+    json.dumps({"acknowledged": "accepted", "meaning": "held in memory here, not stored yet"}).encode(),
+    _JSON,
 )
 
 
@@ -100,15 +94,8 @@ class HttpError(Exception):
         self.content_type = _JSON
 
     def response(self) -> Response:
-        """The answer as aiohttp sends it."""
-        response = Response(
-            status=self.status,
-            body=self.body,
-            headers={**SERVER, **self.headers, "Content-Type": self.content_type},
-        )
-        if self.unread:
-            response.force_close()
-        return response
+        """The answer to send."""
+        return Response(self.status, self.body, self.content_type, self.headers)
 
     def of_attempt(self, *, keyed: bool) -> HttpError:
         """The same without a word on earlier attempts of the request, of which this one knows nothing."""
@@ -121,15 +108,6 @@ class HttpError(Exception):
             details=self.details,
             unread=self.unread,
         )
-
-    def raw(self) -> bytes:
-        """The answer as bytes, for a connection that has no request yet; it closes after it."""
-        head = (
-            f"HTTP/1.1 {self.status} {self.fault or 'refused'}\r\nServer: {SERVER['Server']}\r\n"
-            f"Content-Type: {self.content_type}\r\nContent-Length: {len(self.body)}\r\nConnection: close\r\n"
-        )
-        extra = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
-        return f"{head}{extra}\r\n".encode() + self.body
 
 
 def at_fault(status: int, fault: str, error: str, *, unread: bool = True, **headers: str) -> HttpError:
@@ -167,6 +145,18 @@ def refused(error: RefusedError, *, unread: bool = False, certain: bool = False)
 def stopped() -> HttpError:
     """503 for a request that came too late."""
     return refused(RefusedError(RefusalReason.STOPPING, "the agent is stopping"), unread=True)
+
+
+def not_http(words: str) -> HttpError:
+    """400 for bytes that are no request; `words` may quote them."""
+    return at_fault(400, "not_http", f"the request is not HTTP: {' '.join(words.split()):.200}")
+
+
+def failed() -> HttpError:
+    """500: an error in the agent itself."""
+    return HttpError(
+        500, "an error in the agent: whether the readings are stored is not known; its log says more"
+    )
 
 
 def unknown_outcome(keyed: bool) -> HttpError:

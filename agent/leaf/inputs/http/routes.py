@@ -9,9 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Generic, TypeVar
-
-from aiohttp.web import BaseRequest, Response
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from agent import contract
 from agent.base.clock import wall_ns
@@ -26,8 +24,9 @@ from agent.leaf.inputs.formats.ndjson import (
     join_decoded,
 )
 from agent.leaf.inputs.http.bodies import Body, Hold, dense
+from agent.leaf.inputs.http.head_reader import HttpRequest
 from agent.leaf.inputs.http.request import READINGS_PATH, RequestHead
-from agent.leaf.inputs.http.responses import HttpError, Success, at_fault, bad_lines
+from agent.leaf.inputs.http.responses import HttpError, Response, at_fault, bad_lines
 
 OTLP_PATH: Final = "/v1/metrics"
 
@@ -43,7 +42,7 @@ class RouteSettings:
     """The tag of line protocol that is the device."""
     otlp: bool
     """Whether exports of OpenTelemetry are taken."""
-    success: Success
+    success: Response
     """The answer to readings that have reached the level of the input."""
 
 
@@ -79,7 +78,7 @@ class Route(ABC, Generic[_Decoded]):
         """The largest body in bytes, as it comes and unpacked."""
         return self._settings.body
 
-    def time_unit(self, request: BaseRequest) -> int:
+    def time_unit(self, request: HttpRequest) -> int:
         """The nanoseconds of one step of the times in the body. Raises `HttpError`."""
         return 1
 
@@ -88,13 +87,21 @@ class Route(ABC, Generic[_Decoded]):
         """The readings of a body. Gives way to the rest of the agent every few milliseconds. Raises
         `HttpError` when none can be stored."""
 
-    def respond(self, decoded: _Decoded, head: RequestHead) -> Response | Success:
+    def respond(self, decoded: _Decoded, head: RequestHead) -> Response:
         """The answer once the readings are stored. Raises `HttpError` when others were left out."""
         return self._settings.success
 
-    def translate(self, error: HttpError, request: BaseRequest) -> HttpError:
+    def translate(self, error: HttpError, request: HttpRequest) -> HttpError:
         """An error in the form that the clients of this protocol read."""
         return error
+
+
+class AdmittedRequest(NamedTuple):
+    """A request whose head is in order: its body may come."""
+
+    request: HttpRequest
+    head: RequestHead
+    route: Route[Any]
 
 
 class ReadingsRoute(Route[DecodedBody]):

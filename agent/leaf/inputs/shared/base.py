@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from agent import contract
 from agent.base.metrics import Metrics
+from agent.config import Linger
 from agent.leaf.intake import Intake, Level
 
 
@@ -30,6 +31,8 @@ class InputOptions(Struct, tag_field="type", forbid_unknown_fields=True, kw_only
     """The class of its readings."""
     ack: Level = "stored"
     """What an acknowledgement means."""
+    linger: Linger | None = None
+    """As `publish.linger`, for its batches; without effect where the input pulls."""
     pulls: ClassVar[bool] = False
     """Whether the input has positions, so that its source still has what is not stored."""
 

@@ -1,0 +1,314 @@
+"""One connection of an HTTP input: bytes become requests, taken one after the other, and answers go back in
+the same order.
+
+Everything is decided as the bytes come; only an answer may be given later. While one is under way, what comes
+behind it waits, and reading pauses. Deadlines are looked at now and then, which costs less than a timer for
+each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Final, cast
+
+from agent.base.wait import SPAN
+from agent.leaf.inputs.http import http2
+from agent.leaf.inputs.http.chunked import ChunkedBody
+from agent.leaf.inputs.http.head_reader import END, HeadReader, HttpRequest
+from agent.leaf.inputs.http.responses import HttpError, Response, at_fault, stopped
+from agent.leaf.inputs.http.routes import AdmittedRequest
+from agent.leaf.inputs.http.service import Service
+
+IDLE: Final = 75.0
+"""Seconds an idle connection is kept; senders that post once a minute keep theirs."""
+_LINGER: Final = 2.0
+"""Seconds a refused body is read and thrown away, so that its sender reads the answer before the close."""
+_AHEAD: Final = 64 * 1024
+"""Bytes behind a request under way, above which reading pauses."""
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class _Phase(Enum):
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+    ANSWER = auto()
+    """A request is under way."""
+    CLOSING = auto()
+    """The last answer is sent; what still comes is thrown away."""
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection. It calls `opened` when it is made, and `closed` at its end."""
+
+    def __init__(
+        self,
+        service: Service,
+        timeout: float,
+        opened: Callable[[HttpConnection], HttpError | None],
+        closed: Callable[[HttpConnection], None],
+    ) -> None:
+        self._service, self._timeout = service, timeout
+        self._opened, self._closed = opened, closed
+        self._now = asyncio.get_running_loop().time
+        self._transport: asyncio.Transport | None = None
+        self._phase = _Phase.IDLE
+        self._deadline: float | None = None
+        self._came = b""
+        self._advancing = False
+        self._head: HeadReader | None = None
+        self._request: HttpRequest | None = None
+        self._admitted: AdmittedRequest | None = None
+        self._body = bytearray()
+        self._chunks: ChunkedBody | None = None
+        self._hold = service.hold()
+        self._reading = self._writable = True
+        self._half_closed = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
+        self._deadline = self._now() + IDLE
+        if (error := self._opened(self)) is not None:
+            self._transport.write(self._service.refusal(error, None).encode("close"))
+            self._phase = _Phase.CLOSING
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport, self._deadline = None, None
+        if self._phase is _Phase.BODY:
+            self._end_request()
+        if self._phase is not _Phase.ANSWER:
+            self._phase = _Phase.CLOSING
+        self._came = b""
+        self._closed(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._phase is _Phase.CLOSING:
+            return
+        self._came = self._came + data if self._came else data
+        self._advance()
+
+    def eof_received(self) -> bool:
+        """A sender that says that it sends no more may still read."""
+        self._half_closed = True
+        answering = self._phase is _Phase.ANSWER or bool(self._came)
+        return answering and self._transport is not None and self._transport.can_write_eof()
+
+    def pause_writing(self) -> None:
+        self._writable = False
+        self._deadline = self._now() + self._timeout
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        if self._phase is _Phase.IDLE:
+            self._deadline = self._now() + IDLE
+        self._advance()
+
+    def hurry(self, deadline: float) -> None:
+        """What is coming must be here by then."""
+        if self._phase in (_Phase.HEAD, _Phase.BODY) and self._deadline is not None:
+            self._deadline = min(self._deadline, deadline)
+
+    def look(self, now: float) -> None:
+        """End a wait whose deadline has passed: 408 for a sender that is too slow."""
+        if self._deadline is None or now < self._deadline or self._transport is None:
+            return
+        self._deadline = None
+        if self._phase is _Phase.CLOSING or not self._writable:
+            self._transport.abort()
+        elif self._phase is _Phase.IDLE:
+            self._transport.close()
+        elif self._phase is _Phase.HEAD:
+            self._refuse(at_fault(408, "timeout", "the header of the request did not come in time"))
+        elif self._service.is_stopping:
+            self._refuse(stopped())
+        else:
+            self._refuse(at_fault(408, "timeout", "the body of the request did not come in time"))
+
+    def close(self) -> None:
+        """Close once what was answered is sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _advance(self) -> None:
+        """Take what came, request by request, until one is under way or more has to come; for a few
+        milliseconds at a time."""
+        if self._advancing:
+            return
+        self._advancing = True
+        due = time.perf_counter() + SPAN
+        try:
+            while self._came and self._writable and self._phase not in (_Phase.ANSWER, _Phase.CLOSING):
+                self._step()
+                if self._came and time.perf_counter() >= due:
+                    asyncio.get_running_loop().call_soon(self._advance)
+                    break
+        finally:
+            self._advancing = False
+        self._set_reading(self._writable and len(self._came) <= _AHEAD)
+        if self._half_closed and self._phase is not _Phase.ANSWER and not self._came:
+            self.close()
+
+    def _step(self) -> None:
+        try:
+            if self._phase is _Phase.BODY:
+                self._read_body()
+            else:
+                self._read_head()
+        except HttpError as error:
+            self._refuse(error)
+
+    def _read_head(self) -> None:
+        came = self._came
+        if self._head is None:
+            end = came.find(END) + len(END)
+            if (admitted := self._service.known(came[:end])) is not None:
+                self._came = came[end:]
+                self._begin(admitted)
+                return
+            if came.startswith(http2.PREFACE):
+                self._go_away()
+                return
+            came = self._came = came.lstrip(b"\r\n")  # RFC 9112, 2.2
+            if not came:
+                return
+            self._head = HeadReader()
+            self._phase, self._deadline = _Phase.HEAD, self._now() + self._timeout
+        taken = self._head.feed(came)
+        if taken is None:
+            self._came = b""
+            return
+        self._came = came[taken:]
+        head, self._head = self._head, None
+        self._request = head.request()
+        reply = self._service.admit(self._request, bytes(head.raw))
+        if isinstance(reply, Response):
+            self._send(reply, last=self._request.chunked or bool(self._request.length))
+        else:
+            self._begin(reply)
+
+    def _begin(self, admitted: AdmittedRequest) -> None:
+        """The head of a request is here; its body may still be coming."""
+        self._request, self._admitted = admitted.request, admitted
+        self._service.begin()
+        self._phase = _Phase.BODY
+        length = admitted.request.length
+        if length is not None and length <= len(self._came):
+            self._read_body()
+            return
+        self._deadline = self._now() + self._timeout
+        self._chunks = ChunkedBody() if length is None else None
+        if admitted.head.waits and admitted.request.version == "1.1" and self._transport is not None:
+            self._transport.write(_CONTINUE)
+
+    def _read_body(self) -> None:
+        assert self._admitted is not None
+        came, length = self._came, self._admitted.request.length
+        if length is None:
+            self._read_chunks(came)
+            return
+        missing = length - len(self._body)
+        part = came if len(came) <= missing else came[:missing]
+        self._hold.add(len(part), unread=True)
+        self._came = came[missing:]
+        if len(part) == length:
+            self._take(self._admitted, part)
+        else:
+            self._body += part
+            if len(part) == missing:
+                self._take(self._admitted, bytes(self._body))
+
+    def _read_chunks(self, came: bytes) -> None:
+        assert self._admitted is not None
+        assert self._chunks is not None
+        before = len(self._chunks.data)
+        taken = self._chunks.feed(came)
+        self._came = came[taken:]
+        size = len(self._chunks.data)
+        if size > self._admitted.head.limit:
+            raise self._admitted.head.too_large()
+        self._hold.add(size - before, unread=True)
+        if self._chunks.whole:
+            self._take(self._admitted, bytes(self._chunks.data))
+
+    def _take(self, admitted: AdmittedRequest, body: bytes) -> None:
+        self._phase, self._deadline = _Phase.ANSWER, None
+        self._forget_body()
+        self._service.take(admitted, body, self._hold, self._reply)
+
+    def _reply(self, response: Response, last: bool) -> None:
+        self._end_request()
+        self._send(response, last=last)
+        if self._came or self._half_closed:
+            self._advance()
+
+    def _refuse(self, error: HttpError) -> None:
+        """Answer an error of the head, or of a body that does not come as it should."""
+        response = self._service.refusal(error, self._request)
+        if self._phase is _Phase.BODY:
+            self._end_request()
+        self._send(response, last=True)
+
+    def _end_request(self) -> None:
+        self._hold.release()
+        self._forget_body()
+        self._service.end()
+
+    def _forget_body(self) -> None:
+        self._admitted = self._chunks = None
+        if self._body:
+            self._body = bytearray()
+
+    def _send(self, response: Response, *, last: bool) -> None:
+        """Send an answer. After the last one what still comes is thrown away: in a closed connection it would
+        cause a reset, which may take the answer with it. Over TLS only an unread body is waited for."""
+        request, self._request = self._request, None
+        if self._transport is None or self._transport.is_closing():
+            self._phase = _Phase.CLOSING
+            return
+        self._phase = _Phase.IDLE
+        ends = last or self._service.is_stopping or request is None or not request.keeps
+        if ends or request is None or request.version != "1.1" or request.method == "HEAD":
+            bodiless = request is not None and request.method == "HEAD"
+            self._transport.write(response.encode("close" if ends else "keep-alive", bodiless=bodiless))
+        else:
+            self._transport.write(response.kept)
+        if not ends:
+            self._deadline = self._now() + (IDLE if self._writable else self._timeout)
+        else:
+            self._finish(lingers=last)
+
+    def _finish(self, *, lingers: bool) -> None:
+        assert self._transport is not None
+        self._phase, self._came = _Phase.CLOSING, b""
+        ends = self._transport.can_write_eof()
+        if self._half_closed or not (ends or lingers):
+            self._transport.close()
+            return
+        self._deadline = self._now() + _LINGER
+        self._set_reading(True)
+        if ends:
+            self._transport.write_eof()
+
+    def _go_away(self) -> None:
+        assert self._transport is not None
+        self._service.refusal(at_fault(505, "http2", http2.TEXT), None)
+        self._transport.write(http2.GO_AWAY)
+        self._finish(lingers=False)
+
+    def _set_reading(self, reading: bool) -> None:
+        if reading is self._reading or self._transport is None or self._transport.is_closing():
+            return
+        self._reading = reading
+        if reading:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()

@@ -1,0 +1,158 @@
+"""Reads the head of a request: its line and headers, as llhttp takes them, which is strict: no bare newline,
+no folded header, no second length. What a proxy in front could read differently is refused. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+
+from agent.leaf.inputs.http.responses import not_http
+
+END: Final = b"\r\n\r\n"
+"""Ends a head."""
+_LINE: Final = 8 * 1024
+"""Bytes of a header, its name and value, and of the line of a request."""
+_HEADERS: Final = 64
+_HEAD: Final = 64 * 1024
+"""Bytes of a head."""
+_TLS: Final = b"\x16\x03"
+_SINGLE: Final = frozenset({"content-length", "content-type", "host", "transfer-encoding", "user-agent"})
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """A request but for its body."""
+
+    method: str
+    target: str
+    """Path and query as they came."""
+    path: str
+    """With its escapes resolved."""
+    headers: Mapping[str, str]
+    """By names in lower case; of several of a name the first."""
+    repeated: frozenset[str]
+    """The names that came more than once."""
+    length: int | None
+    """Bytes of the body; None without `Content-Length`."""
+    chunked: bool
+    """Whether the body comes in chunks."""
+    keeps: bool
+    """Whether the connection goes on after the answer."""
+    version: str
+    """`1.1` or `1.0`."""
+
+    def query(self, name: str) -> str:
+        """The first value of a name in the query, empty where it has none."""
+        query = self.target.partition("?")[2]
+        pairs = parse_qsl(query, keep_blank_values=True)
+        return next((value for key, value in pairs if key == name), "")
+
+
+class HeadReader:
+    """The head of one request, as it comes. `raw` is what came of it."""
+
+    def __init__(self) -> None:
+        self.raw = bytearray()
+        self._parser = HttpRequestParser(self)
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._whole = False
+        self._keeps = False
+
+    def on_url(self, url: bytes) -> None:
+        """Called by the parser, as the methods below."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self._whole = True
+        self._keeps = self._parser.should_keep_alive()
+
+    def feed(self, data: bytes) -> int | None:
+        """Take in more; returns how many of these bytes end the head, None while it goes on. Raises
+        `HttpError` 400."""
+        before = len(self.raw)
+        self.raw += data
+        end = self.raw.find(END, max(0, before - len(END) + 1))
+        taken = len(data) if end < 0 else end + len(END) - before
+        del self.raw[before + taken :]
+        try:
+            self._parser.feed_data(data[:taken])
+        except HttpParserUpgrade:
+            pass  # to what this input does not speak: a server may go on in HTTP/1.1
+        except HttpParserError as error:
+            tls = self.raw.startswith(_TLS)
+            raise not_http("TLS, and this port has none (tls_cert, tls_key)" if tls else str(error)) from None
+        self._check_size()
+        if end < 0:
+            return None
+        if not self._whole:
+            raise not_http("its head ends in the middle")
+        return taken
+
+    def _check_size(self) -> None:
+        lines = self.raw.split(b"\r\n", _HEADERS + 3)
+        if len(lines) > _HEADERS + 3:  # the request line, and two that are empty
+            raise not_http(f"more than {_HEADERS} headers")
+        if max(map(len, lines)) > _LINE or len(self.raw) > _HEAD:
+            raise not_http(f"a line above {_LINE} bytes, or all above {_HEAD}")
+
+    def request(self) -> HttpRequest:
+        """The request of a whole head. Raises `HttpError` 400."""
+        headers: dict[str, str] = {}
+        repeated = set()
+        for name, value in self._headers:
+            key = name.decode("ascii").lower()
+            if key in headers:
+                repeated.add(key)
+            else:
+                headers[key] = value.decode(errors="surrogateescape").strip(" \t")
+        if twice := repeated & _SINGLE:
+            raise not_http(f"more than one header {min(twice)}")
+        version = self._parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            raise not_http(f"HTTP/{version}; speak HTTP/1.1")
+        if version == "1.1" and "host" not in headers:
+            raise not_http("no header host")
+        path, target = _split_target(self._url)
+        length = headers.get("content-length")
+        return HttpRequest(
+            method=self._parser.get_method().decode("ascii"),
+            target=target,
+            path=path,
+            headers=headers,
+            repeated=frozenset(repeated),
+            length=None if length is None else int(length),
+            chunked=_is_chunked(headers, version),
+            keeps=self._keeps,
+            version=version,
+        )
+
+
+def _is_chunked(headers: Mapping[str, str], version: str) -> bool:
+    coding = headers.get("transfer-encoding")
+    if coding is None:
+        return False
+    if coding.lower() != "chunked" or version == "1.0" or "content-length" in headers:
+        raise not_http("Transfer-Encoding must be chunked, in HTTP/1.1 and without Content-Length")
+    return True
+
+
+def _split_target(url: bytes) -> tuple[str, str]:
+    """The path with its escapes resolved, and path and query as they came."""
+    target = url.decode("ascii", errors="replace").partition("#")[0]
+    if not target.startswith("/"):
+        try:
+            parts = urlsplit(target)  # in absolute form, as a proxy is asked
+            _ = parts.port
+        except ValueError:
+            raise not_http(f"its target is {target:.100}") from None
+        target = parts.path + (f"?{parts.query}" if parts.query else "")
+    path, _, query = target.partition("?")
+    return unquote(path), target if query else path
