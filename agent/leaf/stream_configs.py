@@ -70,9 +70,12 @@ def rate_limit(cls: StreamClass) -> int:
     return 8 * (cls.link_rate or 0)
 
 
-def link_consumer(domain: str, cls: StreamClass, epoch: str, start: int) -> dict[str, Any]:
+def link_consumer(
+    domain: str, cls: StreamClass, epoch: str, start: int, *, in_memory: bool
+) -> dict[str, Any]:
     """The durable consumer through which the hub sources one epoch, from sequence `start` on. Every start
-    sits on the consumer, for a source that names one may carry none (error 10215)."""
+    sits on the consumer, for a source that names one may carry none (error 10215). With `in_memory` its
+    server writes nothing at a delivery or acknowledgement, and has forgotten it after a restart."""
     name = contract.link_consumer(epoch)
     config: dict[str, Any] = {
         "name": name,
@@ -85,6 +88,7 @@ def link_consumer(domain: str, cls: StreamClass, epoch: str, start: int) -> dict
         "replay_policy": "instant",
         "deliver_policy": "all",
         "rate_limit_bps": rate_limit(cls),
+        "mem_storage": in_memory,
     }
     if start > 1:
         config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start}

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 from aiohttp.web import BaseRequest, RequestHandler, Response, Server, StreamResponse
+from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from agent.base.http_access import AccessError, Hosts, is_loopback, read_token, shows, tls_context
 from agent.base.listen_sockets import PortServer, obstacle
@@ -31,6 +33,7 @@ MAX_CONNECTIONS: Final = 32
 SECONDS: Final = 10.0
 """How long a connection may last: it carries one request."""
 _CLOSING: Final = 1.0
+_METRICS: Final = "/metrics"
 _OPEN: Final = "/healthz"
 """What says nothing of anything, and so is answered without the token."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -58,7 +61,6 @@ class AdminServer:
         self._metrics, self._status, self._ready = metrics, status, ready
         self._hosts = Hosts(self.address[0])
         self._pages: dict[str, Callable[[BaseRequest], Response]] = {
-            "/metrics": self._show_metrics,
             "/healthz": self._show_health,
             "/readyz": self._show_readiness,
             "/status": self._show_status,
@@ -113,6 +115,8 @@ class AdminServer:
             response.headers["Allow"] = "GET"
         elif page is not None:
             response = page(request)
+        elif request.path == _METRICS:
+            response = await self._show_metrics(request)
         else:
             response = self._show_fleet(request) or self._show_pages()
         response.headers.update(_HEADERS)
@@ -129,12 +133,14 @@ class AdminServer:
         return None if self._fleet is None else self._fleet.answer(request.path, request.query)
 
     def _show_pages(self) -> Response:
-        there = [*self._pages, *(self._fleet.paths if self._fleet is not None else ())]
+        there = [_METRICS, *self._pages, *(self._fleet.paths if self._fleet is not None else ())]
         return _sentence(404, f"there is no such page; there are {', '.join(there)}")
 
-    def _show_metrics(self, request: BaseRequest) -> Response:
+    async def _show_metrics(self, request: BaseRequest) -> Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return Response(body=encode(self._metrics.registry), headers={"Content-Type": content_type})
+        # Read here, where nothing changes meanwhile; written out elsewhere, for a large fleet takes a second.
+        body = await asyncio.to_thread(encode, _Collected(list(self._metrics.registry.collect())))
+        return Response(body=body, headers={"Content-Type": content_type})
 
     def _show_health(self, _request: BaseRequest) -> Response:
         return _sentence(200, "the agent runs")
@@ -146,6 +152,16 @@ class AdminServer:
     def _show_status(self, _request: BaseRequest) -> Response:
         text = msgspec.json.format(msgspec.json.encode(dict(self._status())), indent=2)
         return Response(body=text + b"\n", content_type="application/json")
+
+
+class _Collected(Collector):
+    """Metrics as they were collected."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
 
 
 def _sentence(status: int, text: str) -> Response:

@@ -21,7 +21,7 @@ from agent.base.pid_lock import InUseError, only_one
 from agent.base.sd_notify import Notifier, notifier
 from agent.base.supervisor import keep_serving, until_made
 from agent.config import Config
-from agent.config.link_windows import Windows
+from agent.config.values import Windows
 from agent.contract import Exit
 from agent.leaf import state as state_file
 from agent.leaf.intake import Input

@@ -36,8 +36,13 @@ def levels_of(config: Config) -> dict[str, Level]:
     return {one.name: one.ack for one in config.input}
 
 
+def lingers_of(config: Config) -> dict[str, float]:
+    """How long batches of an input wait for more readings, by its name, of those that say it."""
+    return {one.name: one.linger for one in config.input if one.linger is not None}
+
+
 class InputSet:
-    """Runs inputs, which hand in to `intake`; `levels` is what the core knows of theirs."""
+    """Runs inputs, which hand in to `intake`; `levels` and `lingers` are what the core knows of them."""
 
     def __init__(
         self,
@@ -45,9 +50,10 @@ class InputSet:
         inputs: Iterable[Input],
         core: CoreIntake,
         levels: dict[str, Level],
+        lingers: dict[str, float],
         metrics: Metrics,
     ) -> None:
-        self._core, self._levels, self._metrics = core, levels, metrics
+        self._core, self._levels, self._lingers, self._metrics = core, levels, lingers, metrics
         self.intake = SwappableIntake(with_rules(core, config, metrics))
         self._entries = {one.name: _Entry(one, Switch()) for one in inputs}
         self._group: asyncio.TaskGroup | None = None
@@ -85,6 +91,8 @@ class InputSet:
         switches = await self._end(new.change.end)
         self._levels.clear()
         self._levels.update(levels_of(new.config))
+        self._lingers.clear()
+        self._lingers.update(lingers_of(new.config))
         if new.change.rules:
             self.intake.behind = with_rules(self._core, new.config, self._metrics)
         for one in new.inputs:
@@ -139,7 +147,7 @@ async def drain(
     inputs: Sequence[asyncio.Task[None]],
     publisher: Publisher,
     sender: Sender,
-    books: LedgerPublisher,
+    ledger: LedgerPublisher,
     state: StateFile,
     seconds: float,
 ) -> None:
@@ -153,14 +161,14 @@ async def drain(
             await asyncio.gather(*inputs)
             publisher.stop()
             await sender.drained()
-            await books.close()
+            await ledger.close()
             log.info("drained: everything accepted is stored")
     except TimeoutError:
         log.error("not drained in time: the run stays open, its tail is named by the audit")
     except (JetStreamError, OSError) as error:
         log.error("the run could not be closed, its tail is named by the audit", error=str(error))
     sender.abandon()
-    books.remember()
+    ledger.remember()
     for task in inputs:
         task.cancel()
     try:

@@ -43,22 +43,22 @@ from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.link.act import Trimmer, ensure_rate
 from agent.leaf.link.link import LeafLink, LinkView
-from agent.leaf.link.prepare import note_lost_positions, prepare_stream
+from agent.leaf.link.prepare import consumers_in_memory, note_lost_positions, prepare_stream
 from agent.leaf.link.time_to_loss import TimeToLossReport
 from agent.leaf.publish.accumulator import BatchLimits
 from agent.leaf.publish.ack_levels import AckLevels
 from agent.leaf.publish.core_intake import CoreIntake
 from agent.leaf.publish.dead_letters import DeadLetterWriter
 from agent.leaf.publish.idempotency_recovery import IdempotencyRecovery
+from agent.leaf.publish.limits import Lingers
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.pull_chunks import PullChunkStore
 from agent.leaf.publish.sender import Sender
 from agent.leaf.publish.stream_recovery import CurrentRecovery, ProgressReader, StreamRecovery
 from agent.leaf.state import StateFile
 from agent.mirrors import mirror_controller
-from agent.process.input_runner import InputSet, drain, keep_running, levels_of
-from agent.process.reload import Applied, Reloader
-from agent.process.reload.reloader import by_command
+from agent.process.input_runner import InputSet, drain, keep_running, levels_of, lingers_of
+from agent.process.reload import Applied, Reloader, by_command
 from agent.server.health import ServerHealth
 from agent.server.setup import identities
 
@@ -82,18 +82,27 @@ class LeafAgent:
         classes = self._classes = {cls.name: cls for cls in config.class_}
         run = self._run = contract.new_run()
         ledgers = {name: ClassLedger(domain, name, run) for name in classes}
-        levels = levels_of(config)
+        levels, lingers = levels_of(config), lingers_of(config)
         events = Events()
         self._evictions = EvictionMonitor(
             domain, run, classes, config.state_dir, state.current.epochs, ledgers, metrics
         )
-        self._books = LedgerPublisher(domain, run, ledgers, state, self._evictions)
+        self._ledger_publisher = LedgerPublisher(domain, run, ledgers, state, self._evictions)
         self._clock = ClockMonitor(domain, classes, state, metrics, self._evictions.stored)
         self._levels = AckLevels(levels, health)
         self._view = LinkView(config, metrics, health, events)
         self._waits = HubAckWaiters(self._view.sentence)
         self._publisher = Publisher(
-            BatchLimits(publish.batch_bytes, publish.batch_readings, publish.linger),
+            BatchLimits(
+                publish.batch_bytes,
+                publish.batch_readings,
+                Lingers(
+                    lingers,
+                    {name: cls.linger for name, cls in classes.items() if cls.linger is not None},
+                    config.linger,
+                ),
+                publish.batches_per_second,
+            ),
             publish.in_flight,
             metrics,
             self._view.refusal,
@@ -113,20 +122,22 @@ class LeafAgent:
         )
         self._recovery = CurrentRecovery()
         discarding = [name for name, cls in classes.items() if cls.discard == "old"]
-        self._known_requests = IdempotencyRecovery(
+        self._request_recovery = IdempotencyRecovery(
             config.state_dir, self._publisher, classes, discarding, self._recovery.get
         )
         self._core = self._core_intake(ledgers)
-        self._inputs = InputSet(config, inputs, self._core, levels, metrics)
+        self._inputs = InputSet(config, inputs, self._core, levels, lingers, metrics)
         self.intake = self._inputs.intake
         trimmer = Trimmer(
             state,
             metrics,
             events,
             allowed=self._publisher.recalled.is_set,
-            prepare=self._known_requests.save,
+            prepare=self._request_recovery.save,
         )
-        self.link = LeafLink(config, run, state, self._view, trimmer, self._waits, self._books.last, events)
+        self.link = LeafLink(
+            config, run, state, self._view, trimmer, self._waits, self._ledger_publisher.last, events
+        )
         self._connection = ServerConnection(
             f"nats://{config.nats.listen}",
             identities(config).account,
@@ -150,7 +161,7 @@ class LeafAgent:
             self._publisher.submit,
             letters,
             ProgressReader(self._recovery, self._state, self._classes, self._sender.idle).read,
-            self._books.remember_position,
+            self._ledger_publisher.remember_position,
             lambda input_name: input_name in self._state.current.unplaced,
         )
         return CoreIntake(self._config.domain, self._publisher, chunks, letters)
@@ -160,8 +171,9 @@ class LeafAgent:
         evictions, waits, controller = self._evictions, self._waits, self.link.controller
         events.on(
             BatchStored,
-            self._books.stored,
+            self._ledger_publisher.stored,
             lambda batch: waits.stored(batch.id.cls, batch.seq, str(batch.id)),
+            lambda batch: controller.idle.moved(batch.id.cls),
         )
         events.on(StreamFull, lambda _: controller.announce_now())
         events.on(
@@ -171,7 +183,7 @@ class LeafAgent:
         )
         events.on(
             StreamSeen,
-            lambda seen: self._books.seen(seen.cls, seen.info),
+            lambda seen: self._ledger_publisher.seen(seen.cls, seen.info),
             lambda seen: evictions.seen(seen.cls, seen.confirmed),
             lambda seen: waits.reached(seen.cls, seen.confirmed),
             self._view.seen,
@@ -196,12 +208,12 @@ class LeafAgent:
             tasks = [group.create_task(part) for part in sending]
             services = {
                 "connection": self._connection.run,
-                "ledger": self._books.run,
+                "ledger": self._ledger_publisher.run,
                 "clock": self._clock.run,
                 "acknowledgement": self._levels.run,
                 "state": self._state.run,
-                "requests": self._known_requests.run,
-                "stored requests": self._known_requests.keep,
+                "requests": self._request_recovery.run,
+                "stored requests": self._request_recovery.keep,
                 **({"discards": self._evictions.run} if self._evictions else {}),
                 "settings": self._settings.run,
                 **self.link.services(),
@@ -217,7 +229,7 @@ class LeafAgent:
             await stopping.wait()
             taking.set()
             self._inputs.stop()
-            parts = (self._publisher, self._sender, self._books, self._state)
+            parts = (self._publisher, self._sender, self._ledger_publisher, self._state)
             await drain([*self._inputs.tasks, *own], *parts, self._config.publish.drain)
             self._ending = True
             for task in tasks:
@@ -246,7 +258,7 @@ class LeafAgent:
             "classes": {
                 name: {
                     **self.link.class_row(name),
-                    "readings": asdict(self._books.last(name).readings),
+                    "readings": asdict(self._ledger_publisher.last(name).readings),
                     "discarded": self._evictions.status(name),
                 }
                 for name in self._classes
@@ -286,8 +298,8 @@ class LeafAgent:
             recovery = StreamRecovery(nc, js, self._config.domain)
             infos, stored = await self._prepare(js, recovery)
             last = {name: info.last for name, info in infos.items()}
-            with self._evictions.connected(nc, js, infos), self._books.connected(js, infos):
-                await self._books.open()
+            with self._evictions.connected(nc, js, infos), self._ledger_publisher.connected(js, infos):
+                await self._ledger_publisher.open()
                 sending = self._sender.connected(nc, nc.new_inbox(), last, stored, recovery.message)
                 async with sending:
                     with (
@@ -311,10 +323,13 @@ class LeafAgent:
         mqtt = self._config.nats.mqtt.on
         for stream in stream_configs.mqtt_streams() if mqtt else ():
             await js.ensure_stream(stream)
+        in_memory = consumers_in_memory(self._config)
         pulls = [input_.name for input_ in self._config.input if input_.pulls]
         await note_lost_positions(js, self._config.domain, self._classes, pulls, self._state.current)
         for name, cls in self._classes.items():
-            info, verdict = await prepare_stream(js, self._config.domain, cls, self._state, mqtt=mqtt)
+            info, verdict = await prepare_stream(
+                js, self._config.domain, cls, self._state, mqtt=mqtt, in_memory=name in in_memory
+            )
             await ensure_rate(js, self._config.domain, cls, self._state.current.epochs[name])
             if verdict is not None:
                 self.link.epoch_begun(name, verdict)
@@ -329,8 +344,8 @@ class LeafAgent:
         return infos, stored
 
     async def _complete_run_before(self, recall: StreamRecovery, cls: str, info: StreamInfo) -> None:
-        known = self._books.remembered.get(cls)
+        known = self._ledger_publisher.remembered.get(cls)
         since: list[StoredHeaders] = []
         if known is not None and known.created == info.created and info.last > known.seq:
             since = await recall.batches_above(cls, known.seq)
-        self._books.recall(cls, info.created, since)
+        self._ledger_publisher.recall(cls, info.created, since)

@@ -35,7 +35,8 @@ from agent.jetstream.read_headers import StoredHeaders
 from agent.leaf.events import BatchStored
 from agent.leaf.ledger.evictions.service import EvictionMonitor
 from agent.leaf.ledger.ledger import ClassLedger, Discarded
-from agent.leaf.state import Acked, PullPosition, StateFile
+from agent.leaf.positions import PullPosition
+from agent.leaf.state import Acked, StateFile
 
 LEDGER_SECONDS = 60.0
 
@@ -89,7 +90,7 @@ class LedgerPublisher:
         """Note how far an input is where no message can say so, for it holds nothing that is stored."""
         known = self._state.current.positions.get(cls, {}).get(input_name)
         self._state.current.place(input_name, cls, PullPosition(text, 0 if known is None else known.seq))
-        self._state.mark()
+        self._state.note()
 
     def _stored(self, cls: str, seq: int) -> None:
         ledger, known = self._ledgers[cls], self._state.current.acked.get(cls)
@@ -106,7 +107,7 @@ class LedgerPublisher:
             top_time=known.top_time,
             at=max(known.at, time.time_ns()),
         )
-        self._state.mark()
+        self._state.note()
 
     def seen(self, cls: str, info: StreamInfo) -> None:
         """A stream was looked at: devices publish there too, without a PubAck to the agent."""
@@ -117,7 +118,7 @@ class LedgerPublisher:
             self._state.current.acked[cls] = structs.replace(
                 known, top=info.last, top_time=info.last_time, at=at
             )
-            self._state.mark()
+            self._state.note()
 
     def recall(self, cls: str, created: str, stored_since: Iterable[StoredHeaders]) -> None:
         """Complete what the state file knew of the run before by what its stream holds above the last

@@ -1,36 +1,45 @@
-"""Collects chunks into drafts of batches by size, count and linger, and queues what is sealed for the sender.
-The caller brings the time.
+"""Collects chunks into batches, and says when one is sealed. The caller brings the time.
 
-A chunk is never split: what a sender was promised together is stored together. So a draft may exceed the
+A chunk waits for the batch before it and for no clock (group commit): while nothing of its input and class is
+under way its batch is sealed at once, otherwise it gathers until that is settled. Two things hold a batch
+back longer: a linger, and the bound on batches a second. A batch that is full is never held back.
+
+A chunk is never split: what a sender was promised together is stored together. So a batch may exceed the
 limits only when a single chunk does.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
 
-from agent.contract import Clock
 from agent.leaf.intake import Chunk
-from agent.leaf.publish.idempotency import Settlement
+from agent.leaf.publish.limits import CREDIT, BatchRate, Lingers
 
-MAX_REQUESTS = 256
+MAX_REQUESTS: Final = 256
 """Idempotency keys in one batch: they travel in a header, which must stay small compared with the payload."""
+LARGE: Final = 64 * 1024
+"""Bytes of a chunk with a position from which on the bound on batches does not hold it back: it could not
+gather with others anyway."""
+OVERDUE: Final = 1.0
+"""Seconds after which a batch waits no longer for the one before it, whose answer may be lost."""
 
 Waiter = TypeVar("Waiter")
 Key = tuple[str, str]
+"""Input and class."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """When a draft is sealed: at `bytes` of NDJSON, `readings`, or `linger` seconds after its first chunk."""
+    """When an open batch is sealed: at `bytes` of NDJSON or at `readings`; and how it is held back before:
+    by `lingers`, and so that each class has `batches_per_second` on average, with `credit` seconds of unused
+    ones at once."""
 
     bytes: int
     readings: int
-    linger: float
+    lingers: Lingers = field(default_factory=Lingers)
+    batches_per_second: float = 1000.0
+    credit: float = CREDIT
 
 
 @dataclass(slots=True)
@@ -41,6 +50,8 @@ class PendingChunk(Generic[Waiter]):
     waiter: Waiter
     held: int = 0
     """Bytes of the memory budget that it takes."""
+    batch: OpenBatch[Waiter] | None = None
+    """The batch that it is part of, until its outcome is known."""
     sent: bool = False
     """Its batch has a number."""
     withdrawn: bool = False
@@ -59,18 +70,35 @@ class OpenBatch(Generic[Waiter]):
     input: str
     cls: str
     due: float
+    """Before this instant only a full batch is sealed."""
     dead: bool = False
     entries: list[PendingChunk[Waiter]] = field(default_factory=list)
     bytes: int = 0
     readings: int = 0
     requests: int = 0
+    unsettled: int = 0
+    """The chunks whose outcome is not known."""
+
+    @property
+    def key(self) -> Key:
+        """Its input and class."""
+        return self.input, self.cls
+
+    def add(self, entry: PendingChunk[Waiter]) -> None:
+        """Put a chunk behind the others."""
+        entry.batch = self
+        self.entries.append(entry)
+        self.bytes += len(entry.chunk.payload)
+        self.readings += entry.chunk.count
+        self.requests += entry.chunk.request is not None
+        self.unsettled += 1
 
     def live(self) -> list[PendingChunk[Waiter]]:
         """The entries that still want to be sent."""
         return [entry for entry in self.entries if not entry.withdrawn]
 
     def send(self) -> list[PendingChunk[Waiter]]:
-        """The entries of the batch that is made of this draft: from now on none can be withdrawn."""
+        """The entries of the batch that is made of this: from now on none can be withdrawn."""
         entries = self.live()
         for entry in entries:
             entry.sent = True
@@ -89,159 +117,99 @@ class OpenBatch(Generic[Waiter]):
 
 
 class Accumulator(Generic[Waiter]):
-    """The open draft of each (input, class)."""
+    """The open batch of each input and class, and the one before it while that is under way."""
 
     def __init__(self, limits: BatchLimits) -> None:
         self._limits = limits
         self._open: dict[Key, OpenBatch[Waiter]] = {}
-
-    def linger(self, seconds: float) -> None:
-        """How long drafts that are opened from now on may wait."""
-        self._limits = replace(self._limits, linger=seconds)
+        self._before: dict[Key, OpenBatch[Waiter]] = {}
+        self._rates: dict[str, BatchRate] = {}
 
     def add(self, key: Key, entry: PendingChunk[Waiter], now: float) -> list[OpenBatch[Waiter]]:
-        """Put a chunk into the draft of `key`; returns the drafts that this seals, oldest first. A chunk with
-        a position seals at once: its input waits for it alone, so lingering would only cost time."""
+        """Put a chunk into the open batch of `key`; returns the batches that this seals, oldest first. A
+        chunk with a position shares no batch with later ones: its input waits for it alone."""
         sealed = []
-        draft = self._open.get(key)
-        if draft is not None and self._exceeds(draft, entry.chunk):
-            sealed.append(self._open.pop(key))
-            draft = None
-        if draft is None:
-            draft = self._open[key] = OpenBatch(*key, now + self._limits.linger, entry.chunk.dead)
-        draft.entries.append(entry)
-        draft.bytes += len(entry.chunk.payload)
-        draft.readings += entry.chunk.count
-        draft.requests += entry.chunk.request is not None
-        if self._full(draft) or entry.chunk.position is not None:
-            sealed.append(self._open.pop(key))
+        batch = self._open.get(key)
+        if batch is not None and self._exceeds(batch, entry.chunk):
+            sealed.append(self._seal(key))
+            batch = None
+        if batch is None:
+            batch = self._open[key] = OpenBatch(*key, self._due(key, entry.chunk, now), entry.chunk.dead)
+        batch.add(entry)
+        if self._is_full(batch) or (entry.chunk.position is not None and len(entry.chunk.payload) >= LARGE):
+            self._rate(key).give_back(now)
+            sealed.append(self._seal(key))
+        elif entry.chunk.position is not None and batch.due <= now:
+            sealed.append(self._seal(key))
         return sealed
 
-    def drafts(self) -> list[OpenBatch[Waiter]]:
-        """The open drafts."""
+    def settled(self, entry: PendingChunk[Waiter]) -> Key | None:
+        """The outcome of a chunk is known. Returns the key of the open batch that waits for nothing any more
+        but its `due`, None where there is none."""
+        batch, entry.batch = entry.batch, None
+        if batch is None:
+            return None
+        batch.unsettled -= 1
+        if batch.unsettled or self._before.get(batch.key) is not batch:
+            return None
+        del self._before[batch.key]
+        return batch.key if batch.key in self._open else None
+
+    def open_batches(self) -> list[OpenBatch[Waiter]]:
+        """What is open."""
         return list(self._open.values())
 
     def due(self, key: Key) -> float | None:
-        """When the open draft of `key` must be sealed, None when there is none."""
-        draft = self._open.get(key)
-        return None if draft is None else draft.due
+        """When the open batch of `key` may be sealed; None where there is none, or it waits for the one
+        before it."""
+        batch = self._open.get(key)
+        return None if batch is None or self._waits(key) else batch.due
 
     def seal(self, key: Key, now: float) -> OpenBatch[Waiter] | None:
-        """The draft of `key` when it has lingered long enough."""
-        draft = self._open.get(key)
-        return self._open.pop(key) if draft is not None and draft.due <= now else None
+        """The open batch of `key` if it may be sealed."""
+        due = self.due(key)
+        return self._seal(key) if due is not None and due <= now else None
+
+    def overdue(self, now: float) -> list[OpenBatch[Waiter]]:
+        """The open batches that have waited too long for those before them."""
+        keys = [key for key, batch in self._open.items() if batch.due + OVERDUE <= now]
+        return [self._seal(key) for key in keys]
 
     def flush(self) -> list[OpenBatch[Waiter]]:
-        """All open drafts, oldest first."""
-        drafts = sorted(self._open.values(), key=lambda draft: draft.due)
-        self._open.clear()
-        return drafts
+        """All open batches, oldest first."""
+        keys = sorted(self._open, key=lambda key: self._open[key].due)
+        return [self._seal(key) for key in keys]
 
-    def _exceeds(self, draft: OpenBatch[Waiter], chunk: Chunk) -> bool:
+    def _seal(self, key: Key) -> OpenBatch[Waiter]:
+        batch = self._open.pop(key)
+        if batch.unsettled:
+            self._before[key] = batch
+        return batch
+
+    def _waits(self, key: Key) -> bool:
+        return key in self._before and not self._limits.lingers.of(key)
+
+    def _due(self, key: Key, chunk: Chunk, now: float) -> float:
+        linger = self._limits.lingers.of(key) if chunk.position is None else 0.0
+        return max(now + linger, self._rate(key).reserve(now))
+
+    def _rate(self, key: Key) -> BatchRate:
+        rate = self._rates.get(key[1])
+        if rate is None:
+            rate = self._rates[key[1]] = BatchRate(self._limits.batches_per_second, self._limits.credit)
+        return rate
+
+    def _exceeds(self, batch: OpenBatch[Waiter], chunk: Chunk) -> bool:
         return (
-            draft.dead != chunk.dead
-            or draft.bytes + len(chunk.payload) > self._limits.bytes
-            or draft.readings + chunk.count > self._limits.readings
+            batch.dead != chunk.dead
+            or batch.bytes + len(chunk.payload) > self._limits.bytes
+            or batch.readings + chunk.count > self._limits.readings
+            or batch.entries[-1].chunk.position is not None
         )
 
-    def _full(self, draft: OpenBatch[Waiter]) -> bool:
+    def _is_full(self, batch: OpenBatch[Waiter]) -> bool:
         return (
-            draft.bytes >= self._limits.bytes
-            or draft.readings >= self._limits.readings
-            or draft.requests >= MAX_REQUESTS
+            batch.bytes >= self._limits.bytes
+            or batch.readings >= self._limits.readings
+            or batch.requests >= MAX_REQUESTS
         )
-
-
-@dataclass(frozen=True, slots=True)
-class SealedBatch:
-    """A draft that takes no more chunks, and when it was sealed."""
-
-    draft: OpenBatch[Settlement]
-    wall: int
-    """In ns since 1970."""
-    clock: Clock
-    at: float
-    """In the event loop's seconds."""
-
-
-class SendQueue:
-    """Sealed batches in the order in which they are sent. What waits for a server that cannot store is held
-    back, and goes to the front once it can."""
-
-    def __init__(self) -> None:
-        self._sealed: deque[SealedBatch] = deque()
-        self._held_back: list[SealedBatch] = []
-        self._changed = asyncio.Event()
-
-    def __len__(self) -> int:
-        return len(self._sealed)
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether nothing is queued or held back."""
-        return not self._sealed and not self._held_back
-
-    @property
-    def oldest_at(self) -> float | None:
-        """When the first in the queue was sealed, None where it is empty."""
-        return self._sealed[0].at if self._sealed else None
-
-    def put(self, sealed: Iterable[SealedBatch]) -> None:
-        """Queue batches behind the others."""
-        self._sealed.extend(sealed)
-        if self._sealed:
-            self.wake()
-
-    def put_first(self, sealed: SealedBatch) -> None:
-        """Queue a batch before the others."""
-        self._sealed.appendleft(sealed)
-
-    def take(self) -> SealedBatch:
-        """The first in the queue, which must not be empty."""
-        return self._sealed.popleft()
-
-    def hold_back(self, sealed: SealedBatch) -> None:
-        """Keep a batch until `release` lets it go."""
-        self._held_back.append(sealed)
-
-    def holds_back(self, cls: str) -> bool:
-        """Whether a batch of a class is held back."""
-        return any(sealed.draft.cls == cls for sealed in self._held_back)
-
-    def release(self, refusal: Callable[[str], str | None]) -> None:
-        """Queue before the others what is held back of classes for which there is no `refusal` any more."""
-        waiting, self._held_back = self._held_back, []
-        for sealed in reversed(waiting):
-            if refusal(sealed.draft.cls) is None:
-                self._sealed.appendleft(sealed)
-            else:
-                self._held_back.insert(0, sealed)
-        if waiting:
-            self.wake()
-
-    def drop_withdrawn(self) -> None:
-        """Drop batches at the front of which nothing wants to be sent any more."""
-        while self._sealed and not self._sealed[0].draft.live():
-            self._sealed.popleft()
-        self.wake()
-
-    def drain(self) -> list[SealedBatch]:
-        """Take all, what is held back first."""
-        sealed = [*self._held_back, *self._sealed]
-        self._held_back.clear()
-        self._sealed.clear()
-        return sealed
-
-    def readings(self, cls: str) -> int:
-        """The readings of a class that are queued or held back, counted one by one."""
-        batches = [*self._held_back, *self._sealed]
-        return sum(sealed.draft.live_readings for sealed in batches if sealed.draft.cls == cls)
-
-    def wake(self) -> None:
-        """Let the sender look again."""
-        self._changed.set()
-
-    async def changed(self) -> None:
-        """Return at the next `wake`."""
-        self._changed.clear()
-        await self._changed.wait()

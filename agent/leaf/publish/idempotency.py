@@ -11,18 +11,16 @@ What an agent stored that knew no scopes is known by its key alone, and compared
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from itertools import islice
 
 from agent.base.clock import Instant
 from agent.contract import Request
 from agent.leaf.intake import RefusalReason, RefusedError
+from agent.leaf.publish.settlement import Settlement
 
 KNOWN_SECONDS = 600.0
 MAX_KEYS = 500_000
-
-Settlement = asyncio.Future[Exception | None]
 
 Key = tuple[str, str]
 """Class, and scope and idempotency key with a colon between."""

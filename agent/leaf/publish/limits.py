@@ -1,9 +1,17 @@
-"""What bounds the publish path: bytes in memory, and readings a second."""
+"""What bounds the publish path: bytes in memory, readings a second, and batches a second."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+CREDIT: Final = 86_400.0
+"""Seconds of unused batches that a class may seal at once."""
+MAX_WAIT: Final = 5.0
+"""Seconds for which the bound on batches holds one back at most, half of what a sender waits."""
 
 
 class ByteBudget:
@@ -14,10 +22,16 @@ class ByteBudget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.used = 0
 
+    def take(self, size: int) -> bool:
+        """Take `size` bytes if there is room and no other waits for it."""
+        if self._waiting or not self._fits(size):
+            return False
+        self.used += size
+        return True
+
     async def acquire(self, size: int) -> None:
         """Take `size` bytes, waiting for room. When cancelled nothing is taken."""
-        if not self._waiting and self._fits(size):
-            self.used += size
+        if self.take(size):
             return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append((size, turn))
@@ -75,3 +89,45 @@ class RateLimit:
             return (needed - self._level) / self._rate
         self._level -= readings
         return 0.0
+
+
+class BatchRate:
+    """How many batches may be sealed: `rate` a second on average, and at once what was left unused for up to
+    `credit` seconds. Counts as the generic cell rate algorithm does (ITU-T I.371). Times are monotonic
+    seconds."""
+
+    def __init__(self, rate: float, credit: float = CREDIT) -> None:
+        self._interval = 1.0 / rate
+        self._credit = credit
+        self._spent_until = float("-inf")
+        """The instant up to which all batches of that rate are used; in the future by those used early."""
+
+    def reserve(self, now: float) -> float:
+        """Use one batch; returns the instant from which on it may be sealed."""
+        earliest = max(now, self._spent_until - self._credit)
+        self._spent_until = max(now, self._spent_until) + self._interval
+        return min(earliest, now + MAX_WAIT)
+
+    def give_back(self, now: float) -> None:
+        """What was reserved last goes without waiting, for it is full. It counts only while credit is left,
+        so that it puts off no other."""
+        if self._spent_until - self._credit > now:
+            self._spent_until -= self._interval
+
+
+@dataclass(slots=True)
+class Lingers:
+    """For how many seconds a batch waits for more readings although nothing is under way; 0 for not at all.
+    An input's goes before a class's, that before `default`, and `override` before all."""
+
+    inputs: Mapping[str, float] = field(default_factory=dict)
+    classes: Mapping[str, float] = field(default_factory=dict)
+    default: float = 0.0
+    override: float | None = None
+
+    def of(self, key: tuple[str, str]) -> float:
+        """That of an input and class."""
+        if self.override is not None:
+            return self.override
+        linger = self.inputs.get(key[0])
+        return self.classes.get(key[1], self.default) if linger is None else linger

@@ -17,15 +17,33 @@ from agent.jetstream import RawMessage
 from agent.leaf.events import BatchStored, Events, StreamFull
 from agent.leaf.intake import RefusalReason, RefusedError
 from agent.leaf.ledger.ledger import ClassLedger
-from agent.leaf.publish.accumulator import SealedBatch
 from agent.leaf.publish.batch import TAKEN, Batch, Entries, count_readings, promised_readings
 from agent.leaf.publish.publisher import Publisher
+from agent.leaf.publish.send_queue import SealedBatch
 
 FULL_PAUSE = 5.0
 """How long the batches of a class are refused without a number once its stream had no room: so the ledger of
 a stream at its brim has a few ranges a minute, not one for every batch."""
 
 log = structlog.get_logger("sender")
+
+
+class _Counters:
+    """What is counted of the stored batches of an input and class."""
+
+    def __init__(self, metrics: Metrics, input_name: str, cls: str, dead: bool) -> None:
+        self._readings = (metrics.dead if dead else metrics.stored).labels(input_name, cls)
+        self._batches = metrics.batches.labels(cls)
+        self._raw_bytes, self._wire_bytes = metrics.raw_bytes.labels(cls), metrics.wire_bytes.labels(cls)
+        self._seconds = metrics.publish_seconds.labels(cls)
+
+    def count(self, batch: Batch) -> None:
+        """A batch was stored."""
+        self._readings.inc(batch.readings)
+        self._batches.inc()
+        self._raw_bytes.inc(batch.raw_bytes)
+        self._wire_bytes.inc(len(batch.payload))
+        self._seconds.observe(loop_time() - batch.sealed)
 
 
 class Outcomes:
@@ -41,6 +59,7 @@ class Outcomes:
     ) -> None:
         self._publisher, self._ledgers, self._metrics = publisher, ledgers, metrics
         self._refusals, self._events = refusals, events
+        self._counters: dict[tuple[str, str, bool], _Counters] = {}
         self._full_until: dict[str, float] = {}
         self._refusing: dict[str, LogEdge] = {}
         self._sparse = Sparse()
@@ -55,22 +74,25 @@ class Outcomes:
 
     def stored(self, batch: Batch, seq: int) -> None:
         """A batch is in its stream, at `seq`."""
-        cls, ledger, metrics = batch.id.cls, self._ledgers[batch.id.cls], self._metrics
-        settle, settled = (ledger.store_dead, metrics.dead) if batch.dead else (ledger.store, metrics.stored)
+        cls, ledger = batch.id.cls, self._ledgers[batch.id.cls]
+        settle = ledger.store_dead if batch.dead else ledger.store
         settle(batch.id.n, batch.readings)
         readings = 0 if batch.dead else batch.readings
         self._events.emit(BatchStored(batch.id, seq, readings, batch.input, batch.position))
         if refusing := self._refusing.pop(cls, None):
             self._publisher.stream_stores(cls)
             refusing.end()
-        settled.labels(batch.input, cls).inc(batch.readings)
-        metrics.batches.labels(cls).inc()
-        metrics.raw_bytes.labels(cls).inc(batch.raw_bytes)
-        metrics.wire_bytes.labels(cls).inc(len(batch.payload))
-        metrics.publish_seconds.labels(cls).observe(loop_time() - batch.sealed)
+        self._counters_of(batch).count(batch)
         self._refusals.stored(batch.input, cls)
         for entry in batch.entries:
             self._publisher.stored((batch.input, cls), entry, seq)
+
+    def _counters_of(self, batch: Batch) -> _Counters:
+        key = (batch.input, batch.id.cls, batch.dead)
+        counters = self._counters.get(key)
+        if counters is None:  # to look them up in the registry costs more than to count
+            counters = self._counters[key] = _Counters(self._metrics, *key)
+        return counters
 
     def refused(self, batch: Batch, reason: RefusalReason, text: str) -> None:
         """A batch is not stored and will not be."""

@@ -16,28 +16,20 @@ from collections.abc import Callable, Mapping
 from agent.base.clock import Look
 from agent.base.metrics import Metrics
 from agent.base.wait import loop_time
-from agent.contract import AGENT_INPUT, COMMANDS_INPUT, MAX_UNPACKED_BYTES
+from agent.contract import Request
 from agent.leaf.hub_acks import HubAckWaiters, store_lost
 from agent.leaf.intake import Chunk, Level, RefusalReason, RefusedError, UnknownOutcomeError
 from agent.leaf.ledger.ledger import ClassLedger, ReadingAccounts
-from agent.leaf.publish.accumulator import (
-    Accumulator,
-    BatchLimits,
-    Key,
-    OpenBatch,
-    PendingChunk,
-    SealedBatch,
-    SendQueue,
-)
-from agent.leaf.publish.idempotency import RequestLog, Settlement
-from agent.leaf.publish.limits import ByteBudget, RateLimit
+from agent.leaf.publish.accumulator import Accumulator, BatchLimits, Key, OpenBatch, PendingChunk
+from agent.leaf.publish.admission import Admission, stopping
+from agent.leaf.publish.idempotency import RequestLog
+from agent.leaf.publish.limits import ByteBudget
+from agent.leaf.publish.send_queue import SealedBatch, SendQueue
+from agent.leaf.publish.settlement import Deadlines, Settlement
 
 PATIENCE = 10.0
 _NOTHING = Chunk(b"", 0)
-_OWN = frozenset({AGENT_INPUT, COMMANDS_INPUT})
 _NOT_RECALLED = "what the agent stored under this key before it was started again is not known yet"
-AWAY_GRACE = 3.0
-"""How long a lost local server is waited for before chunks are refused at once."""
 
 _Pending = PendingChunk[Settlement]
 
@@ -64,19 +56,17 @@ class Publisher:
         self.balance = ReadingAccounts(metrics, ledgers)
         self._full: set[str] = set()
         """Classes whose stream had no room for the last batch: they are acknowledged only once stored."""
+        self._limits = limits
         self._accumulator: Accumulator[Settlement] = Accumulator(limits)
         self._budget = ByteBudget(in_flight)
-        self._metrics = metrics
-        self.refusal = refusal
-        """Why the stream of a class stores nothing now, None while it is not known not to."""
+        self._deadlines = Deadlines()
+        self.admission = Admission(refusal)
         self._clock = clock
-        self._rate = RateLimit()
-        self._stopping = False
-        self._away_since: float | None = loop_time()
         self.queue = SendQueue()
         self.stores_lost = 0
         """How often that happened to one of the stores."""
         self.requests = RequestLog()
+        metrics.in_flight.set_function(lambda: self._budget.used)
         metrics.known_requests.set_function(lambda: self.requests.count(time.monotonic()))
         self.recalled = asyncio.Event()
         """Set once the keys that the stream's tail holds are known again; requests with a key wait for it."""
@@ -84,20 +74,23 @@ class Publisher:
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         """Store a chunk, as `Intake.submit` says."""
         loop = asyncio.get_running_loop()
-        entry: _Pending = PendingChunk(chunk, loop.create_future())
+        entry: _Pending = PendingChunk(chunk, Settlement())
         key = (input_name, cls)
         known: Settlement | None = None
         level = self._levels.get(input_name, "stored")
         early = level == "accepted" and chunk.position is None
         deadline = loop.time() + PATIENCE
         try:
-            async with asyncio.timeout_at(deadline):
-                known = await self._claim(entry, cls, early)
-                if known is None:
-                    await self._admit(key, entry)
-                if early and cls not in self._full and self._promise(cls, entry, known):
-                    return
-                outcome = await asyncio.shield(known or entry.waiter)
+            known = await self._take_in(key, entry, early, deadline)
+            if early and cls not in self._full and self._promise(cls, entry, known):
+                return
+            settlement = known or entry.waiter
+            if settlement.done():
+                outcome = settlement.result()
+            else:
+                wait = settlement.wait(loop)
+                self._deadlines.add(deadline, wait)
+                outcome = await wait
         except TimeoutError:
             outcome = self._give_up(key, entry, joined=known is not None)
         except RefusedError as refusal:
@@ -114,6 +107,26 @@ class Publisher:
             if known is not None and request is not None and self.requests.is_doubtful(cls, request):
                 raise store_lost()
             await self._hub.wait(cls, deadline)
+
+    async def _take_in(self, key: Key, entry: _Pending, early: bool, deadline: float) -> Settlement | None:
+        """Take a chunk into the open batch, unless the request under its key is known: then returns what
+        becomes of that one. Raises `TimeoutError` at the deadline."""
+        chunk = entry.chunk
+        if chunk.request is None:
+            self.admission.check_store(key[1], early=early)
+            self.admission.check_chunk(key[0], entry.chunk)
+            if self._budget.take(len(chunk.payload)):
+                self._gather(key, entry)
+                return None
+        async with asyncio.timeout_at(deadline):
+            known = None if chunk.request is None else await self._claim(entry, chunk.request, key[1], early)
+            if known is None:
+                await self._admit(key, entry)
+        return known
+
+    def end_waits(self) -> None:
+        """Let senders that have waited too long give up."""
+        self._deadlines.sweep(loop_time())
 
     def store_lost(self, cls: str) -> None:
         """The store of a class was lost or restored from a backup: what it held is unknown."""
@@ -135,24 +148,20 @@ class Publisher:
             self.requests.promise(cls, request)
         return True
 
-    async def _claim(self, entry: _Pending, cls: str, early: bool) -> Settlement | None:
+    async def _claim(self, entry: _Pending, request: Request, cls: str, early: bool) -> Settlement | None:
         """What became of the request under the key of a chunk, None where it is new. A refusal says that
         nothing is stored, so the key is looked up before there can be one."""
-        request = entry.chunk.request
-        if request is None:
-            self._refuse_at_once(cls, loop_time(), early)
-            return None
         known = self.requests.find(cls, request, entry.waiter, loop_time())
         if known is None and not self.recalled.is_set():
             try:
-                self._refuse_at_once(cls, loop_time(), early)
+                self.admission.check_store(cls, early=early)
             except RefusedError as refusal:
                 raise UnknownOutcomeError(f"{refusal}, and {_NOT_RECALLED}") from None
             await self.recalled.wait()
             known = self.requests.find(cls, request, entry.waiter, loop_time())
         if known is not None:
             return known
-        self._refuse_at_once(cls, loop_time(), early)
+        self.admission.check_store(cls, early=early)
         return self.requests.claim(cls, request, entry.waiter, loop_time())
 
     def stored(self, key: Key, entry: _Pending, seq: int) -> None:
@@ -181,6 +190,8 @@ class Publisher:
             entry.chunk.on_settled(seq)
         if not entry.waiter.done():
             entry.waiter.set_result(outcome)
+        if (key := self._accumulator.settled(entry)) is not None:
+            self._seal_when_due(key)
 
     def stream_full(self, cls: str) -> None:
         """The stream of a class has no room: until it stores again, nothing is acknowledged before that."""
@@ -190,54 +201,30 @@ class Publisher:
         """The stream of a class stores again."""
         self._full.discard(cls)
 
-    def server_back(self) -> None:
-        """The local server takes batches."""
-        self._away_since = None
-
-    def server_away(self) -> None:
-        """The local server takes none: chunks that wait go on waiting, later ones are refused after
-        `AWAY_GRACE`."""
-        self._away_since = loop_time()
-
     def flush(self) -> int:
-        """Seal what has come, without waiting for more; returns how many drafts that are."""
-        drafts = self._accumulator.flush()
-        self._enqueue(drafts)
-        return len(drafts)
+        """Seal what has come, without waiting for more; returns how many batches that are."""
+        batches = self._accumulator.flush()
+        self._enqueue(batches)
+        return len(batches)
 
     def stop(self) -> None:
         """Refuse what comes from now on and seal what has come."""
-        self._stopping = True
+        self.admission.stopping = True
         self._hub.stop()
         self.flush()
 
-    def _refuse_at_once(self, cls: str, now: float, early: bool) -> None:
-        if self._stopping:
-            raise RefusedError(RefusalReason.STOPPING, "the agent is stopping", 5.0)
-        if not early and self._away_since is not None and now - self._away_since > AWAY_GRACE:
-            raise RefusedError(RefusalReason.UNAVAILABLE, "the local NATS server does not answer", 5.0)
-        if (why := self.refusal(cls)) is not None:
-            raise RefusedError(RefusalReason.UNAVAILABLE, why, 5.0)
-
-    def set_linger(self, seconds: float) -> None:
-        """How long a batch waits for more readings from now on."""
-        self._accumulator.linger(seconds)
-
-    def limit_rate(self, readings_per_second: float | None) -> None:
-        """Take in no more than this, None for no limit; what the agent itself says is exempt."""
-        self._rate.limit(readings_per_second)
+    def override_linger(self, seconds: float | None) -> None:
+        """How long every batch waits for more readings from now on; None for what is configured."""
+        self._limits.lingers.override = seconds
 
     async def _admit(self, key: Key, entry: _Pending) -> None:
-        loop = asyncio.get_running_loop()
-        if (size := len(entry.chunk.payload)) > MAX_UNPACKED_BYTES:
-            most = f"a batch has {MAX_UNPACKED_BYTES} at most; send fewer readings"
-            text = f"the readings are {size} bytes with time and device, {most}"
-            self.refuse(key, entry, RefusedError(RefusalReason.TOO_LARGE, text))
-            return
-        if key[0] not in _OWN and (wait := self._rate.take(entry.chunk.count, loop.time())) > 0:
-            limited = "more readings come in than a command allows for the time being"
-            self.refuse(key, entry, RefusedError(RefusalReason.RATE, limited, wait))
-            return
+        """Take a chunk into the open batch once there is room for it in memory."""
+        if entry.chunk.request is not None:
+            try:
+                self.admission.check_chunk(key[0], entry.chunk)
+            except RefusedError as refusal:
+                self.refuse(key, entry, refusal)
+                return
         try:
             await self._budget.acquire(len(entry.chunk.payload))
         except asyncio.CancelledError:
@@ -245,31 +232,51 @@ class Publisher:
             entry.withdrawn = True
             self.refuse(key, entry, RefusedError(RefusalReason.BUSY, busy, 1.0))
             raise
-        if self._stopping:
+        if self.admission.stopping:
             self._budget.release(len(entry.chunk.payload))
-            self.refuse(key, entry, RefusedError(RefusalReason.STOPPING, "the agent is stopping", 5.0))
+            self.refuse(key, entry, stopping())
             return
+        self._gather(key, entry)
+
+    def _gather(self, key: Key, entry: _Pending) -> None:
         entry.held = len(entry.chunk.payload)
         entry.admitted = True
         self.balance.accept(key, entry.chunk.count)
-        self._metrics.in_flight.set(self._budget.used)
-        opened = self._accumulator.due(key)
-        self._enqueue(self._accumulator.add(key, entry, loop.time()))
+        self._enqueue(self._accumulator.add(key, entry, loop_time()))
+        batch = entry.batch
+        if batch is not None and batch.entries[0] is entry:
+            self._seal_when_due(key)
+
+    def _seal_when_due(self, key: Key) -> None:
+        """Seal the open batch of `key` when it is due, unless it waits for the one before it; what comes in
+        the same turn of the event loop comes along."""
         due = self._accumulator.due(key)
-        if due is not None and due != opened:
-            loop.call_at(due, self._linger_over, key, due)
+        if due is None:
+            return
+        loop = asyncio.get_running_loop()
+        if due <= loop.time():
+            loop.call_soon(self._seal, key, due)
+        else:
+            loop.call_at(due, self._seal, key, due)
 
-    def _linger_over(self, key: Key, due: float) -> None:
-        draft = self._accumulator.seal(key, due)
-        if draft is not None:
-            self._enqueue([draft])
+    def _seal(self, key: Key, due: float) -> None:
+        # A timer of uvloop counts milliseconds and may fire a fraction of one before it is due.
+        batch = self._accumulator.seal(key, max(due, loop_time()))
+        if batch is not None:
+            self._enqueue([batch])
 
-    def _enqueue(self, drafts: list[OpenBatch[Settlement]]) -> None:
+    def seal_overdue(self) -> None:
+        """Seal what has waited too long for the batch before it."""
+        self._enqueue(self._accumulator.overdue(loop_time()))
+
+    def _enqueue(self, batches: list[OpenBatch[Settlement]]) -> None:
+        if not batches:
+            return  # most chunks seal none
         now = loop_time()
-        instants = [self._clock() for _ in drafts]
+        instants = [self._clock() for _ in batches]
         self.queue.put(
-            SealedBatch(draft, instant.wall, instant.clock, now)
-            for draft, instant in zip(drafts, instants, strict=True)
+            SealedBatch(batch, instant.wall, instant.clock, now)
+            for batch, instant in zip(batches, instants, strict=True)
         )
 
     def _give_up(self, key: Key, entry: _Pending, *, joined: bool) -> Exception | None:
@@ -292,9 +299,8 @@ class Publisher:
         if entry.held:
             self._budget.release(entry.held)
             entry.held = 0
-            self._metrics.in_flight.set(self._budget.used)
 
     def held(self, cls: str) -> int:
         """The readings of a class that were not sent yet, counted one by one."""
-        drafts = (draft for draft in self._accumulator.drafts() if draft.cls == cls)
+        drafts = (draft for draft in self._accumulator.open_batches() if draft.cls == cls)
         return self.queue.readings(cls) + sum(draft.live_readings for draft in drafts)

@@ -25,7 +25,6 @@ from agent.jetstream import JetStreamError
 from agent.leaf.events import ConnectionStuck, Events
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from agent.leaf.ledger.ledger import ClassLedger
-from agent.leaf.publish.accumulator import SealedBatch
 from agent.leaf.publish.batch import (
     NO_STREAM,
     Batch,
@@ -34,13 +33,14 @@ from agent.leaf.publish.batch import (
     Numbering,
     Packer,
     StoredAck,
-    count_readings,
     is_own,
     message_bytes,
     parse_ack,
 )
+from agent.leaf.publish.in_flight import InFlight
 from agent.leaf.publish.outcomes import Outcomes, Refusals, no_room
 from agent.leaf.publish.publisher import Publisher
+from agent.leaf.publish.send_queue import SealedBatch
 
 ACK_WAIT = 5.0
 RETRY_PAUSE = 0.5
@@ -71,7 +71,7 @@ class Sender:
         self._window, self._events = window, events
         self._packer = Packer()
         self._numbering = Numbering(domain, run, ledgers, self._packer)
-        self._in_flight: dict[int, Batch] = {}
+        self._in_flight = InFlight()
         self._nc: Client | None = None
         self._look: Look | None = None
         self._inbox = ""
@@ -80,7 +80,6 @@ class Sender:
         self._refusals = Refusals(publisher, ledgers)
         self._outcomes = Outcomes(publisher, ledgers, metrics, self._refusals, events)
         publisher.balance.watch(self.held)
-        self._progress = asyncio.Event()
         self._claims = asyncio.Event()
         self._moved = 0.0
 
@@ -104,7 +103,7 @@ class Sender:
         finally:
             if self._nc is not None:
                 self._nc = self._look = None
-                self._publisher.server_away()
+                self._publisher.admission.server_away()
 
     async def _resume(
         self,
@@ -116,27 +115,26 @@ class Sender:
     ) -> None:
         """Settle what the stream holds already, and send the rest again."""
         await nc.subscribe(f"{inbox}.*", cb=self._on_reply)
-        for batch in list(self._in_flight.values()):
+        for batch in self._in_flight:
             if (seq := stored.get((batch.subject, str(batch.id)))) is not None:
                 self._store(batch, seq)
         self._stream_seq.update(stream_seq)
         self._nc, self._inbox, self._look = nc, inbox, look
         now = self._moved = loop_time()
-        for batch in list(self._in_flight.values()):
+        for batch in self._in_flight:
             # A floor of the stream that was, before its store was lost or restored, would hide what this one
             # holds; and what was looked through needs no second look.
             batch.floor = self._stream_seq[batch.id.cls]
             batch.first_sent, batch.unanswered = now, 0
             batch.carried, batch.claimed = True, None
             await self._transmit(batch)
-        self._publisher.server_back()
+        self._publisher.admission.server_back()
         self._queue.wake()
 
     def store_lost(self, cls: str) -> None:
         """The store of a class was lost or restored from a backup: what was sent to it and not answered may
         have been stored there, and the hub may have it."""
-        for batch in self._in_flight.values():
-            batch.store_lost = batch.store_lost or batch.id.cls == cls
+        self._in_flight.store_lost(cls)
 
     def has_room(self, cls: str) -> None:
         """The stream of a class was trimmed: what comes now is tried at once."""
@@ -144,13 +142,13 @@ class Sender:
 
     def floor(self, cls: str) -> int | None:
         """The sequence above which batches in flight may be stored, None when none is in flight."""
-        return min((batch.floor for batch in self._in_flight.values() if batch.id.cls == cls), default=None)
+        return self._in_flight.floor(cls)
 
     async def run(self) -> None:
         """Send drafts as they come, within the window."""
         while True:
-            while self._nc is None or not self._queue or self._window_used() >= self._window:
-                self._progress.set()
+            while self._nc is None or not self._queue or self._in_flight.window_used >= self._window:
+                self._in_flight.note_progress()
                 await self._queue.changed()
             await self._send(self._queue.take(), self._nc.max_payload)
 
@@ -159,8 +157,10 @@ class Sender:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(RETRY_PAUSE)
-            self._queue.release(self._publisher.refusal)
-            for batch in list(self._in_flight.values()):
+            self._queue.release(self._publisher.admission.refusal)
+            self._publisher.seal_overdue()
+            self._publisher.end_waits()
+            for batch in self._in_flight:
                 now = loop.time()
                 if self._nc is None or self._nc.pending_data_size > UNSENT_LIMIT:
                     break
@@ -179,36 +179,32 @@ class Sender:
         while True:
             await self._claims.wait()
             self._claims.clear()
-            for batch in list(self._in_flight.values()):
+            for batch in self._in_flight:
                 if batch.claimed is not None and batch.unanswered <= 0 and self._look is not None:
                     await self._check(batch, batch.claimed, self._look)
 
     async def drained(self) -> None:
         """Return once nothing is queued or in flight."""
         while self._in_flight or not self._queue.is_drained:
-            self._progress.clear()
-            await self._progress.wait()
+            await self._in_flight.progress()
 
     async def idle(self, input_name: str) -> None:
         """Return once no batch of this input is in flight, so that its last stored position is final."""
-        while any(batch.input == input_name for batch in self._in_flight.values()):
-            self._progress.clear()
-            await self._progress.wait()
+        while self._in_flight.holds_input(input_name):
+            await self._in_flight.progress()
 
     def stalled(self) -> float:
         """Seconds for which batches have waited over a connection that is there, and nothing was answered or
         settled; 0 while nothing waits."""
-        began = [batch.first_sent for batch in self._in_flight.values()]
-        if (oldest := self._queue.oldest_at) is not None:
-            began.append(oldest)
+        ages = (self._in_flight.oldest_at, self._queue.oldest_at)
+        began = [instant for instant in ages if instant is not None]
         if self._nc is None or not began:
             return 0.0
         return loop_time() - max(min(began), self._moved)
 
     def held(self, cls: str) -> int:
         """The readings of a class that are not settled, counted one by one."""
-        batches = (batch.entries for batch in self._in_flight.values() if batch.id.cls == cls)
-        return self._publisher.held(cls) + sum(map(count_readings, batches))
+        return self._publisher.held(cls) + self._in_flight.readings(cls)
 
     def abandon(self) -> None:
         """The agent ends: refuse what was never sent, and end the waits for batches in flight as of unknown
@@ -217,17 +213,13 @@ class Sender:
         stopping = RefusedError(RefusalReason.STOPPING, "the agent is stopping", 5.0)
         for sealed in self._queue.drain():
             self._refusals.unsent(sealed, stopping)
-        for batch in self._in_flight.values():
+        for batch in self._in_flight:
             for entry in batch.entries:
                 self._publisher.settle(
                     batch.id.cls,
                     entry,
                     UnknownOutcomeError("the agent stopped before the local NATS server answered"),
                 )
-
-    def _window_used(self) -> int:
-        """The batches in flight but those that wait for room: other classes need not wait with them."""
-        return sum(not batch.store_lost for batch in self._in_flight.values())
 
     async def _send(self, sealed: SealedBatch, max_payload: int) -> None:
         self._moved = loop_time()
@@ -238,7 +230,7 @@ class Sender:
         if self._outcomes.is_full(draft.cls):
             self._refusals.unsent(sealed, no_room("no room"))
             return
-        if (why := self._publisher.refusal(draft.cls)) is not None:
+        if (why := self._publisher.admission.refusal(draft.cls)) is not None:
             # What is sent to a server that can't store is of unknown outcome; what isn't is refused, or waits
             # where it was acknowledged as accepted.
             if self._refusals.unpromised(sealed, RefusedError(RefusalReason.UNAVAILABLE, why, 5.0)):
@@ -246,7 +238,7 @@ class Sender:
             return
         if self._queue.holds_back(draft.cls):
             self._queue.put_first(sealed)
-            self._queue.release(self._publisher.refusal)
+            self._queue.release(self._publisher.admission.refusal)
             return
         packed = self._packer.pack(entries)
         size = message_bytes(packed[0], entries)
@@ -259,7 +251,7 @@ class Sender:
         draft.send()
         floor, now = self._stream_seq[draft.cls], loop_time()
         batch = self._numbering.batch(sealed, entries, packed, floor=floor, now=now)
-        self._in_flight[batch.serial] = batch
+        self._in_flight.add(batch)
         await self._transmit(batch)
 
     async def _transmit(self, batch: Batch) -> None:
@@ -277,7 +269,7 @@ class Sender:
 
     async def _on_reply(self, msg: Msg) -> None:
         inbox, _, serial = msg.subject.rpartition(".")
-        batch = self._in_flight.get(int(serial))
+        batch = self._in_flight.find(int(serial))
         if batch is None or inbox != self._inbox:
             # An answer over the connection before says nothing of the attempts over this one.
             return
@@ -307,17 +299,16 @@ class Sender:
             # Over another connection it is sent again, which claims it again.
             asyncio.get_running_loop().call_later(RETRY_PAUSE, self._claims.set)
             return
-        known = self._in_flight.get(batch.serial) is batch
-        if not known or batch.unanswered > 0 or look is not self._look:
+        if batch not in self._in_flight or batch.unanswered > 0 or look is not self._look:
             return  # it was settled meanwhile, or another answer is to come
         if is_own(batch, message):
             self._store(batch, seq)
             return
-        del self._in_flight[batch.serial]
+        self._in_flight.remove(batch)
         self._outcomes.taken(batch, seq, message)
         now = loop_time()
         again = self._numbering.again(batch, floor=self._stream_seq[batch.id.cls], now=now)
-        self._in_flight[again.serial] = again
+        self._in_flight.add(again)
         await self._transmit(again)
 
     def _retry_later(self, batch: Batch, text: str) -> None:
@@ -334,6 +325,5 @@ class Sender:
         self._outcomes.stored(batch, seq)
 
     def _forget(self, batch: Batch) -> None:
-        del self._in_flight[batch.serial]
-        self._progress.set()
+        self._in_flight.remove(batch)
         self._queue.wake()

@@ -31,7 +31,7 @@ def check(scenario: PublishScenario) -> None:
         _check_told(scenario, one, where.get(one.lines[0], []))
     held = scenario.publisher._budget.used
     assert held <= MOST_BYTES or held in {one.size for one in scenario.handed}
-    flying = [one for one in scenario.sender._in_flight.values() if not one.store_lost]
+    flying = [one for one in scenario.sender._in_flight if not one.store_lost]
     assert len(flying) <= MOST_BATCHES
     for cls in CLASSES:
         assert scenario.publisher.balance.unaccounted(cls) == 0
@@ -44,7 +44,7 @@ def _check_numbers(scenario: PublishScenario) -> None:
         record = ledger.record(contract.StreamState("", 0, 0))
         stored = [n for first, last in record.stored for n in range(first, last + 1)]
         refused = [n for first, last, _ in record.refused for n in range(first, last + 1)]
-        flying = [one.id.n for one in scenario.sender._in_flight.values() if one.id.cls == cls]
+        flying = [one.id.n for one in scenario.sender._in_flight if one.id.cls == cls]
         assert sorted(stored + refused + flying) == list(range(1, record.n + 1))
         acked = {parse_message_id(ident) for ident in scenario.acks}
         assert set(stored) == {ident.n for ident in acked if ident.cls == cls}

@@ -28,6 +28,7 @@ from agent.leaf.hub_acks import HubAckWaiters
 from agent.leaf.intake import Chunk, Level, RefusedError, UnknownOutcomeError
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.publish.accumulator import BatchLimits
+from agent.leaf.publish.limits import Lingers
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.sender import Sender
 from tests.unit.models import promises
@@ -74,6 +75,8 @@ class PublishScenario:
     losses: int = 0
     look_takes: float = 0.0
     looks_fail: int = 0
+    linger: float = 0.1
+    batches_per_second: float = 1000.0
 
     def __post_init__(self) -> None:
         self._names, self._lines = itertools.count(1), itertools.count(1)
@@ -86,7 +89,7 @@ class PublishScenario:
     async def _begin(self) -> None:
         self.waits = HubAckWaiters(lambda cls: f"the link of {cls} is down")
         self.publisher = Publisher(
-            BatchLimits(200, 6, 0.1),
+            BatchLimits(200, 6, Lingers(default=self.linger), self.batches_per_second, credit=1.0),
             MOST_BYTES,
             self.metrics,
             lambda _: self.trouble,
@@ -147,7 +150,7 @@ class PublishScenario:
     @property
     def pull_may_go_on(self) -> bool:
         """Whether the pull input was answered and none of its batches is in flight."""
-        in_flight = any(one.input == "pull" for one in self.sender._in_flight.values())
+        in_flight = any(one.input == "pull" for one in self.sender._in_flight)
         waits = any(one.input == "pull" and one.told is None for one in self.handed)
         return self.wire is not None and not in_flight and not waits
 

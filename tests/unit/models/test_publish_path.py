@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from agent.contract import H_ENCODING
-from agent.leaf.publish import publisher
+from agent.leaf.publish import admission
 from hub_jobs.refine.messages import unpack
 from tests.harness.examples import machine
 from tests.unit.models import promises
@@ -33,6 +33,11 @@ class PublishPath(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.scenario = PublishScenario()
+
+    @initialize(linger=st.sampled_from([0.0, 0.0, 0.1]), rate=st.sampled_from([1000.0, 1.0]))
+    def begin(self, linger: float, rate: float) -> None:
+        self.scenario.time.close()
+        self.scenario = PublishScenario(linger=linger, batches_per_second=rate)
         self.scenario.connect()
 
     @precondition(lambda self: not self.scenario.stopped)
@@ -239,7 +244,7 @@ def test_who_waits_for_room_when_the_agent_stops_is_refused_and_not_told_accepte
 )
 def test_no_batch_unpacks_to_more_than_the_jobs_take(some: list[tuple[str, int, bool]]) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(publisher, "MAX_UNPACKED_BYTES", MOST_UNPACKED)
+        patched.setattr(admission, "MAX_UNPACKED_BYTES", MOST_UNPACKED)
         scenario = PublishScenario()
         try:
             scenario.connect()

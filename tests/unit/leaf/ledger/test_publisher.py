@@ -26,7 +26,8 @@ from agent.leaf.events import BatchStored
 from agent.leaf.ledger.evictions.service import EvictionMonitor
 from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.ledger.publisher import LedgerPublisher
-from agent.leaf.state import VERSION, Acked, PullPosition, State, StateFile
+from agent.leaf.positions import PullPosition
+from agent.leaf.state import VERSION, Acked, State, StateFile
 
 BEFORE, NOW = new_run(now_ns=10**18), new_run()
 CREATED, OTHER = "2026-11-21T06:00:00Z", "2026-11-21T07:00:00Z"

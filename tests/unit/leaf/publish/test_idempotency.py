@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from agent.contract import Request, make_request, request_scope
 from agent.leaf.intake import RefusalReason, RefusedError
-from agent.leaf.publish.idempotency import KNOWN_SECONDS, RequestLog, Settlement
+from agent.leaf.publish.idempotency import KNOWN_SECONDS, RequestLog
+from agent.leaf.publish.settlement import Settlement
 
 CLS = "normal"
 SCOPE = request_scope("http")
@@ -26,7 +25,7 @@ ONE, OTHER_BODY = of("key", TWINS[0]), of("key", TWINS[1])
 
 def fate() -> Settlement:
     """An outcome that is still open."""
-    return asyncio.get_running_loop().create_future()
+    return Settlement()
 
 
 async def test_a_new_key_is_claimed() -> None:

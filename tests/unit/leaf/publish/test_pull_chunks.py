@@ -59,7 +59,8 @@ def test_the_newest_is_of_the_highest_piece_and_tells_most_of_it() -> None:
 
 @given(st.sets(st.integers(0, MAX_LINES - 1), max_size=40))
 def test_a_bitmap_holds_the_numbers(numbers: set[int]) -> None:
-    assert {at for at in range(MAX_LINES) if bits(sorted(numbers)) >> at & 1} == numbers
+    bitmap = bits(sorted(numbers))
+    assert {at for at in range(MAX_LINES) if bitmap >> at & 1} == numbers
 
 
 def test_a_range_is_the_same_bitmap() -> None:

@@ -1,0 +1,107 @@
+"""Sealed batches on their way to the sender."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from agent.contract import Clock
+from agent.leaf.publish.accumulator import OpenBatch
+from agent.leaf.publish.settlement import Settlement
+
+
+@dataclass(frozen=True, slots=True)
+class SealedBatch:
+    """A batch that takes no more chunks, and when it was sealed."""
+
+    draft: OpenBatch[Settlement]
+    wall: int
+    """In ns since 1970."""
+    clock: Clock
+    at: float
+    """In the event loop's seconds."""
+
+
+class SendQueue:
+    """Sealed batches in the order in which they are sent. What waits for a server that cannot store is held
+    back, and goes to the front once it can."""
+
+    def __init__(self) -> None:
+        self._sealed: deque[SealedBatch] = deque()
+        self._held_back: list[SealedBatch] = []
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._sealed)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing is queued or held back."""
+        return not self._sealed and not self._held_back
+
+    @property
+    def oldest_at(self) -> float | None:
+        """When the first in the queue was sealed, None where it is empty."""
+        return self._sealed[0].at if self._sealed else None
+
+    def put(self, sealed: Iterable[SealedBatch]) -> None:
+        """Queue batches behind the others."""
+        self._sealed.extend(sealed)
+        if self._sealed:
+            self.wake()
+
+    def put_first(self, sealed: SealedBatch) -> None:
+        """Queue a batch before the others."""
+        self._sealed.appendleft(sealed)
+
+    def take(self) -> SealedBatch:
+        """The first in the queue, which must not be empty."""
+        return self._sealed.popleft()
+
+    def hold_back(self, sealed: SealedBatch) -> None:
+        """Keep a batch until `release` lets it go."""
+        self._held_back.append(sealed)
+
+    def holds_back(self, cls: str) -> bool:
+        """Whether a batch of a class is held back."""
+        return any(sealed.draft.cls == cls for sealed in self._held_back)
+
+    def release(self, refusal: Callable[[str], str | None]) -> None:
+        """Queue before the others what is held back of classes for which there is no `refusal` any more."""
+        waiting, self._held_back = self._held_back, []
+        for sealed in reversed(waiting):
+            if refusal(sealed.draft.cls) is None:
+                self._sealed.appendleft(sealed)
+            else:
+                self._held_back.insert(0, sealed)
+        if waiting:
+            self.wake()
+
+    def drop_withdrawn(self) -> None:
+        """Drop batches at the front of which nothing wants to be sent any more."""
+        while self._sealed and not self._sealed[0].draft.live():
+            self._sealed.popleft()
+        self.wake()
+
+    def drain(self) -> list[SealedBatch]:
+        """Take all, what is held back first."""
+        sealed = [*self._held_back, *self._sealed]
+        self._held_back.clear()
+        self._sealed.clear()
+        return sealed
+
+    def readings(self, cls: str) -> int:
+        """The readings of a class that are queued or held back, counted one by one."""
+        batches = [*self._held_back, *self._sealed]
+        return sum(sealed.draft.live_readings for sealed in batches if sealed.draft.cls == cls)
+
+    def wake(self) -> None:
+        """Let the sender look again."""
+        self._changed.set()
+
+    async def changed(self) -> None:
+        """Return at the next `wake`."""
+        self._changed.clear()
+        await self._changed.wait()
