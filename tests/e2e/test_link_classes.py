@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from agent.config import Publish, Seconds, Size, StreamClass
+import pytest
+
+from agent.config import Publish, Size, StreamClass
 from agent.contract import link_consumer
+from agent.leaf.link import controller
 from agent.leaf.link.observation import CAUGHT_UP
 from agent.leaf.link.states import LinkState
+from agent.process import leaf
 from tests.harness.agents import CLASS, Agent, agent, chunk, leaf_config, probe_stream
 from tests.harness.registrar import HubHand, hub_of
 from tests.harness.servers import ServerPair, open_server_pair
@@ -27,9 +31,7 @@ async def arrived_since(hub: HubHand, seq: int) -> list[str]:
 
 async def test_alarms_do_not_wait_behind_a_backlog_of_samples(tmp_path: Path) -> None:
     async with open_server_pair(tmp_path, "edge-1", classes=("alarms", "normal")) as servers:
-        config = leaf_config(
-            servers.leaf, tmp_path / "state", Publish(linger=Seconds(0.005), batch_readings=1)
-        )
+        config = leaf_config(servers.leaf, tmp_path / "state", Publish(batch_readings=1))
         config.class_ = [StreamClass("normal"), StreamClass("alarms", priority=0)]
         hub = await hub_of(servers)
         async with hub.registrar():
@@ -59,6 +61,33 @@ async def test_alarms_do_not_wait_behind_a_backlog_of_samples(tmp_path: Path) ->
             await one.crash()
     assert order[: BATCHES - CAUGHT_UP] == ["alarms"] * (BATCHES - CAUGHT_UP)
     assert sorted(order) == ["alarms"] * BATCHES + ["normal"] * BATCHES
+
+
+async def test_no_class_waits_for_another_when_their_server_has_forgotten_their_consumers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "REPAIR_EVERY", 3600.0)
+    classes = ("alarms", "normal")
+    for used_in in (controller, leaf):
+        monkeypatch.setattr(used_in, "consumers_in_memory", lambda _: classes)
+    async with open_server_pair(tmp_path, "edge-1", classes=classes) as servers:
+        config = leaf_config(servers.leaf, tmp_path / "state")
+        config.class_ = [StreamClass("normal"), StreamClass("alarms", priority=0)]
+        hub = await hub_of(servers)
+        async with hub.registrar():
+            one = Agent(config)
+            await one.ready()
+            board = one.leaf.link.status
+            await until(lambda: board.state is LinkState.FLOWING, "both classes flow")
+            await servers.leaf.kill()
+            await servers.leaf.start()
+
+            def begun(cls: str) -> float:
+                return one.value("petiole_epochs_total", **{"class": cls}, reason="consumer_gone")
+
+            await until(lambda: all(begun(cls) == 1 for cls in classes), "each class has another consumer")
+            await until(lambda: board.state is LinkState.FLOWING, "both classes flow again")
+            await one.crash()
 
 
 async def test_a_class_gets_its_rate_and_another_one_later_within_one_epoch(

@@ -15,6 +15,7 @@ import pytest_asyncio
 from agent.contract import link_consumer
 from agent.leaf.link import checkpoints, controller, decide
 from agent.leaf.link.states import LinkState
+from agent.process import leaf
 from agent.server import permissions
 from tests.harness.agents import CLASS
 from tests.harness.linked_pair import LinkedPair, open_linked_pair
@@ -235,3 +236,59 @@ async def test_hub_and_leaf_restored_at_once_hold_all_that_either_copy_held(
     del pair.sent[20:]  # these were in the lost stores only
     await pair.send(5)
     await pair.exactly_once()
+
+
+async def test_a_link_consumer_on_disk_moves_into_memory_and_a_restarted_server_gets_another(
+    pair: LinkedPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one is of an agent before this one, or from the time when the server was external."""
+    await pair.send(10)
+    await pair.agent.crash()
+    assert not (await pair.link_consumer()).config.get("mem_storage")
+    for used_in in (controller, leaf):
+        monkeypatch.setattr(used_in, "consumers_in_memory", lambda _: {CLASS})
+    await pair.start_agent()
+    await pair.send(10)
+    await until(lambda: pair.epochs("consumer_moved") == 1, "the consumer moves")
+    assert (await pair.link_consumer()).config["mem_storage"]
+    await pair.send(10)
+    await pair.agreed()
+
+    await restarted(pair)
+    await pair.send(10)
+    await until(lambda: pair.epochs("consumer_gone") == 1, "another consumer")
+    await pair.exactly_once()
+    assert (await pair.link_consumer()).config["mem_storage"]
+
+
+async def restarted(pair: LinkedPair) -> None:
+    """The leaf's server is killed and started, and the agent is connected to it."""
+    await pair.servers.leaf.kill()
+    await pair.servers.leaf.start()
+    await pair.agent.ready()
+
+
+async def test_a_server_that_forgets_its_link_consumer_during_a_cut_or_over_an_emptied_stream_goes_on(
+    pair: LinkedPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await pair.agent.crash()
+    for used_in in (controller, leaf):
+        monkeypatch.setattr(used_in, "consumers_in_memory", lambda _: {CLASS})
+    await pair.start_agent()
+    await pair.send(10)
+    await pair.agreed()
+
+    pair.servers.leaf.proxy.cut()
+    await pair.reaches(LinkState.DOWN)
+    await pair.send(5)
+    await restarted(pair)
+    await pair.send(5)
+    pair.servers.leaf.proxy.restore()
+    await pair.exactly_once()
+    await pair.agreed()
+
+    await pair.probe.js.purge(pair.probe.stream, (await pair.probe.js.stream_info(pair.probe.stream)).last)
+    await restarted(pair)
+    await pair.send(5)
+    await pair.exactly_once()
+    assert pair.epochs("consumer_gone") == 2

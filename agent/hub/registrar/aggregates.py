@@ -76,6 +76,24 @@ class Aggregates:
             if stream in self.controllers:
                 self.controllers[stream].want(sources)
 
+    def rest(self, domain: str, cls: str) -> None:
+        """Nothing comes of a class: its source goes, and with it a heartbeat a second over the link."""
+        for controller, name in self._sources(domain):
+            if name == leaf_stream(domain, cls):
+                self._fleet.resting.add(name)
+                controller.unlinked(name)
+                controller.without([name])
+
+    def wake(self, domain: str, classes: Iterable[str]) -> None:
+        """The sources of these classes shall be there, if they rested."""
+        names = {leaf_stream(domain, cls) for cls in classes} & self._fleet.resting
+        if not names:
+            return
+        self._fleet.resting -= names
+        for stream, sources in self._fleet.sources_of(domain).items():
+            if stream in self.controllers:
+                self.controllers[stream].want(sources)
+
     def seen(self) -> dict[str, Observation]:
         """The newest look at each."""
         return {
@@ -99,7 +117,8 @@ class Aggregates:
     def linked(self, domain: str, since: float) -> None:
         """The leaf is linked, so its sources have to show a sign of life after `since`."""
         for controller, name in self._sources(domain):
-            controller.linked(name, since)
+            if name not in self._fleet.resting:
+                controller.linked(name, since)
 
     def unlinked(self, domain: str) -> None:
         """The leaf is not linked any more."""

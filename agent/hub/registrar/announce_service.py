@@ -12,10 +12,11 @@ import structlog
 from nats.aio.msg import Msg
 
 from agent.base.wait import loop_time
-from agent.contract import Answer, ContractError, parse_announce
+from agent.contract import Answer, ContractError
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.command_consumers import CommandConsumers
+from agent.hub.registrar.exchanges import Exchanges, UnknownExchangeError, encoded
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_watch import FleetWatch
 from agent.hub.registrar.metrics import RegistrarMetrics
@@ -54,6 +55,7 @@ class AnnounceService:
         self._readiness = readiness
         self._problems = problems
         self._metrics = metrics
+        self._exchanges = Exchanges()
         self._busy: set[str] = set()
         self._places = asyncio.Semaphore(_AT_ONCE)
 
@@ -90,6 +92,10 @@ class AnnounceService:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS), self._places:
                 answer = await self._answered(domain, msg.data)
+        except UnknownExchangeError as error:
+            self._busy.discard(domain)  # the leaf announces again at once
+            await respond(msg, error.answer().encode())
+            return
         except ContractError as error:
             answer = Answer(refused=str(error))
         except JetStreamError as error:
@@ -105,7 +111,7 @@ class AnnounceService:
         await self._respond(domain, msg, answer)
 
     async def _answered(self, domain: str, data: bytes) -> Answer:
-        announce = parse_announce(data, domain)
+        announce = self._exchanges.read(domain, data)
         if domain in self._domains and not self._fleet.may_run_announce(domain, announce.run, loop_time()):
             return Answer(refused=_TOO_OFTEN.format(domain=domain))
         reconnect = await self._readiness.wait()
@@ -114,6 +120,7 @@ class AnnounceService:
         if answer.refused is None:
             self._watch.announced(domain, announce.machine)
             answer = dataclasses.replace(answer, commands=await self._commands.answer(announce))
+            answer = self._exchanges.named(announce, answer)
         return answer
 
     async def _respond(self, domain: str, msg: Msg, answer: Answer) -> None:
@@ -122,7 +129,7 @@ class AnnounceService:
             self._problems.begin(about(domain), f"{domain} is refused: {answer.refused}")
         elif not self._fleet.ownership.contested(domain, loop_time()):
             self._problems.end(about(domain), f"{domain} is taken in")
-        await respond(msg, answer.encode())
+        await respond(msg, encoded(answer, msg.data))
 
 
 def about(domain: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -50,6 +51,7 @@ from agent.hub.registrar.records import (
     new_epochs,
     refusal,
 )
+from agent.hub.registrar.resting import RESTING, awake, may_rest
 from agent.jetstream import JetStream, StreamInfo
 
 _OBSERVED: Final = 1.0
@@ -101,12 +103,23 @@ class Announcements:
         streams = self._aggregates.place(announce.domain, list(announce.classes))
         if missing := sorted(set(streams.values()) - self._aggregates.controllers.keys()):
             return Answer(refused=_NO_AGGREGATE.format(domain=announce.domain, stream=missing[0]))
+        self._aggregates.wake(announce.domain, awake(announce, self._fleet.leaves.get(announce.domain)))
         changed = await self._take_in(announce, streams, now)
         fresh = now if changed or announce.repairs else linked_at
         seen = await self._observe(announce, streams, max(fresh, now - _OBSERVED))
         answers = {cls: await self._class(announce, cls, seen[streams[cls]]) for cls in announce.classes}
+        answers = {cls: self._rested(announce, cls, answer) for cls, answer in answers.items()}
         await self._store.save_changed(self._fleet.leaves[announce.domain], _STORE_EVERY)
         return Answer(answers)
+
+    def _rested(self, announce: Announce, cls: str, answer: ClassAnswer) -> ClassAnswer:
+        if not may_rest(announce, cls, answer):
+            return answer
+        record = self._fleet.leaves[announce.domain].classes[cls]
+        # A reading may still come before the source is gone, and no later look would find it.
+        self._fleet.put(announce.domain, cls, msgspec.structs.replace(record, unsure=True))
+        self._aggregates.rest(announce.domain, cls)
+        return replace(answer, state=RESTING)
 
     def _refusal(self, announce: Announce, now: float) -> str | None:
         domain, ownership = announce.domain, self._fleet.ownership
@@ -178,6 +191,8 @@ class Announcements:
             seen[stream] = await self._aggregates.controllers[stream].observe(not_before)
         for cls, state in announce.classes.items():
             name, controller = leaf_stream(announce.domain, cls), self._aggregates.controllers[streams[cls]]
+            if name in self._fleet.resting:
+                continue
             source = seen[streams[cls]].states.get(name)
             if source is None or not source.alive:
                 controller.silent(name)
@@ -209,7 +224,13 @@ class Announcements:
         if record.held is not None and not record.held.message_id:
             batch = await self._newest(domain, cls, batch_subject(domain, cls, ">"), info)
         contested = self._fleet.ownership.contested(domain, loop_time())
-        word = class_state(state, info, contested=contested, capped=domain in self._fleet.capped)
+        word = class_state(
+            state,
+            info,
+            contested=contested,
+            capped=domain in self._fleet.capped,
+            resting=leaf_stream(domain, cls) in self._fleet.resting,
+        )
         answer = class_answer(record, word, agrees, batch, certain=certain, fallback=fallback)
         self._fleet.put(domain, cls, agreeing(record, checkpoint, agrees, answer))
         return answer

@@ -171,14 +171,24 @@ def agreeing(
     )
 
 
-def class_state(state: SourceState | None, info: StreamInfo, *, contested: bool, capped: bool = False) -> str:
+def class_state(
+    state: SourceState | None,
+    info: StreamInfo,
+    *,
+    contested: bool,
+    capped: bool = False,
+    resting: bool = False,
+) -> str:
     """One word: `contested` (another machine announces the domain too), `capped` (the domain has sent what it
-    may in an hour), `full` (the aggregate has no room, the leaf waits), `flowing`, or `linking` (the source
-    was not heard from lately, or its server says what is wrong with it)."""
+    may in an hour), `resting` (idle, without a source), `full` (the aggregate has no room, the leaf waits),
+    `flowing`, or `linking` (the source was not heard from lately, or its server says what is wrong with
+    it)."""
     if contested:
         return "contested"
     if capped:
         return "capped"
+    if resting:
+        return "resting"
     if is_full(info):
         return "full"
     return "flowing" if state is not None and state.alive and not state.error else "linking"

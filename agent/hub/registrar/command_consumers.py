@@ -63,11 +63,14 @@ class CommandConsumers:
         stream = await self._js.get_or_create_stream(commands_config(self._replicas))
         newest = await self._js.get_message(COMMANDS, last_by_subject=command_subjects(domain))
         last = newest.seq if newest is not None else 0
+        agreed = await self._agreed(wanted, stream, newest)
+        if wanted.idle and wanted.last == last and agreed is not False:
+            await self._drop(domain)
+            return CommandsHeld(wanted.epoch, stream.created, stream.last, last, 0, agreed)
         # After the newest command: one that is stored in between counts as pending, never as delivered.
         consumer = await self._consumer(domain, wanted.epoch)
         # What was delivered counts as missing until the leaf has acknowledged it, which takes a second.
         behind = consumer.pending + consumer.ack_pending if last > wanted.last else 0
-        agreed = await self._agreed(wanted, stream, newest)
         return CommandsHeld(wanted.epoch, stream.created, stream.last, last, behind, agreed)
 
     async def _agreed(
@@ -86,6 +89,13 @@ class CommandConsumers:
                 if not agreed:
                     return False
         return agreed
+
+    async def _drop(self, domain: str) -> None:
+        """Nothing is to be delivered: without the consumer no heartbeat crosses the link. The leaf's server
+        asks for it at least each two minutes, and finds it as soon as there is a command."""
+        name = command_consumer(domain)
+        if await self._js.find_consumer(COMMANDS, name) is not None:
+            await self._js.delete_consumer(COMMANDS, name)
 
     async def _consumer(self, domain: str, epoch: str) -> ConsumerInfo:
         name = command_consumer(domain)

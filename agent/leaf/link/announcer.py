@@ -14,7 +14,6 @@ from typing import Final
 
 import structlog
 from nats.aio.client import Client
-from nats.errors import Error as NatsError
 
 from agent import contract
 from agent.base.metrics import Metrics
@@ -26,11 +25,11 @@ from agent.contract import (
     ClassAnswer,
     ClassState,
     CommandsWanted,
-    ContractError,
     Previous,
 )
-from agent.jetstream import ConsumerInfo, JetStream, JetStreamError, StreamInfo, request
+from agent.jetstream import ConsumerInfo, JetStream, JetStreamError, StreamInfo
 from agent.leaf.link.command_mirror.controller import CommandMirror
+from agent.leaf.link.hub_exchange import HubExchange
 from agent.leaf.link.observation import HubComparison, UplinkStatus
 from agent.leaf.link.status import LinkStatus
 from agent.leaf.state import StateFile
@@ -38,7 +37,6 @@ from agent.leaf.state import StateFile
 CROWDED_SECONDS: Final = 2.0
 """From announcement to announcement while a stream waits to be trimmed."""
 _FIRST, _LONGEST = 0.05, 1.0
-ANSWER_SECONDS: Final = 5.0
 _MOST_IDS: Final = 1000
 
 log = structlog.get_logger("link")
@@ -154,14 +152,17 @@ class AnnouncedLeaf:
     """Returns the newest counts of a class."""
     seconds_to_loss: Callable[[str], float]
     clock: Callable[[], str]
+    is_idle: Callable[[str], bool]
+    """Whether the hub may drop the source of a class if it holds all of it."""
 
 
 class Announcer:
     """Announces a leaf to the registrar over one connection to the local server."""
 
     def __init__(self, nc: Client, js: JetStream, leaf: AnnouncedLeaf, commands: CommandMirror) -> None:
-        self._nc, self._js, self._leaf, self._commands = nc, js, leaf, commands
+        self._js, self._leaf, self._commands = js, leaf, commands
         self._ids: dict[tuple[str, int], str] = {}
+        self._exchange = HubExchange(nc, leaf.domain)
 
     async def announce(
         self, confirmed: Mapping[str, int], link: UplinkStatus, *, repairs: bool
@@ -235,6 +236,7 @@ class Announcer:
                     ledger=self._leaf.ledger(cls),
                     seconds_to_loss=self._leaf.seconds_to_loss(cls),
                     acked=acked[cls],
+                    idle=info.last in (confirmed[cls], acked[cls]) and self._leaf.is_idle(cls),
                 )
                 for cls, info in streams.items()
             },
@@ -244,16 +246,7 @@ class Announcer:
             repairs=repairs,
             every=self._leaf.every,
         )
-        try:
-            reply = await request(
-                self._nc, contract.announce_subject(self._leaf.domain), announce.encode(), ANSWER_SECONDS
-            )
-            answer = contract.parse_answer(reply.data)
-            return f"not now: {answer.refused}" if answer.later else answer
-        except (NatsError, OSError, TimeoutError):
-            return "the hub does not answer"
-        except ContractError as error:
-            return f"the hub's answer cannot be read: {error}"
+        return await self._exchange.ask(announce)
 
     async def _compare(
         self,

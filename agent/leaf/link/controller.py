@@ -31,6 +31,7 @@ from agent.leaf.link.announcer import AnnounceLoop, Announcer, AnnounceResult
 from agent.leaf.link.checkpoints import CheckpointLog
 from agent.leaf.link.decide import REPAIR_EVERY, AnnounceNow, LinkDecision, Pause, Repair, Resume, decide
 from agent.leaf.link.guard import EpochReason, NewEpoch
+from agent.leaf.link.idle import IdleClasses
 from agent.leaf.link.observation import (
     HubComparison,
     LinkMemory,
@@ -40,7 +41,7 @@ from agent.leaf.link.observation import (
     confirmed,
     difference,
 )
-from agent.leaf.link.prepare import consumer_status
+from agent.leaf.link.prepare import consumer_status, consumers_in_memory
 from agent.leaf.link.states import LinkState
 from agent.leaf.link.status import LinkStatus
 from agent.leaf.state import StateFile
@@ -63,6 +64,7 @@ class _Work:
     comparison: HubComparison | None = None
     behind: int = 0
     accepted_epoch: str = ""
+    may_repair_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class LinkController:
         events: Events,
     ) -> None:
         self._domain, self._classes = config.domain, {cls.name: cls for cls in config.class_}
+        self._in_memory = consumers_in_memory(config)
         self._state, self._metrics, self._status = state, metrics, status
         self._trimmer, self._hooks, self._events = trimmer, hooks, events
         self._checkpoints = CheckpointLog(state.current)
@@ -107,6 +110,7 @@ class LinkController:
         self._paused_until = 0.0
         self._may_repair_at = 0.0
         self._work = {cls: _Work() for cls in self._classes}
+        self.idle = IdleClasses(self._classes, config.link.rest_seconds, self.announce_now)
 
     @property
     def answered(self) -> bool:
@@ -210,9 +214,14 @@ class LinkController:
         epoch = self._state.current.epochs[cls]
         # The link first: a consumer that is observed afterwards was paused no later than the link was lost.
         link = self._uplink()
-        consumer = await consumer_status(js, contract.leaf_stream(self._domain, cls), epoch)
+        consumer = await consumer_status(
+            js, contract.leaf_stream(self._domain, cls), epoch, in_memory=cls in self._in_memory
+        )
         self._work[cls].behind = 0 if consumer is None else consumer.pending + consumer.in_flight
         now = loop_time()
+        if consumer is not None:
+            is_paused = consumer.paused_for > 0
+            self.idle.seen(cls, epoch, link.key, consumer.delivered, consumer.pending, is_paused)
         return LinkObservation(
             now=now,
             epoch=epoch,
@@ -223,7 +232,8 @@ class LinkController:
             silent_since=self._announcing.silent_since,
             paused_until=self._paused_until,
             blocking_class=self._blocking_class(cls, now - link.since),
-            may_repair_at=self._may_repair_at,
+            # A restarted server has forgotten the consumers of all classes: none waits for another.
+            may_repair_at=self._may_repair_at if consumer is not None else self._work[cls].may_repair_at,
         )
 
     def _is_repairing(self) -> bool:
@@ -256,11 +266,13 @@ class LinkController:
     async def _repair(self, js: JetStream, cls: str, due: NewEpoch) -> None:
         acked = self._state.current.acked.get(cls)
         info = await js.stream_info(contract.leaf_stream(self._domain, cls))
-        epoch = await act.make_epoch(js, self._domain, self._classes[cls], due.start)
+        epoch = await act.make_epoch(
+            js, self._domain, self._classes[cls], due.start, in_memory=cls in self._in_memory
+        )
         kept = info.last if acked is not None and info.last < acked.last else None
         await act.remember_epoch(self._state, cls, epoch, due, info, acked, kept)
         self._metrics.epochs.labels(cls, due.reason.value).inc()
-        self._may_repair_at = loop_time() + REPAIR_EVERY
+        self._may_repair_at = self._work[cls].may_repair_at = loop_time() + REPAIR_EVERY
         self._work[cls].comparison = None
         self._status.classes[cls].confirmed = 0
         self._emit_begun(cls, due.reason)

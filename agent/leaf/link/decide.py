@@ -166,6 +166,11 @@ def _final(
     memory: LinkMemory, due: NewEpoch, observation: LinkObservation, comparison: HubComparison | None
 ) -> NewEpoch | None:
     """The repair that the newest comparison asks for; None if nothing is wrong after all."""
+    if due.reason is EpochReason.CONSUMER_MOVED:
+        # There is no hurry: without a newer answer the old consumer flows on.
+        if comparison is None or comparison.asked_at <= memory.due_since:
+            return None
+        return difference(comparison) or NewEpoch(due.reason, agreed_start(comparison))
     if due.reason is EpochReason.STALLED and (comparison is None or difference(comparison) is None):
         # A paused consumer sends heartbeats, which may have shown it to the hub's server already.
         if (
@@ -222,6 +227,9 @@ def _verified(
     if comparison is not None and _stalled(memory, comparison):
         due = NewEpoch(EpochReason.STALLED, agreed_start(comparison))
         return _repair(replace(memory, due=due, due_since=observation.now), due, observation, comparison)
+    if comparison is not None and _to_be_moved(observation, comparison):
+        due = NewEpoch(EpochReason.CONSUMER_MOVED, agreed_start(comparison))
+        return _repair(replace(memory, due=due, due_since=observation.now), due, observation, comparison)
     state, detail = _flow(memory, observation, comparison)
     return LinkDecision(state, memory, _resume(observation.consumer), detail)
 
@@ -233,12 +241,13 @@ def _noting_flow(
     consumer = observation.consumer
     if consumer is None:
         return memory
-    if consumer.bound:
+    hub_state = comparison.hub_state if comparison else ""
+    if consumer.bound or hub_state == "resting":
         memory = replace(memory, listened_at=observation.now)
     cursor = comparison.cursor if comparison else 0
     place = (consumer.delivered, consumer.floor, cursor)
     paused, idle = consumer.paused_for > 0, not consumer.pending and not consumer.in_flight
-    no_room = comparison is not None and comparison.hub_state in ("full", "capped")
+    no_room = hub_state in ("full", "capped", "resting")
     taken = place[1:] != memory.progress[1:]
     if memory.outstanding > 0 and cursor > memory.progress[2]:
         memory = replace(memory, stalls=0)
@@ -261,6 +270,13 @@ def _able(observation: LinkObservation, comparison: HubComparison | None) -> boo
     bound = observation.consumer is not None and observation.consumer.bound
     healthy = comparison is not None and comparison.cursor_certain and comparison.hub_state == "flowing"
     return bound and healthy and observation.refused is None
+
+
+def _to_be_moved(observation: LinkObservation, comparison: HubComparison) -> bool:
+    """Whether a consumer that its server keeps in the wrong place is replaced now: it cannot be moved."""
+    misplaced = observation.consumer is not None and observation.consumer.misplaced
+    allowed = observation.now >= observation.may_repair_at
+    return misplaced and allowed and _able(observation, comparison)
 
 
 def _stalled(memory: LinkMemory, comparison: HubComparison) -> bool:

@@ -22,6 +22,7 @@ class EpochReason(StrEnum):
     HUB_LOST = "hub_lost"
     DIFFERENT = "different"
     STALLED = "stalled"
+    CONSUMER_MOVED = "consumer_moved"
 
 
 SENTENCES = {
@@ -30,12 +31,14 @@ SENTENCES = {
     EpochReason.RECREATED: "the stream is not the one that acknowledged last: its store was lost or deleted",
     EpochReason.PUT_BACK: "the stream lacks messages that were acknowledged: its store was restored from "
     "a backup",
-    EpochReason.CONSUMER_GONE: "the link consumer was deleted",
+    EpochReason.CONSUMER_GONE: "the link consumer is gone: it was deleted, or its server restarted",
     EpochReason.HUB_LOST: "the hub lacks messages that it had acknowledged: its stream was recreated or "
     "restored from a backup",
     EpochReason.DIFFERENT: "leaf and hub hold different messages under one sequence: a store was restored "
     "from a backup",
     EpochReason.STALLED: "the hub's server answers and takes nothing of what was sent to it",
+    EpochReason.CONSUMER_MOVED: "the leaf's server keeps the link consumer in memory from now on and no "
+    "longer on disk, or the other way round",
 }
 
 

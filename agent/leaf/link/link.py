@@ -116,6 +116,7 @@ class LeafLink:
             programs,
             view.metrics,
             self.controller.announce_now,
+            may_rest=config.link.rest_seconds is not None,
         )
 
     def services(self) -> dict[str, Service]:
@@ -144,6 +145,7 @@ class LeafLink:
                 ledger=self._ledger,
                 seconds_to_loss=self.time_to_loss.seconds.__getitem__,
                 clock=lambda: str(self._clock.read()),
+                is_idle=self.controller.idle.is_idle,
             ),
             self._commands,
         )

@@ -51,6 +51,8 @@ class ConsumerStatus:
     """How many messages are delivered and not acknowledged."""
     pending: int
     """How many messages are not delivered."""
+    misplaced: bool = False
+    """Whether its server keeps it in memory and should not, or the other way round."""
 
 
 @dataclass(frozen=True, slots=True)

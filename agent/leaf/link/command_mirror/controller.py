@@ -65,7 +65,8 @@ class _Answer:
 
 class CommandMirror:
     """Keeps the mirror over the current connection; `api` is the prefix of the hub's JetStream, `programs`
-    are the positions of local programs in it, `announce` announces the leaf at once."""
+    are the positions of local programs in it, `announce` announces the leaf at once. With `may_rest` the hub
+    may drop its consumer while there is no command."""
 
     def __init__(
         self,
@@ -75,7 +76,10 @@ class CommandMirror:
         programs: ProgramPositions,
         metrics: Metrics,
         announce: Callable[[], None],
+        *,
+        may_rest: bool = False,
     ) -> None:
+        self._may_rest = may_rest
         self._api, self._programs = api, programs
         self._domain, self._state, self._metrics, self._announce = domain, state, metrics, announce
         self._over: tuple[Client, JetStream] | None = None
@@ -113,7 +117,8 @@ class CommandMirror:
             # If it cannot be read now, announce the last look: readings must not wait for commands.
             with contextlib.suppress(JetStreamError):
                 await self._read_on(self._over[1], epoch)
-        return CommandsWanted(epoch, self._last, self._comparison.to_ask())
+        is_idle = self._may_rest and self._decision.up and not self._decision.lag
+        return CommandsWanted(epoch, self._last, self._comparison.to_ask(), idle=is_idle)
 
     def answered(self, wanted: CommandsWanted | None, held: CommandsHeld | None) -> None:
         """Take over what the hub answered to `wanted`, None if it did not answer. An answer to an older epoch

@@ -208,6 +208,7 @@ class Link(RuleBasedStateMachine):
                 floor=consumer.floor,
                 in_flight=max(0, consumer.place - consumer.floor),
                 pending=self.leaf.last - consumer.place,
+                misplaced=consumer.misplaced,
             ),
             comparison=self.comparison,
             silent_since=self.silent_since,
@@ -273,6 +274,19 @@ class Link(RuleBasedStateMachine):
     def the_link_consumer_is_deleted(self) -> None:
         if self.epoch is not None:
             self.leaf.consumers.pop(self.epoch, None)
+
+    @rule(device=st.integers(0, 6))
+    def the_server_of_the_leaf_restarts(self, device: int) -> None:
+        """Its link consumers were in memory."""
+        self.leaf.consumers.clear()
+        self.leaf_restarts(device)
+
+    @rule()
+    def the_agent_is_updated(self) -> None:
+        """The link consumer is as an older agent made it."""
+        for consumer in self.leaf.consumers.values():
+            consumer.misplaced = True
+        self.the_agent_dies_or_starts()
 
     @rule()
     def stores_are_copied(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.contract import Checkpoint, new_run
@@ -28,12 +28,21 @@ def checkpoint(number: int, run: str = RUN) -> Checkpoint:
     return Checkpoint(10 * number, f"{run}-normal-{kind}{number}", f"TELEMETRY_{number % 2}", 30 * number)
 
 
-def row(count: int) -> list[Checkpoints]:
-    """What is kept of so many."""
-    groups: list[Checkpoints] = []
-    for number in range(1, count + 1):
+def row(count: int, groups: list[Checkpoints] | None = None, start: int = 1) -> list[Checkpoints]:
+    """What is retained after the checkpoints from `start` to `count`, in addition to earlier `groups`."""
+    groups = groups or []
+    for number in range(start, count + 1):
         groups = with_checkpoint(groups, checkpoint(number, RUN if number < 500 else OTHER))
     return groups
+
+
+def hours(end: int) -> list[Checkpoints]:
+    """What is retained of more than a week, but for the last hour: every 360th."""
+    hourly = [(number, checkpoint(number, OTHER)) for number in range(36_000, end + 1, 360)]
+    return [
+        Checkpoints("", hour.hub_stream, [(number, hour.leaf_seq, hour.message_id, hour.hub_seq)])
+        for number, hour in hourly
+    ]
 
 
 def state(groups: list[Checkpoints]) -> State:
@@ -42,19 +51,23 @@ def state(groups: list[Checkpoints]) -> State:
     return State(VERSION, "m", "edge-1", earlier={CLS: groups}, checkpoint={CLS: known[-1]} if known else {})
 
 
-@given(st.integers(0, 3000))
-def test_the_older_they_are_the_sparser_they_stand(count: int) -> None:
-    found = earlier(row(count))
-    numbers = [one.leaf_seq // 10 for one in found]
-    assert found == [checkpoint(number, RUN if number < 500 else OTHER) for number in numbers]
-    assert len(found) <= MOST
-    for each, kept in RETENTION:
-        reached = range(max(0, count - each * kept) // each + 1, count // each + 1)
-        assert {each * number for number in reached} <= set(numbers)
+def test_the_older_they_are_the_sparser_they_stand() -> None:
+    groups: list[Checkpoints] = []
+    for count in range(3001):
+        retained = earlier(groups)
+        numbers = [checkpoint.leaf_seq // 10 for checkpoint in retained]
+        assert retained == [checkpoint(number, RUN if number < 500 else OTHER) for number in numbers]
+        assert len(retained) <= MOST
+        for each, kept in RETENTION:
+            reached = range(max(0, count - each * kept) // each + 1, count // each + 1)
+            assert {each * number for number in reached} <= set(numbers)
+        groups = row(count + 1, groups, count + 1)
 
 
 def test_they_take_little_room() -> None:
-    assert len(msgspec.json.encode(row(100_000))) < 40 * MOST
+    groups = row(100_000, hours(98_640), 98_641)
+    assert len(earlier(groups)) > 0.9 * MOST
+    assert len(msgspec.json.encode(groups)) < 40 * MOST
 
 
 def test_one_that_is_agreed_on_again_or_soon_after_is_not_noted_again() -> None:
@@ -68,6 +81,7 @@ def test_one_that_is_agreed_on_again_or_soon_after_is_not_noted_again() -> None:
     assert earlier(current.earlier[CLS]) == [checkpoint(1), checkpoint(3)]
 
 
+@settings(max_examples=30)
 @given(count=st.integers(0, 800), start=st.integers(1, 9000))
 def test_of_an_epoch_only_what_stands_before_it_stays_agreed_on(count: int, start: int) -> None:
     current = state(row(count))

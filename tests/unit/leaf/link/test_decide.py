@@ -305,6 +305,12 @@ CASES = [
         LinkState.UNHEARD,
     ),
     Case(
+        "nobody listens, for the hub has dropped the source of an idle class",
+        replace(KNOWN, listened_at=NOW - UNHEARD_AFTER - 1),
+        replace(said("resting"), consumer=replace(FLOWS, bound=False)),
+        LinkState.FLOWING,
+    ),
+    Case(
         "acknowledgements do not come back",
         replace(KNOWN, progress=(1000, 0, 205), progress_at=NOW - STUCK_AFTER - 1),
         seen(consumer=replace(FLOWS, delivered=1000, floor=0, in_flight=1000, pending=500)),
@@ -454,7 +460,7 @@ def test_a_link_that_is_idle_in_between_owes_nothing() -> None:
     assert all(one.memory.due is None for one in course(*steps))
 
 
-@pytest.mark.parametrize("hub_state", ["full", "capped", "contested", "linking"])
+@pytest.mark.parametrize("hub_state", ["full", "capped", "contested", "linking", "resting"])
 def test_a_hub_that_says_why_it_takes_nothing_is_left_alone(hub_state: str) -> None:
     steps = [sent(at, asked_at=at - 1) for at in range(0, 200, 10)]
     said_so = [
@@ -499,7 +505,7 @@ def test_a_hub_that_had_a_reason_to_take_nothing_has_all_its_time_once_that_is_g
     assert due.memory.due == NewEpoch(EpochReason.STALLED, 206)
 
 
-@pytest.mark.parametrize("hub_state", ["full", "capped"])
+@pytest.mark.parametrize("hub_state", ["full", "capped", "resting"])
 def test_a_hub_that_had_no_room_is_not_said_to_be_stuck_once_it_has(hub_state: str) -> None:
     waits = replace(SENT, pending=100)
     away = [cannot(hub_state, sent(at, asked_at=at - 1, consumer=waits)) for at in range(100)]
@@ -553,6 +559,57 @@ def test_a_hub_that_does_not_answer_once_the_consumer_pauses_is_not_known_to_be_
     long = UplinkStatus(True, NOW - 200, "s/1")
     (resumes,) = course(replace(sent(0, asked_at=-61, consumer=held), link=long), memory=STALLED)
     assert (resumes.memory.due, resumes.actions) == (None, (Resume(),))
+
+
+ELSEWHERE = replace(FLOWS, misplaced=True)
+
+
+def test_a_consumer_that_its_server_keeps_elsewhere_is_replaced_once_nothing_is_under_way() -> None:
+    due, drains, asks, begins = course(
+        seen(consumer=replace(ELSEWHERE, in_flight=5)),
+        replace(seen(consumer=replace(ELSEWHERE, in_flight=5, paused_for=29.0)), now=NOW + 1),
+        replace(seen(consumer=replace(ELSEWHERE, paused_for=28.0)), now=NOW + 2),
+        replace(
+            seen(
+                consumer=replace(ELSEWHERE, paused_for=27.0),
+                comparison=replace(SAID, asked_at=NOW + 2.5, cursor=210, last=210),
+            ),
+            now=NOW + 3,
+        ),
+    )
+    assert due.actions == (Pause(PAUSE),)
+    assert drains.actions == ()
+    assert asks.actions == (AnnounceNow(),)
+    assert begins.actions == (Repair(NewEpoch(EpochReason.CONSUMER_MOVED, 211)),)
+
+
+@pytest.mark.parametrize(
+    "hindered",
+    [
+        replace(SEEN, consumer=replace(ELSEWHERE, bound=False)),
+        replace(SEEN, consumer=ELSEWHERE, comparison=replace(SAID, hub_state="full")),
+        replace(SEEN, consumer=ELSEWHERE, comparison=replace(SAID, cursor_certain=False)),
+        replace(SEEN, consumer=ELSEWHERE, may_repair_at=NOW + 10),
+        replace(SEEN, consumer=ELSEWHERE, refused="not now"),
+    ],
+    ids=["nobody listens", "no room", "cursor uncertain", "an epoch has just begun", "refused"],
+)
+def test_a_consumer_kept_elsewhere_flows_on_while_an_epoch_would_not_go_well(
+    hindered: LinkObservation,
+) -> None:
+    assert decide(KNOWN, hindered).actions == ()
+
+
+def test_a_consumer_kept_elsewhere_flows_on_when_the_hub_falls_silent() -> None:
+    paused = seen(consumer=replace(ELSEWHERE, paused_for=20.0))
+    *_, resumes = course(seen(consumer=ELSEWHERE), replace(paused, now=NOW + 11))
+    assert (resumes.memory.due, resumes.actions) == (None, (Resume(),))
+
+
+def test_a_difference_found_while_a_consumer_is_replaced_decides_where_the_epoch_begins() -> None:
+    found = seen(consumer=replace(ELSEWHERE, paused_for=25.0), comparison=replace(LOST, asked_at=NOW + 1))
+    *_, begins = course(seen(consumer=ELSEWHERE), replace(found, now=NOW + 2))
+    assert begins.actions == (Repair(HUB_LOST),)
 
 
 def test_a_repair_that_is_due_outlives_a_lost_link() -> None:

@@ -1,0 +1,72 @@
+"""When leaf and hub may say that nothing is new."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agent.contract import Announce, Answer, ClassAnswer, ContractError, Repeat, new_exchange, new_run
+from agent.hub.registrar.exchanges import Exchanges, UnknownExchangeError, encoded
+
+ANNOUNCE = Announce("edge-1", "m", new_run(), {}, {})
+ANSWER = Answer({"normal": ClassAnswer("TELEMETRY_0", 7, "id", "flowing")})
+
+
+def repeat_of(answer: Answer) -> bytes:
+    return Repeat(answer.exchange).encode()
+
+
+def test_a_repeat_stands_for_what_was_announced_in_that_exchange() -> None:
+    exchanges = Exchanges()
+    assert exchanges.read("edge-1", ANNOUNCE.encode()) == ANNOUNCE
+    answer = exchanges.named(ANNOUNCE, ANSWER)
+    assert exchanges.read("edge-1", repeat_of(answer)) == ANNOUNCE
+
+
+def test_an_answer_that_is_the_same_is_a_repeat_and_one_with_news_is_in_full() -> None:
+    exchanges = Exchanges()
+    answer = exchanges.named(ANNOUNCE, ANSWER)
+    asked = repeat_of(answer)
+    same = exchanges.named(ANNOUNCE, ANSWER)
+    assert same == answer
+    assert encoded(same, asked) == asked
+    news = exchanges.named(ANNOUNCE, replace(ANSWER, refused=None, classes={}))
+    assert encoded(news, asked) == news.encode()
+
+
+def test_who_announces_in_full_is_answered_in_full() -> None:
+    exchanges = Exchanges()
+    exchanges.named(ANNOUNCE, ANSWER)
+    answer = exchanges.named(ANNOUNCE, ANSWER)
+    assert encoded(answer, ANNOUNCE.encode()) == answer.encode()
+
+
+def test_an_answer_that_was_lost_on_its_way_is_not_taken_for_known() -> None:
+    exchanges = Exchanges()
+    first = exchanges.named(ANNOUNCE, ANSWER)
+    exchanges.named(ANNOUNCE, replace(ANSWER, classes={}))
+    with pytest.raises(UnknownExchangeError):
+        exchanges.read("edge-1", repeat_of(first))
+
+
+@pytest.mark.parametrize("domain", ["edge-1", "edge-2"])
+def test_an_exchange_of_another_registrar_or_leaf_is_unknown(domain: str) -> None:
+    exchanges = Exchanges()
+    exchanges.named(ANNOUNCE, ANSWER)
+    with pytest.raises(UnknownExchangeError) as error:
+        exchanges.read(domain, Repeat(new_exchange()).encode())
+    assert error.value.answer().later
+
+
+def test_an_answer_without_a_name_is_sent_in_full() -> None:
+    refused = Answer(refused="no")
+    assert encoded(refused, repeat_of(refused)) == refused.encode()
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"v":1,"same":1}', b'{"v":1,"same":"A"}', b'{"v":2,"same":"0123456789ab"}']
+)
+def test_a_repeat_that_cannot_be_read_is_refused(data: bytes) -> None:
+    with pytest.raises(ContractError):
+        Exchanges().read("edge-1", data)
