@@ -19,7 +19,7 @@ from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import FieldInfo, fields
 
 from agent.config.schema import Config
-from agent.config.values import Seconds, Size
+from agent.config.values import Linger, Seconds, Size
 from agent.leaf.inputs import OPTIONS
 
 ROOT: Final = Path(__file__).parents[1]
@@ -47,6 +47,7 @@ _PLAIN: Final = {
     int: "whole number",
     float: "number",
     Seconds: "duration",
+    Linger: "duration",
     Size: "size",
     Path: "path",
     datetime: "time",

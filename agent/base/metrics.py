@@ -4,8 +4,17 @@ counters."""
 from __future__ import annotations
 
 import asyncio
+import platform
+from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 
 LATENCY_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -14,7 +23,14 @@ class Metrics:
     """The collectors of one agent, in a registry of its own so that tests can run several agents."""
 
     def __init__(self) -> None:
+        # They would be a series more for each counter, of no use here.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self.build_info = Gauge(
+            "petiole_build_info", "1, with the versions that run.", ["version", "python"], registry=registry
+        )
+        self.build_info.labels(version("petiole"), platform.python_version()).set(1)
         by_class, by_input = ["class"], ["input", "class"]
         self.accepted = Counter(
             "petiole_accepted_readings", "Readings taken in by an input.", by_input, registry=registry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from deploy.dashboards.model import Dashboard, Kind, Panel, Query, Row, Unit, Words
-from deploy.dashboards.queries import DOMAINS, HERE, agents, flag, rate
+from deploy.dashboards.queries import DOMAINS, HERE, RATE, agents, flag, rate
 
 HUB: Final = Dashboard(
     "petiole-hub",
@@ -65,6 +65,88 @@ HUB: Final = Dashboard(
                 Panel(
                     "Committed and purged, messages a second",
                     [Query(rate("petiole_aggregate_purged_messages_total"), "{{stream}}")],
+                ),
+            ],
+        ),
+        Row(
+            "The fleet, leaf by leaf",
+            [
+                Panel(
+                    "States of leaves",
+                    [Query(f"count by (state) (petiole_leaf_state{HERE})", "{{state}}")],
+                    "How many leaves are in each.",
+                ),
+                Panel(
+                    "Largest backlogs, messages",
+                    [Query(f"topk(10, petiole_leaf_backlog_messages{HERE})", "{{domain}}")],
+                    "As each leaf announced it.",
+                ),
+                Panel(
+                    "Lost in an hour, readings",
+                    [
+                        Query(
+                            f"topk(10, increase(petiole_leaf_{name}_readings_total{HERE}[1h]) > 0)",
+                            f"{{{{domain}}}} {said}",
+                        )
+                        for name, said in (
+                            ("discarded", "discarded"),
+                            ("refused_after_acceptance", "lost after acceptance"),
+                        )
+                    ],
+                ),
+                Panel(
+                    "Refused, readings a second",
+                    [
+                        Query(
+                            f"topk(10, rate(petiole_leaf_refused_readings_total{HERE}{RATE}) > 0)",
+                            "{{domain}}",
+                        )
+                    ],
+                ),
+                Panel(
+                    "Over the links, bytes a second",
+                    [Query(f"topk(10, rate(petiole_leaf_link_bytes_total{HERE}{RATE}))", "{{domain}}")],
+                    "Only where [registrar] bytes_per_hour is set.",
+                    unit=Unit.BYTES_A_SECOND,
+                ),
+                Panel(
+                    "Leaves without metrics of their own",
+                    [Query("petiole_fleet_unshown_leaves" + HERE)],
+                    "Left out by [registrar] metrics or metrics_leaves.",
+                    Kind.VALUE,
+                    width=4,
+                    height=4,
+                ),
+                Panel(
+                    "Clocks not synchronised",
+                    [Query(f"count(petiole_leaf_clock_synchronised{HERE} == 0) or vector(0)")],
+                    kind=Kind.VALUE,
+                    width=4,
+                    height=4,
+                    alarm=1,
+                ),
+                Panel(
+                    "Leaves",
+                    [
+                        Query(
+                            f"sort(min by (domain) (petiole_leaf_seconds_to_loss{HERE}))",
+                            "loss in",
+                            Unit.SECONDS,
+                        ),
+                        Query(
+                            f"max by (domain) (petiole_leaf_seconds_since_heard{HERE})",
+                            "last heard",
+                            Unit.SECONDS,
+                        ),
+                        Query(f"max by (domain) (petiole_leaf_linked{HERE})", "linked"),
+                        Query(f"max by (domain) (petiole_leaf_backlog_messages{HERE})", "backlog"),
+                        Query(f"max by (domain) (petiole_leaf_stream_bytes{HERE})", "streams", Unit.BYTES),
+                        Query(f"max by (domain, version) (petiole_leaf_info{HERE})", "agent"),
+                    ],
+                    kind=Kind.TABLE,
+                    width=24,
+                    height=12,
+                    columns=("domain", "version"),
                 ),
             ],
         ),

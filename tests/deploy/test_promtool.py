@@ -13,8 +13,10 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
 from agent.base.metrics import Metrics
+from agent.hub.registrar.leaf_metrics import LeafCollector
 from deploy.dashboards.__main__ import DASHBOARDS
 from deploy.dashboards.model import Dashboard
+from tests.unit.hub.registrar.test_leaf_metrics import class_state, look, record
 
 ROOT = Path(__file__).parents[2]
 RULES = sorted((ROOT / "deploy" / "prometheus").glob("*.rules.yml"))
@@ -41,6 +43,8 @@ def test_it_would_have_no_metric_otherwise(promtool: str) -> None:
     for collector in vars(metrics).values():
         if isinstance(collector, MetricWrapperBase) and collector._labelnames:
             collector.labels(*("a" for _ in collector._labelnames))
+    leaf = record("edge-1", normal=class_state(100))
+    metrics.registry.register(LeafCollector(lambda: look(leaf, sent={"edge-1": 1})))
     assert says(promtool, "check", "metrics", given=generate_latest(metrics.registry)) == ""
     assert "petiole_x" in says(promtool, "check", "metrics", given=b"# TYPE petiole_x counter\npetiole_x 1\n")
 
@@ -127,9 +131,11 @@ def test_queries_of_the_dashboards_answer_what_their_panels_say(promtool: str, t
 
 
 def test_it_reads_the_scrape_configuration_of_the_documents(promtool: str, tmp_path: Path) -> None:
-    _, _, rest = (ROOT / "docs" / "operators.md").read_text().partition("```yaml\nscrape_configs:")
+    _, *found = (ROOT / "docs" / "operators.md").read_text().split("```yaml\nscrape_configs:")
     config = tmp_path / "prometheus.yml"
-    config.write_text("scrape_configs:" + rest.partition("```")[0])
-    assert says(promtool, "check", "config", "--syntax-only", str(config)) == ""
+    assert found
+    for rest in found:
+        config.write_text("scrape_configs:" + rest.partition("```")[0])
+        assert says(promtool, "check", "config", "--syntax-only", str(config)) == ""
     config.write_text("scrape_configs:\n  - job: petiole\n")
     assert says(promtool, "check", "config", "--syntax-only", str(config)) != ""

@@ -9,6 +9,7 @@ from pathlib import Path
 from prometheus_client.metrics import MetricWrapperBase
 
 from agent.base.metrics import Metrics
+from agent.hub.registrar.leaf_metrics import LEAF_METRICS
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"\| `(?P<name>petiole_\w+)` \| (?P<kind>\w+) \| (?P<labels>[^|]+) \| [^|]+ \| [^|]+ \|")
@@ -35,7 +36,7 @@ def defined() -> dict[str, str]:
                     args=[ast.Constant(value=str(name)), *_],
                 ):
                     found[exposed(name, kind.lower())] = kind.lower()
-    return found
+    return found | {exposed(metric.name, metric.kind): metric.kind for metric in LEAF_METRICS}
 
 
 def test_every_metric_is_documented_with_its_type_and_none_that_is_gone() -> None:
@@ -49,6 +50,13 @@ def test_every_metric_of_the_agent_is_documented_with_its_labels() -> None:
             family = next(iter(collector.describe()))
             labels = ", ".join(f"`{label}`" for label in collector._labelnames) or "none"
             assert described[exposed(family.name, family.type)] == (family.type, labels)
+
+
+def test_every_metric_of_a_leaf_at_the_hub_is_documented_with_its_labels() -> None:
+    described = documented()
+    for metric in LEAF_METRICS:
+        labels = ", ".join(f"`{label}`" for label in ("domain", metric.label) if label)
+        assert described[exposed(metric.name, metric.kind)][1] == labels
 
 
 def test_every_alert_is_of_a_metric_that_there_is() -> None:

@@ -48,6 +48,8 @@ class FleetState:
         self.announced: dict[str, Announce] = {}
         self.ownership = DomainOwnership()
         self.capped: set[str] = set()
+        self.resting: set[str] = set()
+        """The leaf streams of idle classes, which have no source until their leaf announces news."""
         self._announces: dict[str, Allowance] = {}
         self._run_announces: dict[str, dict[str, Allowance]] = {}
         self._epochs: dict[str, Allowance] = {}
@@ -62,6 +64,7 @@ class FleetState:
         """Take over the records as they were read back; what the hub may not hold any more is forgotten. A
         machine that is known counts as heard now, so that another one cannot take its domain first."""
         self.leaves = {}
+        self.resting.clear()
         self._noted = dict(noted)
         for leaf in leaves.values():
             records = {}
@@ -81,7 +84,10 @@ class FleetState:
         return {
             name: source(leaf.domain, cls, record.epoch)
             for name, leaf, cls, record in self._records()
-            if record.stream == stream and leaf.domain not in self.capped | self.revoked
+            if record.stream == stream
+            and name not in self.resting
+            and leaf.domain not in self.capped
+            and leaf.domain not in self.revoked
         }
 
     def sources_of(self, domain: str) -> dict[str, dict[str, Source]]:
@@ -89,6 +95,8 @@ class FleetState:
         found: dict[str, dict[str, Source]] = {}
         leaf = self.leaves.get(domain) if domain not in self.capped | self.revoked else None
         for cls, record in leaf.classes.items() if leaf else ():
+            if leaf_stream(domain, cls) in self.resting:
+                continue
             wanted = source(domain, cls, record.epoch)
             found.setdefault(record.stream, {})[wanted["name"]] = wanted
         return found
@@ -97,14 +105,14 @@ class FleetState:
         """Remember what the sources of an aggregate say they hold, before they are changed or it is
         purged."""
         info = seen.info
-        for _, leaf, cls, record in list(self._records()):
+        for name, leaf, cls, record in list(self._records()):
             if (record.stream, record.stream_created) != (info.name, info.created):
                 continue
             state = source_state(seen, leaf.domain, cls, record.epoch)
             new = msgspec.structs.replace(
                 record,
                 held=held_now(record.held, state, None, info),
-                unsure=not self.certain(record, state, info),
+                unsure=name in self.resting or not self.certain(record, state, info),
             )
             if new != record:
                 self.put(leaf.domain, cls, new)

@@ -53,3 +53,8 @@ class RegistrarMetrics:
             "Leaves whose server is linked now and whose agent has missed three announcements.",
             registry=registry,
         )
+        self.unshown = Gauge(
+            "petiole_fleet_unshown_leaves",
+            "Leaves without metrics of their own, by [registrar] metrics and metrics_leaves.",
+            registry=registry,
+        )

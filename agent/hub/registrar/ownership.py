@@ -50,6 +50,10 @@ class DomainOwnership:
         """Seconds since the machine that owns a domain was heard."""
         return now - self._heard.get(domain, float("-inf"))
 
+    def heard_at(self) -> dict[str, float]:
+        """When the machine that owns each domain was heard."""
+        return dict(self._heard)
+
     def claimed(self, domain: str, now: float) -> None:
         """Somebody announced a domain that is not theirs."""
         self._rivals[domain] = now

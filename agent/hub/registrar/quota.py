@@ -26,6 +26,8 @@ class Quota:
         self._hour = hour
         self._links: dict[LinkId, int] = {}
         self._ended: dict[LinkId, None] = {}
+        self.totals: dict[str, int] = {}
+        """Bytes of each domain since this began to count."""
         self._sent: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
 
     def count(self, links: Mapping[LinkId, int], domains: Mapping[LinkId, str], now: float) -> None:
@@ -66,6 +68,7 @@ class Quota:
         return sum(size for _, size in parts)
 
     def _add(self, domain: str, size: int, now: float) -> None:
+        self.totals[domain] = self.totals.get(domain, 0) + size
         parts = self._sent[domain]
         if parts and now - parts[-1][0] < self._part:
             parts[-1] = (parts[-1][0], parts[-1][1] + size)

@@ -30,7 +30,7 @@ from agent.contract import (
     verify_subject,
 )
 from agent.hub.registrar.active_problems import ActiveProblems
-from agent.hub.registrar.aggregate import AggregateSettings, commands_config
+from agent.hub.registrar.aggregate import AggregateSettings, SourceState, commands_config
 from agent.hub.registrar.aggregates import Aggregates
 from agent.hub.registrar.announce_service import PENDING, AnnounceService, about, respond
 from agent.hub.registrar.announcements import Announcements
@@ -39,6 +39,7 @@ from agent.hub.registrar.cursors import Cursors
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.fleet_watch import FleetWatch, LinkedAccounts
+from agent.hub.registrar.leaf_metrics import FleetLook, LeafCollector, shown_leaves
 from agent.hub.registrar.link_cutter import LinkCutter
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.purging import Purging
@@ -97,6 +98,7 @@ class Registrar:
             {key: leaf.domain for leaf in config.leaf for key in leaf.revoked},
         )
         limit = config.registrar.bytes_per_hour
+        self._quota = None if limit is None else Quota(limit)
         self._watch = FleetWatch(
             system_nc,
             LinkedAccounts(
@@ -109,7 +111,7 @@ class Registrar:
             self._aggregates,
             self._problems,
             self._cutter,
-            None if limit is None else Quota(limit),
+            self._quota,
         )
         self._readiness = Readiness(nc, self._begin, self._problems)
         self._announce_service = AnnounceService(
@@ -138,6 +140,10 @@ class Registrar:
         self._time_to_full = TimeToFull()
         embedded = config.nats.server == "embedded"
         self._disk = store_directory(config) if embedded else config.nats.store_dir
+        at_work = self._classes.keys() - self._fleet.revoked
+        self._shown = shown_leaves(at_work, config.registrar.metrics, config.registrar.metrics_leaves)
+        self._metrics.unshown.set(len(at_work) - len(self._shown))
+        metrics.registry.register(LeafCollector(self._look))
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set, whatever the hub's server does meanwhile."""
@@ -180,6 +186,24 @@ class Registrar:
         )
         return {**fleet, "configured": self._configured, "links_settled": self._cutter.settled}
 
+    def _look(self) -> FleetLook:
+        """What the metrics of leaves are made of."""
+        states: dict[str, SourceState] = {}
+        for observation in self._aggregates.seen().values():
+            states.update(observation.states)
+        return FleetLook(
+            self._shown,
+            loop_time(),
+            dict(self._fleet.leaves),
+            dict(self._fleet.announced),
+            self._fleet.ownership.heard_at(),
+            self._watch.links.domains(),
+            {domain: words for domain in self._shown if (words := self._trouble(domain))},
+            states,
+            set(self._fleet.resting),
+            {} if self._quota is None else dict(self._quota.totals),
+        )
+
     def trouble(self) -> str | None:
         """Why no leaf can be taken in, None where they can."""
         return self._readiness.trouble()
@@ -207,7 +231,11 @@ class Registrar:
             self._metrics.leaves.set(len(self._fleet.leaves))
             linked = self._watch.links.domains()
             self._metrics.linked.set(len(linked))
-            self._metrics.silent.set(len(linked & self._fleet.silent(loop_time()).keys()))
+            silent = self._fleet.silent(loop_time()).keys()
+            self._metrics.silent.set(len(linked & silent))
+            for domain in silent if self._fleet.resting else ():
+                # Programs may still publish beside an agent that is dead.
+                self._aggregates.wake(domain, self._fleet.leaves[domain].classes)
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _look_ahead(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -46,6 +46,7 @@ def fleet_status(
                 troubles.get(domain),
                 states,
                 silent.get(domain),
+                fleet.resting,
             )
             | ({"word": "away"} if domain in fleet.revoked else {})
             for domain in domains
@@ -73,6 +74,7 @@ def _leaf(
     trouble: str | None,
     states: Mapping[str, SourceState],
     unheard: float | None,
+    resting: Container[str],
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"linked": linked}
     if leaf is not None:
@@ -90,7 +92,7 @@ def _leaf(
                 for cls, record in leaf.classes.items()
             },
         }
-    word, sentence = ("trouble", trouble) if trouble else _said(domain, leaf, linked, states, unheard)
+    word, sentence = leaf_state(domain, leaf, linked, trouble, states, unheard, resting)
     return {"state": sentence, "word": word, **row}
 
 
@@ -110,15 +112,20 @@ def _class(record: ClassRecord, said: ClassState | None, state: SourceState | No
     }
 
 
-def _said(
+def leaf_state(
     domain: str,
     leaf: LeafRecord | None,
     linked: bool,
+    trouble: str | None,
     states: Mapping[str, SourceState],
     unheard: float | None,
+    resting: Container[str],
 ) -> tuple[str, str]:
-    """How a leaf is, in one word and in a sentence. Sources flow on while an agent is dead, for they are
-    between the servers; but nothing is taken in by then."""
+    """How a leaf is, in one word and in a sentence; `unheard` is the seconds since its agent was heard, None
+    unless it is silent. Sources flow on while an agent is dead, for they are between the servers; but nothing
+    is taken in by then."""
+    if trouble:
+        return "trouble", trouble
     if leaf is None and linked:
         return "stopped", "linked, but its agent has never announced itself"
     if leaf is None:
@@ -126,9 +133,11 @@ def _said(
     stopped = [
         cls
         for cls in leaf.classes
-        if (state := states.get(leaf_stream(domain, cls))) is None or not state.alive
+        if leaf_stream(domain, cls) not in resting
+        and ((state := states.get(leaf_stream(domain, cls))) is None or not state.alive)
     ]
-    if stopped and not linked:
+    rests = all(leaf_stream(domain, cls) in resting for cls in leaf.classes)
+    if not linked and (stopped or (rests and unheard is not None)):
         return "away", f"not linked; last announced at {leaf.announced_at}"
     if unheard is not None:
         return (

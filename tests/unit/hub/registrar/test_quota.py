@@ -40,6 +40,8 @@ def test_what_a_link_carried_between_the_last_look_and_its_end_is_counted_once()
     quota.ended(ONE, "a", 90, 6)
     quota.count({ONE: 90}, {ONE: "a"}, 6)  # by a look that began before it was down
     assert quota.sent("a", 6) == 100
+    assert quota.sent("a", 6 + HOUR) == 0
+    assert quota.totals == {"a": 100}
 
 
 def test_links_that_are_down_are_not_remembered_without_end() -> None:

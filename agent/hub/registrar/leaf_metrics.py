@@ -1,0 +1,232 @@
+"""Each leaf in the hub's metrics, for Prometheus cannot scrape a leaf behind NAT. The fleet in memory is read
+at each scrape; between scrapes it costs nothing.
+
+Per leaf there are at most twelve series, summed over its classes. Its state is one series whose label is the
+word, not six of which five are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import Final, cast
+
+from prometheus_client import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from agent.contract import Announce, ClassState
+from agent.hub.registrar.aggregate import SourceState
+from agent.hub.registrar.records import LeafRecord
+from agent.hub.registrar.status import leaf_state
+
+_LONGEST_VERSION: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class FleetLook:
+    """The fleet at one moment, in mappings that do not change afterwards, so that another thread may read
+    them."""
+
+    domains: Sequence[str]
+    """The leaves to show."""
+    now: float
+    """Monotonic seconds, as in `heard`."""
+    leaves: Mapping[str, LeafRecord]
+    announced: Mapping[str, Announce]
+    """What was announced since this agent started."""
+    heard: Mapping[str, float]
+    linked: Collection[str]
+    troubles: Mapping[str, str]
+    states: Mapping[str, SourceState]
+    """By the name of the leaf's stream."""
+    resting: Collection[str]
+    """The leaf streams that have no source because they are idle."""
+    sent: Mapping[str, int]
+    """Bytes over the link, of those of which they are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LeafRow:
+    """What is shown of one leaf; None where it is not known."""
+
+    domain: str
+    state: str
+    linked: float
+    heard_ago: float | None = None
+    backlog: int | None = None
+    stream_bytes: int | None = None
+    seconds_to_loss: float | None = None
+    refused: int | None = None
+    refused_late: int | None = None
+    discarded: int | None = None
+    synchronised: float | None = None
+    version: str | None = None
+    sent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeafMetric:
+    """A metric with the label `domain`."""
+
+    name: str
+    documentation: str
+    field: str
+    """Of `_LeafRow`."""
+    label: str = ""
+    """If given, the field is the value of this label, and the sample is 1."""
+    kind: str = "gauge"
+
+    def sample(self, row: _LeafRow) -> Sample | None:
+        """The sample of a leaf, None if it is not known."""
+        value = getattr(row, self.field)
+        if value is None:
+            return None
+        if self.label:
+            return Sample(self.name, {"domain": row.domain, self.label: value}, 1.0)
+        name = f"{self.name}_total" if self.kind == "counter" else self.name
+        return Sample(name, {"domain": row.domain}, float(value))
+
+
+LEAF_METRICS: Final = (
+    LeafMetric("petiole_leaf_state", "1 for the state that a leaf is in.", "state", label="state"),
+    LeafMetric("petiole_leaf_linked", "1 while the leaf's server is linked.", "linked"),
+    LeafMetric(
+        "petiole_leaf_seconds_since_heard", "Seconds since the leaf's agent announced itself.", "heard_ago"
+    ),
+    LeafMetric(
+        "petiole_leaf_backlog_messages",
+        "Messages that the leaf had when it announced itself and the hub lacks.",
+        "backlog",
+    ),
+    LeafMetric(
+        "petiole_leaf_stream_bytes", "Bytes in the leaf's streams, as it announced them.", "stream_bytes"
+    ),
+    LeafMetric(
+        "petiole_leaf_seconds_to_loss",
+        "Seconds until the leaf must refuse or discard, as it announced them.",
+        "seconds_to_loss",
+    ),
+    LeafMetric("petiole_leaf_refused_readings", "Readings that the leaf refused.", "refused", kind="counter"),
+    LeafMetric(
+        "petiole_leaf_refused_after_acceptance_readings",
+        "Readings that the leaf lost: acknowledged as accepted and then refused.",
+        "refused_late",
+        kind="counter",
+    ),
+    LeafMetric(
+        "petiole_leaf_discarded_readings",
+        "Readings that left the leaf's streams before it knew that the hub had them.",
+        "discarded",
+        kind="counter",
+    ),
+    LeafMetric(
+        "petiole_leaf_clock_synchronised",
+        "1 while the leaf's kernel calls its clock synchronised.",
+        "synchronised",
+    ),
+    LeafMetric("petiole_leaf_info", "1, with the version of the leaf's agent.", "version", label="version"),
+    LeafMetric(
+        "petiole_leaf_link_bytes",
+        "Bytes that came over the leaf's links, counted where [registrar] bytes_per_hour is set.",
+        "sent",
+        kind="counter",
+    ),
+)
+
+
+def shown_leaves(domains: Iterable[str], patterns: Sequence[str], most: int) -> list[str]:
+    """The leaves to show: those that match one of the patterns, the first so many by name."""
+    chosen = [domain for domain in domains if any(fnmatchcase(domain, pattern) for pattern in patterns)]
+    return sorted(chosen)[:most]
+
+
+class LeafCollector(Collector):
+    """Shows the leaves that `look` returns at each scrape. Samples are made when they are read, which may be
+    in another thread: only `look` runs in the caller's."""
+
+    def __init__(self, look: Callable[[], FleetLook]) -> None:
+        self._look = look
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of all leaves."""
+        rows = _Rows(self._look())
+        for metric in LEAF_METRICS:
+            family = Metric(metric.name, metric.documentation, metric.kind)
+            # All that reads a metric iterates over its samples, once.
+            family.samples = cast(list[Sample], _Samples(metric, rows))
+            yield family
+
+
+class _Rows:
+    """The rows of one scrape, made once."""
+
+    def __init__(self, look: FleetLook) -> None:
+        self._look = look
+        self._made: list[_LeafRow] | None = None
+
+    def __iter__(self) -> Iterator[_LeafRow]:
+        if self._made is None:
+            wall = datetime.now(UTC)
+            self._made = [_row(self._look, domain, wall) for domain in self._look.domains]
+        return iter(self._made)
+
+
+class _Samples:
+    """The samples of one metric, made as they are read."""
+
+    def __init__(self, metric: LeafMetric, rows: _Rows) -> None:
+        self._metric, self._rows = metric, rows
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (sample for row in self._rows if (sample := self._metric.sample(row)) is not None)
+
+
+def _row(look: FleetLook, domain: str, wall: datetime) -> _LeafRow:
+    leaf, announced = look.leaves.get(domain), look.announced.get(domain)
+    linked = domain in look.linked
+    unheard = None
+    if leaf is not None and (ago := look.now - look.heard.get(domain, look.now)) > leaf.silent_after:
+        unheard = ago
+    trouble = look.troubles.get(domain)
+    word, _ = leaf_state(domain, leaf, linked, trouble, look.states, unheard, look.resting)
+    if leaf is None:
+        return _LeafRow(domain, word, linked, sent=look.sent.get(domain))
+    counts = [state.ledger.readings for state in leaf.said.values() if state.ledger is not None]
+    losses = [state.seconds_to_loss for state in leaf.said.values() if state.seconds_to_loss is not None]
+    return _LeafRow(
+        domain,
+        word,
+        linked,
+        look.now - look.heard.get(domain, look.now) if announced else _since(leaf.announced_at, wall),
+        sum(_lacking(leaf, cls, state) for cls, state in leaf.said.items()) if leaf.said else None,
+        sum(state.bytes for state in leaf.said.values()) if leaf.said else None,
+        min(losses, default=None),
+        sum(count.refused for count in counts) if counts else None,
+        sum(count.refused_late for count in counts) if counts else None,
+        sum(count.discarded for count in counts) if counts else None,
+        None if announced is None else _synchronised(announced.clock),
+        leaf.versions.get("agent", "")[:_LONGEST_VERSION],
+        look.sent.get(domain),
+    )
+
+
+def _lacking(leaf: LeafRecord, cls: str, state: ClassState) -> int:
+    record = leaf.classes.get(cls)
+    held = record.held.seq if record is not None and record.held is not None else 0
+    return max(0, state.last - held)
+
+
+def _since(moment: str, wall: datetime) -> float | None:
+    """Seconds since an RFC 3339 time."""
+    try:
+        return max(0.0, (wall - datetime.fromisoformat(moment)).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def _synchronised(clock: str) -> float | None:
+    said = clock.partition(";")[0].strip()
+    return {"synchronised=yes": 1.0, "synchronised=no": 0.0}.get(said)
