@@ -7,8 +7,10 @@ from typing import Final
 
 NAMES: Final[tuple[str, ...]] = (
     "ingest",
+    "small",
     "peers",
     "latency",
+    "commit",
     "wire",
     "rules",
     "footprint",

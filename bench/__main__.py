@@ -1,5 +1,6 @@
 """`python -m bench [NAME…]`: run benchmarks, write build/bench/NAME.json, show their rows. One that fails is
-written with the rows that it has; the others run all the same, and the exit code is 1."""
+written with the rows that it has and why it has no more; the others run all the same, and the exit code is
+1."""
 
 from __future__ import annotations
 
@@ -11,11 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import NAMES, module_name
-from bench.result import BUILT, Measured, Result, UnfinishedError
+from bench.measured import Measured
+from bench.result import BUILT, Failed, Result, UnfinishedError, reason
 
 
-def main(names: list[str]) -> int:
-    """Run the named benchmarks, or all; returns the exit code."""
+def main(arguments: list[str]) -> int:
+    """Run the named benchmarks, or all; names may be joined by commas. Returns the exit code."""
+    names = [name for argument in arguments for name in argument.split(",") if name]
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}", file=sys.stderr)
@@ -23,40 +26,51 @@ def main(names: list[str]) -> int:
     console, failed = Console(), False
     for name in names or NAMES:
         measured = Measured()
-        try:
-            result: Result = importlib.import_module(module_name(name)).run()
-        except UnfinishedError as error:
-            traceback.print_exc()
-            result, failed = error.result, True
-        except Exception:  # nothing is known of it, and the others are still to be run
-            traceback.print_exc()
-            failed = True
-            continue
+        result = _run(name)
         path = result.write(BUILT, measured)
         console.print(_table(result))
+        for part in result.failed:
+            console.print(f"not measured: {part.what}: {part.why}", markup=False)
         console.print(f"written to {path}")
+        failed |= bool(result.failed)
     return int(failed)
+
+
+def _run(name: str) -> Result:
+    try:
+        result: Result = importlib.import_module(module_name(name)).run()
+    except UnfinishedError as error:
+        traceback.print_exc()
+        return error.result
+    except Exception as error:  # the others are still to be run
+        traceback.print_exc()
+        return Result(name, failed=[Failed("all of it", reason(error))])
+    return result
 
 
 def _table(result: Result) -> Table:
     table = Table(title=result.benchmark)
-    for column in ("what", "value", "unit", "goal", "met", "against", "ratio"):
+    for column in ("what", "value", "unit", "against", "times", "goal", "met"):
         table.add_column(column)
     for row in result.rows:
         cells = row.as_json()
         against = cells["against"]
-        beside = f"{against['what']}: {against['value']:,}" if against else ""
-        met = {None: "", True: "yes", False: "no"}[cells["met"]]
         table.add_row(
             cells["what"],
             f"{cells['value']:,}",
             cells["unit"],
-            "" if cells["goal"] is None else f"{cells['goal']:,}",
-            met,
-            beside,
-            "" if cells["ratio"] is None else f"{cells['ratio']:,}",
+            f"{against['what']}: {against['value']:,}" if against else "",
+            "" if cells["times"] is None else f"{cells['times']:,}",
+            _goal(cells["goal"], cells["must"], row.least),
+            {None: "", True: "yes", False: "no"}[cells["met"]],
         )
     return table
+
+
+def _goal(goal: float | None, must: float | None, least: bool) -> str:
+    if must is not None:
+        return f"{must:,}"
+    return "" if goal is None else f"{'at most' if least else 'at least'} {goal:,} times"
 
 
 if __name__ == "__main__":

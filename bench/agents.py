@@ -39,6 +39,11 @@ class Bench:
         return psutil.Process(self.process.pid)
 
     @property
+    def server(self) -> psutil.Process:
+        """The process of its nats-server."""
+        return psutil.Process(int((self.directory / "state" / "nats" / "nats-server.pid").read_text()))
+
+    @property
     def seed_file(self) -> Path:
         """The seed of the agent's own identity at its server."""
         return self.directory / "state" / "keys" / "agent.nk"

@@ -19,7 +19,6 @@ from bench.result import Result, Row
 from hub_jobs.audit import run as audit
 
 READINGS = 10_000_000
-_GOAL_SECONDS = 5.0
 _REPEATS = 3
 _LOST_BATCH, _LOST_INDEX = 12_345, 321
 
@@ -39,18 +38,20 @@ def run() -> Result:
     return Result(
         "audit",
         [
-            Row(f"{what}, its whole process", seconds, "s", _GOAL_SECONDS, least=True),
+            Row(f"{what}, its whole process", seconds, "s", least=True),
             Row(
                 f"{what}, in a process that runs, median of {_REPEATS}",
                 median(warm),
                 "s",
-                _GOAL_SECONDS,
                 least=True,
             ),
             Row(f"{what}, its whole process, on a processor", of_cpu, "CPU-seconds"),
             Row(f"{what}, the most memory", megabytes, "MB"),
             Row(
-                "one lost reading, named by batch and index and nothing else named", float(named), "of 1", 1.0
+                "one lost reading, named by batch and index and nothing else named",
+                float(named),
+                "of 1",
+                must=1,
             ),
         ],
     )

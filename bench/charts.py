@@ -78,13 +78,13 @@ def _groups(lines: Sequence[Line]) -> list[list[Line]]:
 
 
 def _beside(group: list[Line]) -> bool:
-    return any(line.goal or line.other is not None for line in group)
+    return any(line.other is not None for line in group)
 
 
 def _values(group: list[Line]) -> list[float]:
     first = group[0]
     others = [line.other for line in group if line.other is not None]
-    return [first.value, *others, *([] if first.goal is None else [first.goal])]
+    return [first.value, *others, *([] if first.aim is None else [first.aim])]
 
 
 def _bars(group: list[Line], top: int) -> tuple[list[str], int]:
@@ -100,8 +100,8 @@ def _bars(group: list[Line], top: int) -> tuple[list[str], int]:
         ratio = "" if kind == "ours" else _ratio_text(group[number - 1].ratio)
         parts.append(text(_BAR_RIGHT + 12, y + 12, figure(value) + ratio, "text"))
     end = top + len(named) * _STEP
-    if first.goal:
-        x = _BAR_LEFT + first.goal * scale
+    if first.aim:
+        x = _BAR_LEFT + first.aim * scale
         parts.append(f'<path class="goal" d="M{x:.1f} {top - 3}V{end - 3}"/>')
     return parts, end
 

@@ -2,16 +2,22 @@
 with a backlog of 2 GB, and after a SIGKILL and a start on that backlog. The NATS server is a process of its
 own and not counted.
 
-Beside it, in the same run and where it is installed, Debian's collectd, a program in C: about the same groups
-of metrics each second, written to files that are not synced, and sent nowhere.
+The yardstick, at the same time, is a Python with the agent's libraries that takes the same metrics each
+second and does nothing with them (`bench.bare`). Beside both, in the same run and where it is installed,
+Debian's collectd, a program in C: about the same groups of metrics each second, written to files that are not
+synced, and sent nowhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import nats
@@ -25,13 +31,13 @@ from bench.loading import cpu_seconds
 from bench.result import Against, Result, Row, measuring
 
 _SETTLE_SECONDS = 10.0
-_IDLE_SECONDS = 30.0
+_IDLE_SECONDS = 20.0
 _BACKLOG_BYTES = 2 * 10**9
 _MESSAGE_BYTES = 32 * 1024
 _WINDOW = 256
-_RSS_GOAL = 64.0
-_CPU_GOAL = 1.0
-_READY_GOAL = 3.0
+_YARDSTICK = "Python with its libraries that samples, nothing else"
+_RSS_GOAL = 1.3
+_CPU_GOAL = 3.5
 
 _INPUTS = """
 [[input]]
@@ -48,37 +54,61 @@ def run() -> Result:
     """Measure an idle agent, the same with a backlog, and one started anew on it."""
     with (
         measuring("footprint") as result,
+        ExitStack() as stack,
         tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory,
         leaf(Path(directory), _INPUTS, max_bytes="3GiB") as bench,
     ):
+        bare = stack.enter_context(_bare())
         bench.start()
         time.sleep(_SETTLE_SECONDS)
-        cpu, idle = _watch(bench.agent)
+        (cpu, idle), (bare_cpu, bare_rss) = _watch(bench.agent, bare)
+        yardstick = Against(_YARDSTICK, bare_rss)
         theirs = _collectd(Path(directory) / "collectd")
         beside = [None if theirs is None else Against("collectd", one) for one in theirs or (0, 0)]
-        result.rows += [
-            Row("idle, host metrics each second: CPU", cpu, "% of a core", _CPU_GOAL, beside[0], least=True),
-            Row("idle, host metrics each second: RSS", idle, "MB", _RSS_GOAL, beside[1], least=True),
-        ]
+        what = "idle, host metrics each second"
+        bare_beside = Against(_YARDSTICK, bare_cpu)
+        result.rows.append(Row(f"{what}: CPU", cpu, "% of a core", _CPU_GOAL, bare_beside, least=True))
+        if beside[0] is not None:
+            result.rows.append(Row(f"{what}: CPU", cpu, "% of a core", None, beside[0], least=True))
+        result.rows.append(Row(f"{what}: RSS", idle, "MB", _RSS_GOAL, yardstick, least=True))
+        if beside[1] is not None:
+            result.rows.append(Row(f"{what}: RSS", idle, "MB", None, beside[1], least=True))
         asyncio.run(_fill(bench))
-        _, backlog = _watch(bench.agent)
-        result.rows.append(Row("2 GB of backlog: RSS", backlog, "MB", _RSS_GOAL, least=True))
+        ((_, backlog),) = _watch(bench.agent)
+        result.rows.append(Row("2 GB of backlog: RSS", backlog, "MB", _RSS_GOAL, yardstick, least=True))
         bench.kill()
         ready = bench.start()
-        _, restarted = _watch(bench.agent)
+        ((_, restarted),) = _watch(bench.agent)
         result.rows += [
-            Row("2 GB of backlog, killed and started: ready", ready, "s", _READY_GOAL, least=True),
-            Row("2 GB of backlog, killed and started: RSS", restarted, "MB", _RSS_GOAL, least=True),
+            Row("2 GB of backlog, killed and started: ready", ready, "s", least=True),
+            Row(
+                "2 GB of backlog, killed and started: RSS",
+                restarted,
+                "MB",
+                _RSS_GOAL,
+                yardstick,
+                least=True,
+            ),
         ]
     return result
 
 
-def _watch(process: psutil.Process) -> tuple[float, float]:
-    """Per cent of a core over `_IDLE_SECONDS`, and RSS in MB at its end."""
-    before, began = cpu_seconds(process), time.monotonic()
+def _watch(*processes: psutil.Process) -> list[tuple[float, float]]:
+    """Per cent of a core over `_IDLE_SECONDS`, and RSS in MB at its end, of each."""
+    before, began = [cpu_seconds(process) for process in processes], time.monotonic()
     time.sleep(_IDLE_SECONDS)
-    used, wall = cpu_seconds(process) - before, time.monotonic() - began
-    return 100 * used / wall, process.memory_info().rss / 1e6
+    wall = time.monotonic() - began
+    return [
+        (100 * (cpu_seconds(process) - used) / wall, process.memory_info().rss / 1e6)
+        for process, used in zip(processes, before, strict=True)
+    ]
+
+
+@contextmanager
+def _bare() -> Iterator[psutil.Process]:
+    """The yardstick, running."""
+    with subprocess.Popen([sys.executable, "-m", "bench.bare"], stdin=subprocess.PIPE) as process:
+        yield psutil.Process(process.pid)
 
 
 def _collectd(directory: Path) -> tuple[float, float] | None:
@@ -87,7 +117,8 @@ def _collectd(directory: Path) -> tuple[float, float] | None:
         return None
     with collectd(directory) as process:
         time.sleep(_SETTLE_SECONDS)
-        return _watch(process)
+        (watched,) = _watch(process)
+    return watched
 
 
 async def _fill(bench: Bench) -> None:

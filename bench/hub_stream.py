@@ -48,18 +48,21 @@ def hub() -> Iterator[Hub]:
         directory = Path(name)
         port = free_port()
         leafs = f'leafnodes {{ listen: "127.0.0.1:{port}" }}'
-        with _server(directory / "hub", HUB_DOMAIN, leafs) as url:
+        with jetstream_server(directory / "hub", HUB_DOMAIN, leafs) as url:
             yield Hub(directory, url, f"nats-leaf://127.0.0.1:{port}")
 
 
 @contextmanager
-def _server(directory: Path, domain: str, more: str) -> Iterator[str]:
+def jetstream_server(directory: Path, domain: str, more: str = "", jetstream: str = "") -> Iterator[str]:
+    """A server in a directory of its own, at the address that it gives; `more` and `jetstream` are further
+    lines of its configuration and of that of JetStream."""
     directory.mkdir()
     port = free_port()
     config = directory / "nats.conf"
     config.write_text(
         f'server_name: {domain}\nlisten: "127.0.0.1:{port}"\nmax_payload: 4MB\n{more}\n'
-        f'jetstream: {{ store_dir: "{directory / "store"}", domain: {domain}, max_file_store: 64GB }}\n'
+        f'jetstream: {{ store_dir: "{directory / "store"}", domain: {domain}, max_file_store: 64GB\n'
+        f"  {jetstream} }}\n"
     )
     with (directory / "log").open("wb") as log:
         server = subprocess.Popen([find_binary(), "-c", str(config)], stdout=log, stderr=log)
@@ -78,7 +81,7 @@ def fill(one: Hub, stream: str, messages: Iterable[Message]) -> None:
 def fill_from_leaf(one: Hub, stream: str, domain: str, messages: Iterable[Message]) -> None:
     """Make a stream at the hub that sources these messages from a leaf's; the leaf is gone afterwards."""
     dial = f'leafnodes {{ remotes: [ {{ urls: [ "{one.leaf_url}" ] }} ] }}'
-    with _server(one.directory / domain, domain, dial) as url:
+    with jetstream_server(one.directory / domain, domain, dial) as url:
         held = asyncio.run(_fill(url, leaf_stream(domain, DEFAULT_CLASS), messages))
         asyncio.run(_source(one.url, stream, domain, held))
 

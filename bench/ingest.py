@@ -3,8 +3,10 @@ server that syncs every message. Beside it, over the same server and in the same
 nats-py that validates the same lines by the same decoder and publishes each as a message of its own, awaited
 and with `publish_async`. The alternative has no HTTP to serve, which is in its favour.
 
-The same for Influx line protocol and for OTLP, and for NDJSON over a Unix socket and from a file that is
-there whole, which are counted by what is stored; there is nothing fair to put beside them.
+Each format over HTTP, in turns with its yardstick (`bench.yardstick`): the same bodies decoded and compressed
+in one thread, and nothing else. And NDJSON over a Unix socket and from a file that is there whole, which are
+counted by what is stored; there is nothing fair to put beside them. Then the memory of the agent and of its
+server at full load.
 
 And what syncing costs: readings a second by the wall clock, on two servers alike but for that, in turns.
 """
@@ -22,24 +24,27 @@ from bench.agents import DOMAIN, Bench, leaf
 from bench.load import body
 from bench.loading import cpu_seconds, loading, stored
 from bench.result import Against, Result, Row, measuring
+from bench.rounds import interleaved, rounds
 from bench.synced import rates
+from bench.yardstick import DECODED_BY, measured
 
 LINES = 500
 CONNECTIONS = 16
-_WARM_SECONDS = 2.0
-_SECONDS = 12.0
-_ALTERNATIVE_SECONDS = 6.0
+_WARM_SECONDS = 1.0
+_SECONDS = 10.0
+_ROUND_SECONDS = 3.0
+_ALTERNATIVE_SECONDS = 3.0
 _FILE_READINGS = 3_000_000
 _FILE_SECONDS = 120.0
 _ROOM = "64GiB"
 """More than any machine stores here in the time: a stream that is full refuses, and ends the load."""
 _STORE = "80GiB"
 _UNIT = "readings/CPU-second"
-_GOAL = 1_000_000.0
-_FILE_GOAL = 800_000.0
-_OTHERS_GOAL = 300_000.0
 _SYNCED_GOAL = 0.9
-_OTHERS = {
+_YARDSTICK_SECONDS = 1.5
+_YARDSTICK_GOALS = {"ndjson": 0.75}
+_FORMATS = {
+    "HTTP NDJSON": "ndjson",
     "HTTP line protocol, a field a line": "lines-1",
     "HTTP line protocol, ten fields a line": "lines-10",
     "OTLP gauges with two attributes, protobuf": "otlp",
@@ -65,48 +70,83 @@ _SOCKETS = 4
 def run() -> Result:
     """Measure them all."""
     what = f"HTTP NDJSON, {LINES} readings a request, {CONNECTIONS} connections"
-    with measuring("ingest") as result:
+    count = rounds()
+    with measuring("ingest", {"rounds": str(count)}) as result:
         with (
             tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory,
             leaf(Path(directory), _inputs(directory), max_bytes=_ROOM, max_file_store=_STORE) as bench,
         ):
             bench.start()
-            result.rows += _over_http(bench, what)
-            result.rows.append(
-                Row(f"Unix socket NDJSON, {_SOCKETS} connections", _over_socket(bench), _UNIT, _GOAL)
-            )
-            result.rows.append(Row("NDJSON from a file", _from_file(bench), _UNIT, _FILE_GOAL))
-            for other, form in _OTHERS.items():
-                told = f"{other}, {LINES} readings a request"
-                result.rows.append(Row(told, _agent(bench, form)[0], _UNIT, _OTHERS_GOAL))
-        result.rows += _synced(what)
+            with result.part("beside nats-py"):
+                result.rows += _over_http(bench, what, count)
+            with result.part("Unix socket"):
+                rate = _over_socket(bench)
+                result.rows.append(Row(f"Unix socket NDJSON, {_SOCKETS} connections", rate, _UNIT))
+            with result.part("file"):
+                result.rows.append(Row("NDJSON from a file", _from_file(bench), _UNIT))
+            _formats(bench, result)
+            with result.part("memory"):
+                result.rows += _memory(bench, count)
+        with result.part("what syncing costs"):
+            result.rows += _synced(what, count)
     return result
 
 
-def _over_http(bench: Bench, what: str) -> list[Row]:
-    """Beside both alternatives."""
-    ours, wall = _agent(bench, "ndjson")
-    awaited = Against("nats-py, one reading a message, awaited", _alternative(bench, "awaited"))
-    windowed = Against("nats-py, one reading a message, publish_async", _alternative(bench, "async"))
+def _over_http(bench: Bench, what: str, count: int) -> list[Row]:
+    """Beside both alternatives, in turns."""
+    turns = [
+        (
+            *_agent(bench, "ndjson", _ROUND_SECONDS),
+            _alternative(bench, "awaited"),
+            _alternative(bench, "async"),
+        )
+        for _ in range(count)
+    ]
+    ours, wall, one_by_one, in_flight = zip(*turns, strict=True)
+    awaited = Against("nats-py, one reading a message, awaited", one_by_one)
+    windowed = Against("nats-py, one reading a message, publish_async", in_flight)
     return [
-        Row(what, ours, _UNIT, _GOAL, awaited),
-        Row(what, ours, _UNIT, _GOAL, windowed),
+        Row(what, ours, _UNIT, None, awaited),
+        Row(what, ours, _UNIT, None, windowed),
         Row(f"{what}: wall clock, load and server on the same cores", wall, "readings/s"),
     ]
 
 
-def _synced(what: str) -> list[Row]:
+def _formats(bench: Bench, result: Result) -> None:
+    """Each format beside its yardstick."""
+    for format_, form in _FORMATS.items():
+        what = f"{format_}, {LINES} readings a request"
+        decoded = f"{DECODED_BY[form]} and zstd on the same bodies in one thread, nothing else"
+        sides = {
+            what: lambda form=form: _agent(bench, form, _ROUND_SECONDS)[0],
+            decoded: lambda form=form: measured(form, LINES, _YARDSTICK_SECONDS),
+        }
+        found = interleaved(result, sides)
+        if len(found) == len(sides):
+            beside = Against(decoded, found[decoded])
+            result.rows.append(Row(what, found[what], _UNIT, _YARDSTICK_GOALS.get(form), beside))
+
+
+def _memory(bench: Bench, count: int) -> list[Row]:
+    """Of the agent and of its server at full load; pages that processes share count once."""
+    sides: dict[str, list[float]] = {"the agent": [], "its nats-server": []}
+    with loading(bench.http_port, CONNECTIONS, LINES, "ndjson"):
+        for _ in range(count):
+            time.sleep(_WARM_SECONDS)
+            for found, process in zip(sides.values(), (bench.agent, bench.server), strict=True):
+                found.append(process.memory_full_info().pss / 1e6)
+    return [
+        Row(f"memory of {name} at full load, NDJSON", found, "MB", least=True)
+        for name, found in sides.items()
+    ]
+
+
+def _synced(what: str, count: int) -> list[Row]:
     """What syncing costs."""
-    syncing, not_syncing = rates(CONNECTIONS, LINES)
+    syncing, not_syncing = rates(CONNECTIONS, LINES, count)
     beside = Against("it syncs each two minutes", not_syncing)
     return [
-        Row(f"{what}: wall clock, server syncs every message", syncing, "readings/s", None, beside),
-        Row(
-            "stored on a server that syncs, of one that does not",
-            syncing / not_syncing,
-            "of 1",
-            _SYNCED_GOAL,
-        ),
+        Row(f"{what}: wall clock, server syncs every message", syncing, "readings/s", _SYNCED_GOAL, beside),
     ]
 
 
@@ -115,12 +155,12 @@ def _inputs(directory: str) -> str:
     return _INPUTS.replace("{directory}", directory)
 
 
-def _agent(bench: Bench, form: str) -> tuple[float, float]:
+def _agent(bench: Bench, form: str, seconds: float) -> tuple[float, float]:
     """Readings a CPU-second of the agent, and readings a second."""
     with loading(bench.http_port, CONNECTIONS, LINES, form) as load:
         time.sleep(_WARM_SECONDS)
         began, before, first = time.monotonic(), cpu_seconds(bench.agent), load.answered()
-        time.sleep(_SECONDS)
+        time.sleep(seconds)
         wall, after, last = time.monotonic() - began, cpu_seconds(bench.agent), load.answered()
     readings = (last - first) * LINES
     return readings / (after - before), readings / wall
@@ -161,5 +201,5 @@ def _alternative(bench: Bench, mode: str) -> float:
     printed = subprocess.run(
         [*command, str(_ALTERNATIVE_SECONDS)], check=True, capture_output=True, text=True
     ).stdout
-    measured = json.loads(printed)
-    return float(measured["readings"] / measured["cpu_seconds"])
+    stored_by = json.loads(printed)
+    return float(stored_by["readings"] / stored_by["cpu_seconds"])

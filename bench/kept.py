@@ -5,12 +5,20 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from bench.result import FORMAT, Failed
+
 DIRECTORY: Final = Path(__file__).parent / "results"
+QUIET_LOAD: Final = 1.5
+"""Processes of others that may run or wait, so that a machine still counts as quiet."""
+QUIET_STOLEN: Final = 0.05
 _DIGITS: Final = 4
+_COUNTS: Final = frozenset({"messages", "readings", "rounds", "of 1"})
+"""Units of old results whose goals were counts, and hold on any machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +30,39 @@ class Line:
     value: float
     unit: str
     goal: float | None
+    must: float | None
     met: bool | None
+    least: bool
     beside: str
     other: float | None
+    times: float | None
+    """The value by the other's, as the goal is meant."""
     ratio: float | None
+    """The same turned so that above one is better."""
+    spread: tuple[float, float] | None
+    """The least and the greatest value of all rounds, where there was more than one."""
+    times_spread: tuple[float, float] | None
+
+    @property
+    def aim(self) -> float | None:
+        """The goal as a value beside the other's, for a picture."""
+        return None if self.goal is None or self.other is None else self.goal * self.other
+
+    def goal_text(self) -> str:
+        """The goal in words, empty without one."""
+        if self.must is not None:
+            return figure(self.must)
+        if self.goal is None:
+            return ""
+        return f"{'at most' if self.least else 'at least'} {figure(self.goal)} times"
+
+    def value_text(self) -> str:
+        """The median with its spread."""
+        return figure(self.value) + _span(self.spread)
+
+    def times_text(self) -> str:
+        """How many times the alternative, with its spread."""
+        return "" if self.times is None else figure(self.times) + _span(self.times_spread)
 
     def beside_text(self) -> str:
         """The alternative with its figure, empty without one."""
@@ -42,19 +79,31 @@ class Kept:
     measured: dict[str, Any]
     options: dict[str, str]
     lines: tuple[Line, ...]
+    failed: tuple[Failed, ...]
+    absolute: bool
+    """Its goals were figures of one machine, and are left out."""
+
+    @property
+    def quiet(self) -> bool:
+        """Little else ran, before and after, and the host took little."""
+        loads = [self.measured["load_before"], *([] if self.absolute else [self.measured["load_after"]])]
+        return max(loads) <= QUIET_LOAD and float(self.measured["stolen"]) <= QUIET_STOLEN
 
 
 def read(path: Path) -> Kept:
     """One kept result. Raises `ValueError` where the file is none."""
     try:
         found = json.loads(path.read_text())
+        absolute = found.get("format", 1) < FORMAT
         return Kept(
             found["benchmark"],
             found["machine"],
             found["versions"],
             found["measured"],
             found["options"],
-            tuple(_line(found["benchmark"], row) for row in found["rows"]),
+            tuple(_line(found["benchmark"], _renewed(row) if absolute else row) for row in found["rows"]),
+            tuple(Failed(part["what"], part["why"]) for part in found.get("failed", [])),
+            absolute,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is no result of a benchmark: {error!r}; run it again") from error
@@ -74,6 +123,22 @@ def figure(value: float) -> str:
     return f"{rounded:,.0f}" if places <= 0 else f"{rounded:,.{places}f}".rstrip("0").rstrip(".")
 
 
+def _renewed(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of an old result without an absolute goal. Which way was better does not stand there, but
+    follows from its ratio."""
+    against, ratio, counted = row["against"], row["ratio"], row["unit"] in _COUNTS
+    times = row["value"] / against["value"] if against and against["value"] else None
+    least = times is not None and ratio is not None and (times > 1) != (ratio > 1)
+    must = row["goal"] if counted else None
+    return row | {
+        "goal": None,
+        "must": must,
+        "met": row["met"] if must is not None else None,
+        "least": least,
+        "times": times,
+    }
+
+
 def _line(benchmark: str, row: dict[str, Any]) -> Line:
     against = row["against"]
     return Line(
@@ -82,8 +147,21 @@ def _line(benchmark: str, row: dict[str, Any]) -> Line:
         row["value"],
         row["unit"],
         row["goal"],
+        row["must"],
         row["met"],
+        row["least"],
         "" if against is None else against["what"],
         None if against is None else against["value"],
+        row["times"],
         row["ratio"],
+        _extremes(row.get("rounds")),
+        _extremes(row.get("times_rounds")),
     )
+
+
+def _extremes(rounds: Sequence[float] | None) -> tuple[float, float] | None:
+    return None if rounds is None else (min(rounds), max(rounds))
+
+
+def _span(spread: tuple[float, float] | None) -> str:
+    return "" if spread is None else f" ({figure(spread[0])}–{figure(spread[1])})"

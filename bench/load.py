@@ -84,7 +84,11 @@ FORMS: Final[Mapping[str, tuple[str, str, Callable[[int, int], bytes]]]] = {
 def request(readings: int, seed: int, form: str) -> bytes:
     """A whole HTTP request."""
     path, kind, make = FORMS[form]
-    payload = make(readings, seed)
+    return post(path, kind, make(readings, seed))
+
+
+def post(path: str, kind: str, payload: bytes) -> bytes:
+    """A POST of these bytes as a whole request."""
     head = (
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
         f"Content-Length: {len(payload)}\r\n\r\n"

