@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 
 from agent import contract
-from agent.config import Config, Publish, Seconds, Size, StreamClass
+from agent.config import Config, Linger, Publish, Size, StreamClass
 from agent.leaf.inputs.http.options import HttpOptions
 from agent.leaf.intake import Level, NotAtHubError, RefusalReason, RefusedError
-from agent.leaf.publish import publisher
+from agent.leaf.publish import admission, publisher
 from agent.server.health import Trouble, TroubleKind
 from tests.e2e.test_leaf_agent import SMALL, noise, refusal_of
 from tests.harness.agents import CLASS, Agent, agent, chunk, insist, leaf_config, probe_stream
@@ -52,8 +52,8 @@ async def test_what_is_accepted_waits_in_memory_for_the_server_to_come_back(
     servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "PATIENCE", 0.3)
-    monkeypatch.setattr(publisher, "AWAY_GRACE", 0.1)
-    publish = Publish(linger=Seconds(0.005), in_flight=Size(20_000), batch_bytes=Size(5_000))
+    monkeypatch.setattr(admission, "AWAY_GRACE", 0.1)
+    publish = Publish(in_flight=Size(20_000), batch_bytes=Size(5_000))
     async with agent(at_level(servers, tmp_path, "accepted", publish)) as one:
         await insist(one, chunk("before", key="before"))
         await servers.leaf.kill()
@@ -138,7 +138,7 @@ async def test_what_a_stop_loses_of_what_was_accepted_is_told_by_the_next_run(
 async def test_what_is_accepted_waits_while_the_server_says_that_it_cannot_store(
     servers: ServerPair, tmp_path: Path
 ) -> None:
-    async with agent(at_level(servers, tmp_path, "accepted", Publish(linger=Seconds(0.2)))) as one:
+    async with agent(at_level(servers, tmp_path, "accepted", Publish(linger=Linger(0.2)))) as one:
         await one.submit(chunk("a"))
         one.health.found(Trouble(TroubleKind.SHUT_DOWN, "for a test"))
         refusal = await refusal_of(one.submit(chunk("its sender is told")))

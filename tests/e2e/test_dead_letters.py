@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import Config, Publish, Seconds, Size, StreamClass
+from agent.config import Config, Publish, Size, StreamClass
 from agent.contract import (
     Letter,
     Readings,
@@ -26,7 +26,7 @@ from tests.harness.servers import ServerPair
 @pytest.fixture
 def config(servers: ServerPair, tmp_path: Path) -> Config:
     """An agent beside the first leaf's server."""
-    return leaf_config(servers.leaf, tmp_path / "state", Publish(linger=Seconds(0.01)))
+    return leaf_config(servers.leaf, tmp_path / "state", Publish())
 
 
 async def letters_in(probe: StreamProbe, input_name: str) -> list[tuple[int, list[Letter]]]:

@@ -112,7 +112,7 @@ async def test_an_id_that_is_taken_while_the_connection_is_made_again_settles_no
         await one.submit(chunk("a", key="first"))
         servers.leaf.pause()
         waiting = asyncio.create_task(insist(one, chunk("b", key="k")))
-        await until(lambda: len(one.leaf._sender._in_flight) == 1, "the batch is sent")
+        await until(lambda: len(list(one.leaf._sender._in_flight)) == 1, "the batch is sent")
         monkeypatch.setattr(StreamRecovery, "ids_above", then_forge)
         await servers.leaf.kill()
         await servers.leaf.start()

@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 
 from agent.base import clock
 from agent.base.metrics import Metrics
-from agent.config import Config, LeafMember, Nats, Publish, RegistrarConfig, Seconds, Size, StreamClass
+from agent.config import Config, LeafMember, Nats, Publish, RegistrarConfig, Size, StreamClass
 from agent.contract import (
     H_ENCODING,
     H_REQUEST_DIGESTS,
@@ -34,7 +34,7 @@ from agent.contract import (
 )
 from agent.jetstream import ApiError, TooLargeError
 from agent.leaf.intake import Chunk, Intake, RefusalReason, RefusedError
-from agent.leaf.publish import publisher, stream_recovery
+from agent.leaf.publish import admission, stream_recovery
 from agent.process.hub import HubAgent
 from agent.server.health import ServerHealth
 from hub_jobs.refine.messages import unpack
@@ -43,7 +43,7 @@ from tests.harness.clocks import SECOND, FakeMachine
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
-QUICK = Publish(linger=Seconds(0.01))
+QUICK = Publish()
 SMALL = StreamClass(max_bytes=Size(256 * 1024))
 """A stream that some incompressible chunks fill."""
 
@@ -231,7 +231,7 @@ async def test_what_is_acknowledged_can_be_unpacked_by_the_jobs(servers: ServerP
 async def test_a_piece_that_the_jobs_could_not_unpack_goes_into_several_batches(
     servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher, "MAX_UNPACKED_BYTES", 200)
+    monkeypatch.setattr(admission, "MAX_UNPACKED_BYTES", 200)
     async with agent(config) as one:
         await one.submit(chunk("a", 20, position="17"), "tail")
         probe = await probe_stream(servers.leaf)

@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.config import Config, Publish, Seconds, Size
+from agent.config import Config, Publish, Size
 from agent.contract import H_SEALED_AT, direct_subject, parse_batch_headers
 from agent.jetstream import JetStream, connection
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
-from agent.leaf.publish import publisher, sender
+from agent.leaf.publish import admission, publisher, sender
 from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, leaf_config, probe_stream
 from tests.harness.leaf_process import LeafProcess
 from tests.harness.servers import Leaf as LeafServer
@@ -130,9 +130,7 @@ async def test_the_outcome_of_a_hung_server_is_unknown_and_settles_when_it_goes_
 async def test_a_hung_server_that_reads_nothing_is_noticed_and_its_connection_dropped(
     servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noticed_by: str
 ) -> None:
-    config = leaf_config(
-        servers.leaf, tmp_path / "state", Publish(linger=Seconds(0.005), in_flight=Size(2**26))
-    )
+    config = leaf_config(servers.leaf, tmp_path / "state", Publish(in_flight=Size(2**26)))
     monkeypatch.setattr(publisher, "PATIENCE", 1.0)
     monkeypatch.setattr(sender, "ACK_WAIT", 60.0)
     monkeypatch.setattr(sender, "RETRY_WITHIN", 60.0 if noticed_by == "pings" else 0.5)
@@ -174,7 +172,7 @@ def _sockets(server: LeafServer) -> set[int]:
 async def test_readings_are_refused_at_once_while_the_server_is_away(
     servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher, "AWAY_GRACE", 0.3)
+    monkeypatch.setattr(admission, "AWAY_GRACE", 0.3)
     monkeypatch.setattr(publisher, "PATIENCE", 0.5)
     async with agent(config) as one:
         await insist(one, chunk("before", key="before"))

@@ -6,11 +6,13 @@ import asyncio
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from msgspec import structs
 from nats.aio.msg import Msg
 
+from agent.base.slot_file import SlotFile
 from agent.config import Config, Size, StreamClass
 from agent.contract import LostStream, MessageId, direct_subject, link_consumer
 from agent.jetstream import JetStream, JetStreamError, UnavailableError
@@ -206,13 +208,14 @@ async def test_a_restore_is_told_of_once_where_no_state_was_written_since_and_th
         kept, seen = await _copied_and_filled(servers, one, tmp_path / "copy")
         with monkeypatch.context() as full:
             full.setattr("agent.leaf.state.write_private", _no_space)
+            full.setattr(SlotFile, "write", _no_space)
             last = await _publish(servers, 10)
             await until(lambda: one.leaf._state.current.acked[CLASS].last == last, "the agent has seen them")
             await servers.leaf.restore(tmp_path / "copy")
             await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
             await one.ready()
             await insist(one, chunk("after", key="after"))
-            await one.leaf._books._publish(one.leaf._books._js, CLASS, final=False)
+            await one.leaf._ledger_publisher._publish(one.leaf._ledger_publisher._js, CLASS, final=False)
             await one.crash()
     assert one.state().acked[CLASS].last == seen
     async with agent(config) as one:
@@ -223,7 +226,7 @@ async def test_a_restore_is_told_of_once_where_no_state_was_written_since_and_th
     assert [(end.kept, end.last) for ends in told.ends(source).values() for end in ends] == [(kept, last)]
 
 
-def _no_space(_path: Path, _data: bytes, _mode: int = 0o600) -> None:
+def _no_space(*_arguments: object) -> NoReturn:
     raise OSError(28, "No space left on device")
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from agent.base.metrics import Metrics
-from agent.config.link_windows import Windows
+from agent.config.values import Windows
 from agent.leaf.link.states import LinkState
 from agent.server.health import ServerHealth
 from agent.server.link_schedule import LinkScheduler

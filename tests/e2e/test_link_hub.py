@@ -101,7 +101,7 @@ async def test_a_full_hub_makes_the_leaf_wait_and_lets_it_go_on_once_there_is_ro
     servers: ServerPair, tmp_path: Path
 ) -> None:
     async with open_linked_pair(servers, tmp_path / "state", max_bytes=Size(2 * 2**20)) as pair:
-        for _ in range(20):
+        for _ in range(30):
             await pair.send_bytes(os.urandom(100_000).hex())
         pair.agent.leaf.link.controller.announce_now()
         await pair.reaches(LinkState.FULL)

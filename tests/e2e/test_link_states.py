@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from agent.contract import link_consumer
-from agent.leaf.link import act, announcer, decide
+from agent.leaf.link import act, decide, hub_exchange
 from agent.leaf.link.states import LinkState
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
@@ -84,7 +84,7 @@ async def test_a_pause_whose_end_a_stepped_clock_moved_is_set_anew(
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The keeper waits for the registrar's answer for a tenth of its time."""
     monkeypatch.setattr(decide, "ANSWER_WITHIN", 0.5)
-    monkeypatch.setattr(announcer, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(hub_exchange, "ANSWER_SECONDS", 0.5)
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped in order"])
@@ -172,7 +172,7 @@ async def test_a_link_consumer_that_was_deleted_is_replaced_by_a_new_epoch(pair:
     old, deleted = pair.epoch, time.monotonic()
     await pair.probe.js.delete_consumer(pair.probe.stream, link_consumer(old))
     await pair.sends()
-    assert "the link consumer was deleted" in await pair.was(LinkState.REPAIRING, deleted)
+    assert "the link consumer is gone" in await pair.was(LinkState.REPAIRING, deleted)
     await until(lambda: pair.epoch != old, "a new epoch")
     await pair.reaches(LinkState.FLOWING)
     await pair.sends()
@@ -186,9 +186,9 @@ async def test_what_is_stored_while_an_epoch_begins_is_not_said_to_be_lost(
     """Its sequences are above those that the stream had when it was looked at."""
     make_epoch = act.make_epoch
 
-    async def late(*given: Any) -> str:
+    async def late(*given: Any, **more: Any) -> str:
         await pair.sends(5)
-        return await make_epoch(*given)
+        return await make_epoch(*given, **more)
 
     monkeypatch.setattr(act, "make_epoch", late)
     await pair.probe.js.delete_consumer(pair.probe.stream, link_consumer(pair.epoch))
@@ -205,7 +205,8 @@ async def test_a_second_repair_waits_while_the_first_is_fresh(pair: WatchedLink)
     await pair.probe.js.delete_consumer(pair.probe.stream, link_consumer(pair.epoch))
     await pair.sends()
     assert "there is at most one in 30 s" in await pair.was(LinkState.POSTPONED, deleted)
-    pair.agent.leaf.link.controller._may_repair_at = 0.0  # the 30 s are over
+    for work in pair.agent.leaf.link.controller._work.values():
+        work.may_repair_at = 0.0  # the 30 s are over
     await pair.was(LinkState.FLOWING, deleted)
     await pair.nothing_lost_or_doubled()
 

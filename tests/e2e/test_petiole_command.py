@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from agent.cli.command import is_linked
+from agent.cli import command
+from agent.cli.command import is_linked, store
 from agent.cli.configuration import configuration
-from agent.cli.query import command_client
 from agent.config import Size, StreamClass
 from agent.contract import COMMANDS, Command, parse_command
 from agent.demo.ports import free_port
@@ -188,9 +188,9 @@ async def test_the_hub_forgets_a_command_some_time_after_it_has_expired(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     js = operator.desk.hub
-    await command_client.store(js, "edge-1", "agent", "ping", Command("long", {}, soon()))
-    monkeypatch.setattr(command_client, "KEPT", 0.0)
-    await command_client.store(js, "edge-1", "agent", "ping", Command("short", {}, soon(1.0)))
+    await store(js, "edge-1", "agent", "ping", Command("long", {}, soon()))
+    monkeypatch.setattr(command, "KEPT", 0.0)
+    await store(js, "edge-1", "agent", "ping", Command("short", {}, soon(1.0)))
     await until(lambda: _holds(js, 1), "the hub has forgotten it")
     kept = await js.get_message(COMMANDS, seq=1)
     assert kept is not None

@@ -34,7 +34,7 @@ from tests.harness.registrar import HubHand, hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
-QUICK = Publish(linger=Seconds(0.001), drain=Seconds(1.0))
+QUICK = Publish(drain=Seconds(1.0))
 MISSING = ResendRequest(CLASS, missing=True)
 
 
@@ -162,7 +162,7 @@ async def test_a_resent_batch_moves_no_input_back_and_is_not_counted_twice_by_th
             (config.state_dir / "state.json").unlink()
         async with agent(config) as two:
             assert (await two.leaf.intake.position("tail")).position == "p4"
-            previous = two.leaf._books._ledgers[CLASS].previous
+            previous = two.leaf._ledger_publisher._ledgers[CLASS].previous
             assert state == "lost" or (previous is not None and previous.readings.stored == before["stored"])
             if state == "kept":
                 # Only the stream knows the last position when the state file is older than it.
@@ -218,7 +218,7 @@ async def test_a_batch_that_is_in_no_message_any_more_is_named(servers: ServerPa
     hub, probe, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
     async with hub.registrar(), agent(config) as one:
         await store(one, 1, 6)
-        await one.leaf._books._publish(probe.js, CLASS, final=False)
+        await one.leaf._ledger_publisher._publish(probe.js, CLASS, final=False)
         await arrived(hub, probe)
         await lose_batches(hub, one.run, 2, 5)
         second = next(batch for batch in await probe.batches() if batch.id.n == 2)

@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from agent.base.metrics import Metrics
-from agent.config import Config, Publish, Rule, Seconds, Size, StreamClass
+from agent.config import Config, Publish, Rule, Size, StreamClass
 from agent.contract import leaf_stream, make_request, request_scope
 from agent.demo.ports import free_port
 from agent.leaf.inputs.http.input import HttpInput
@@ -48,7 +48,7 @@ async def servers(tmp_path: Path) -> AsyncIterator[ServerPair]:
 @pytest.fixture
 def config(servers: ServerPair, tmp_path: Path) -> Config:
     """An agent with rules; the class for alarms is small."""
-    config = leaf_config(servers.leaf, tmp_path / "state", Publish(linger=Seconds(0.005)))
+    config = leaf_config(servers.leaf, tmp_path / "state", Publish())
     config.class_ = [StreamClass("normal"), StreamClass("critical", max_bytes=Size(64 * 1024))]
     config.rule = RULES
     return config

@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from agent.config import Config, Nats, Publish, Seconds, Size, StreamClass
+from agent.config import Config, Nats, Publish, Size, StreamClass
 from agent.leaf.intake import RefusedError, UnknownOutcomeError
 from tests.harness.agents import Agent, chunk
 
@@ -85,7 +85,7 @@ def _config(text: str) -> Config:
         class_=[
             StreamClass(max_bytes=Size(given.get("max_bytes", 2**28)), discard=given.get("discard", "new"))
         ],
-        publish=Publish(linger=Seconds(0.005), batch_readings=10),
+        publish=Publish(batch_readings=10),
     )
 
 

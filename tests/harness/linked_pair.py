@@ -30,7 +30,7 @@ from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import WAIT_SECONDS, until
 
-QUICK = Publish(linger=Seconds(0.005), drain=Seconds(1.0))
+QUICK = Publish(drain=Seconds(1.0))
 
 
 class LinkedPair:

@@ -42,7 +42,7 @@ class LossyPair(LinkedPair):
         """Store so many batches, one after the other."""
         for _ in range(batches):
             await self.agent.submit(chunk(os.urandom(BULKY).hex(), readings))
-            last = self.agent.leaf._books.last(CLASS)
+            last = self.agent.leaf._ledger_publisher.last(CLASS)
             self.stored[last.run, last.n] = readings
 
     async def push(self, messages: int) -> None:

@@ -3,6 +3,7 @@ changes is dropped without a word (seen on 2.15.1)."""
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ from agent.jetstream import JetStream, UnavailableError
 
 _TRIES = 15
 _TRY_SECONDS = 3.0
+_PAUSE = 0.2
 
 _Answer = TypeVar("_Answer")
 
@@ -46,5 +48,5 @@ async def _insisted(ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
         try:
             return await ask()
         except UnavailableError:
-            continue
+            await asyncio.sleep(_PAUSE)  # that nobody listens yet is answered at once
     return await ask()

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -51,6 +52,11 @@ class LinkProxy(Protocol):
         """Let everything through again."""
 
 
+def _is_stopped(thread: Path) -> bool:
+    """Whether a thread under /proc stands still (proc(5), `stat`)."""
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 class Node:
     """One server and the clients that a test connected to it."""
 
@@ -83,8 +89,11 @@ class Node:
         await until(lambda: self.server.pid is None, "the server is gone")
 
     def pause(self) -> None:
-        """Freeze the server (SIGSTOP)."""
+        """Freeze the server (SIGSTOP); returns once all of its threads stand still."""
         self._signal(signal.SIGSTOP)
+        threads = Path(f"/proc/{self.server.pid}/task")
+        while not all(_is_stopped(thread) for thread in threads.iterdir()):
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """Let a frozen server go on (SIGCONT)."""

@@ -27,11 +27,11 @@ FLOORS = (
 LEAF = {
     "inputs": {"intake"},
     "rules": {"intake", "publish"},
-    "publish": {"intake", "events", "ledger", "hub_acks", "state"},
-    "ledger": {"intake", "events", "state"},
-    "link": {"intake", "events", "hub_acks", "state", "stream_configs"},
-    "commands": {"intake", "publish", "state", "stream_configs"},
-    "clock": {"intake", "state", "timeline"},
+    "publish": {"intake", "events", "ledger", "hub_acks", "positions", "state"},
+    "ledger": {"intake", "events", "positions", "state"},
+    "link": {"intake", "events", "hub_acks", "positions", "state", "stream_configs"},
+    "commands": {"intake", "publish", "positions", "state", "stream_configs"},
+    "clock": {"intake", "positions", "state", "timeline"},
 }
 """What the parts of `agent/leaf` import of each other."""
 

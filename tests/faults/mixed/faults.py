@@ -161,7 +161,7 @@ def _store_restored(site: Site, machine: Machine) -> _Way:
 def _reload(site: Site) -> _Way:
     changes = (
         lambda text: text.replace('type = "http"', 'type = "http"\ntimeout = "29s"', 1),
-        lambda text: text.replace('drain = "5s"', 'drain = "5s"\nlinger = "20ms"', 1),
+        lambda text: text.replace('drain = "5s"', 'drain = "5s"\nwindow = 63', 1),
         lambda text: text.replace('max_bytes = "256MiB"', 'max_bytes = "250MiB"'),
         lambda text: f'{text}\n[[input]]\ntype = "file"\nname = "more"\npath = "/nowhere/*.ndjson"\n',
     )

