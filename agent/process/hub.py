@@ -17,7 +17,7 @@ from agent.base import logs
 from agent.base.metrics import Metrics
 from agent.base.nats_server_version import ServerError
 from agent.base.supervisor import keep_serving
-from agent.config import Config, users_digest
+from agent.config import Config
 from agent.hub.registrar.service import Registrar
 from agent.jetstream.connection import CancellableClient, abort, end, server_version
 from agent.mirrors import mirror_controller
@@ -85,7 +85,7 @@ class HubAgent:
             "role": "hub",
             "fleet": fleet,
             "links": links,
-            "users": users_digest(self._config.user),
+            "users": self._registrar.users if self._registrar is not None else "",
         }
 
     def ready(self) -> tuple[bool, str]:

@@ -153,6 +153,7 @@ class LeafAgent:
         controls = AgentControls(self.status, self._publisher.flush, self._settings, reloading)
         self._commands = CommandRunner(own_class, state, make_handlers(controls), metrics, system_clock())
         self._completed = self._ending = False
+        self._users = ""
         self._subscribe(events)
 
     def _core_intake(self, ledgers: Mapping[str, ClassLedger]) -> CoreIntake:
@@ -270,7 +271,7 @@ class LeafAgent:
             "inputs": self._inputs.names,
             "acknowledgement": self._levels.meanings(),
             "settings": self._settings.shown(),
-            "users": users_digest(self._config.user),
+            "users": self._users,
         }
 
     def ready(self) -> tuple[bool, str]:
@@ -340,6 +341,9 @@ class LeafAgent:
             infos[name] = info
             await keep_readers(js, info.name, readers(self._config, name))
             self._waits.began(name, info.last)
+        # Not before: who adds a user is told that it is let in once this is shown, and it then has to find
+        # its consumers.
+        self._users = users_digest(self._config.user)
         self._completed = True
         return infos, stored
 

@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 
 from agent.base import clock
 from agent.base.metrics import Metrics
-from agent.config import Config, LeafMember, Nats, Publish, RegistrarConfig, Size, StreamClass
+from agent.config import Config, LeafMember, Nats, Publish, RegistrarConfig, Size, StreamClass, User
 from agent.contract import (
     H_ENCODING,
     H_REQUEST_DIGESTS,
@@ -29,10 +29,12 @@ from agent.contract import (
     announce_subject,
     batch_subject,
     direct_subject,
+    leaf_stream,
     link_consumer,
     parse_announce,
+    user_consumer,
 )
-from agent.jetstream import ApiError, TooLargeError
+from agent.jetstream import ApiError, JetStream, TooLargeError
 from agent.leaf.intake import Chunk, Intake, RefusalReason, RefusedError
 from agent.leaf.publish import admission, stream_recovery
 from agent.process.hub import HubAgent
@@ -591,6 +593,24 @@ async def _stuff(probe: StreamProbe) -> None:
                 await probe.js.publish(subject, b"x" * size)
     with pytest.raises(ApiError):
         await probe.js.publish(subject, b"")
+
+
+async def test_a_user_is_shown_as_let_in_only_once_its_consumer_exists(
+    servers: ServerPair, config: Config
+) -> None:
+    config.user = [User("app", "U" + 55 * "A", reads=[CLASS])]
+    servers.leaf.pause()
+    one = Agent(config)
+    try:
+        await asyncio.sleep(0)
+        assert one.leaf.status()["users"] == ""
+        servers.leaf.resume()
+        await until(lambda: one.leaf.status()["users"], "the user is let in")
+        client = await servers.leaf.connect("agent")
+        assert user_consumer("app") in await JetStream(client).consumer_names(leaf_stream("edge-1", CLASS))
+    finally:
+        servers.leaf.resume()
+        await one.crash()
 
 
 async def test_the_first_epoch_is_made_before_anything_is_stored(servers: ServerPair, config: Config) -> None:

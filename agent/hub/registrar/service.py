@@ -17,7 +17,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 from agent.base.files import room
 from agent.base.metrics import Metrics
 from agent.base.wait import loop_time
-from agent.config import Config, aggregates, members_digest, readers
+from agent.config import Config, aggregates, members_digest, readers, users_digest
 from agent.contract import (
     ACCOUNT,
     VERSION,
@@ -91,6 +91,9 @@ class Registrar:
         )
         self._readers = {name: readers(config, name) for name in aggregates(config) if config.user}
         self._configured = members_digest(config.leaf)
+        self._users = users_digest(config.user)
+        self.users = ""
+        """The digest of the users whose consumers exist; empty until they do."""
         self._cutter = LinkCutter(
             system_nc,
             self._store,
@@ -261,6 +264,7 @@ class Registrar:
         seen = await self._aggregates.begin()
         for name, wanted in self._readers.items():
             await keep_readers(self._js, name, wanted)
+        self.users = self._users
         self._fleet.begin(leaves, noted, seen, loop_time())
         self._aggregates.want_all()
         self._watch.look()
