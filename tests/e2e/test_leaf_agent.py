@@ -605,7 +605,7 @@ async def test_a_user_is_shown_as_let_in_only_once_its_consumer_exists(
         await asyncio.sleep(0)
         assert one.leaf.status()["users"] == ""
         servers.leaf.resume()
-        await until(lambda: one.leaf.status()["users"], "the user is let in")
+        await until(lambda: one.leaf.status()["users"] != "", "the user is let in")
         client = await servers.leaf.connect("agent")
         assert user_consumer("app") in await JetStream(client).consumer_names(leaf_stream("edge-1", CLASS))
     finally:
