@@ -22,8 +22,7 @@ from agent.base.nats_server_version import find_binary
 from agent.contract import DEFAULT_CLASS, HUB_DOMAIN, api_prefix, leaf_stream
 from agent.demo.ports import free_port
 from hub_jobs.source.protocol import parse_headers
-from hub_jobs.source.ranges import Columns
-from hub_jobs.source.streams import SOURCE_HEADER
+from hub_jobs.source.streams import SOURCE_HEADER, Columns
 
 _TOGETHER: Final = 2_000
 _WAIT_SECONDS: Final = 60.0

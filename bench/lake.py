@@ -35,8 +35,7 @@ from agent.contract import (
 )
 from hub_jobs.ingest.bronze import StreamOrigin, bronze_rows
 from hub_jobs.refine.task import Refined, RefinePart, refine
-from hub_jobs.source.ranges import Columns
-from hub_jobs.source.streams import SOURCE_HEADER, name_hash
+from hub_jobs.source.streams import SOURCE_HEADER, Columns, name_hash
 from hub_jobs.tables.delta import Table, ensure_table
 from hub_jobs.tables.parquet import PartFile, PartWriter
 from hub_jobs.tables.places import Place

@@ -26,9 +26,9 @@ from agent.contract import (
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.plan import Range
 from hub_jobs.source.protocol import WireError, header
-from hub_jobs.source.ranges import Columns, read_columns
+from hub_jobs.source.ranges import read_columns
 from hub_jobs.source.server import Server
-from hub_jobs.source.streams import SOURCE_HEADER, parse_source
+from hub_jobs.source.streams import SOURCE_HEADER, Columns, parse_source
 from hub_jobs.tables.parquet import PartFile, PartWriter
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import Range as Numbers

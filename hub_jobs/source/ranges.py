@@ -13,9 +13,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import (
@@ -29,7 +27,7 @@ from hub_jobs.source.protocol import (
     header,
     status,
 )
-from hub_jobs.source.streams import deleted_sequences, stream_info
+from hub_jobs.source.streams import Columns, StreamRecord, deleted_sequences, stream_info
 
 PULL_ROWS: Final = 8192
 """Records asked for by one pull; two are outstanding at once and are handed out together."""
@@ -44,33 +42,6 @@ _INACTIVE_S: Final = 120
 _IDLE, _EXPIRED, _CONFLICT = 100, 408, 409
 _TOO_LARGE: Final = "message size exceeds maxbytes"
 _COMPLETED: Final = "batch completed"
-
-
-class StreamRecord(NamedTuple):
-    """One message as it lies in the stream; `timestamp_ns` is when the stream took it, in ns since 1970."""
-
-    subject: bytes
-    headers: bytes
-    payload: bytes
-    seq: int
-    timestamp_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Some records in their order, by column: what Arrow wants."""
-
-    subjects: list[bytes]
-    headers: list[bytes]
-    payloads: list[bytes]
-    seqs: list[int]
-    timestamps_ns: list[int]
-
-    def records(self) -> list[StreamRecord]:
-        """The same by row."""
-        rows = zip(self.subjects, self.headers, self.payloads, self.seqs, self.timestamps_ns, strict=True)
-        # tuple.__new__ straight from C: Record's own __new__ and _make run a Python function for each record.
-        return list(map(partial(tuple.__new__, StreamRecord), rows))
 
 
 def read_range(

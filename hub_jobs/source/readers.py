@@ -26,9 +26,8 @@ from hub_jobs.source.options import ReadOptions
 from hub_jobs.source.plan import Offsets, Range, resolve, split
 from hub_jobs.source.progress import StreamPositions
 from hub_jobs.source.protocol import ApiError, Unreachable, WireError
-from hub_jobs.source.pushdown import RangeFilter, narrowed
 from hub_jobs.source.ranges import read_columns
-from hub_jobs.source.rows import to_batch
+from hub_jobs.source.rows import RangeFilter, narrowed, to_batch
 from hub_jobs.source.streams import StreamInfo, sequence_at, stream_info, stream_names
 
 if TYPE_CHECKING:

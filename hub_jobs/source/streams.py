@@ -1,5 +1,5 @@
-"""What the server says of a stream: when it was created, its first and last sequence, its sources; and where
-a record was sourced from, as the server wrote it into the header `Nats-Stream-Source`."""
+"""What the server says of a stream: when it was created, its first and last sequence, its sources; its
+records; and where a record was sourced from, as the server wrote it into the header `Nats-Stream-Source`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import WireError
@@ -144,6 +145,33 @@ def sequence_at(conn: Connection, stream: str, moment_ns: int) -> int:
         return int(answer["delivered"]["stream_seq"]) + 1
     except (KeyError, TypeError, ValueError) as error:
         raise WireError(f"CONSUMER.CREATE.{stream}: the answer does not say where it starts") from error
+
+
+class StreamRecord(NamedTuple):
+    """One message as it lies in the stream; `timestamp_ns` is when the stream took it, in ns since 1970."""
+
+    subject: bytes
+    headers: bytes
+    payload: bytes
+    seq: int
+    timestamp_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Some records in their order, by column: what Arrow wants."""
+
+    subjects: list[bytes]
+    headers: list[bytes]
+    payloads: list[bytes]
+    seqs: list[int]
+    timestamps_ns: list[int]
+
+    def records(self) -> list[StreamRecord]:
+        """The same by row."""
+        rows = zip(self.subjects, self.headers, self.payloads, self.seqs, self.timestamps_ns, strict=True)
+        # tuple.__new__ straight from C: Record's own __new__ and _make run a Python function for each record.
+        return list(map(partial(tuple.__new__, StreamRecord), rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from agent.contract import H_COUNT, H_ENCODING, aggregate
 from agent.demo.plan import Member
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import parse_headers
-from hub_jobs.source.ranges import StreamRecord, read_range
+from hub_jobs.source.ranges import read_range
 from hub_jobs.source.server import Server
-from hub_jobs.source.streams import stream_info
+from hub_jobs.source.streams import StreamRecord, stream_info
 from tests.faults.guest.load import METRIC, Load
 
 _LARGEST: Final = 2**26

@@ -32,7 +32,7 @@ from agent.server.workspace import Workspace
 from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.refine import run as refine
-from hub_jobs.source.ranges import StreamRecord
+from hub_jobs.source.streams import StreamRecord
 from tests.faults.guest.arrived import Arrived, arrived, at_hub
 from tests.faults.guest.kernel import Kernel
 from tests.faults.guest.load import Load

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hub_jobs.ingest.bronze import StreamOrigin, bronze_rows
-from hub_jobs.source.ranges import Columns
+from hub_jobs.source.streams import Columns
 from tests.unit.hub_jobs.rows import batch_headers, header_block
 
 ORIGIN = StreamOrigin("TELEMETRY_0", "2026-11-21T00:00:00Z", {"TEL_edge-1_normal": "edge-1"})
