@@ -18,7 +18,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.api import ExternalStream, StorageType, StreamConfig, StreamSource
 
-from agent.base.nats_server_version import find_binary
+from agent.base.nats_server import find_binary
 from agent.contract import DEFAULT_CLASS, HUB_DOMAIN, api_prefix, leaf_stream
 from agent.demo.ports import free_port
 from hub_jobs.source.protocol import parse_headers

@@ -25,8 +25,8 @@ import psutil
 from nats.aio.client import Client
 
 from agent.base.files import write_private
-from agent.base.machine_id import machine_id
-from agent.base.nats_server_version import find_binary
+from agent.base.machine import machine_id
+from agent.base.nats_server import find_binary
 from agent.config import LinkConfig
 from agent.config.keys import ensure_key, seed_line
 from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name

@@ -1,12 +1,15 @@
-"""Files that are written whole or not at all, most of them for their owner only, and the room that their
-disk has left."""
+"""Files: written whole or not at all, most of them for their owner only; small records that are written again
+and again in place; the paths of secrets; and the room that a disk has left."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import stat
+import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -129,3 +132,109 @@ def _sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_VARIABLE: Final = "CREDENTIALS_DIRECTORY"
+_LOGIN: Final = re.compile(r"(//|^|(?<=[\"' ]))[^/\s\"']*@")
+_SHIPPED: Final = "/run/credentials/petiole.service"
+
+
+def place(text: str) -> Path:
+    """The path of a configured secret. One that begins with `$CREDENTIALS_DIRECTORY/` is passed by systemd; a
+    command run by hand finds it where the shipped unit has it."""
+    name = text.removeprefix(f"${_VARIABLE}/")
+    return Path(text) if name == text else _directory() / name
+
+
+def named(path: Path) -> str:
+    """The path of a secret's file, for a message. Text that does not look like a path may be the secret
+    itself, written where its file belongs: it is not shown."""
+    text = str(path)
+    if text.startswith(("/", "./", "../")) or is_there(path) or ("/" in text and is_there(path.parent)):
+        return text
+    return "(not shown, for it may be the secret itself: write the path of its file there)"
+
+
+def without_password(text: str) -> str:
+    """A text without the logins of the addresses in it."""
+    return _LOGIN.sub(r"\1", text)
+
+
+def is_handed_over(path: Path) -> bool:
+    """Whether systemd passes this file."""
+    return path.is_relative_to(_directory())
+
+
+def others_may(path: Path, mode: int) -> bool:
+    """Whether a secret of this mode is open to others than its owner. systemd may let the agent's user in by
+    an access list, which shows as a right of the group (systemd.exec(5))."""
+    return bool(mode & (0o007 if is_handed_over(path) else 0o077))
+
+
+def _directory() -> Path:
+    return Path(os.environ.get(_VARIABLE) or _SHIPPED)
+
+
+SLOT: Final = 64 * 1024
+"""Bytes of one slot, its head with them."""
+_HEAD: Final = struct.Struct("<4sIQI")
+_MAGIC: Final = b"PTL1"
+"""Of this form of a slot: length and number of the record, and the CRC-32 of both and of the record."""
+
+
+class SlotFile:
+    """Two slots, written in turn, so that a crash while one is written leaves the other whole. One writer at
+    a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._number = 0
+
+    def read(self) -> list[bytes]:
+        """The whole records in the file, the newest first; none where there is no file. Raises `OSError`."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return []
+        found = [record for at in (0, SLOT) if (record := _parse_slot(data[at : at + SLOT])) is not None]
+        found.sort(reverse=True)
+        if found:
+            self._number = found[0][0]
+        return [record for _, record in found]
+
+    def write(self, record: bytes) -> bool:
+        """Write a record over the older of both; returns False where it does not fit into a slot. Returns
+        once it is on disk. Raises `OSError`."""
+        if not self._number:
+            self.read()
+        number = self._number + 1
+        if _HEAD.size + len(record) > SLOT:
+            return False
+        head = _HEAD.pack(_MAGIC, len(record), number, _checksum(number, record))
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(descriptor).st_size < 2 * SLOT:
+                # All blocks are there from the first write on, so that none of the later ones changes more.
+                os.pwrite(descriptor, bytes(2 * SLOT), 0)
+                os.fsync(descriptor)
+            os.pwrite(descriptor, head + record, SLOT * (number % 2))
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+        self._number = number
+        return True
+
+
+def _checksum(number: int, record: bytes) -> int:
+    return zlib.crc32(record, zlib.crc32(struct.pack("<QI", number, len(record))))
+
+
+def _parse_slot(slot: bytes) -> tuple[int, bytes] | None:
+    """Number and record of a slot, None for one that was never written, or not to its end."""
+    if len(slot) < _HEAD.size:
+        return None
+    magic, length, number, checksum = _HEAD.unpack_from(slot)
+    record = slot[_HEAD.size : _HEAD.size + length]
+    if magic != _MAGIC or len(record) != length or _checksum(number, record) != checksum:
+        return None
+    return number, record

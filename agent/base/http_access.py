@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from agent.base.credentials import named, others_may
-from agent.base.files import open_regular
+from agent.base.files import named, open_regular, others_may
 from agent.base.listen_sockets import EVERYWHERE
 from agent.base.supervisor import ConditionError
 

@@ -1,13 +1,17 @@
-"""Logging by structlog to standard error, as JSON lines or for a terminal; the libraries' logging too."""
+"""Logging by structlog to standard error, as JSON lines or for a terminal, the libraries' logging too; a
+state logged once when it begins and once when it ends, a few reports a minute of what repeats; and text made
+short, and safe for a terminal."""
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
-from typing import Final, TextIO, cast
+from collections.abc import Sequence
+from typing import Any, Final, TextIO, cast
 
 import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 _LEVELS = logging.getLevelNamesMapping()
 _threshold = logging.INFO
@@ -66,3 +70,75 @@ _STANDARD_ERROR: Final = cast(TextIO, _StandardError())
 
 def _named_print_logger(*_names: str) -> structlog.PrintLogger:
     return structlog.PrintLogger(_STANDARD_ERROR)
+
+
+_BURST: Final = 5
+_SECONDS: Final = 60.0
+
+
+class LogEdge:
+    """A fault that is logged when it begins, when its facts change, and when it ends: as `over`, unless that
+    is empty. `error` logs it as an error instead of a warning."""
+
+    def __init__(self, log: FilteringBoundLogger, over: str = "", *, error: bool = False) -> None:
+        self._warn = log.error if error else log.warning
+        self._info = log.info
+        self._over = over
+        self._last: tuple[str, dict[str, Any]] | None = None
+
+    def __bool__(self) -> bool:
+        """Whether the fault lasts."""
+        return self._last is not None
+
+    def begin(self, event: str, *, exc_info: BaseException | None = None, **facts: Any) -> None:
+        """The fault is there; a traceback is logged with it and does not make it another fault."""
+        if (event, facts) != self._last:
+            self._last = (event, facts)
+            self._warn(event, **facts, **({} if exc_info is None else {"exc_info": exc_info}))
+
+    def end(self) -> None:
+        """The fault is over."""
+        if self._last is not None and self._over:
+            self._info(self._over)
+        self._last = None
+
+
+class Sparse:
+    """Lets through the first five reports of each minute. Its times are monotonic seconds from the caller."""
+
+    def __init__(self) -> None:
+        self._began = float("-inf")
+        self._passed = 0
+        self._held_back = 0
+
+    def held_back(self, now: float) -> int | None:
+        """None if this report is to be held back, else how many were since the last that was not."""
+        if now - self._began >= _SECONDS:
+            self._began, self._passed = now, 0
+        if self._passed >= _BURST:
+            self._held_back += 1
+            return None
+        self._passed += 1
+        held_back, self._held_back = self._held_back, 0
+        return held_back
+
+
+_CONTROL: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
+"""Control characters that JSON may hold as they are: U+007F, and U+0080 to U+009F in UTF-8."""
+
+
+def listed(items: Sequence[str], most: int = 5, *, by: str = ", ", noun: str = "") -> str:
+    """The first `most` items in a row and how many are left: `a, b and 3 more`, with a noun `a, b and 3 more
+    ranges`."""
+    left = len(items) - most
+    return by.join(items[:most]) + (f" and {left} more{noun and f' {noun}'}" if left > 0 else "")
+
+
+def harmless(lines: bytes) -> bytes:
+    """JSON lines that mean the same and hold no control character that a terminal would obey."""
+    return _CONTROL.sub(lambda match: b"\\u00%02x" % match[0][-1], lines)
+
+
+def shown(text: str) -> str:
+    """Text for a terminal: a character that is not printable becomes an escape."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

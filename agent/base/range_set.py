@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import islice
 
-from agent.base.text import listed
+from agent.base.logs import listed
 
 Ranges = tuple[tuple[int, int], ...]
 

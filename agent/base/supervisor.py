@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from agent.base.log_edges import LogEdge
+from agent.base.logs import LogEdge
 from agent.base.wait import Backoff, event_within
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0

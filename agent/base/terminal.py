@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from agent.base.text import shown
+from agent.base.logs import shown
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,9 +6,8 @@ import asyncio
 
 import typer
 
-from agent.base.machine_id import machine_id
-from agent.base.nats_conf_quoting import RenderError
-from agent.base.nats_server_version import ServerError
+from agent.base.machine import machine_id
+from agent.base.nats_server import RenderError, ServerError
 from agent.cli.configuration import ConfigFile, configuration, end
 from agent.config.keys import SeedError
 from agent.contract import Exit

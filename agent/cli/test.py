@@ -20,8 +20,8 @@ import msgspec
 import typer
 
 from agent.base import logs
+from agent.base.logs import harmless, shown
 from agent.base.metrics import Metrics
-from agent.base.text import harmless, shown
 from agent.cli.configuration import ConfigFile, configuration, end, local_server
 from agent.config import Config, Seconds
 from agent.contract import Exit, Letter

@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from agent import contract
-from agent.base.credentials import without_password
+from agent.base.files import without_password
 from agent.base.http_access import is_loopback
 from agent.base.listen_sockets import EVERYWHERE
 from agent.config.link_checks import check_links

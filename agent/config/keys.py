@@ -12,9 +12,8 @@ from typing import Final
 
 import nkeys
 
-from agent.base.credentials import named, others_may
-from agent.base.files import create_private, is_there, open_regular, private_directory
-from agent.base.nats_conf_quoting import quoted
+from agent.base.files import create_private, is_there, named, open_regular, others_may, private_directory
+from agent.base.nats_server import quoted
 from agent.base.supervisor import ConditionError
 
 _PASSWORD_BYTES: Final = 256

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import FieldInfo, fields
 
-from agent.base.credentials import place, without_password
+from agent.base.files import place, without_password
 from agent.config.checks import check
 from agent.config.problem import ConfigError, Problem
 from agent.config.schema import Config

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from agent import contract
-from agent.base.credentials import named, others_may
-from agent.base.files import open_regular
+from agent.base.files import named, open_regular, others_may
 from agent.config.keys import check_password
 from agent.config.problem import Problem, contract_problem, duplicate, numbered
 from agent.config.schema import Config, Mqtt, Nats

@@ -13,7 +13,7 @@ from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any, Final
 
-from agent.base.nats_conf_quoting import INCLUDE, VARIABLE
+from agent.base.nats_server import INCLUDE, VARIABLE
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
 _SECRETS: Final = frozenset({"password", "pass", "passphrase", "token", "key", "prev_key", "nkey", "seed"})

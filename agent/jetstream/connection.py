@@ -19,9 +19,9 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from agent import contract
-from agent.base.log_edges import LogEdge
+from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
-from agent.base.nats_server_version import ServerError
+from agent.base.nats_server import ServerError
 from agent.base.wait import Backoff, event_within
 from agent.jetstream import JetStreamError, end_if_cancelled
 

@@ -13,10 +13,9 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from agent.base.files import write_private
-from agent.base.log_edges import LogEdge
-from agent.base.machine_id import machine_id
-from agent.base.slot_file import SlotFile
+from agent.base.files import SlotFile, write_private
+from agent.base.logs import LogEdge
+from agent.base.machine import machine_id
 from agent.base.wait import loop_time
 from agent.contract import (
     LOST_STREAMS,

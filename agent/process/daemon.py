@@ -15,10 +15,9 @@ import structlog
 import uvloop
 
 from agent.base.listen_sockets import LISTEN_SOCKETS
+from agent.base.machine import InUseError, Notifier, notifier, only_one
 from agent.base.metrics import Metrics
-from agent.base.nats_conf_quoting import RenderError
-from agent.base.pid_lock import InUseError, only_one
-from agent.base.sd_notify import Notifier, notifier
+from agent.base.nats_server import RenderError
 from agent.base.supervisor import keep_serving, until_made
 from agent.config import Config
 from agent.config.values import Windows

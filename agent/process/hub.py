@@ -15,7 +15,7 @@ from nats.errors import Error as NatsError
 from agent import contract
 from agent.base import logs
 from agent.base.metrics import Metrics
-from agent.base.nats_server_version import ServerError
+from agent.base.nats_server import ServerError
 from agent.base.supervisor import keep_serving
 from agent.config import Config
 from agent.hub.registrar.service import Registrar

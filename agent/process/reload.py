@@ -16,7 +16,7 @@ import structlog
 from msgspec.structs import fields
 
 from agent.base.listen_sockets import LISTEN_SOCKETS, tcp
-from agent.base.sd_notify import Notifier
+from agent.base.machine import Notifier
 from agent.config import Config, ConfigError, Seconds, Size, listen_address
 from agent.leaf.commands.handlers import Reply
 from agent.leaf.commands.overrides import CommandError

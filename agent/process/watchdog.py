@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from agent.base.sd_notify import Notifier
+from agent.base.machine import Notifier
 from agent.base.wait import loop_time
 
 READY_SECONDS: Final = 10.0

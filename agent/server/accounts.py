@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from agent.base.nats_conf_quoting import Variable
+from agent.base.nats_server import Variable
 from agent.contract import (
     ACCOUNT,
     COMMANDS,

@@ -16,9 +16,9 @@ from typing import Any, Final
 import structlog
 
 from agent.base.files import Room
-from agent.base.log_edges import LogEdge
+from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
-from agent.base.nats_server_version import ServerError, check_version
+from agent.base.nats_server import ServerError, check_version
 
 _WRITE_ERROR: Final = "write error: "
 _NOT_ENABLED: Final = "JetStream not enabled"

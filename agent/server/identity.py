@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from agent.base.files import write_private
-from agent.base.machine_id import machine_id
-from agent.base.nats_conf_quoting import quoted
+from agent.base.machine import machine_id
+from agent.base.nats_server import quoted
 from agent.config import Config
 from agent.config.keys import SeedError, ensure_key, public_key, renew_key, seed_line
 from agent.contract import server_name

@@ -13,8 +13,8 @@ from typing import Final
 
 import structlog
 
-from agent.base.log_edges import LogEdge
-from agent.base.nats_server_version import ServerError
+from agent.base.logs import LogEdge
+from agent.base.nats_server import ServerError
 from agent.config.values import Windows, local_time
 from agent.server.health import ServerHealth
 from agent.server.process import EmbeddedServer

@@ -19,9 +19,8 @@ from typing import Literal
 import structlog
 
 from agent.base.listen_sockets import is_free
-from agent.base.log_edges import LogEdge
-from agent.base.nats_conf_quoting import RenderError
-from agent.base.nats_server_version import ServerError, find_binary, version_of
+from agent.base.logs import LogEdge
+from agent.base.nats_server import RenderError, ServerError, find_binary, version_of
 from agent.base.wait import Backoff, event_within
 from agent.config.keys import SeedError
 from agent.server.child import Watched, process_of, reap, spawn

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from agent.base.nats_conf_quoting import INCLUDE, Variable, block, merged
+from agent.base.nats_server import INCLUDE, Variable, block, merged
 from agent.contract import ACCOUNT, HUB_DOMAIN, user_account
 from agent.server import link_permissions, permissions
 from agent.server.link_permissions import kept_from_hub

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from agent.base.nats_conf_quoting import RenderError, Variable
+from agent.base.nats_server import RenderError, Variable
 from agent.config import listen_address
 from agent.config.keys import is_public_key
 from agent.contract import (

@@ -17,7 +17,7 @@ import structlog
 from nats.aio.client import Client
 
 from agent.base.files import Room, room
-from agent.base.nats_server_version import ServerError
+from agent.base.nats_server import ServerError
 from agent.base.wait import Backoff, event_within, loop_time
 from agent.jetstream.connection import EXPECTED, OpenConnection, connected
 from agent.server.health import ServerHealth, Trouble, TroubleKind, diagnose, unsynced

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from agent.base.files import open_regular, private_directory, write_private
-from agent.base.nats_server_version import ServerError, ask
+from agent.base.nats_server import ServerError, ask
 from agent.config.keys import password_line, seed_line
 from agent.server.render import LINK_INCLUDE, render
 from agent.server.values import AccountUser, LeafConfig, ServerConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.base.nats_server_version import find_binary
+from agent.base.nats_server import find_binary
 from agent.cli.checks import machine, mqtt
 from agent.cli.checks.finding import Level
 from agent.config import Config

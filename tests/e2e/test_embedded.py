@@ -19,7 +19,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from agent.base.nats_server_version import ServerError
+from agent.base.nats_server import ServerError
 from agent.config.keys import ensure_key
 from agent.demo.ports import free_port
 from agent.server.child import process_of

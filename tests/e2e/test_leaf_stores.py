@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 from nats.aio.msg import Msg
 
-from agent.base.slot_file import SlotFile
+from agent.base.files import SlotFile
 from agent.config import Config, Size, StreamClass
 from agent.contract import LostStream, MessageId, direct_subject, link_consumer
 from agent.jetstream import JetStream, JetStreamError, UnavailableError

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from agent.base.nats_server_version import find_binary
+from agent.base.nats_server import find_binary
 from agent.cli.main import app
 from agent.demo import plan
 from agent.demo.ports import free_port

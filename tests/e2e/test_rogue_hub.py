@@ -9,7 +9,7 @@ from pathlib import Path
 import nats
 
 from agent.base.files import private_directory, write_private
-from agent.base.nats_server_version import find_binary
+from agent.base.nats_server import find_binary
 from agent.config.keys import ensure_key
 from agent.contract import api_prefix, deliver_subject, new_epoch
 from agent.demo.ports import free_port

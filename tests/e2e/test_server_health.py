@@ -13,7 +13,7 @@ import pytest
 from nats.aio.client import Client
 
 from agent.base.metrics import Metrics
-from agent.base.nats_server_version import find_binary
+from agent.base.nats_server import find_binary
 from agent.config import Config, Nats
 from agent.config.keys import ensure_key
 from agent.demo.ports import free_port

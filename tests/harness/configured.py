@@ -15,7 +15,7 @@ import nats
 from nats.aio.client import Client
 
 from agent.base.files import private_directory, write_private
-from agent.base.nats_server_version import find_binary
+from agent.base.nats_server import find_binary
 from agent.config.keys import ensure_key, seed_line
 from agent.contract import inbox_prefix
 from agent.demo.ports import free_port

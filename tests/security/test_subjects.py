@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.base.nats_server_version import find_binary
+from agent.base.nats_server import find_binary
 from tests.security import catalogue, table
 from tests.security.catalogue import OPERATIONS, Subject, subjects
 from tests.security.plant import open_plant

@@ -18,7 +18,7 @@ import nkeys
 import pytest
 from nats.aio.client import Client
 
-from agent.base.nats_server_version import ask, find_binary
+from agent.base.nats_server import ask, find_binary
 from agent.demo.ports import free_port
 from tests.harness.configured import ConfiguredServer, closed
 from tests.harness.wait import until

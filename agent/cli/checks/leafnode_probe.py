@@ -23,7 +23,7 @@ from urllib.parse import SplitResult, urlsplit
 import nkeys
 
 from agent.base.files import is_there, open_regular
-from agent.base.nats_server_version import MINIMUM
+from agent.base.nats_server import MINIMUM
 from agent.cli.checks.handshake import LINE, Greeted, Nowhere, Tls, greet, read_line, reading
 from agent.cli.checks.permissions import is_granted, sample
 from agent.cli.checks.server import parse_version

@@ -11,7 +11,7 @@ from typing import Any, Final
 from agent import contract
 from agent.base.files import room
 from agent.base.listen_sockets import near_host
-from agent.base.nats_server_version import MINIMUM
+from agent.base.nats_server import MINIMUM
 from agent.cli.checks import local_probe, server, streams
 from agent.cli.checks.finding import Finding, failure, ok, warning
 from agent.cli.checks.handshake import Nowhere, greet

@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from agent.base.clock import ClockReader
-from agent.base.credentials import is_handed_over, named, others_may
-from agent.base.files import is_there, open_regular, room
+from agent.base.files import is_handed_over, is_there, named, open_regular, others_may, room
 from agent.cli.checks import certificates
 from agent.cli.checks.finding import Finding, failure, ok, warning
 from agent.cli.checks.handshake import Tls, reading

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from agent.base.files import Room
-from agent.base.nats_server_version import MINIMUM
+from agent.base.nats_server import MINIMUM
 from agent.cli.checks.finding import Finding, failure, ok, warning
 from agent.contract import ACCOUNT, Exit
 from agent.server.health import diagnose, unsynced

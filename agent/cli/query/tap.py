@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import zstandard
 
-from agent.base.text import shown
+from agent.base.logs import shown
 from agent.contract import (
     MAX_UNPACKED_BYTES,
     BatchHeaders,

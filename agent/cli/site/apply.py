@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
-from agent.base import pid_lock
+from agent.base import machine
 from agent.cli.query.admin_status import AdminStatusError, status_of
 from agent.config import Config, members_digest, users_digest
 from agent.contract import COMMANDS, FLEET_BUCKET, command_consumer
@@ -28,7 +28,7 @@ class NotAppliedError(Exception):
 async def apply_members(config: Config) -> dict[str, Any] | None:
     """Have the hub's agent reload, and return what it then says of the fleet; None if no agent runs. Raises
     `NotAppliedError` or `OSError`."""
-    pid = pid_lock.running(config.state_dir)
+    pid = machine.running(config.state_dir)
     if pid is None:
         return None
     os.kill(pid, signal.SIGHUP)
@@ -48,7 +48,7 @@ async def apply_members(config: Config) -> dict[str, Any] | None:
 
 async def apply_users(config: Config) -> bool:
     """Have the agent reload its users; False if no agent runs. Raises `NotAppliedError` or `OSError`."""
-    pid = pid_lock.running(config.state_dir)
+    pid = machine.running(config.state_dir)
     if pid is None:
         return False
     os.kill(pid, signal.SIGHUP)

@@ -13,8 +13,8 @@ from typing import Any, Final
 import tomlkit
 from msgspec import Struct
 
-from agent.base.nats_conf_quoting import RenderError, Variable, quoted
-from agent.base.text import listed
+from agent.base.logs import listed
+from agent.base.nats_server import RenderError, Variable, quoted
 from agent.cli.site.agents import hub_table, leaf_table
 from agent.cli.site.checks import check
 from agent.cli.site.schema import SiteServer, Topology

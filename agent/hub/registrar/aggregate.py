@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agent.base.text import listed
+from agent.base.logs import listed
 from agent.contract import (
     COMMANDS,
     COMMANDS_BYTES,

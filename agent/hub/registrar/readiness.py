@@ -9,7 +9,7 @@ from typing import Final
 
 from nats.aio.client import Client
 
-from agent.base.nats_server_version import ServerError, check_version
+from agent.base.nats_server import ServerError, check_version
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.jetstream import JetStreamError, UnavailableError
 

@@ -8,7 +8,7 @@ import hashlib
 import html
 from typing import Final
 
-from agent.base.text import shown
+from agent.base.logs import shown
 
 STYLE: Final = """
 :root { --back: #fbfbf9; --text: #1d2320; --dim: #5b655f; --line: #d9ddd8; --band: #f0f2ee; --link: #1f5f8b;

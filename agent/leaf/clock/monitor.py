@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 import structlog
 
 from agent.base.clock import ClockReader, Instant
-from agent.base.log_edges import LogEdge
+from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
 from agent.contract import Correction, clock_subject, leaf_stream
 from agent.jetstream import JetStream, JetStreamError

@@ -21,7 +21,7 @@ from typing import Final
 import structlog
 
 from agent.base.clock import ClockReader, wall_ns
-from agent.base.log_edges import LogEdge
+from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.wait import event_within, unless
 from agent.contract import (

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from agent.base.log_edges import LogEdge
+from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.wait import loop_time
 from agent.contract import MAX_BATCH_BYTES, Letter

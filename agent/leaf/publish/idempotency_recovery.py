@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from agent.base.clock import ClockReader, Instant
 from agent.base.files import write_private
-from agent.base.log_edges import LogEdge
+from agent.base.logs import LogEdge
 from agent.base.wait import loop_time
 from agent.contract import Request, parse_clock
 from agent.jetstream import JetStreamError

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from agent.base.log_edges import LogEdge, Sparse
+from agent.base.logs import LogEdge, Sparse
 from agent.base.metrics import Metrics
 from agent.base.wait import loop_time
 from agent.contract import LATE

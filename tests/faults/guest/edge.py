@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from agent.base.machine_id import machine_id
-from agent.base.nats_server_version import find_binary
+from agent.base.machine import machine_id
+from agent.base.nats_server import find_binary
 from agent.config import load as load_config
 from agent.contract import Exit, batch_subject, ledger_subject, parse_ledger
 from agent.demo import plan

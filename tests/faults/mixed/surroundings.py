@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from agent.base.machine_id import machine_id
-from agent.base.nats_server_version import find_binary
+from agent.base.machine import machine_id
+from agent.base.nats_server import find_binary
 from agent.config import load as load_config
 from agent.contract import DEFAULT_CLASS
 from agent.demo import plan

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.base.nats_server_version import find_binary
+from agent.base.nats_server import find_binary
 from agent.contract import Exit
 from tests.faults.world.machine import Machine
 from tests.harness.following import following

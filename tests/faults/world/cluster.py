@@ -12,7 +12,7 @@ from typing import Any
 
 from nats.errors import Error as NatsError
 
-from agent.base.nats_server_version import find_binary
+from agent.base.nats_server import find_binary
 from agent.contract import aggregate
 from agent.demo import plan
 from agent.demo.plan import Member

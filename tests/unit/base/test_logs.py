@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from agent.base import logs
+from agent.base.logs import LogEdge, Sparse, listed
 
 
 @pytest.fixture(autouse=True)
@@ -51,3 +53,55 @@ def test_a_logger_that_was_made_while_standard_error_was_another_goes_on_when_th
         assert "first" in other.getvalue()
     log.info("second")
     assert "second" in capsys.readouterr().err
+
+
+def test_a_fault_is_logged_once_until_its_facts_change_and_once_when_it_ends() -> None:
+    with capture_logs() as logs:
+        edge = LogEdge(structlog.get_logger("test"), "works again")
+        edge.end()
+        for reason in ("a", "a", "b", "b"):
+            edge.begin("fails", reason=reason)
+        assert edge
+        for _ in range(2):
+            edge.end()
+        assert not edge
+        edge.begin("fails", reason="b")
+    assert logs == [
+        {"event": "fails", "reason": "a", "log_level": "warning"},
+        {"event": "fails", "reason": "b", "log_level": "warning"},
+        {"event": "works again", "log_level": "info"},
+        {"event": "fails", "reason": "b", "log_level": "warning"},
+    ]
+
+
+def test_a_traceback_does_not_make_another_fault_and_an_end_may_be_silent() -> None:
+    with capture_logs() as logs:
+        edge = LogEdge(structlog.get_logger("test"), error=True)
+        for _ in range(2):
+            edge.begin("fails", error="x", exc_info=ValueError("x"))
+        edge.end()
+    assert [(log["event"], log["log_level"]) for log in logs] == [("fails", "error")]
+
+
+def test_a_few_reports_pass_each_minute_and_the_next_says_how_many_did_not() -> None:
+    sparse = Sparse()
+    assert [sparse.held_back(0.0) for _ in range(7)] == [0, 0, 0, 0, 0, None, None]
+    assert sparse.held_back(60.0) == 2
+
+
+@pytest.mark.parametrize(
+    ("items", "most", "text"),
+    [
+        ([], 2, ""),
+        (["a"], 2, "a"),
+        (["a", "b"], 2, "a, b"),
+        (["a", "b", "c"], 2, "a, b and 1 more"),
+        (["a", "b", "c", "d"], 1, "a and 3 more"),
+    ],
+)
+def test_a_list_names_the_first_and_counts_the_rest(items: list[str], most: int, text: str) -> None:
+    assert listed(items, most) == text
+
+
+def test_a_list_may_have_another_separator_and_a_noun() -> None:
+    assert listed(["a", "b", "c"], 2, by="; ", noun="ranges") == "a; b and 1 more ranges"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.base.nats_conf_quoting import RenderError
+from agent.base.nats_server import RenderError
 from agent.config.server_overlay import HUB_TAKEN, LEAF_TAKEN, REMOTE_TAKEN, extra_problems
 from agent.server.render import _hub, _leaf, render
 from agent.server.values import ClusterConfig

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from agent.base.files import write_private
-from agent.base.machine_id import machine_id
+from agent.base.machine import machine_id
 from agent.contract import LOST_STREAMS, Checkpoint, Readings, new_epoch, new_run
 from agent.leaf import state as module
 from agent.leaf.positions import PullPosition
@@ -110,7 +110,7 @@ def test_a_copied_file_gets_the_id_of_this_machine(path: Path) -> None:
 def test_a_machine_without_an_id_keeps_the_one_it_was_given(
     monkeypatch: pytest.MonkeyPatch, path: Path
 ) -> None:
-    monkeypatch.setattr("agent.base.machine_id._MACHINE_ID", path)
+    monkeypatch.setattr("agent.base.machine._MACHINE_ID", path)
     assert machine_id("known") == "known"
     assert machine_id() != machine_id()
 

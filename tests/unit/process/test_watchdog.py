@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agent.base.sd_notify import Notifier
+from agent.base.machine import Notifier
 from agent.process import watchdog
 from agent.process.watchdog import SILENT_SECONDS, STALLED_SECONDS, ServerSilence, Signs, Vitals, ailment
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent.base.files import Room
 from agent.base.metrics import Metrics
-from agent.base.nats_server_version import ServerError
+from agent.base.nats_server import ServerError
 from agent.server.health import ServerHealth, Trouble, TroubleKind, diagnose, unsynced
 from agent.server.watch import CONFIRM_SECONDS, Doubts, Restarts
 

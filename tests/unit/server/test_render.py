@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.base.files import write_private
-from agent.base.nats_conf_quoting import RenderError
-from agent.base.nats_server_version import find_binary
+from agent.base.nats_server import RenderError, find_binary
 from agent.config.keys import check_password, ensure_key, password_line, seed_line
 from agent.contract import ContractError
 from agent.server.render import LINK_INCLUDE, render

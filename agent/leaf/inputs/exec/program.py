@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from structlog.typing import FilteringBoundLogger
 
-from agent.base.log_edges import LogEdge, Sparse
+from agent.base.logs import LogEdge, Sparse
 from agent.base.metrics import Metrics
 from agent.base.wait import Backoff, event_within
 from agent.leaf.inputs.exec import reaper

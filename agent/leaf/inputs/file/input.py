@@ -36,9 +36,8 @@ from typing import Final
 from agent import contract
 from agent.base.clock import wall_ns
 from agent.base.files import UnseenError, mode_at
-from agent.base.log_edges import LogEdge, Sparse
+from agent.base.logs import LogEdge, Sparse, listed
 from agent.base.metrics import Metrics
-from agent.base.text import listed
 from agent.base.wait import event_within, unless
 from agent.leaf.inputs.file.glob import is_wild
 from agent.leaf.inputs.file.open_file import TailedLines

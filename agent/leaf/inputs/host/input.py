@@ -40,7 +40,7 @@ from typing import Final
 
 from agent import contract
 from agent.base.clock import wall_ns
-from agent.base.log_edges import LogEdge
+from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.wait import event_within, unless
 from agent.leaf.inputs.host.options import GROUPS, HostOptions

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from agent import contract
-from agent.base.log_edges import Sparse
+from agent.base.logs import Sparse
 from agent.base.metrics import Metrics
 from agent.leaf.inputs.http.bodies import Bodies, Hold, unpacked
 from agent.leaf.inputs.http.head_reader import HttpRequest

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent import contract
 from agent.base.clock import wall_ns
-from agent.base.log_edges import LogEdge, Sparse
+from agent.base.logs import LogEdge, Sparse
 from agent.base.metrics import Metrics
 from agent.base.wait import Backoff, event_within, unless
 from agent.config.keys import SeedError

@@ -23,7 +23,7 @@ from nats.aio.msg import Msg
 
 from agent import contract
 from agent.base.clock import wall_ns
-from agent.base.log_edges import LogEdge, Sparse
+from agent.base.logs import LogEdge, Sparse
 from agent.base.metrics import Metrics
 from agent.base.wait import event_within
 from agent.contract import Letter

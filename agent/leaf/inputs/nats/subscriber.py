@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 
 from agent import contract
 from agent.base.clock import wall_ns
-from agent.base.log_edges import LogEdge
+from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.wait import Pacer, event_within, unless
 from agent.jetstream.connection import EXPECTED, OpenConnection, connected

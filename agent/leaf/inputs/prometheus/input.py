@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 
 from agent import contract
 from agent.base.clock import wall_ns
-from agent.base.credentials import without_password
+from agent.base.files import without_password
 from agent.base.http_access import AccessError, is_loopback, read_token
-from agent.base.log_edges import LogEdge
+from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.wait import event_within, unless
 from agent.leaf.inputs.prometheus.exposition import (

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from agent.base.log_edges import LogEdge
+from agent.base.logs import LogEdge
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 MIN_INTERVAL: Final = 0.1

@@ -15,7 +15,7 @@ from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
-from agent.base.log_edges import LogEdge, Sparse
+from agent.base.logs import LogEdge, Sparse
 from agent.base.metrics import Metrics
 from agent.base.wait import event_within
 from agent.contract import MAX_RECEIVED, Letter

@@ -16,7 +16,7 @@ import structlog
 from nats.aio.client import Client
 
 from agent.base.files import write_private
-from agent.base.log_edges import LogEdge
+from agent.base.logs import LogEdge
 from agent.base.wait import loop_time
 from agent.contract import APP, COMMANDS, CommandKey, command_subject
 from agent.jetstream import ApiError, ConsumerInfo, JetStream, JetStreamError, nanoseconds

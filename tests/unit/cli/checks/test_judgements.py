@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.base.files import Room
-from agent.base.nats_server_version import MINIMUM
+from agent.base.nats_server import MINIMUM
 from agent.cli.checks import agent_status, certificates, link, machine, server, streams
 from agent.cli.checks.finding import Finding, Level, failure, ok, outcome, warning
 from agent.cli.checks.leafnode_probe import Joined

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from agent.base.text import harmless, shown
+from agent.base.logs import harmless, shown
 from agent.cli.main import app
 from agent.cli.query.tap import Filter, filtered_batch
 from agent.cli.test import Screen, run

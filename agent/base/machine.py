@@ -1,16 +1,86 @@
-"""Notifications to systemd, or a supervisor with its protocol: datagrams to the socket that `NOTIFY_SOCKET`
-names (sd_notify(3)). Errors are logged and never reach the agent."""
+"""The agent on its machine: the machine's identity, which outlives the state directory, one agent for one
+state directory, and notifications to systemd."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import hashlib
 import os
 import socket
 import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import structlog
+
+_MACHINE_ID = Path("/etc/machine-id")
+
+
+def machine_id(known: str | None = None) -> str:
+    """An id of this machine that does not reveal the machine-id itself (machine-id(5) asks for a keyed hash);
+    where there is none the `known` one, or a random one."""
+    text = _MACHINE_ID.read_text().strip() if _MACHINE_ID.exists() else ""
+    if not text:
+        return known or uuid.uuid4().hex[:16]
+    return hashlib.blake2b(text.encode(), key=b"petiole", digest_size=8).hexdigest()
+
+
+_LOCK_BYTES = 16
+
+_LOCK = "agent.lock"
+
+
+class InUseError(Exception):
+    """The state directory is in use by another agent or cannot be written; the text says why."""
+
+
+def running(state_dir: Path) -> int | None:
+    """The process id of the agent that uses a state directory, None if there is none. Raises `OSError`."""
+    try:
+        descriptor = os.open(state_dir / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(descriptor, 32, 0).strip()
+        return int(text) if text.isdigit() else None
+    else:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def only_one(state_dir: Path) -> Iterator[None]:
+    """Hold the lock of a state directory. Raises `InUseError`."""
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(state_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InUseError(f"state_dir cannot be written: {error}") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InUseError(_in_use(state_dir)) from None
+        # Overwrite instead of truncating: a full disk might not grant the room again.
+        with contextlib.suppress(OSError):
+            os.pwrite(descriptor, f"{os.getpid()}\n".ljust(_LOCK_BYTES).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _in_use(state_dir: Path) -> str:
+    pid = running(state_dir)
+    process = "" if pid is None else f", as process {pid}"
+    return f"petiole already runs here{process}, with {state_dir}; stop it, or set another state_dir"
+
 
 _LONGEST: Final = 400
 """Characters of a status, of which `systemctl status` shows one line."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.base.slot_file import SLOT, SlotFile
+from agent.base.files import SLOT, SlotFile
 
 
 def test_a_file_that_is_not_there_has_no_record(tmp_path: Path) -> None:

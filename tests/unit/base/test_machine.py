@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.base.sd_notify import notifier
+from agent.base.machine import notifier
 from tests.harness.supervisor import Supervisor
 
 
