@@ -21,13 +21,12 @@ from agent.contract import Exit
 from hub_jobs.gaps import cadence
 from hub_jobs.gaps.outages import COLUMNS, worst
 from hub_jobs.gaps.report import GapFindings, Late, as_json, as_text
-from hub_jobs.job_loop import ended, say
+from hub_jobs.job_loop import back, ended, moment, say, stretch
 from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.parquet import written
 from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.scan import Condition, batches, frame, latest
 from hub_jobs.tables.schemas import GAPS
-from hub_jobs.times import back, moment, stretch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

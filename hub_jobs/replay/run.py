@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import Exit
-from hub_jobs.job_loop import ended, say
+from hub_jobs.job_loop import ended, moment, say
 from hub_jobs.refine import clock_corrections, task
 from hub_jobs.refine.clocks import Corrections
 from hub_jobs.refine.messages import QuarantineReason
@@ -33,7 +33,6 @@ from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import Condition, batches, file_paths, rows
 from hub_jobs.tables.stream_history import StreamHistory
-from hub_jobs.times import moment
 
 _NAME: Final = "replay"
 BATCH: Final = ("domain", "class", "run", "n")

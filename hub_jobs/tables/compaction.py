@@ -20,11 +20,10 @@ import pyarrow.compute as pc
 
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet import MAX_FILE_BYTES, PartFile, PartWriter, is_own
-from hub_jobs.tables.places import Place, parquet_columns, parquet_file
+from hub_jobs.tables.places import Place, fitted, parquet_columns, parquet_file, usual
 from hub_jobs.tables.scan import Condition, bounds, file_paths, files
 from hub_jobs.tables.schemas import STATISTICS
 from hub_jobs.tables.stream_history import file_histories
-from hub_jobs.tables.types import fitted, usual
 
 FEW: Final = 8
 """So many small files are written together even where they make another small one."""

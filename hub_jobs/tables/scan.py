@@ -25,12 +25,12 @@ from hub_jobs.tables.places import (
     CHECKED,
     Place,
     arrow_paths,
+    fitted,
     parquet_columns,
     parquet_file,
     parse_place,
     spark_path,
 )
-from hub_jobs.tables.types import fitted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,11 +1,15 @@
-"""Which messages bronze holds, as numbers in spaces, and the table `seen` that caches them (see `cache`).
+"""Which messages bronze holds, as numbers in spaces, and the table `seen` that caches them.
 
 A space is a run's batches, a source's sequences or one history of a hub's stream; it is named by a text.
-Numbers are kept as ranges, so that a million messages of one run cost two numbers."""
+Numbers are kept as ranges, so that a million messages of one run cost two numbers.
+
+`load_cached`, `behind` and `save_cached` keep this table and `clocks`: both are a pure function of `bronze`
+up to the sequences that they carry as transactions. So they are rolled forward when they are behind, made
+again when they are ahead, lost or damaged, and replaced as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,13 +17,60 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.tables import cache
-from hub_jobs.tables.delta import Table
-from hub_jobs.tables.places import Place
+from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
+from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables.places import Place, UnreadableError
 from hub_jobs.tables.ranges import Numbers, Range, runs_of, union, without
 from hub_jobs.tables.scan import batches, rows
-from hub_jobs.tables.schemas import SEEN
+from hub_jobs.tables.schemas import SCHEMAS, SEEN
 from hub_jobs.tables.stream_history import StreamHistory
+
+Note = Callable[[str], None]
+
+
+def unsaid(_: str) -> None:
+    """For a caller that only looks: the job that makes the table again says so."""
+
+
+def load_cached(
+    lake: Place, name: str, upto: Sequence[StreamHistory], note: Note
+) -> tuple[Table | None, pa.Table]:
+    """The table and its rows. No table and no rows when it holds more of a history than its `done`, or
+    when a file of it is damaged, which is noted. Raises `TableError`, and `UnreadableError` where a file is
+    there and was not given out."""
+    nothing = SCHEMAS[name].empty_table()
+    table = open_table(lake, name)
+    if table is None or any(_held(table, history) > (history.done or 0) for history in upto):
+        return None, nothing
+    try:
+        return table, rows(table, SCHEMAS[name].names)
+    except UnreadableError as error:
+        if not error.damaged:
+            raise
+        note(f"{error}; the table {name} is made again from bronze")
+        return None, nothing
+
+
+def behind(table: Table | None, upto: Sequence[StreamHistory]) -> Iterator[tuple[StreamHistory, int]]:
+    """Each history with the sequence up to which the table holds it; from the beginning without one."""
+    for history in upto:
+        yield history, 0 if table is None else _held(table, history)
+
+
+def save_cached(lake: Place, name: str, rows: pa.Table, upto: Sequence[StreamHistory]) -> None:
+    """Keep the rows for the next run, in the place of all others. A writer that was faster is as good."""
+    table = ensure_table(lake, name)
+    with PartWriter(lake, name) as writer:
+        writer.write(rows)
+    try:
+        table.commit(writer.files, {history.refined: history.done or 0 for history in upto}, replace=True)
+    except ConflictError:
+        return
+
+
+def _held(table: Table, history: StreamHistory) -> int:
+    return table.offset(history.refined) or 0
+
 
 _LOOSE: Final = 1_000_000
 
@@ -92,13 +143,11 @@ def lacking(some: SeenNumbers, others: SeenNumbers) -> SeenNumbers:
     return SeenNumbers({space: ranges for space, ranges in found.items() if ranges})
 
 
-def load(
-    lake: Place, bronze: Table, upto: Sequence[StreamHistory], note: cache.Note = cache.unsaid
-) -> SeenNumbers:
-    """What bronze holds of each history up to its `done`. Raises as `cache.load`."""
-    table, known = cache.load(lake, "seen", upto, note)
+def load(lake: Place, bronze: Table, upto: Sequence[StreamHistory], note: Note = unsaid) -> SeenNumbers:
+    """What bronze holds of each history up to its `done`. Raises as `load_cached`."""
+    table, known = load_cached(lake, "seen", upto, note)
     seen = _of(known)
-    for history, after in cache.behind(table, upto):
+    for history, after in behind(table, upto):
         for ids in identities(bronze, history, after):
             seen.add(ids)
     return seen
@@ -108,7 +157,7 @@ def save(lake: Place, seen: SeenNumbers, upto: Sequence[StreamHistory]) -> None:
     """Keep it for the next run."""
     flat = [(name, first, last) for name, ranges in seen.spaces.items() for first, last in ranges]
     columns = zip(*flat, strict=True) if flat else ((), (), ())
-    cache.save(lake, "seen", pa.table([pa.array(column) for column in columns], schema=SEEN), upto)
+    save_cached(lake, "seen", pa.table([pa.array(column) for column in columns], schema=SEEN), upto)
 
 
 def read(table: Table) -> SeenNumbers:

@@ -15,7 +15,7 @@ from hub_jobs.audit import run as audit
 from hub_jobs.refine import plan
 from hub_jobs.refine import run as refine
 from hub_jobs.session import run_tasks
-from hub_jobs.tables import cache
+from hub_jobs.tables import seen
 from hub_jobs.tables.delta import open_table
 from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.schemas import VERSION
@@ -160,7 +160,7 @@ def test_what_was_seen_is_not_made_again_when_it_is_only_not_given_out(
     assert _run(lake) == Exit.WELL
     add_bronze(lake, [batch_row(LINE, n=5, source_seq=6)])
     with monkeypatch.context() as patch:
-        patch.setattr(cache, "rows", refused)
+        patch.setattr(seen, "rows", refused)
         assert _run(lake) == Exit.FAILED
 
     assert "Access denied" in capfd.readouterr().err

@@ -19,9 +19,9 @@ from hub_jobs.gaps import run as gaps
 from hub_jobs.gaps.cadence import BUCKETS
 from hub_jobs.gaps.outages import COLUMNS, LISTED, Worst, worst
 from hub_jobs.gaps.report import GapFindings, Late, as_json, as_text
+from hub_jobs.job_loop import moment, short, stretch
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.schemas import GAPS
-from hub_jobs.times import moment, short, stretch
 
 END = datetime(2026, 11, 21, 6, tzinfo=UTC)
 SCHEMA = pa.schema([GAPS.field(name) for name in COLUMNS])
