@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from hub_jobs.audit.by_hour import Hour
-from hub_jobs.audit.claims.accounts import Account
-from hub_jobs.audit.claims.in_transit import InTransit
-from hub_jobs.audit.streams.reasons import Gap
+from hub_jobs.audit.accounts import Account
+from hub_jobs.audit.gap_reasons import Gap
+from hub_jobs.audit.in_transit import InTransit
+from hub_jobs.audit.rows.totals import Hour
 from hub_jobs.audit.unreadable import Unreadable
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import PartWriter

@@ -15,23 +15,20 @@ from pathlib import Path
 from typing import Final
 
 from agent.contract import Exit
-from hub_jobs import hub_client
-from hub_jobs.audit import bronze_contents, by_hour, html_report, report
+from hub_jobs.audit import accounts, bronze_contents, html_report, ledgers, report
+from hub_jobs.audit.accounts import Account, Arrived, with_announced
 from hub_jobs.audit.bronze_contents import BronzeContents, against_cache, open_cache
-from hub_jobs.audit.claims import accounts, ledgers
-from hub_jobs.audit.claims.accounts import Account, Arrived, with_announced
-from hub_jobs.audit.claims.in_transit import InTransit, in_transit_of
-from hub_jobs.audit.claims.ledgers import LedgerClaims, Run
-from hub_jobs.audit.contents.compare import Differences, compare_contents
+from hub_jobs.audit.compare_contents import Differences, compare_contents
+from hub_jobs.audit.in_transit import HubClient, InTransit, ask_hub, in_transit_of
+from hub_jobs.audit.ledgers import LedgerClaims, Run
 from hub_jobs.audit.rows import lookups, scan, totals
 from hub_jobs.audit.rows.mismatches import StrayRows
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.audit.rows.totals import Class, RowTotals
-from hub_jobs.audit.streams.gaps import find_gaps
-from hub_jobs.hub_client import HubClient
+from hub_jobs.audit.stream_gaps import find_gaps
 from hub_jobs.job_loop import ended, say
 from hub_jobs.source.protocol import WireError
-from hub_jobs.source.server import Server
+from hub_jobs.source.server import Server, add_server_options, server_of
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.delta import ensure_table, open_table
 from hub_jobs.tables.places import Place, parse_place
@@ -53,12 +50,12 @@ def main(argv: Sequence[str] | None = None) -> Exit:
         "than refining all of bronze once more",
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with a picture of the hours")
-    hub_client.add_options(parser, required=False, why="what the leaves announced tells what is on its way")
+    add_server_options(parser, required=False, why="what the leaves announced tells what is on its way")
     parser.add_argument(
         "--stream", action="append", help="an aggregate to ask about beside those in bronze (may be repeated)"
     )
     given = parser.parse_args(argv)
-    server = hub_client.server_of(parser, given)
+    server = server_of(parser, given)
     asked = None if server is None else (server, given.stream or [])
     return ended(_NAME, lambda: run(given.lake, given.json, given.html, asked, deep=given.deep))
 
@@ -83,7 +80,7 @@ def run(
     if asked is not None:
         # Before the tables are opened: what ingest takes meanwhile is then no longer in transit.
         try:
-            hub = hub_client.ask(asked[0], _streams(lake, asked[1]))
+            hub = ask_hub(asked[0], _streams(lake, asked[1]))
         except WireError as error:
             unreachable = error
             say(_NAME, f"what is on its way is not known: {error}")
@@ -141,7 +138,7 @@ def _audit(lake: Place, at: datetime, hub: HubClient | None, *, deep: bool) -> r
         [*runs, *_devices(tables, claims, held, rows.classes)],
         gaps,
         claims.unreadable + rows.unnamed + differing.notes + (hub.faults if hub else []),
-        by_hour.merged([*rows.hours, *by_hour.of_transit(in_transit or ())]),
+        totals.merged_hours([*rows.hours, *totals.hours_of_transit(in_transit or ())]),
         in_transit,
         [
             *rows.unexplained,

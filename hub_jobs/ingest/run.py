@@ -19,14 +19,14 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from agent.contract import Committed, Exit, aggregate, committed_subject
-from hub_jobs import hub_client, job_loop
+from hub_jobs import job_loop
 from hub_jobs.ingest.bronze import IngestPart, StreamOrigin, ingest
 from hub_jobs.job_loop import Stop, ended, gravest, never, run_job, say
 from hub_jobs.session import run_tasks
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.plan import Range, split
 from hub_jobs.source.protocol import ApiError, Denied, UnknownIdentity, WireError
-from hub_jobs.source.server import Server
+from hub_jobs.source.server import Server, add_server_options, server_of, unknown_key
 from hub_jobs.source.streams import StreamInfo, stream_info
 from hub_jobs.tables import ranges, stream_history
 from hub_jobs.tables.delta import Table, ensure_table
@@ -105,7 +105,7 @@ def _end(options: IngestOptions) -> int:
     try:
         conn = Connection(server)
     except UnknownIdentity as error:
-        raise hub_client.unknown_key(server) from error
+        raise unknown_key(server) from error
     with conn:
         try:
             return stream_info(conn, options.stream).last_seq
@@ -171,7 +171,7 @@ def _tell_registrar(options: IngestOptions, info: StreamInfo, done: int | None) 
 def _options(argv: Sequence[str] | None) -> tuple[list[IngestOptions], float | None]:
     """What the command line asks for, one for each stream, and how often in seconds, None for once."""
     parser = argparse.ArgumentParser(prog="ingest.py", description="Bring a stream of the hub into `bronze`.")
-    hub_client.add_options(parser)
+    add_server_options(parser)
     parser.add_argument(
         "--stream",
         action="append",
@@ -180,7 +180,7 @@ def _options(argv: Sequence[str] | None) -> tuple[list[IngestOptions], float | N
     parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     job_loop.add_options(parser)
     given = parser.parse_args(argv)
-    server = hub_client.server_of(parser, given)
+    server = server_of(parser, given)
     assert server is not None  # it is required
     streams = given.stream or [aggregate(0)]
     return [IngestOptions(server, name, given.lake) for name in streams], given.every

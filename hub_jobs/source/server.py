@@ -1,9 +1,10 @@
-"""Where the hub is and where the secret for it lies. A `Server` travels in plans to executors: it never holds
-a secret.
+"""Where the hub is and where the secret for it lies, and the options of jobs that say so. A `Server` travels
+in plans to executors: it never holds a secret.
 """
 
 from __future__ import annotations
 
+import argparse
 import base64
 import os
 import ssl
@@ -102,6 +103,36 @@ class Server:
             return _variable(self.secret_env), f"the environment variable {self.secret_env}"
         path = self.seed_file or self.creds_file
         return (_file(Path(path)), path) if path else ("", "")
+
+
+def add_server_options(parser: argparse.ArgumentParser, *, required: bool = True, why: str = "") -> None:
+    """The options that say where the hub is and where the key to it lies; `why` is what it is asked for."""
+    text = "nats://host:4222, several with commas between" + (f": {why}" if why else "")
+    parser.add_argument("--server", required=required, help=text)
+    secret = parser.add_mutually_exclusive_group()
+    secret.add_argument("--seed-file", help="path of the NKey seed of the jobs")
+    secret.add_argument("--creds-file", help="path of a .creds file")
+    secret.add_argument("--secret-env", help="name of an environment variable with a seed or a .creds file")
+    parser.add_argument("--ca-file", help="the authorities to trust instead of the system's")
+
+
+def server_of(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Server | None:
+    """The server that was given, None without one. Ends the program when an option is wrong."""
+    keys = {name: getattr(given, name) for name in ("seed_file", "creds_file", "secret_env", "ca_file")}
+    if given.server is None:
+        if any(value is not None for value in keys.values()):
+            parser.error("a key was given and no --server to show it to")
+        return None
+    try:
+        return Server(given.server, **keys)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def unknown_key(server: Server) -> Denied:
+    """What to say when the hub does not know the key that it was shown."""
+    key = server.seed_file or server.creds_file or server.secret_env or "none was given"
+    return Denied(f"the hub does not know this key ({key}); it is keys/jobs.nk of the hub's agent")
 
 
 def _address(text: str) -> ServerAddress:

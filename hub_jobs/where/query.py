@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from hub_jobs.audit import accounts
+from hub_jobs.audit.accounts import Account, Arrived
 from hub_jobs.audit.bronze_contents import BronzeContents
-from hub_jobs.audit.claims import accounts
-from hub_jobs.audit.claims.accounts import Account, Arrived
-from hub_jobs.audit.claims.ledgers import LedgerClaims, LedgerRecords, LostStores, Run, remembered_runs
+from hub_jobs.audit.ledgers import LedgerClaims, LedgerRecords, LostStores, Run, remembered_runs
 from hub_jobs.audit.rows import lookups, scan, totals
 from hub_jobs.audit.rows.mismatches import StrayRows
 from hub_jobs.audit.rows.scan import ScanPart
-from hub_jobs.audit.streams.gaps import find_gaps
+from hub_jobs.audit.stream_gaps import find_gaps
 from hub_jobs.tables import seen
 from hub_jobs.tables.delta import TableError
 from hub_jobs.tables.ranges import Range, intersection, size, text, union, without

@@ -21,7 +21,7 @@ from agent.leaf.link.guard import EpochReason
 from agent.leaf.link.prepare import prepare_stream
 from agent.leaf.publish.sender import Sender
 from agent.leaf.state import StateFile
-from hub_jobs.audit.claims.ledgers import LostStores
+from hub_jobs.audit.ledgers import LostStores
 from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, leaf_config, probe_stream
 from tests.harness.linked_pair import QUICK
 from tests.harness.servers import Leaf as LeafServer

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from agent.contract import Exit
 from hub_jobs.audit import report
-from hub_jobs.audit.claims.accounts import Arrived, of_direct
+from hub_jobs.audit.accounts import Arrived, of_direct
 from hub_jobs.maintain import run as maintain
 from hub_jobs.tables import delta, seen, stream_history
 from hub_jobs.tables.delta import ConflictError, TableError, ensure_table, open_table

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.contract import Clock, Correction, Exit, machine_time
-from hub_jobs.audit.contents import compare
+from hub_jobs.audit.compare_contents import compare_contents
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.refine import run as refine
 from hub_jobs.session import run_tasks
@@ -93,7 +93,7 @@ def test_a_correction_reaches_what_came_before_it_with_it_and_after_it(tmp_path:
     assert contents(tmp_path, "readings", "event_date") == sorted(
         (one[3].date() for one in stamped(tmp_path)), key=str
     )
-    assert compare.compare_contents(tables_of(tmp_path)).sentences == []
+    assert compare_contents(tables_of(tmp_path)).sentences == []
 
 
 def tables_of(lake: Path) -> AuditTables:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import H_ENCODING, ZSTD
-from hub_jobs.audit.claims.ledgers import Run
+from hub_jobs.audit.ledgers import Run
 from hub_jobs.audit.rows import count_rows
 from hub_jobs.audit.rows.count_rows import BATCH
 from hub_jobs.audit.rows.scan import AuditTables

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from hub_jobs.audit.accounts import Unbacked
 from hub_jobs.audit.bronze_contents import BronzeContents
-from hub_jobs.audit.claims.accounts import Unbacked
-from hub_jobs.audit.claims.ledgers import Run
+from hub_jobs.audit.ledgers import Run
 from hub_jobs.audit.rows import lookups, reconcile
 from hub_jobs.audit.rows.count_rows import Mask, RowCounts
 from hub_jobs.audit.rows.grouping import Names, coded

@@ -67,7 +67,7 @@ class Batches:
 
     @property
     def counts(self) -> dict[str, Numbers]:
-        """Readings of each batch by what became of them, as `accounts.Arrived` and `hours.Hour` name it."""
+        """Readings of each batch by what became of them, as `accounts.Arrived` and `totals.Hour` name it."""
         alive = ~self.dead
         return {
             "in_bronze": self.count * alive,

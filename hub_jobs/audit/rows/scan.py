@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.audit.claims import ledgers
-from hub_jobs.audit.claims.ledgers import LedgerRecords
+from hub_jobs.audit import ledgers
+from hub_jobs.audit.ledgers import LedgerRecords
 from hub_jobs.audit.rows import count_rows
 from hub_jobs.audit.rows.count_rows import TEXTS, Offsets, RowCounts, Share
 from hub_jobs.audit.unreadable import Unreadable, described, put_aside

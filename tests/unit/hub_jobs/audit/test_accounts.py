@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from agent.contract import Ledger, Previous, Readings, StreamState
-from hub_jobs.audit.claims.accounts import Account, Arrived, of_direct, of_run, unheard
-from hub_jobs.audit.claims.ledgers import merged
+from hub_jobs.audit.accounts import Account, Arrived, of_direct, of_run, unheard
+from hub_jobs.audit.ledgers import merged
 from hub_jobs.tables.ranges import Range
 from tests.unit.hub_jobs.rows import OTHER_RUN, RUN
 

@@ -14,9 +14,9 @@ from deltalake import DeltaTable
 
 from agent.contract import Exit, Ledger, Previous, Readings, StreamState
 from hub_jobs.audit import run as audit
-from hub_jobs.audit.claims.accounts import Account
-from hub_jobs.audit.claims.in_transit import InTransit
-from hub_jobs.audit.claims.ledgers import LedgerClaims, LostStores
+from hub_jobs.audit.accounts import Account
+from hub_jobs.audit.in_transit import InTransit
+from hub_jobs.audit.ledgers import LedgerClaims, LostStores
 from hub_jobs.maintain import run as maintain
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.seen import SeenNumbers

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from agent.contract import Clock, Exit
+from hub_jobs.audit import file_sums
 from hub_jobs.audit import run as audit
-from hub_jobs.audit.contents import file_sums
 from hub_jobs.audit.rows import scan
 from hub_jobs.maintain import run as maintain
 from hub_jobs.refine.clocks import with_errors

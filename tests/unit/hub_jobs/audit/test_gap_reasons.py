@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from agent.contract import Ledger, LostStream, Readings, StreamState
+from hub_jobs.audit import stream_gaps
 from hub_jobs.audit.bronze_contents import BronzeContents
-from hub_jobs.audit.claims.ledgers import EvictedRange, LedgerRecords, LostEnd, LostStores, Origin, Source
-from hub_jobs.audit.streams import gaps
-from hub_jobs.audit.streams.reasons import Gap, Neighbours, of_source
+from hub_jobs.audit.gap_reasons import Gap, Neighbours, of_source
+from hub_jobs.audit.ledgers import EvictedRange, LedgerRecords, LostEnd, LostStores, Origin, Source
 from hub_jobs.source.streams import StreamInfo, StreamLimits
 from hub_jobs.tables import seen, stream_history
 from hub_jobs.tables.delta import ensure_table
@@ -62,7 +62,9 @@ def _gaps(
     bronze = ensure_table(where, "bronze")
     held = seen.load(where, bronze, stream_history.all_of(bronze))
     origins = {SOURCE: {ORIGIN}} if origins is None else origins
-    found = gaps.find_gaps(bronze, BronzeContents(held), gone or {}, origins, lost or LostStores(), hub or {})
+    found = stream_gaps.find_gaps(
+        bronze, BronzeContents(held), gone or {}, origins, lost or LostStores(), hub or {}
+    )
     return [(gap.kind, gap.ranges, gap.why, gap.lost) for gap in found]
 
 
@@ -140,7 +142,7 @@ def test_a_hole_of_a_source_has_the_one_reason_of_what_went_between_its_neighbou
 def test_holes_beyond_those_that_are_looked_at_are_named_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gaps, "_LOOKED_AT", 1)
+    monkeypatch.setattr(stream_gaps, "_LOOKED_AT", 1)
     _lake(tmp_path, hub=[1, 2, 3, 4], source=[1, 3, 5, 7])
 
     assert _gaps(tmp_path) == [
@@ -388,7 +390,7 @@ def test_the_time_at_which_a_replaced_store_was_seen_last_is_told(tmp_path: Path
     held = BronzeContents(seen.load(tmp_path, bronze, stream_history.all_of(bronze)))
     told = _heard((9, 2, [LostStream("made", 2, 1, FIRST)]))
 
-    found = gaps.find_gaps(bronze, held, {}, {SOURCE: {ORIGIN}}, told, {})
+    found = stream_gaps.find_gaps(bronze, held, {}, {SOURCE: {ORIGIN}}, told, {})
     assert [gap.detail.partition(";")[0] for gap in found] == [
         "the store that held them was seen last at 2025-11-13T02:13:20.123456789Z"
     ]

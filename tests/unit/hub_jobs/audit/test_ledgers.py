@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import Ledger, LostStream, Previous, Readings, StreamState
-from hub_jobs.audit.claims import ledgers
-from hub_jobs.audit.claims.ledgers import LedgerRecords, LostEnd, remembered_runs
+from hub_jobs.audit import ledgers
+from hub_jobs.audit.ledgers import LedgerRecords, LostEnd, remembered_runs
 from tests.unit.hub_jobs.rows import OTHER_RUN, RUN
 
 KEY = ("edge-1", "normal", RUN)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.audit.contents import file_sums
+from hub_jobs.audit import file_sums
 from hub_jobs.audit.rows import count_rows
 from hub_jobs.audit.rows.count_rows import BATCH, HISTORY, SOURCE, marks
 from hub_jobs.audit.rows.scan import FileShare

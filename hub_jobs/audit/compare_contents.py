@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from hub_jobs.audit.contents import file_sums
-from hub_jobs.audit.contents.file_sums import Contents
+from hub_jobs.audit import file_sums
+from hub_jobs.audit.file_sums import Contents
 from hub_jobs.audit.rows import scan
 from hub_jobs.audit.rows.count_rows import BATCH, HISTORY, SOURCE, Mask, Share
 from hub_jobs.audit.rows.grouping import Names, changes, coded, grouped

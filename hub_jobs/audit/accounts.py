@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from agent.contract import Ledger, Previous, Readings
-from hub_jobs.audit.claims.findings import claimed_by, discarded_of, findings_of, promised_of, unbacked
+from hub_jobs.audit.findings import claimed_by, discarded_of, findings_of, promised_of, unbacked
 from hub_jobs.tables.ranges import Range, size, text, union, without
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.audit.claims.ledgers import LostEnd, LostStores, Place, Source
+from hub_jobs.audit.ledgers import LostEnd, LostStores, Place, Source
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.ranges import History, Range, intersection, size, text, union, without
 from hub_jobs.tables.scan import Condition, rows

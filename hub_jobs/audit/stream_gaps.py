@@ -10,8 +10,8 @@ from typing import Final
 
 from agent.contract import leaf_stream
 from hub_jobs.audit.bronze_contents import BronzeContents
-from hub_jobs.audit.claims.ledgers import EvictedRange, LostStores, Origin, Source
-from hub_jobs.audit.streams.reasons import Gap, Neighbours, joined, missing_of_restored, of_source
+from hub_jobs.audit.gap_reasons import Gap, Neighbours, joined, missing_of_restored, of_source
+from hub_jobs.audit.ledgers import EvictedRange, LostStores, Origin, Source
 from hub_jobs.audit.unreadable import Unreadable
 from hub_jobs.source.streams import StreamInfo
 from hub_jobs.tables.delta import Table

@@ -1,16 +1,33 @@
-"""What is still on its way to bronze, by what leaves announced last. Pure."""
+"""What is still on its way to bronze, by what leaves announced last. `ask_hub` has it of the hub and changes
+nothing there; `in_transit_of` compares it with bronze and is pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
-from agent.contract import ClassState, FleetRecord, Previous
-from hub_jobs.audit.claims.ledgers import Origin
+from agent.contract import FLEET_BUCKET, ClassState, ContractError, FleetRecord, Previous, parse_fleet_record
+from hub_jobs.audit.ledgers import Origin
+from hub_jobs.source.connection import Connection
+from hub_jobs.source.protocol import ApiError, Denied, UnknownIdentity, Unreachable
+from hub_jobs.source.server import Server, unknown_key
+from hub_jobs.source.streams import StreamInfo, stream_info
 from hub_jobs.tables.ranges import Range, size, text, union, without
 from hub_jobs.tables.seen import SeenNumbers, source_space
+
+_NO_STREAM: Final = 404
+
+
+@dataclass(slots=True)
+class HubClient:
+    """What the hub said: its streams, and of every leaf that they are sourced from its newest record.
+    `faults` are sentences about what it did not say."""
+
+    streams: dict[str, StreamInfo] = field(default_factory=dict)
+    leaves: dict[str, FleetRecord] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +75,48 @@ class InTransit:
         ledger = None if self.ledger is None else {"run": self.ledger.run, **asdict(self.ledger.readings)}
         named = {"class": row.pop("cls"), "announced_at": self.announced_at.isoformat(), "ledger": ledger}
         return {**row, **named, "messages": self.messages}
+
+
+def ask_hub(server: Server, streams: Iterable[str]) -> HubClient:
+    """What the hub says of these streams and of the leaves in them; a stream that is not there is left out.
+    Raises as `Connection`."""
+    hub = HubClient()
+    try:
+        asking = Connection(server)
+    except UnknownIdentity as error:
+        raise unknown_key(server) from error
+    with asking as conn:
+        for name in streams:
+            try:
+                hub.streams[name] = stream_info(conn, name)
+            except ApiError as error:
+                if error.code != _NO_STREAM:
+                    raise
+    domains = {domain for info in hub.streams.values() for domain in info.source_index.values()}
+    try:
+        # A connection of its own: what is refused ends it.
+        with Connection(server) as conn:
+            for domain in sorted(domains):
+                _look_up(conn, domain, hub)
+    except Denied:
+        hub.faults.append(
+            "this key may not read what the leaves announced, so what is on the way is not known: "
+            "start the hub's server with the configuration of this version, and give the key of the jobs"
+        )
+    except Unreachable as error:
+        hub.faults.append(f"the hub has its streams, and no records of the leaves, or not all: {error}")
+    return hub
+
+
+def _look_up(conn: Connection, domain: str, hub: HubClient) -> None:
+    subject = f"DIRECT.GET.KV_{FLEET_BUCKET}.$KV.{FLEET_BUCKET}.{domain}"
+    data = conn.request(f"{conn.server.api_prefix}.{subject}", b"")
+    if not data:
+        return
+    try:
+        hub.leaves[domain] = parse_fleet_record(data)
+    except ContractError as error:
+        hub.faults.append(f"the hub's record of {domain} can't be used: {error}")
 
 
 def in_transit_of(

@@ -9,7 +9,7 @@ from agent.contract import LATE, Ledger, Previous, Readings
 from hub_jobs.tables.ranges import Range, intersection, size, text, union, without
 
 if TYPE_CHECKING:
-    from hub_jobs.audit.claims.accounts import Account, Arrived, Unbacked
+    from hub_jobs.audit.accounts import Account, Arrived, Unbacked
 
 
 def claimed_by(ledger: Ledger | None, previous: Previous | None) -> Readings:

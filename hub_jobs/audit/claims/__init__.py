@@ -1,1 +1,0 @@
-"""The claims of the leaves, from their ledger records and announcements, against what arrived."""
