@@ -85,7 +85,7 @@ def _flow(name: str, cls: Mapping[str, Any]) -> list[str]:
         f"{cls['cursor']:,}",
         "-" if last is None else f"{last:,}",
         "-" if last is None else f"{max(0, last - cls['cursor']):,}",
-        fleet_rows.until(fleet.loss_of(cls)),
+        fleet_rows.until(fleet_rows.loss_of(cls)),
         "-" if active is None else f"{fleet_rows.ago(active)} ago",
     ]
 
