@@ -5,7 +5,6 @@ The options of an input are declared by the input's own module and handed in, so
 
 from agent.config.load import load, parse, read_struct, read_table
 from agent.config.members import aggregates, members_digest, readers, users_digest
-from agent.config.problem import ConfigError, Problem
 from agent.config.schema import (
     Admin,
     Config,
@@ -23,7 +22,7 @@ from agent.config.schema import (
     Transform,
     User,
 )
-from agent.config.values import Linger, Positive, Seconds, Size, listen_address
+from agent.config.values import ConfigError, Linger, Positive, Problem, Seconds, Size, listen_address
 
 __all__ = [
     "Admin",

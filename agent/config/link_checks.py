@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from agent import contract
-from agent.config.problem import Problem
 from agent.config.schema import Config, MirrorConfig, OriginConfig
+from agent.config.values import Problem
 
 _STREAM: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _SUBJECT: Final = re.compile(r"[^\s.]+(\.[^\s.]+)*\Z")

@@ -21,9 +21,8 @@ from msgspec.structs import FieldInfo, fields
 
 from agent.base.files import place, without_password
 from agent.config.checks import check
-from agent.config.problem import ConfigError, Problem
 from agent.config.schema import Config
-from agent.config.values import Linger, Seconds, Size
+from agent.config.values import ConfigError, Linger, Problem, Seconds, Size
 
 _LONGEST: Final = 60
 _NUMBERS: Final = re.compile(r"\[[0-9]+\]")

@@ -15,8 +15,8 @@ import msgspec
 
 from agent import contract
 from agent.config.keys import is_public_key, is_seed
-from agent.config.problem import Problem, contract_problem, duplicate, numbered, reserved_domain
 from agent.config.schema import Config, LeafMember, User
+from agent.config.values import Problem, contract_problem, duplicate, numbered, reserved_domain
 from agent.contract import aggregate, user_consumer
 
 

@@ -15,8 +15,8 @@ from typing import Final
 from agent import contract
 from agent.base.files import named, open_regular, others_may
 from agent.config.keys import check_password
-from agent.config.problem import Problem, contract_problem, duplicate, numbered
 from agent.config.schema import Config, Mqtt, Nats
+from agent.config.values import Problem, contract_problem, duplicate, numbered
 
 _SEEDS: Final = ("seed_file", "system_seed_file", "link_seed_file", "jobs_seed_file", "device_seed_file")
 _USER: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}\Z")

@@ -1,17 +1,19 @@
-"""Values that a configuration writes in words: durations, sizes, addresses, and the windows of a day in
-which a metered link may be open. All but `local_time` is pure."""
+"""Values that a configuration writes in words: durations, sizes, addresses, and the windows of a day in which
+a metered link may be open; the problems of what is written, the error that holds them, and the checks that
+several tables share. All but `local_time` is pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
 from agent import contract
+from agent.base.supervisor import ConditionError
 
 _TIMES: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZES: Final = {
@@ -154,3 +156,59 @@ class Windows:
 def _until(now: datetime, at: time) -> timedelta:
     ahead = datetime.combine(now.date(), at) - now.replace(tzinfo=None)
     return ahead if ahead > timedelta() else ahead + timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in the configuration."""
+
+    key: str
+    """Where it stands, such as `leaf[2].domain`."""
+    stood: str
+    """What stands there and why it is wrong."""
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.stood}; {self.remedy}"
+
+
+class ConfigError(ConditionError):
+    """The configuration is wrong: `problems` are sentences, `found` the same by key as far as they come from
+    a file, and `inputs` the options of the inputs that could be read."""
+
+    def __init__(
+        self, problems: list[str], found: Sequence[Problem] = (), inputs: Sequence[Any] = ()
+    ) -> None:
+        super().__init__("\n".join(problems))
+        self.problems, self.found, self.inputs = problems, found, inputs
+
+    @classmethod
+    def of(cls, found: Sequence[Problem], inputs: Sequence[Any] = ()) -> ConfigError:
+        """The error of these problems of a file."""
+        return cls([str(problem) for problem in found], found, inputs)
+
+
+def numbered(rows: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """The tables of a list with their numbers from 1, but for those that could not be read (None)."""
+    return ((number, row) for number, row in enumerate(rows, 1) if row is not None)
+
+
+def contract_problem(key: str, rule: Callable[[str], Any], value: str, remedy: str) -> Iterator[Problem]:
+    """The problem of a value that breaks a rule of the contract, if it does."""
+    try:
+        rule(value)
+    except contract.ContractError as error:
+        yield Problem(key, str(error), remedy)
+
+
+def duplicate(key: str, name: str, seen: set[str]) -> Iterator[Problem]:
+    """The problem of a name that is among those `seen`; adds it."""
+    if name in seen:
+        yield Problem(key, f'"{name}" is there twice', "let each have a name of its own")
+    seen.add(name)
+
+
+def reserved_domain(key: str, domain: str, remedy: str) -> Problem:
+    """The problem of a domain that is the hub's or a part of petiole's."""
+    whose = "the hub's own" if domain == contract.HUB_DOMAIN else "the name of a part of petiole itself"
+    return Problem(key, f'"{domain}" is {whose}', remedy)

@@ -18,6 +18,38 @@ from agent.contract.checks import (
 )
 from agent.contract.names import VERSION
 
+__all__ = [
+    "H_CLOCK",
+    "H_CONTENT_TYPE",
+    "H_COUNT",
+    "H_ENCODING",
+    "H_MESSAGE_ID",
+    "H_POSITION",
+    "H_REQUESTS",
+    "H_REQUEST_DIGESTS",
+    "H_RESENT",
+    "H_SEALED_AT",
+    "H_SOURCE",
+    "H_VERSION",
+    "MAX_BATCH_BYTES",
+    "MAX_BATCH_READINGS",
+    "MAX_BODY_BYTES",
+    "MAX_UNPACKED_BYTES",
+    "NDJSON",
+    "REQUEST_BYTES",
+    "ZSTD",
+    "BatchHeaders",
+    "Clock",
+    "MessageId",
+    "Request",
+    "make_request",
+    "parse_batch_headers",
+    "parse_clock",
+    "parse_message_id",
+    "parse_requests",
+    "request_scope",
+]
+
 H_REQUESTS: Final = "Petiole-Requests"
 H_REQUEST_DIGESTS: Final = "Petiole-Request-Digests"
 """One entry for each of `Petiole-Requests`, in its order; older readers ignore it."""

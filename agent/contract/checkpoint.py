@@ -1,21 +1,51 @@
 """Positions: on which leaf and hub agreed, up to which ingest has committed, and up to which the hub holds
-every message.
+every message; and the exchange that an announcement or answer repeats.
 
 For the last one a leaf whose senders wait for the hub sends a cursor request, more often than it announces
 itself. The answer names a message of each class; the leaf relies on it if its own message there has the same
 id.
+
+Announcements and answers that say nothing new are short. The hub gives every full answer the name of its
+exchange. A leaf whose next announcement would be the same but for the clock sends that name instead, and so
+does a hub whose answer would be the same. Both sides keep the newest exchange in memory only. A hub that does
+not know the name has the leaf announce in full; a hub of an earlier release names no exchange, and a leaf of
+an earlier release never sends a name.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from agent.contract.checks import MAX_INT, ContractError, check_class, check_epoch, check_machine, check_run
+from agent.contract.checks import (
+    MAX_INT,
+    ContractError,
+    check_class,
+    check_epoch,
+    check_machine,
+    check_run,
+    matching,
+)
 from agent.contract.fields import count_of, field_of, open_record, optional
 from agent.contract.names import VERSION
+
+__all__ = [
+    "Checkpoint",
+    "Committed",
+    "CursorAnswer",
+    "CursorRequest",
+    "Repeat",
+    "new_exchange",
+    "parse_checkpoint",
+    "parse_committed",
+    "parse_cursor_answer",
+    "parse_cursor_request",
+    "parse_repeat",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +153,37 @@ def parse_cursor_answer(data: bytes | str) -> CursorAnswer:
         {check_class(cls): parse_checkpoint(value) for cls, value in held.items()},
         optional(row, "refused", lambda _: str(field_of(row, "refused", str, "cursor answer"))),
     )
+
+
+_EXCHANGE = re.compile(r"[0-9a-f]{12}\Z")
+_MAX_REPEAT: Final = 64
+"""Bytes; every announcement and answer in full is longer."""
+
+
+def new_exchange() -> str:
+    """A name for an exchange, which no other one of a leaf has."""
+    return secrets.token_hex(6)
+
+
+def check_exchange(value: Any) -> str:
+    """The value if it names an exchange; raises `ContractError`."""
+    return matching(_EXCHANGE, value, "exchange", "12 digits of a hexadecimal number")
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """An announcement or an answer that is the same as in an earlier exchange."""
+
+    exchange: str
+
+    def encode(self) -> bytes:
+        """The record as it is sent."""
+        return json.dumps({"v": VERSION, "same": self.exchange}, separators=(",", ":")).encode()
+
+
+def parse_repeat(data: bytes) -> Repeat | None:
+    """Read a repeat, None if the record is one in full; raises `ContractError`."""
+    if len(data) > _MAX_REPEAT:
+        return None
+    row = open_record(data, "repeat")
+    return Repeat(check_exchange(row["same"])) if "same" in row else None

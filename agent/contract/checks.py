@@ -1,9 +1,25 @@
-"""Refusals, and the checks of single names. What is refused says what was wrong and where."""
+"""Refusals, exit codes, and the checks of single names. What is refused says what was wrong and where."""
 
 from __future__ import annotations
 
 import re
+from enum import IntEnum
 from typing import Final
+
+__all__ = [
+    "MAX_INT",
+    "ContractError",
+    "Exit",
+    "check_class",
+    "check_domain",
+    "check_epoch",
+    "check_input",
+    "check_machine",
+    "check_request_key",
+    "check_run",
+    "check_tenant",
+    "check_user",
+]
 
 MAX_INT: Final = 2**63 - 1
 
@@ -78,3 +94,14 @@ def whole_number(text: object, what: str) -> int:
     if value > MAX_INT:
         raise ContractError(f"{what} {text!r} is above {MAX_INT}")
     return value
+
+
+class Exit(IntEnum):
+    """What a process says when it ends."""
+
+    WELL = 0
+    FAILED = 1
+    USAGE = 2
+    LOSS = 3
+    CONFLICT = 4
+    UNREACHABLE = 5

@@ -21,11 +21,41 @@ from enum import StrEnum
 from types import NoneType
 from typing import Any, Final
 
-from agent.contract.checks import MAX_INT, ContractError, matching
-from agent.contract.fields import field_of, open_record
+from agent.contract.checkpoint import is_sequence
+from agent.contract.checks import MAX_INT, ContractError, check_epoch, matching
+from agent.contract.fields import count_of, field_of, open_record, optional
 from agent.contract.names import VERSION
 from agent.contract.reading import MAX_TEXT, Reading
 
+__all__ = [
+    "APP",
+    "COMMANDS",
+    "COMMANDS_BYTES",
+    "COMMANDS_CHECKED",
+    "COMMANDS_INPUT",
+    "COMMAND_METRIC",
+    "MAX_COMMAND_BYTES",
+    "Command",
+    "CommandAnswer",
+    "CommandKey",
+    "CommandOutcome",
+    "CommandsHeld",
+    "CommandsWanted",
+    "answer_in",
+    "check_app",
+    "check_verb",
+    "command_consumer",
+    "command_deliver",
+    "command_subject",
+    "command_subjects",
+    "parse_command",
+    "verb_of",
+]
+
+COMMANDS: Final = "COMMANDS"
+COMMANDS_BYTES: Final = 64 * 2**20
+"""The most that the stream of commands takes, on the hub and in each mirror; the server reserves it."""
+APP: Final = "agent"
 MAX_COMMAND_BYTES: Final = 64 * 1024
 COMMANDS_INPUT: Final = "commands"
 COMMAND_METRIC: Final = "petiole_command"
@@ -33,6 +63,26 @@ _MAX_VERB: Final = 64
 
 _ID = re.compile(r"[!-~]{1,64}\Z")
 _WORD = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}\Z")
+
+
+def command_consumer(domain: str) -> str:
+    """The hub's consumer of a leaf's commands; fixed, for a permission cannot match part of a token."""
+    return f"cmd-{domain}"
+
+
+def command_deliver(domain: str, epoch: str) -> str:
+    """Where that consumer delivers."""
+    return f"petiole.command.{domain}.{epoch}"
+
+
+def command_subject(domain: str, app: str, verb: str) -> str:
+    """The subject of a command; our own agent listens as app `agent`."""
+    return f"cmd.{domain}.{app}.{verb}"
+
+
+def command_subjects(domain: str) -> str:
+    """All commands to a leaf."""
+    return f"cmd.{domain}.>"
 
 
 class CommandOutcome(StrEnum):
@@ -128,3 +178,77 @@ def answer_in(reading: Reading) -> CommandAnswer | None:
         )
     except (KeyError, ValueError) as error:
         raise ContractError(f"answer to a command: {error} in {dict(tags)!r:.200}") from None
+
+
+CommandKey = tuple[int, int]
+"""Identifies a command by its sequence in the hub's stream and when the hub stored it (ns since 1970). A hub
+that was restored from a backup uses sequences again, at other times."""
+
+
+COMMANDS_CHECKED: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class CommandsWanted:
+    """The leaf's mirror of its commands, as it announces it."""
+
+    epoch: str
+    """The epoch under which it wants (or has) the hub's consumer."""
+    last: int
+    """The sequence of the newest command in the mirror, 0 without one."""
+    held: tuple[CommandKey, ...] = ()
+    """Commands of the mirror that the hub is to compare with its own, at most `COMMANDS_CHECKED`."""
+    idle: bool = False
+    """Whether the hub may drop its consumer while the mirror lacks nothing."""
+
+
+def commands_wanted(value: Any) -> CommandsWanted:
+    what = "announce"
+    if not isinstance(value, dict):
+        raise ContractError(f"{what}: commands is {value!r:.80}, an object was expected")
+    held = field_of(value, "held", list, what) if "held" in value else []
+    return CommandsWanted(
+        check_epoch(value.get("epoch")),
+        count_of(value, "last", what),
+        tuple(map(_command_key, held)),
+        "idle" in value and field_of(value, "idle", bool, what),
+    )
+
+
+def _command_key(value: Any) -> CommandKey:
+    match value:
+        case [int() as seq, int() as time] if is_sequence(seq) and is_sequence(time):
+            return seq, time
+    raise ContractError(f"announce: commands: {value!r:.80} is not a sequence and a time")
+
+
+@dataclass(frozen=True, slots=True)
+class CommandsHeld:
+    """The hub's side of a leaf's commands."""
+
+    epoch: str
+    """The epoch under which its consumer delivers."""
+    stream_created: str
+    stream_last: int
+    """The stream's last sequence, of any leaf's command."""
+    last: int
+    """The sequence of this leaf's newest command, 0 without one."""
+    behind: int
+    """At most how many commands the mirror lacks."""
+    agreed: bool | None = None
+    """Whether the announced commands are those that the hub holds at these sequences; None if it holds none
+    of them any more, or does not say."""
+
+
+def commands_held(value: Any) -> CommandsHeld:
+    what = "answer"
+    if not isinstance(value, dict):
+        raise ContractError(f"{what}: commands is {value!r:.80}, an object was expected")
+    return CommandsHeld(
+        epoch=check_epoch(value.get("epoch")),
+        stream_created=field_of(value, "stream_created", str, what),
+        stream_last=count_of(value, "stream_last", what),
+        last=count_of(value, "last", what),
+        behind=count_of(value, "behind", what),
+        agreed=optional(value, "agreed", lambda _: bool(field_of(value, "agreed", bool, what))),
+    )

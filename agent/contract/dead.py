@@ -21,6 +21,8 @@ from typing import Any, Final
 from agent.contract.checks import ContractError
 from agent.contract.fields import count_of, field_of
 
+__all__ = ["MAX_PLACE", "MAX_REASON", "MAX_RECEIVED", "Letter", "parse_letter"]
+
 MAX_RECEIVED: Final = 8 * 1024
 """Bytes that are kept of what was received."""
 MAX_PLACE: Final = 512

@@ -10,6 +10,19 @@ from agent.contract.checks import ContractError, check_class, check_domain, chec
 from agent.contract.fields import count_of, field_of, open_record, optional, ranges_of
 from agent.contract.names import VERSION
 
+__all__ = [
+    "LATE",
+    "LOST_STREAMS",
+    "Ledger",
+    "LostStream",
+    "Previous",
+    "Ranges",
+    "Readings",
+    "StreamState",
+    "parse_ledger",
+    "parse_previous",
+]
+
 Ranges = tuple[tuple[int, int], ...]
 LOST_STREAMS: Final = 16
 

@@ -8,7 +8,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from agent.contract.checkpoint import Checkpoint, checkpoint_row, is_sequence, parse_checkpoint
+from agent.contract.checkpoint import (
+    Checkpoint,
+    check_exchange,
+    checkpoint_row,
+    parse_checkpoint,
+)
 from agent.contract.checks import (
     MAX_INT,
     ContractError,
@@ -18,10 +23,20 @@ from agent.contract.checks import (
     check_machine,
     check_run,
 )
+from agent.contract.command import CommandsHeld, CommandsWanted, commands_held, commands_wanted
 from agent.contract.fields import count_of, field_of, open_record, optional
 from agent.contract.ledger import Previous, parse_previous
 from agent.contract.names import VERSION
-from agent.contract.repeat import check_exchange
+
+__all__ = [
+    "Announce",
+    "Answer",
+    "ClassAnswer",
+    "ClassState",
+    "parse_announce",
+    "parse_answer",
+    "seconds_to_loss",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,46 +60,6 @@ class ClassState:
     """The last sequence that the hub has acknowledged in this epoch, 0 if none."""
     idle: bool = False
     """Whether the hub may drop the source until the leaf announces that it is not idle."""
-
-
-CommandKey = tuple[int, int]
-"""Identifies a command by its sequence in the hub's stream and when the hub stored it (ns since 1970). A hub
-that was restored from a backup uses sequences again, at other times."""
-COMMANDS_CHECKED: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class CommandsWanted:
-    """The leaf's mirror of its commands, as it announces it."""
-
-    epoch: str
-    """The epoch under which it wants (or has) the hub's consumer."""
-    last: int
-    """The sequence of the newest command in the mirror, 0 without one."""
-    held: tuple[CommandKey, ...] = ()
-    """Commands of the mirror that the hub is to compare with its own, at most `COMMANDS_CHECKED`."""
-    idle: bool = False
-    """Whether the hub may drop its consumer while the mirror lacks nothing."""
-
-
-def _commands_wanted(value: Any) -> CommandsWanted:
-    what = "announce"
-    if not isinstance(value, dict):
-        raise ContractError(f"{what}: commands is {value!r:.80}, an object was expected")
-    held = field_of(value, "held", list, what) if "held" in value else []
-    return CommandsWanted(
-        check_epoch(value.get("epoch")),
-        count_of(value, "last", what),
-        tuple(map(_command_key, held)),
-        "idle" in value and field_of(value, "idle", bool, what),
-    )
-
-
-def _command_key(value: Any) -> CommandKey:
-    match value:
-        case [int() as seq, int() as time] if is_sequence(seq) and is_sequence(time):
-            return seq, time
-    raise ContractError(f"announce: commands: {value!r:.80} is not a sequence and a time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +153,7 @@ def parse_announce(data: bytes | str, domain: str) -> Announce:
             check_class(c): parse_checkpoint(v) for c, v in field_of(row, "checkpoint", dict, what).items()
         },
         clock=field_of(row, "clock", str, what),
-        commands=optional(row, "commands", _commands_wanted),
+        commands=optional(row, "commands", commands_wanted),
         repairs="repairs" in row and field_of(row, "repairs", bool, what),
         every=optional(row, "every", _interval),
     )
@@ -208,38 +183,6 @@ class ClassAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandsHeld:
-    """The hub's side of a leaf's commands."""
-
-    epoch: str
-    """The epoch under which its consumer delivers."""
-    stream_created: str
-    stream_last: int
-    """The stream's last sequence, of any leaf's command."""
-    last: int
-    """The sequence of this leaf's newest command, 0 without one."""
-    behind: int
-    """At most how many commands the mirror lacks."""
-    agreed: bool | None = None
-    """Whether the announced commands are those that the hub holds at these sequences; None if it holds none
-    of them any more, or does not say."""
-
-
-def _commands_held(value: Any) -> CommandsHeld:
-    what = "answer"
-    if not isinstance(value, dict):
-        raise ContractError(f"{what}: commands is {value!r:.80}, an object was expected")
-    return CommandsHeld(
-        epoch=check_epoch(value.get("epoch")),
-        stream_created=field_of(value, "stream_created", str, what),
-        stream_last=count_of(value, "stream_last", what),
-        last=count_of(value, "last", what),
-        behind=count_of(value, "behind", what),
-        agreed=optional(value, "agreed", lambda _: bool(field_of(value, "agreed", bool, what))),
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """The registrar's answer."""
 
@@ -251,7 +194,7 @@ class Answer:
     commands: CommandsHeld | None = None
     """None if no commands were announced, or if the hub cannot answer for them now."""
     exchange: str = ""
-    """The name of this exchange (`agent.contract.repeat`), "" if the leaf is not to repeat it."""
+    """The name of this exchange (`agent.contract.checkpoint`), "" if the leaf is not to repeat it."""
 
     def encode(self) -> bytes:
         """The answer as it is sent."""
@@ -286,6 +229,6 @@ def parse_answer(data: bytes | str) -> Answer:
         {check_class(cls): _class_answer(value) for cls, value in classes.items()},
         optional(row, "refused", lambda _: str(field_of(row, "refused", str, "answer"))),
         bool(optional(row, "later", lambda _: field_of(row, "later", bool, "answer"))),
-        optional(row, "commands", _commands_held),
+        optional(row, "commands", commands_held),
         check_exchange(row["exchange"]) if row.get("exchange") else "",
     )

@@ -10,6 +10,56 @@ from typing import Final, Literal
 
 from agent.contract.checks import ContractError, check_class, check_domain, check_input, matching
 
+__all__ = [
+    "ACCOUNT",
+    "AGENT_INPUT",
+    "CHECK_SERVER",
+    "DEFAULT_CLASS",
+    "FLEET_BUCKET",
+    "HUB_DOMAIN",
+    "H_MQTT",
+    "MQTT_MESSAGES",
+    "MQTT_RETAINED",
+    "MQTT_RETAINED_BYTES",
+    "QOS0_INPUT",
+    "RESERVED_DOMAINS",
+    "USER_API",
+    "USER_CONSUMERS",
+    "VERSION",
+    "Subject",
+    "aggregate",
+    "announce_subject",
+    "api_prefix",
+    "batch_subject",
+    "clock_subject",
+    "committed_subject",
+    "cursor_subject",
+    "dead_subject",
+    "deliver_subject",
+    "direct_subject",
+    "hub_api",
+    "inbox_prefix",
+    "leaf_stream",
+    "leaf_subjects",
+    "ledger_subject",
+    "link_consumer",
+    "link_deliver",
+    "mqtt_store_subject",
+    "mqtt_subject",
+    "mqtt_text",
+    "new_epoch",
+    "new_run",
+    "numbered_subjects",
+    "own_subjects",
+    "parse_subject",
+    "server_name",
+    "stream_metadata",
+    "tenant_account",
+    "user_account",
+    "user_consumer",
+    "verify_subject",
+]
+
 VERSION: Final = 1
 HUB_DOMAIN: Final = "hub"
 RESERVED_DOMAINS: Final = frozenset({HUB_DOMAIN, "registrar", "jobs", "device"})
@@ -24,9 +74,6 @@ QOS0_INPUT: Final = "qos0"
 """The name under which it stores what MQTT devices send to its own server with QoS 0."""
 H_MQTT: Final = "Nmqtt-Pub"
 """The header by which nats-server marks what came over MQTT; its value is the QoS."""
-COMMANDS: Final = "COMMANDS"
-COMMANDS_BYTES: Final = 64 * 2**20
-"""The most that the stream of commands takes, on the hub and in each mirror; the server reserves it."""
 MQTT_MESSAGES: Final = "$MQTT_msgs"
 MQTT_RETAINED: Final = "$MQTT_rmsgs"
 """Streams of a leaf's server for MQTT: of messages with QoS 1 or 2, and of retained ones."""
@@ -34,7 +81,6 @@ MQTT_RETAINED_BYTES: Final = 16 * 2**20
 """The most that retained messages take; no user may subscribe to them."""
 FLEET_BUCKET: Final = "petiole_fleet"
 ACCOUNT: Final = "PETIOLE"
-APP: Final = "agent"
 USER_API: Final = "JS.petiole.API"
 """The prefix behind which a user finds the streams of Petiole's that it may read. It begins without `$`, for
 such a prefix would not cross accounts (seen on nats-server 2.15.1)."""
@@ -111,16 +157,6 @@ def deliver_subject(domain: str, cls: str, epoch: str) -> str:
     return f"petiole.deliver.{domain}.{cls}.{epoch}"
 
 
-def command_consumer(domain: str) -> str:
-    """The hub's consumer of a leaf's commands; fixed, for a permission cannot match part of a token."""
-    return f"cmd-{domain}"
-
-
-def command_deliver(domain: str, epoch: str) -> str:
-    """Where that consumer delivers."""
-    return f"petiole.command.{domain}.{epoch}"
-
-
 def link_deliver(origin: str, target: str, stream: str) -> str:
     """The prefix below which the server of domain `origin` delivers a declared link to a stream of domain
     `target`. The server's own prefix is the same for all, so a permission for it would open every link."""
@@ -195,16 +231,6 @@ def mqtt_store_subject(cls: str) -> str:
 def mqtt_text(token: str) -> str:
     """A level of an MQTT topic as its device wrote it: in a subject nats-server writes a dot as `//`."""
     return token.replace("//", ".")
-
-
-def command_subject(domain: str, app: str, verb: str) -> str:
-    """The subject of a command; our own agent listens as app `agent`."""
-    return f"cmd.{domain}.{app}.{verb}"
-
-
-def command_subjects(domain: str) -> str:
-    """All commands to a leaf."""
-    return f"cmd.{domain}.>"
 
 
 def announce_subject(domain: str) -> str:

@@ -1,4 +1,5 @@
-"""Verification: which batches of a run the hub holds, which it lacks, and which are unknown.
+"""What programs other than the registrar ask the hub or read there: the record of a leaf in the bucket of the
+fleet; and verification, that is which batches of a run the hub holds, which it lacks, and which are unknown.
 
 An aggregate is kept short: what is in the table is purged. A batch that is not there may have been purged, so
 it counts as lacking only if that is impossible; for all others the answer is `unknown`. The hub reads the
@@ -13,10 +14,24 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from agent.contract.checks import MAX_INT, ContractError, check_class, check_run
+from agent.contract.checks import MAX_INT, ContractError, check_class, check_domain, check_run
 from agent.contract.fields import count_of, field_of, open_record, optional, ranges_of
 from agent.contract.ledger import Ranges
+from agent.contract.link import ClassState, class_state
 from agent.contract.names import VERSION
+
+__all__ = [
+    "MAX_HELD",
+    "MAX_WINDOW",
+    "Edge",
+    "FleetRecord",
+    "VerifiedRun",
+    "VerifyAnswer",
+    "VerifyRequest",
+    "parse_fleet_record",
+    "parse_verify_answer",
+    "parse_verify_request",
+]
 
 MAX_HELD: Final = 2_000
 """Ranges that an answer names; if there are more it covers fewer numbers."""
@@ -169,3 +184,37 @@ def _numbers(row: Mapping[str, Any], name: str, most: int) -> Ranges:
 def _encoded(row: dict[str, Any]) -> bytes:
     row.pop("cls", None)
     return json.dumps({"v": VERSION, **row}, separators=(",", ":")).encode()
+
+
+_WHAT = "fleet record"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRecord:
+    """A leaf as it announced itself at `announced_at` (RFC 3339, the hub's clock): the `classes` as it said
+    they were, and for each the highest sequence of its stream that the hub held, 0 where it holds none."""
+
+    domain: str
+    announced_at: str
+    classes: Mapping[str, ClassState]
+    held: Mapping[str, int]
+
+
+def parse_fleet_record(data: bytes | str) -> FleetRecord:
+    """Read the record of a leaf; raises `ContractError`. A record of an older registrar has no
+    classes."""
+    row = open_record(data, _WHAT)
+    said = field_of(row, "said", dict, _WHAT) if "said" in row else {}
+    return FleetRecord(
+        check_domain(row.get("domain")),
+        field_of(row, "announced_at", str, _WHAT),
+        {check_class(cls): class_state(value, _WHAT) for cls, value in said.items()},
+        {check_class(cls): _held(value) for cls, value in field_of(row, "classes", dict, _WHAT).items()},
+    )
+
+
+def _held(value: Any) -> int:
+    if not isinstance(value, dict):
+        raise ContractError(f"{_WHAT}: a class is {value!r:.80}, an object was expected")
+    held = value.get("held")
+    return 0 if held is None else count_of(field_of(value, "held", dict, _WHAT), "seq", _WHAT)

@@ -6,16 +6,21 @@ mappings here, as the server writes them.
 """
 
 from agent.jetstream.client import JetStream, end_if_cancelled, request
-from agent.jetstream.errors import (
+from agent.jetstream.info import (
     CONSUMER_NOT_FOUND,
     MESSAGE_NOT_FOUND,
     STREAM_NOT_FOUND,
     ApiError,
+    ConsumerInfo,
     JetStreamError,
+    RawMessage,
+    StreamInfo,
     TooLargeError,
     UnavailableError,
+    covers,
+    merged,
+    nanoseconds,
 )
-from agent.jetstream.info import ConsumerInfo, RawMessage, StreamInfo, covers, merged, nanoseconds
 
 __all__ = [
     "CONSUMER_NOT_FOUND",

@@ -16,15 +16,21 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from agent.contract import H_MESSAGE_ID
-from agent.jetstream.errors import (
+from agent.jetstream.info import (
     CONSUMER_NOT_FOUND,
     MESSAGE_NOT_FOUND,
     STREAM_NOT_FOUND,
     ApiError,
+    ConsumerInfo,
+    PubAck,
+    RawMessage,
+    StreamInfo,
     TooLargeError,
     UnavailableError,
+    covers,
+    headers_of,
+    merged,
 )
-from agent.jetstream.info import ConsumerInfo, PubAck, RawMessage, StreamInfo, covers, headers_of, merged
 from agent.jetstream.info import consumer_info as read_consumer
 from agent.jetstream.info import stream_info as read_stream
 

@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from agent.jetstream.client import end_if_cancelled
-from agent.jetstream.errors import JetStreamError, UnavailableError
+from agent.jetstream.info import JetStreamError, UnavailableError
 
 _HEARTBEAT: Final = "100"
 _OVER: Final = frozenset({"404", "408"})

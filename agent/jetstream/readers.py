@@ -1,13 +1,167 @@
-"""The durable pull consumers through which other programs read the agent's streams. The agent creates them,
-since a program that creates a consumer also chooses where it delivers."""
+"""Readers of streams: the headers of stored messages without their payloads, and the durable pull consumers
+through which other programs read the agent's streams. The agent creates these consumers, since a program that
+creates a consumer also chooses where it delivers."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, Final
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
 
 from agent.contract import USER_CONSUMERS
-from agent.jetstream.client import JetStream
+from agent.jetstream import JetStream, JetStreamError, UnavailableError
+
+_PULL = 1_000
+_PROGRESS_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHeaders:
+    """The headers of one stored message."""
+
+    seq: int
+    time: float
+    """When it was stored, in seconds since 1970 by the server's clock."""
+    headers: Mapping[str, str]
+    subject: str = ""
+    stored_ns: int = 0
+    """The same time in nanoseconds."""
+
+
+class _Read(NamedTuple):
+    """What came of one consumer."""
+
+    taken: int
+    """How many messages arrived."""
+    last: int
+    """The sequence of the last one."""
+    left: int
+    """How many did not arrive."""
+    enough: bool
+    """Whether `enough` ended it before."""
+
+
+def ack_position(reply: str) -> tuple[int, float]:
+    """Stream sequence and store time in seconds from the reply subject of a delivered message, of the short
+    form or the one with domain and account (server ADR-15). Raises `ValueError` for another subject."""
+    seq, stored_ns = _ack_position(reply)
+    return seq, stored_ns / 1e9
+
+
+def _ack_position(reply: str) -> tuple[int, int]:
+    tokens = reply.split(".")
+    if tokens[:2] != ["$JS", "ACK"] or len(tokens) not in (9, 11, 12):
+        raise ValueError(f"{reply!r} is not the reply subject of a consumer")
+    at = 5 if len(tokens) == 9 else 7
+    return int(tokens[at]), int(tokens[at + 2])
+
+
+async def read_headers(
+    nc: Client,
+    js: JetStream,
+    stream: str,
+    start: Mapping[str, Any],
+    take: Callable[[StoredHeaders], None],
+    enough: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Call `take` with all messages from `start` (a consumer's deliver policy, `all` or by sequence, with its
+    filter) to the present end of the stream, in order; False if `enough`, which is called now and then, ended
+    it before. Raises `ApiError`, or `UnavailableError` if the server stops answering midway."""
+    position = dict(start)
+    moved = True
+    while True:
+        read = await _read(nc, js, stream, position, take, enough)
+        if read.enough or not read.left:
+            return not read.enough
+        # A server that was stopped or starved ended pulls with `404 No Messages` while thousands waited (seen
+        # on 2.15.1). A new consumer that begins after the last message shows whether any are left.
+        if not read.taken and not moved:
+            raise UnavailableError(
+                f"reading {stream} stopped before its end: {read.left} messages do not arrive"
+            )
+        moved = read.taken > 0
+        if moved:
+            position |= {"deliver_policy": "by_start_sequence", "opt_start_seq": read.last + 1}
+
+
+async def _read(
+    nc: Client,
+    js: JetStream,
+    stream: str,
+    position: Mapping[str, Any],
+    take: Callable[[StoredHeaders], None],
+    enough: Callable[[], bool],
+) -> _Read:
+    """Read with one consumer."""
+    config = {
+        "name": nc.new_inbox().rpartition(".")[2],
+        "ack_policy": "none",
+        "mem_storage": True,
+        "headers_only": True,
+        "inactive_threshold": 30_000_000_000,
+        **position,
+    }
+    consumer = await js.create_consumer(stream, config)
+    try:
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer.name}"
+        return await _pull(nc, subject, consumer.pending, take, enough)
+    except (TimeoutError, NatsError, OSError) as error:
+        why = str(error) or "no answer"
+        raise UnavailableError(f"reading {stream} stopped before its end: {why}") from None
+    finally:
+        # Best effort: a consumer that is left behind goes by itself after `inactive_threshold`.
+        with contextlib.suppress(JetStreamError, NatsError, OSError):
+            await js.delete_consumer(stream, consumer.name)
+
+
+async def _pull(
+    nc: Client,
+    subject: str,
+    pending: int,
+    take: Callable[[StoredHeaders], None],
+    enough: Callable[[], bool],
+) -> _Read:
+    """Pull `pending` messages, a bounded number at a time, or fewer if the server ends a pull before: it does
+    so with a status, which has no reply subject. Raises `TimeoutError` if nothing arrives."""
+    taken = last = 0
+    ended = False
+    arrived = asyncio.Event()
+    inbox = nc.new_inbox()
+
+    async def receive(msg: Msg) -> None:
+        nonlocal taken, last, ended
+        arrived.set()
+        if not msg.reply:
+            ended = True
+            return
+        last, stored_ns = _ack_position(msg.reply)
+        taken += 1
+        take(StoredHeaders(last, stored_ns / 1e9, msg.headers or {}, msg.subject, stored_ns))
+
+    subscription = await nc.subscribe(inbox, cb=receive)
+    try:
+        while taken < pending and not ended:
+            if enough():
+                return _Read(taken, last, pending - taken, True)
+            size = min(_PULL, pending - taken)
+            end = taken + size
+            await nc.publish(subject, json.dumps({"batch": size, "no_wait": True}).encode(), inbox)
+            while taken < end and not ended:
+                arrived.clear()
+                async with asyncio.timeout(_PROGRESS_SECONDS):
+                    await arrived.wait()
+        return _Read(taken, last, pending - taken, False)
+    finally:
+        with contextlib.suppress(NatsError, OSError):
+            await subscription.unsubscribe()
+
 
 _UNACKNOWLEDGED: Final = 1_000
 """Messages that a reader may hold without an acknowledgement."""

@@ -17,8 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from agent.jetstream.errors import ApiError, MaxAckPendingError, UnavailableError
-from agent.jetstream.info import PubAck
+from agent.jetstream.info import ApiError, MaxAckPendingError, PubAck, UnavailableError
 
 
 class _Pending(NamedTuple):

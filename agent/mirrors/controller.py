@@ -29,8 +29,7 @@ from agent.mirrors.decide import (
     needed_subjects,
     remember,
 )
-from agent.mirrors.observation import CopyStatus, LocalStream, RemoteStream
-from agent.mirrors.probe import StreamProbe
+from agent.mirrors.observation import CopyStatus, LocalStream, RemoteStream, StreamProbe
 from agent.server.permissions import LinkRights, declared_link
 from agent.server.setup import identities, link_rights
 

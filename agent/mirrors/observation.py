@@ -1,4 +1,5 @@
-"""What the servers show of a declared link: the stream here, its server's report on it, the origin. Pure.
+"""What the servers show of a declared link: the stream here, its server's report on it, the origin; and
+the probe that asks both sides, the origin over its API prefix. All but the probe is pure.
 
 The server's `lag` is the one in the last message that arrived, so it stays 0 while the origin is unreachable
 or while messages are dropped; it is not used. `active` is the time since a message or a heartbeat, which
@@ -7,11 +8,27 @@ comes each second, and -1 if nothing was heard since the server started.
 
 from __future__ import annotations
 
+import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from agent.config.mirrors import KIND_METADATA, ORIGIN_METADATA, Key, key_of
+import nats.errors
+from nats.aio.client import Client
+
+from agent import contract
+from agent.config.mirrors import KIND_METADATA, ORIGIN_METADATA, Key, ResolvedOrigin, key_of
+from agent.jetstream import (
+    MESSAGE_NOT_FOUND,
+    STREAM_NOT_FOUND,
+    ApiError,
+    JetStream,
+    JetStreamError,
+    UnavailableError,
+    end_if_cancelled,
+    request,
+)
 
 STALLED: Final = 10228
 """The server's error where `$JS.FC` can't travel back (2.15.1)."""
@@ -87,3 +104,106 @@ def _entry(row: Mapping[str, Any], seq: int) -> CopyStatus:
         err_code=error.get("err_code", 0),
         error=error.get("description", ""),
     )
+
+
+ASK_SECONDS: Final = 2.0
+
+
+class StreamProbe:
+    """Asks over one connection of `identity`. `refused` notes the permissions violations, since a request
+    that the server rejects only ends without an answer."""
+
+    def __init__(self, domain: str, identity: str) -> None:
+        self._domain, self._identity = domain, identity
+        self._refused: set[str] = set()
+
+    def refused(self, violation: str) -> None:
+        """Note the subject of a permissions violation, as nats-py words it."""
+        if "permissions violation for publish" in violation.lower() and len(self._refused) < 1000:
+            self._refused.add(violation.lower())
+
+    async def local(self, js: JetStream, name: str) -> LocalStream | None:
+        """The stream on this side, None if it is missing. Raises `JetStreamError`."""
+        try:
+            return local_stream(await js.api(f"STREAM.INFO.{name}"))
+        except ApiError as error:
+            if error.err_code != STREAM_NOT_FOUND:
+                raise
+            return None
+
+    async def remote(self, nc: Client, origin: ResolvedOrigin) -> RemoteStream:
+        """The stream at the other end, or why it can't be asked."""
+        api = origin.api or "$JS.API"
+        subject = f"{api}.STREAM.INFO.{origin.stream}"
+        try:
+            info = await self._api(nc, origin, subject, b"")
+            newest = info["state"]["last_seq"]
+            if origin.subjects:
+                subject = f"{api}.STREAM.MSG.GET.{origin.stream}"
+                newest = max(
+                    [await self._newest(nc, origin, subject, filter_) for filter_ in origin.subjects]
+                )
+        except ApiError as error:
+            if error.err_code == STREAM_NOT_FOUND:
+                return RemoteStream("absent")
+            return RemoteStream("silent", problem=str(error))
+        except JetStreamError as error:
+            if any(f'"{subject.lower()}"' in violation for violation in self._refused):
+                return RemoteStream(
+                    "forbidden", problem=f"this side may not ask it; allow it to publish {subject}"
+                )
+            return RemoteStream("silent", problem=_why(origin, subject, error))
+        state = info["state"]
+        # A message that was deleted in the middle has a sequence, and is never sent.
+        exact = not origin.subjects and not state.get("num_deleted")
+        return RemoteStream("answers", info["created"], state["first_seq"], state["last_seq"], newest, exact)
+
+    async def _newest(self, nc: Client, origin: ResolvedOrigin, subject: str, filter_subject: str) -> int:
+        body = json.dumps({"last_by_subj": filter_subject}).encode()
+        try:
+            return int((await self._api(nc, origin, subject, body))["message"]["seq"])
+        except ApiError as error:
+            if error.err_code != MESSAGE_NOT_FOUND:
+                raise
+            return 0
+
+    async def _api(self, nc: Client, origin: ResolvedOrigin, subject: str, body: bytes) -> dict[str, Any]:
+        try:
+            if origin.domain and self._domain == contract.HUB_DOMAIN != origin.domain:
+                data = await self._by_own_inbox(nc, origin.domain, subject, body)
+            else:
+                data = (await request(nc, subject, body, ASK_SECONDS)).data
+        except nats.errors.Error as error:
+            raise UnavailableError(str(error) or type(error).__name__) from error
+        except TimeoutError:
+            raise UnavailableError(f"no answer within {ASK_SECONDS:.0f} s") from None
+        answer: dict[str, Any] = json.loads(data)
+        if refusal := answer.get("error"):
+            raise ApiError(
+                refusal.get("code", 0), refusal.get("err_code", 0), refusal.get("description", ""), subject
+            )
+        return answer
+
+    async def _by_own_inbox(self, nc: Client, domain: str, subject: str, body: bytes) -> bytes:
+        """A leaf's server may answer the hub only below the part of its inbox that is that leaf's."""
+        inbox = f"{contract.inbox_prefix(self._identity)}.leaf.{domain}.{secrets.token_hex(8)}"
+        subscription = await nc.subscribe(inbox, max_msgs=1)
+        try:
+            await nc.publish(subject, body, reply=inbox)
+            message = await subscription.next_msg(timeout=ASK_SECONDS)
+        finally:
+            await subscription.unsubscribe()
+            end_if_cancelled()
+        if message.headers and message.headers.get("Status") == "503":
+            raise nats.errors.NoRespondersError
+        return message.data
+
+
+def _why(origin: ResolvedOrigin, subject: str, error: Exception) -> str:
+    if origin.domain == contract.HUB_DOMAIN:
+        allow = f"or the hub does not let this leaf take {origin.stream} (`takes` of its [[leaf]] there)"
+    elif origin.domain:
+        allow = f"or that leaf does not give {origin.stream} (`gives` of its [[leaf]] here)"
+    else:
+        allow = f"or {subject} is not exported and imported"
+    return f"the link is down, {allow} ({error})"

@@ -18,8 +18,7 @@ from agent.base.supervisor import keep_serving
 from agent.config import Config, readers, users_digest
 from agent.jetstream import JetStream, StreamInfo
 from agent.jetstream.connection import ServerConnection, server_version
-from agent.jetstream.read_headers import StoredHeaders
-from agent.jetstream.readers import keep_readers
+from agent.jetstream.readers import StoredHeaders, keep_readers
 from agent.leaf import stream_configs
 from agent.leaf.clock.monitor import ClockMonitor
 from agent.leaf.commands.handlers import AgentControls, make_handlers

@@ -12,8 +12,7 @@ import nats.js.errors
 import pytest
 
 from agent.jetstream import ApiError, JetStream, UnavailableError
-from agent.jetstream.errors import MaxAckPendingError
-from agent.jetstream.info import PubAck
+from agent.jetstream.info import MaxAckPendingError, PubAck
 from agent.jetstream.window import AckWindow
 from tests.harness.places import Place, new_name
 from tests.harness.wait import until

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from agent.jetstream import UnavailableError
-from agent.jetstream.read_headers import StoredHeaders, read_headers
+from agent.jetstream.readers import StoredHeaders, read_headers
 from agent.leaf.link.states import LinkState
 from tests.harness.agents import CLASS
 from tests.harness.lossy_proxy import LossyPair, open_lossy_pair
@@ -149,7 +149,7 @@ async def test_a_reading_that_is_broken_off_goes_on_where_it_was(
             return True
         raise UnavailableError("the server stopped answering midway")
 
-    monkeypatch.setattr("agent.jetstream.read_headers._PULL", 1)
+    monkeypatch.setattr("agent.jetstream.readers._PULL", 1)
     monkeypatch.setattr("agent.leaf.ledger.evictions.service.read_headers", read_two)
     monkeypatch.setattr("agent.leaf.ledger.evictions.service._SAVE_SECONDS", 0.05)
     pair.servers.leaf.proxy.cut()

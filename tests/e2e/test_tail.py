@@ -12,7 +12,7 @@ import nats
 
 from agent.contract import inbox_prefix, leaf_stream
 from agent.jetstream import ConsumerInfo, JetStream
-from agent.jetstream.read_headers import StoredHeaders, read_headers
+from agent.jetstream.readers import StoredHeaders, read_headers
 from tests.harness.servers import Leaf, open_server_pair
 from tests.harness.streams import make_leaf_stream
 

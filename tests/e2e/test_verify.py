@@ -91,7 +91,7 @@ async def test_a_look_that_takes_too_long_says_how_far_it_came_and_goes_on_from_
     servers: ServerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
-    monkeypatch.setattr("agent.jetstream.read_headers._PULL", 4)
+    monkeypatch.setattr("agent.jetstream.readers._PULL", 4)
     async with hub.registrar():
         await leaf.announce()
         await hub.holds(leaf.domain, await leaf.store(10))

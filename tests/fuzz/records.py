@@ -14,7 +14,7 @@ from agent import contract
 from agent.contract import ContractError
 from agent.hub.registrar.aggregate import parse_source_header
 from agent.hub.registrar.records import decode_leaf, decode_noted
-from agent.jetstream.read_headers import ack_position
+from agent.jetstream.readers import ack_position
 from agent.leaf.inputs.file.positions import parse_positions
 from agent.leaf.publish.batch import parse_ack
 from agent.leaf.publish.pull_chunks import parse_progress

@@ -1,7 +1,7 @@
 """Every subject that is tried on every identity: those of the contract, of JetStream's API and of the server.
 
 Pure. A subject is a template: `{own}` stands for the domain of whoever tries it, `{other}` for one that is
-not theirs. The contract's are found in `agent.contract.names` itself, so that a new one is tried as well;
+not theirs. The contract's are found in `agent.contract` itself, so that a new one is tried as well;
 JetStream's are compared with those that the server's binary holds.
 """
 
@@ -12,13 +12,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agent.contract import names
+from agent import contract
 
 EPOCH = "0123456789abc"
 CLASS = "normal"
 APP = "app"
-AGGREGATE = names.aggregate(0)
-FLEET = f"KV_{names.FLEET_BUCKET}"
+AGGREGATE = contract.aggregate(0)
+FLEET = f"KV_{contract.FLEET_BUCKET}"
 HEARD = "plant.{own}.pump"
 """A subject on which local programs publish to the agent."""
 _DOMAINS = {"own-domain": "{own}", "other-domain": "{other}"}
@@ -64,9 +64,9 @@ OPERATIONS = {
 }
 """What JetStream can be asked, of a stream `{s}` and a consumer `{c}` where it names one."""
 STREAMS = {
-    names.leaf_stream("{own}", CLASS): (names.link_consumer(EPOCH),),
-    names.leaf_stream("{other}", CLASS): (names.link_consumer(EPOCH),),
-    names.COMMANDS: (names.command_consumer("{own}"), names.command_consumer("{other}"), APP),
+    contract.leaf_stream("{own}", CLASS): (contract.link_consumer(EPOCH),),
+    contract.leaf_stream("{other}", CLASS): (contract.link_consumer(EPOCH),),
+    contract.COMMANDS: (contract.command_consumer("{own}"), contract.command_consumer("{other}"), APP),
     AGGREGATE: ("spy",),
     FLEET: ("spy",),
     "ELSE": ("spy",),
@@ -74,8 +74,8 @@ STREAMS = {
 """The streams, and the consumers of each."""
 PREFIXES = (
     "$JS.API",
-    *(names.api_prefix(domain) for domain in ("{own}", "{other}", names.HUB_DOMAIN)),
-    names.hub_api(tenant=True),
+    *(contract.api_prefix(domain) for domain in ("{own}", "{other}", contract.HUB_DOMAIN)),
+    contract.hub_api(tenant=True),
 )
 SERVER = (
     *("$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.PING.LEAFZ", "$SYS.REQ.SERVER.PING.VARZ"),
@@ -136,8 +136,8 @@ def tried_operations() -> set[str]:
 
 
 def _contract() -> Iterator[Subject]:
-    for name, giver in inspect.getmembers(names, inspect.isfunction):
-        if giver.__module__ == names.__name__ and _GIVERS.match(name):
+    for name, giver in inspect.getmembers(contract, inspect.isfunction):
+        if _GIVERS.match(name):
             for subject in _given(giver):
                 yield Subject(subject, subject)
     yield Subject(HEARD, HEARD)
@@ -165,15 +165,15 @@ def _acknowledgements() -> Iterator[Subject]:
                 subject = f"$JS.{kind}.{stream}.{consumer}{tail}"
                 yield Subject(subject, subject)
     for domain in _DOMAINS.values():
-        yield Subject(f"$KV.{names.FLEET_BUCKET}.{domain}", f"$KV.{names.FLEET_BUCKET}.{domain}")
+        yield Subject(f"$KV.{contract.FLEET_BUCKET}.{domain}", f"$KV.{contract.FLEET_BUCKET}.{domain}")
 
 
 def _inboxes() -> Iterator[Subject]:
-    for identity in (*_DOMAINS.values(), *sorted(names.RESERVED_DOMAINS)):
-        subject = f"{names.inbox_prefix(identity)}.x"
+    for identity in (*_DOMAINS.values(), *sorted(contract.RESERVED_DOMAINS)):
+        subject = f"{contract.inbox_prefix(identity)}.x"
         yield Subject(subject, subject)
     for domain in _DOMAINS.values():
-        subject = f"{names.inbox_prefix('registrar')}.leaf.{domain}.x"
+        subject = f"{contract.inbox_prefix('registrar')}.leaf.{domain}.x"
         yield Subject(subject, subject)
     yield Subject("_INBOX.x", "_INBOX.x")
 
@@ -194,6 +194,6 @@ def _jetstream() -> Iterator[Subject]:
                         subject = operation.replace("{s}", stream).replace("{c}", consumer)
                         yield Subject(f"{prefix}.{subject}", f"{prefix} {of}{kind}", shown)
     # An app's own consumer, as the contract has it made: its subject says what it is of.
-    own = names.command_subject("{own}", APP, ">")
-    made = f"$JS.API.CONSUMER.CREATE.{names.COMMANDS}.{APP}.{own}"
-    yield Subject(made, f"$JS.API {names.COMMANDS}: read", f"CONSUMER.CREATE {APP}.{own}")
+    own = contract.command_subject("{own}", APP, ">")
+    made = f"$JS.API.CONSUMER.CREATE.{contract.COMMANDS}.{APP}.{own}"
+    yield Subject(made, f"$JS.API {contract.COMMANDS}: read", f"CONSUMER.CREATE {APP}.{own}")

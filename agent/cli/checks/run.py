@@ -17,7 +17,7 @@ from agent.cli.checks.handshake import Greeted, Nowhere
 from agent.cli.checks.leafnode_probe import Dialled, dial, shown
 from agent.config import Config, listen_address
 from agent.config.mirrors import declared
-from agent.config.problem import Problem
+from agent.config.values import Problem
 from agent.contract import Exit
 from agent.server import link_permissions
 from agent.server.permissions import Permissions

@@ -23,7 +23,7 @@ from agent.contract import (
 )
 from agent.jetstream import JetStream, StreamInfo
 from agent.jetstream.connection import EXPECTED, connected
-from agent.jetstream.read_headers import StoredHeaders, read_headers
+from agent.jetstream.readers import StoredHeaders, read_headers
 
 MOST: Final = 500_000
 """Messages whose headers are read at most, about ten seconds of work."""

@@ -27,7 +27,7 @@ from agent.contract import (
 )
 from agent.jetstream import JetStream, request
 from agent.jetstream.connection import EXPECTED, connected
-from agent.mirrors.probe import StreamProbe
+from agent.mirrors.observation import StreamProbe
 
 _AT_ONCE: Final = 64
 _ALL_SECONDS: Final = 15.0

@@ -19,7 +19,7 @@ from agent.contract import (
     MessageId,
     parse_message_id,
 )
-from agent.jetstream.read_headers import StoredHeaders
+from agent.jetstream.readers import StoredHeaders
 
 MAX_BATCHES: Final = 100_000
 """Batches that one run of the command sends at most."""

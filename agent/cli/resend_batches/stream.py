@@ -28,7 +28,7 @@ from agent.contract import (
     verify_subject,
 )
 from agent.jetstream import JetStream, RawMessage, UnavailableError, request
-from agent.jetstream.read_headers import StoredHeaders, read_headers
+from agent.jetstream.readers import StoredHeaders, read_headers
 from agent.leaf.intake import RefusalReason
 from agent.leaf.publish.batch import NotStored, PublishAnswer, StoredAck, parse_ack
 

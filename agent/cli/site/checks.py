@@ -13,8 +13,8 @@ from agent.cli.site.agents import conflicts, hub_table, leaf_table
 from agent.cli.site.schema import SiteHub, SiteLeaf, SiteServer, Topology
 from agent.config import Problem, listen_address
 from agent.config.keys import is_public_key, is_seed
-from agent.config.problem import duplicate
 from agent.config.server_overlay import HUB_TAKEN, LEAF_TAKEN, REMOTE_TAKEN, extra_problems
+from agent.config.values import duplicate
 from agent.contract import ContractError
 
 _SCHEMES: Final = ("nats-leaf", "nats", "tls", "ws", "wss")

@@ -1,6 +1,6 @@
 """The newest exchange with each leaf, by which both sides say that nothing is new
-(`agent.contract.repeat`). A repeat is answered like the announcement that it stands for: nothing is looked at
-less often for it. Pure.
+(`agent.contract.checkpoint`). A repeat is answered like the announcement that it stands for: nothing is
+looked at less often for it. Pure.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from agent.contract import (
 from agent.hub.registrar.aggregate import parse_source_header
 from agent.hub.registrar.announce_service import respond
 from agent.jetstream import JetStream, JetStreamError, StreamInfo, UnavailableError
-from agent.jetstream.read_headers import StoredHeaders, read_headers
+from agent.jetstream.readers import StoredHeaders, read_headers
 
 MAX_REQUEST: Final = 128 * 1024
 _AT_ONCE: Final = 2

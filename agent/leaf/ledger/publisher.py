@@ -31,7 +31,7 @@ from agent.jetstream import (
     nanoseconds,
 )
 from agent.jetstream.client import publish_own
-from agent.jetstream.read_headers import StoredHeaders
+from agent.jetstream.readers import StoredHeaders
 from agent.leaf.events import BatchStored
 from agent.leaf.ledger.evictions.service import EvictionMonitor
 from agent.leaf.ledger.ledger import ClassLedger, Discarded

@@ -1,4 +1,5 @@
-"""Asks the registrar with an announcement, in few bytes while nothing is new (`agent.contract.repeat`)."""
+"""Asks the registrar with an announcement, in few bytes while nothing is new
+(`agent.contract.checkpoint`)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from agent.contract import (
     Request,
 )
 from agent.jetstream import JetStream, JetStreamError, RawMessage
-from agent.jetstream.read_headers import StoredHeaders, read_headers
+from agent.jetstream.readers import StoredHeaders, read_headers
 from agent.leaf.positions import PullPosition
 from agent.leaf.publish.idempotency import KNOWN_SECONDS, Ages, RequestLog
 from agent.leaf.publish.pull_chunks import Progress, newest, parse_progress

@@ -17,7 +17,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from agent.contract import DEFAULT_CLASS, H_COUNT, batch_subject, inbox_prefix, leaf_stream
 from agent.demo.plan import Member
 from agent.jetstream import JetStream, JetStreamError
-from agent.jetstream.read_headers import read_headers
+from agent.jetstream.readers import read_headers
 from tests.faults.oracle.journal import Sent
 from tests.faults.oracle.numbered import Series
 from tests.faults.world.devices import (

@@ -20,7 +20,7 @@ from agent.base.wait import Backoff
 from agent.config import StreamClass
 from agent.contract import Ledger, Readings, StreamState
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
-from agent.jetstream.read_headers import StoredHeaders, read_headers
+from agent.jetstream.readers import StoredHeaders, read_headers
 from agent.leaf.ledger.evictions.index import IndexedMessage
 from agent.leaf.ledger.evictions.record import RunClaims, StreamObservation
 from agent.leaf.ledger.evictions.tracker import EvictionTracker

@@ -21,7 +21,7 @@ from agent.contract import (
     parse_message_id,
 )
 from agent.jetstream import StreamInfo
-from agent.jetstream.read_headers import StoredHeaders
+from agent.jetstream.readers import StoredHeaders
 from agent.leaf.ledger.evictions.index import MAX_WAITING, Index, IndexedMessage
 from agent.leaf.ledger.evictions.record import (
     FULL,

@@ -12,7 +12,7 @@ from nats.aio.client import Client
 
 from agent.contract import COMMANDS, CommandKey
 from agent.jetstream import ApiError, ConsumerInfo, JetStream
-from agent.jetstream.read_headers import StoredHeaders, read_headers
+from agent.jetstream.readers import StoredHeaders, read_headers
 from agent.leaf.link.command_mirror.positions import HELD_UNTIL, LEAVING_UNTIL, is_held, movable, placed_at
 
 READ_SECONDS: Final = 10.0

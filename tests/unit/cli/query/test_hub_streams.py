@@ -17,7 +17,7 @@ from agent.cli.query import hub_streams
 from agent.cli.query.hub_streams import HubBacklogError, look
 from agent.config import Config, Nats
 from agent.config.keys import ensure_key
-from agent.jetstream.read_headers import StoredHeaders
+from agent.jetstream.readers import StoredHeaders
 
 INFO = b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576,"headers":true,"nonce":"abc"}\r\n'
 

@@ -32,7 +32,7 @@ from agent.contract import (
     StreamState,
     new_run,
 )
-from agent.jetstream.read_headers import StoredHeaders
+from agent.jetstream.readers import StoredHeaders
 
 RUN, LATER = new_run(10**18), new_run(2 * 10**18)
 

@@ -25,7 +25,7 @@ from agent.contract import verify as contract_verify
 from agent.hub.registrar import verify
 from agent.hub.registrar.verify import RunScan, begun
 from agent.jetstream import StreamInfo
-from agent.jetstream.read_headers import StoredHeaders
+from agent.jetstream.readers import StoredHeaders
 
 STREAM = "TEL_edge-1_normal"
 RUNS = [new_run(n * 10**15) for n in range(1, 4)]

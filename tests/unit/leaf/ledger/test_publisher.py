@@ -21,7 +21,7 @@ from agent.contract import (
     new_run,
 )
 from agent.jetstream import JetStream, StreamInfo
-from agent.jetstream.read_headers import StoredHeaders
+from agent.jetstream.readers import StoredHeaders
 from agent.leaf.events import BatchStored
 from agent.leaf.ledger.evictions.service import EvictionMonitor
 from agent.leaf.ledger.ledger import ClassLedger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.jetstream.read_headers import ack_position
+from agent.jetstream.readers import ack_position
 
 
 def test_the_short_form_is_read() -> None:
