@@ -12,8 +12,8 @@ import zstandard
 
 from agent.config import Rule, Seconds
 from agent.leaf.inputs.formats.ndjson import decode_ndjson
+from agent.leaf.rules import Rulebook
 from agent.leaf.rules.deadbands import Deadbands
-from agent.leaf.rules.rulebook import Rulebook
 from agent.leaf.rules.split import Splitter
 from bench.result import Against, Result, Row
 

@@ -29,13 +29,7 @@ from agent.contract import (
     check_epoch,
 )
 from agent.leaf.commands.cursor import RecentCommands
-from agent.leaf.positions import (
-    POSITIONS_NAME,
-    Positions,
-    PullPosition,
-    encode_positions,
-    load_positions,
-)
+from agent.leaf.positions import POSITIONS_NAME, Positions, PullPosition, encode_positions, load_positions
 from agent.leaf.timeline import Timeline
 
 VERSION = 1

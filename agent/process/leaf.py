@@ -20,7 +20,7 @@ from agent.jetstream import JetStream, StreamInfo
 from agent.jetstream.connection import ServerConnection, server_version
 from agent.jetstream.readers import StoredHeaders, keep_readers
 from agent.leaf import stream_configs
-from agent.leaf.clock.monitor import ClockMonitor
+from agent.leaf.clock import ClockMonitor
 from agent.leaf.commands.handlers import AgentControls, make_handlers
 from agent.leaf.commands.overrides import Overrides, Setter, make_setters, this_moment
 from agent.leaf.commands.runner import CommandRunner, system_clock
@@ -37,8 +37,8 @@ from agent.leaf.events import (
 )
 from agent.leaf.hub_acks import HubAckWaiters
 from agent.leaf.intake import Input
+from agent.leaf.ledger import ClassLedger
 from agent.leaf.ledger.evictions.service import EvictionMonitor
-from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.link.act import Trimmer, ensure_rate
 from agent.leaf.link.link import LeafLink, LinkView

@@ -33,8 +33,8 @@ from agent.jetstream import (
 from agent.jetstream.client import publish_own
 from agent.jetstream.readers import StoredHeaders
 from agent.leaf.events import BatchStored
+from agent.leaf.ledger import ClassLedger, Discarded
 from agent.leaf.ledger.evictions.service import EvictionMonitor
-from agent.leaf.ledger.ledger import ClassLedger, Discarded
 from agent.leaf.positions import PullPosition
 from agent.leaf.state import Acked, StateFile
 

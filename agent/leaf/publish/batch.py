@@ -20,7 +20,7 @@ from agent import contract
 from agent.contract import H_MESSAGE_ID, H_POSITION, REQUEST_BYTES, BatchHeaders, MessageId
 from agent.jetstream import RawMessage
 from agent.leaf.intake import RefusalReason
-from agent.leaf.ledger.ledger import ClassLedger
+from agent.leaf.ledger import ClassLedger
 from agent.leaf.publish.accumulator import PendingChunk
 from agent.leaf.publish.send_queue import SealedBatch
 from agent.leaf.publish.settlement import Settlement

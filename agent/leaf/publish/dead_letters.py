@@ -18,7 +18,7 @@ from agent.base.metrics import Metrics
 from agent.base.wait import loop_time
 from agent.contract import MAX_BATCH_BYTES, Letter
 from agent.leaf.intake import Chunk, RefusedError, UnknownOutcomeError
-from agent.leaf.ledger.ledger import ClassLedger
+from agent.leaf.ledger import ClassLedger
 
 BURST_BYTES: Final = 2**20
 RATE_BYTES: Final = 1024.0

@@ -16,7 +16,7 @@ from agent.contract import LATE
 from agent.jetstream import RawMessage
 from agent.leaf.events import BatchStored, Events, StreamFull
 from agent.leaf.intake import RefusalReason, RefusedError
-from agent.leaf.ledger.ledger import ClassLedger
+from agent.leaf.ledger import ClassLedger
 from agent.leaf.publish.batch import TAKEN, Batch, Entries, count_readings, promised_readings
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.send_queue import SealedBatch

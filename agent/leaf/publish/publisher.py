@@ -19,7 +19,7 @@ from agent.base.wait import loop_time
 from agent.contract import Request
 from agent.leaf.hub_acks import HubAckWaiters, store_lost
 from agent.leaf.intake import Chunk, Level, RefusalReason, RefusedError, UnknownOutcomeError
-from agent.leaf.ledger.ledger import ClassLedger, ReadingAccounts
+from agent.leaf.ledger import ClassLedger, ReadingAccounts
 from agent.leaf.publish.accumulator import Accumulator, BatchLimits, Key, OpenBatch, PendingChunk
 from agent.leaf.publish.admission import Admission, stopping
 from agent.leaf.publish.idempotency import RequestLog

@@ -24,7 +24,7 @@ from agent.base.wait import loop_time
 from agent.jetstream import JetStreamError
 from agent.leaf.events import ConnectionStuck, Events
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
-from agent.leaf.ledger.ledger import ClassLedger
+from agent.leaf.ledger import ClassLedger
 from agent.leaf.publish.batch import (
     NO_STREAM,
     Batch,

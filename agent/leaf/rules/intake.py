@@ -18,8 +18,8 @@ from agent.config import Rule
 from agent.contract import Letter
 from agent.leaf.intake import Chunk, Intake, NotAtHubError, RefusedError, ResumePoint, UnknownOutcomeError
 from agent.leaf.publish.pull_chunks import Fragment
+from agent.leaf.rules import Rulebook
 from agent.leaf.rules.deadbands import Deadbands, Flight
-from agent.leaf.rules.rulebook import Rulebook
 from agent.leaf.rules.split import Routed, Split, Splitter
 
 

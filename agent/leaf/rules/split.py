@@ -18,8 +18,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from agent.contract import MAX_TAGS
+from agent.leaf.rules import Rulebook, RuleResult
 from agent.leaf.rules.deadbands import Band, Deadbands, LastSent, Moves, comparable, key_of
-from agent.leaf.rules.rulebook import Rulebook, RuleResult
 
 _TAG_SETS: Final = 256
 

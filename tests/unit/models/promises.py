@@ -9,7 +9,7 @@ import zstandard
 
 from agent import contract
 from agent.contract import H_ENCODING, parse_message_id
-from agent.leaf.ledger.ledger import ClassLedger
+from agent.leaf.ledger import ClassLedger
 from tests.unit.models.stream import WINDOW, Held, own_id
 
 if TYPE_CHECKING:

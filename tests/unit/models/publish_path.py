@@ -26,7 +26,7 @@ from agent.jetstream import RawMessage, UnavailableError
 from agent.leaf.events import BatchStored, ConnectionStuck, Events
 from agent.leaf.hub_acks import HubAckWaiters
 from agent.leaf.intake import Chunk, Level, RefusedError, UnknownOutcomeError
-from agent.leaf.ledger.ledger import ClassLedger
+from agent.leaf.ledger import ClassLedger
 from agent.leaf.publish.accumulator import BatchLimits
 from agent.leaf.publish.limits import Lingers
 from agent.leaf.publish.publisher import Publisher

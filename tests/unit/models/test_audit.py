@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from agent.contract import Ledger, Previous, StreamState
-from agent.leaf.ledger.ledger import ClassLedger
+from agent.leaf.ledger import ClassLedger
 from agent.leaf.publish.batch import TAKEN
 from hub_jobs.audit.accounts import Account, Arrived, never_came_of, of_run
 from hub_jobs.audit.ledgers import LedgerRecords, remembered_runs

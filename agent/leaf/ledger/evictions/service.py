@@ -21,10 +21,9 @@ from agent.config import StreamClass
 from agent.contract import Ledger, Readings, StreamState
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.jetstream.readers import StoredHeaders, read_headers
-from agent.leaf.ledger.evictions.index import IndexedMessage
-from agent.leaf.ledger.evictions.record import RunClaims, StreamObservation
+from agent.leaf.ledger import ClassLedger
+from agent.leaf.ledger.evictions import IndexedMessage, RunClaims, StreamObservation
 from agent.leaf.ledger.evictions.tracker import EvictionTracker
-from agent.leaf.ledger.ledger import ClassLedger
 
 _SAVE_SECONDS: Final = 1.0
 _LONGEST_SECONDS: Final = 30.0

@@ -22,13 +22,15 @@ from agent.contract import (
 )
 from agent.jetstream import StreamInfo
 from agent.jetstream.readers import StoredHeaders
-from agent.leaf.ledger.evictions.index import MAX_WAITING, Index, IndexedMessage
-from agent.leaf.ledger.evictions.record import (
+from agent.leaf.ledger.evictions import (
     FULL,
     MAX_DOUBTFUL,
+    MAX_WAITING,
     PURGED,
     VERSION,
     EvictionRecord,
+    Index,
+    IndexedMessage,
     StreamObservation,
     judge,
     remember,

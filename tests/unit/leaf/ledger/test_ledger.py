@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import LostStream, Previous, Readings, StreamState, new_run, parse_ledger
-from agent.leaf.ledger.ledger import MAX_RANGES, ClassLedger
+from agent.leaf.ledger import MAX_RANGES, ClassLedger
 
 STREAM = StreamState("2026-11-21T06:00:00Z", 1, 9)
 

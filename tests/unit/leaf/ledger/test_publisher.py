@@ -23,8 +23,8 @@ from agent.contract import (
 from agent.jetstream import JetStream, StreamInfo
 from agent.jetstream.readers import StoredHeaders
 from agent.leaf.events import BatchStored
+from agent.leaf.ledger import ClassLedger
 from agent.leaf.ledger.evictions.service import EvictionMonitor
-from agent.leaf.ledger.ledger import ClassLedger
 from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.positions import PullPosition
 from agent.leaf.state import VERSION, Acked, State, StateFile

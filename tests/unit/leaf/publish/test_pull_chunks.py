@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agent.base.metrics import Metrics
 from agent.contract import ContractError, Letter, new_run, parse_letter
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint, UnknownOutcomeError
-from agent.leaf.ledger.ledger import ClassLedger
+from agent.leaf.ledger import ClassLedger
 from agent.leaf.publish.dead_letters import DeadLetterWriter
 from agent.leaf.publish.pull_chunks import (
     MAX_LINES,

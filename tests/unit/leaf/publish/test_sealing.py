@@ -11,7 +11,7 @@ from agent.base.metrics import Metrics
 from agent.contract import Clock
 from agent.leaf.hub_acks import HubAckWaiters
 from agent.leaf.intake import Chunk
-from agent.leaf.ledger.ledger import ClassLedger
+from agent.leaf.ledger import ClassLedger
 from agent.leaf.publish.accumulator import BatchLimits
 from agent.leaf.publish.limits import Lingers
 from agent.leaf.publish.publisher import Publisher

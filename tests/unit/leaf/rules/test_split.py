@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from agent.config import Rule, Seconds
 from agent.contract import MAX_TAGS, parse_reading
+from agent.leaf.rules import Rulebook, compile_patterns
 from agent.leaf.rules.deadbands import Deadbands, Moves
-from agent.leaf.rules.rulebook import Rulebook, compile_patterns
 from agent.leaf.rules.split import Splitter, with_tags
 
 names = st.sampled_from(["a", "ab", "alarm", "Alarm", "b", "temp.1", "ä*", "[x]"])

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from agent.contract import H_COUNT, H_MESSAGE_ID, batch_subject, ledger_subject, new_run
 from agent.jetstream import StreamInfo
 from agent.jetstream.readers import StoredHeaders
-from agent.leaf.ledger.evictions.index import IndexedMessage
-from agent.leaf.ledger.evictions.record import StreamObservation
+from agent.leaf.ledger.evictions import IndexedMessage, StreamObservation
 from agent.leaf.ledger.evictions.tracker import EvictionTracker
 
 MAX_BYTES = 1000

@@ -9,9 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import new_run
-from agent.leaf.ledger.evictions import record
-from agent.leaf.ledger.evictions.index import Index, IndexedMessage
-from agent.leaf.ledger.evictions.record import FULL, PURGED, EvictionRecord, Range, extend
+from agent.leaf.ledger.evictions import (
+    FULL,
+    MAX_RANGES,
+    PURGED,
+    EvictionRecord,
+    Index,
+    IndexedMessage,
+    Range,
+    extend,
+)
 
 RUN, OTHER = new_run(), new_run()
 
@@ -37,12 +44,12 @@ def test_ranges_of_two_reasons_are_not_joined() -> None:
 
 def test_a_run_of_too_many_ranges_keeps_its_sum_and_the_newest_names() -> None:
     one = EvictionRecord()
-    for n in range(1, 2 * record.MAX_RANGES + 5, 2):
+    for n in range(1, 2 * MAX_RANGES + 5, 2):
         one.claim(IndexedMessage(n, RUN, n, 10), FULL)
     found = one.runs[RUN]
-    assert len(found.ranges) == record.MAX_RANGES
-    assert found.readings == 10 * (record.MAX_RANGES + 2)
-    assert found.ranges[-1][0] == 2 * record.MAX_RANGES + 3
+    assert len(found.ranges) == MAX_RANGES
+    assert found.readings == 10 * (MAX_RANGES + 2)
+    assert found.ranges[-1][0] == 2 * MAX_RANGES + 3
 
 
 def test_a_record_that_is_discarded_is_due_again() -> None:

@@ -1,1 +1,0 @@
-"""How right this machine's clock is, and how its readings are dated when it is not."""
