@@ -91,13 +91,14 @@ def appended(lake: Path, table: str, choose: Change) -> None:
     at.commit(writer.files, {})
 
 
-def out_of_log(lake: Path, table: str, file: Path) -> None:
-    """Have the log no longer name a file, which stays on the disk."""
-    ensure_table(lake, table).rewrite([], [file.name], changed=True)
+def out_of_log(lake: Path, table: str) -> None:
+    """Have the log no longer name the newest file, which stays on the disk."""
+    ensure_table(lake, table).rewrite([], [newest(lake, table).name], changed=True)
 
 
-def twice_in_log(lake: Path, table: str, file: Path) -> None:
-    """Have the log name the same rows a second time, under another file."""
+def twice_in_log(lake: Path, table: str) -> None:
+    """Have the log name the rows of the newest file a second time, under another file."""
+    file = newest(lake, table)
     copy = file.with_name(f"copy-{file.name}")
     shutil.copy(file, copy)
     log = sorted((lake / table / "_delta_log").glob("*.json"))
@@ -112,6 +113,11 @@ def back_by_log(lake: Path, table: str) -> None:
     sorted((lake / table / "_delta_log").glob("*.json"))[-1].unlink()
 
 
-def restored(lake: Path, table: str, version: int) -> None:
-    """Restore a table by delta-rs to an older version."""
-    DeltaTable(str(lake / table)).restore(version)
+def restored(lake: Path, table: str) -> None:
+    """Restore a table by delta-rs to its version 1."""
+    DeltaTable(str(lake / table)).restore(1)
+
+
+def deleted(lake: Path, table: str) -> None:
+    """Delete a table, files and log."""
+    shutil.rmtree(lake / table)

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ from agent.contract import Exit
 from tests.unit.hub_jobs.audit.planted.lake import (
     appended,
     back_by_log,
+    deleted,
     newest,
     oldest,
     out_of_log,
@@ -27,6 +27,8 @@ from tests.unit.hub_jobs.audit.planted.lake import (
 from tests.unit.hub_jobs.damage import cut, flip
 from tests.unit.hub_jobs.rows import OTHER_RUN
 
+Change = Callable[[Path, str], None]
+"""What is done to a lake's table of this name."""
 Said = tuple[Exit, str]
 """The exit code, and what stands in the findings; nothing where there are none."""
 
@@ -34,6 +36,8 @@ PERSON: Final = "a person (SQL)"
 TOOL: Final = "a tool"
 BIT: Final = "a bit"
 WELL: Final[Said] = (Exit.WELL, "")
+CRC: Final = "CRC checksum verification failed"
+OTHER: Final = "what is in readings and quarantine is not what their payloads hold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +48,14 @@ class Plant:
     lie: str
     by: str
     what: str
-    plant: Callable[[Path], None]
+    change: Change
     plain: Said
-    more: Said | None = None
+    more: Said | None
     """What is said with `--deep`, where it is more."""
+
+    def plant(self, lake: Path) -> None:
+        """Tell the lie."""
+        self.change(lake, self.table)
 
     @property
     def deep(self) -> Said:
@@ -55,34 +63,43 @@ class Plant:
         return self.plain if self.more is None else self.more
 
 
-OTHER: Final = "what is in readings and quarantine is not what their payloads hold"
+def _plants(table: str, told: Mapping[tuple[str, str, str, Change], tuple[Said, Said | None]]) -> list[Plant]:
+    return [Plant(table, *lie, *said) for lie, said in told.items()]
 
 
-def _sql(table: str, predicate: str) -> Callable[[Path], None]:
-    def plant(lake: Path) -> None:
+def _said(code: Exit, text: str) -> tuple[Said, None]:
+    return (code, text), None
+
+
+def _loss(text: str) -> tuple[Said, None]:
+    return (Exit.LOSS, text), None
+
+
+def _deep(text: str) -> tuple[Said, Said]:
+    """A loss that only `--deep` finds."""
+    return WELL, (Exit.LOSS, text)
+
+
+def _sql(predicate: str) -> Change:
+    def delete(lake: Path, table: str) -> None:
         DeltaTable(str(lake / table)).delete(predicate)
 
-    return plant
+    return delete
 
 
-def _updated(table: str, predicate: str, **updates: str) -> Callable[[Path], None]:
-    def plant(lake: Path) -> None:
+def _updated(predicate: str, **updates: str) -> Change:
+    def update(lake: Path, table: str) -> None:
         DeltaTable(str(lake / table)).update(updates=updates, predicate=predicate)
 
-    return plant
+    return update
 
 
-def _bit(table: str, column: str) -> Callable[[Path], None]:
-    chosen = newest if table == "seen" else oldest
-    return lambda lake: flip(chosen(lake, table), column)
+def _bit(column: str) -> Change:
+    return lambda lake, table: flip((newest if table == "seen" else oldest)(lake, table), column)
 
 
-def _without(table: str, gone: pc.Expression) -> Callable[[Path], None]:
-    return lambda lake: replaced(lake, table, lambda rows: rows.filter(~gone))
-
-
-def _again(table: str, chosen: pc.Expression) -> Callable[[Path], None]:
-    return lambda lake: appended(lake, table, lambda rows: rows.filter(chosen))
+def _again(chosen: pc.Expression) -> Change:
+    return lambda lake, table: appended(lake, table, lambda rows: rows.filter(chosen))
 
 
 def _with(rows: pa.Table, **values: object) -> pa.Table:
@@ -94,20 +111,12 @@ def _with(rows: pa.Table, **values: object) -> pa.Table:
     return rows
 
 
-def _made(table: str, chosen: pc.Expression, **values: object) -> Callable[[Path], None]:
-    return lambda lake: appended(lake, table, lambda rows: _with(rows.filter(chosen), **values))
+def _made(chosen: pc.Expression, **values: object) -> Change:
+    return lambda lake, table: appended(lake, table, lambda rows: _with(rows.filter(chosen), **values))
 
 
-def _each(*plants: Callable[[Path], None]) -> Callable[[Path], None]:
-    def plant(lake: Path) -> None:
-        for plant in plants:
-            plant(lake)
-
-    return plant
-
-
-def _file(table: str, do: Callable[[Path], None]) -> Callable[[Path], None]:
-    return lambda lake: do(newest(lake, table))
+def _file(do: Callable[[Path], None]) -> Change:
+    return lambda lake, table: do(newest(lake, table))
 
 
 def _swapped(rows: pa.Table) -> pa.Table:
@@ -121,514 +130,260 @@ def _swapped(rows: pa.Table) -> pa.Table:
 F: Final = pc.field
 BATCH_3: Final = F("n") == 3
 ONE: Final = (F("n") == 3) & (F("index") == 4)
+AT_4: Final = "n = 3 AND index = 4"
 DEVICE: Final = (F("source_seq") == 4) & F("n").is_null()
 
-BRONZE: Final = [
-    Plant(
-        "bronze",
-        "lost",
-        PERSON,
-        "the row of a batch is deleted",
-        _sql("bronze", "n = 3"),
-        (
-            Exit.LOSS,
-            "10 rows of readings are of batches 3, whose messages are not in bronze",
-        ),
-    ),
-    Plant(
-        "bronze",
-        "lost",
-        PERSON,
-        "the row of a device's message is deleted",
-        _sql("bronze", "source_seq = 4"),
-        (
-            Exit.LOSS,
-            "sequences 4 were in bronze, and bronze no longer has them",
-        ),
-    ),
-    Plant(
-        "bronze",
-        "lost",
-        PERSON,
-        "the newest rows are deleted",
-        _sql("bronze", "seq > 9"),
-        (Exit.LOSS, "sequences 10-11 were in bronze, and bronze no longer has them"),
-    ),
-    Plant(
-        "bronze",
-        "lost",
-        TOOL,
-        "its log no longer names a file",
-        lambda lake: out_of_log(lake, "bronze", newest(lake, "bronze")),
-        (Exit.LOSS, "sequences 6-11 were in bronze, and bronze no longer has them"),
-    ),
-    Plant(
-        "bronze",
-        "lost",
-        TOOL,
-        "a file is deleted",
-        _file("bronze", Path.unlink),
-        (Exit.LOSS, "can't be read: it is gone"),
-    ),
-    Plant(
-        "bronze",
-        "lost",
-        TOOL,
-        "restored to an older version",
-        lambda lake: restored(lake, "bronze", 1),
-        (Exit.LOSS, "sequences 6-11 were in bronze, and bronze no longer has them"),
-    ),
-    Plant(
-        "bronze",
-        "lost",
-        TOOL,
-        "the last entry of its log is deleted",
-        lambda lake: back_by_log(lake, "bronze"),
-        (Exit.LOSS, "sequences 6-11 were in bronze, and bronze no longer has them"),
-    ),
-    Plant(
-        "bronze",
-        "doubled",
-        TOOL,
-        "its log names the same rows twice",
-        lambda lake: twice_in_log(lake, "bronze", newest(lake, "bronze")),
-        (Exit.LOSS, "bronze holds sequences 6-11 of TELEMETRY_0/2026-11-21T00:00:00Z more than once"),
-    ),
-    Plant(
-        "bronze",
-        "invented",
-        PERSON,
-        "a batch that was never sent",
-        _made("bronze", BATCH_3, n=99, seq=12, source_seq=12),
-        (Exit.LOSS, "bronze holds sequences 12 of TELEMETRY_0/2026-11-21T00:00:00Z, which no ingest"),
-    ),
-    Plant(
-        "bronze",
-        "altered",
-        PERSON,
-        "a payload",
-        _updated("bronze", "n = 3", payload="arrow_cast('x', 'Binary')"),
-        WELL,
-        (Exit.LOSS, "the payloads of sequences 3 of TELEMETRY_0/2026-11-21T00:00:00Z are not those of"),
-    ),
-    Plant(
-        "bronze",
-        "altered",
-        PERSON,
-        "a digest",
-        _updated("bronze", "n = 3", digest="arrow_cast('x', 'Binary')"),
-        WELL,
-        (Exit.LOSS, "the payloads of sequences 3 of TELEMETRY_0/2026-11-21T00:00:00Z are not those of"),
-    ),
-    Plant(
-        "bronze",
-        "altered",
-        PERSON,
-        "how many readings a batch holds",
-        _updated("bronze", "n = 3", count="11"),
-        (Exit.WELL, "batch 3: bronze says that it holds 11 readings; its payload holds 10"),
-    ),
-    Plant(
-        "bronze",
-        "altered",
-        PERSON,
-        "the number of a batch",
-        _updated("bronze", "n = 3", n="99"),
-        (Exit.LOSS, "batches 99 are in bronze, and its agent gave out no number above 7"),
-    ),
-    Plant(
-        "bronze",
-        "altered",
-        BIT,
-        "in a payload",
-        _bit("bronze", "payload"),
-        WELL,
-        (Exit.LOSS, "CRC checksum verification failed"),
-    ),
-    Plant(
-        "bronze",
-        "altered",
-        BIT,
-        "in the number of a batch",
-        _bit("bronze", "n"),
-        (Exit.LOSS, "CRC checksum verification failed"),
-    ),
-    Plant(
-        "bronze",
-        "moved",
-        PERSON,
-        "a batch to another leaf",
-        _updated("bronze", "n = 3", domain="'edge-2'"),
-        (
-            Exit.LOSS,
-            "edge-2, class normal, run 01890a5d-ac96-774b-bcce-b302099a8057, batch 3: indexes 0-9 of 10",
-        ),
-    ),
-]
 
-READINGS: Final = [
-    Plant(
-        "readings",
-        "lost",
-        PERSON,
-        "a reading is deleted",
-        _sql("readings", "n = 3 AND index = 4"),
-        (Exit.LOSS, "batch 3: indexes 4 of 10 are missing from readings"),
-    ),
-    Plant(
-        "readings",
-        "lost",
-        PERSON,
-        "a device's message is deleted",
-        _sql("readings", "source_seq = 4"),
-        (Exit.LOSS, "message 4 of TEL_edge-1_normal (abc) is missing from readings"),
-    ),
-    Plant(
-        "readings",
-        "lost",
-        TOOL,
-        "its log no longer names a file",
-        lambda lake: out_of_log(lake, "readings", newest(lake, "readings")),
-        (Exit.LOSS, "batch 4: indexes 0-9 of 10 are missing from readings"),
-    ),
-    Plant(
-        "readings",
-        "lost",
-        TOOL,
-        "a file is deleted",
-        _file("readings", Path.unlink),
-        (Exit.LOSS, "2 batches, of which 20 readings are missing, may have them in files that can't be read"),
-    ),
-    Plant(
-        "readings",
-        "lost",
-        TOOL,
-        "a file is cut off",
-        _file("readings", cut),
-        (Exit.LOSS, "Parquet magic bytes not found"),
-    ),
-    Plant(
-        "readings",
-        "lost",
-        TOOL,
-        "restored to an older version",
-        lambda lake: restored(lake, "readings", 1),
-        (Exit.LOSS, "batch 4: indexes 0-9 of 10 are missing from readings"),
-    ),
-    Plant(
-        "readings",
-        "lost",
-        TOOL,
-        "the last entry of its log is deleted",
-        lambda lake: back_by_log(lake, "readings"),
-        (Exit.FAILED, "readings is older than it was"),
-    ),
-    Plant(
-        "readings",
-        "doubled",
-        PERSON,
-        "a reading is inserted again",
-        _again("readings", ONE),
-        (Exit.LOSS, "batch 3: indexes 4 are in readings more than once"),
-    ),
-    Plant(
-        "readings",
-        "doubled",
-        TOOL,
-        "its log names the same rows twice",
-        lambda lake: twice_in_log(lake, "readings", newest(lake, "readings")),
-        (Exit.LOSS, "batch 4: indexes 0-9 are in readings more than once"),
-    ),
-    Plant(
-        "readings",
-        "invented",
-        PERSON,
-        "readings of an unknown run",
-        _made("readings", BATCH_3, run=OTHER_RUN),
-        (Exit.LOSS, "10 rows of readings are of batches 3, which no message of bronze explains"),
-    ),
-    Plant(
-        "readings",
-        "invented",
-        PERSON,
-        "readings of a batch that its run never had",
-        _made("readings", BATCH_3, n=99),
-        (Exit.LOSS, "10 rows of readings are of batches 99, which no message of bronze explains"),
-    ),
-    Plant(
-        "readings",
-        "invented",
-        PERSON,
-        "more readings than a batch has",
-        _made("readings", ONE, index=10),
-        (Exit.LOSS, "batch 3: indexes 10 are in readings and it has 10 only"),
-    ),
-    Plant(
-        "readings",
-        "invented",
-        PERSON,
-        "a message that no device sent",
-        _made("readings", DEVICE, source_seq=99),
-        (Exit.LOSS, "1 readings are said to be the messages 99 of TEL_edge-1_normal (abc)"),
-    ),
-    Plant(
-        "readings",
-        "invented",
-        PERSON,
-        "a reading of no batch and no message",
-        _made("readings", DEVICE, source_seq=None, source_stream=None, source_identity=None),
-        (Exit.LOSS, "1 readings are of no batch and of no message"),
-    ),
-    *(
-        Plant(
-            "readings",
-            "altered",
+def _called_bad(lake: Path, _tables: str) -> None:
+    replaced(lake, "readings", lambda rows: rows.filter(~ONE))
+    _made(F("n") == 2, n=3, line=4, seq=3)(lake, "quarantine")
+
+
+def _message_lost(lake: Path, _tables: str) -> None:
+    for table in ("bronze", "readings"):
+        _sql("source_seq = 4")(lake, table)
+
+
+def _message_forgotten(lake: Path, _tables: str) -> None:
+    _message_lost(lake, "")
+    deleted(lake, "seen")
+
+
+BRONZE: Final = _plants(
+    "bronze",
+    {
+        ("lost", PERSON, "the row of a batch is deleted", _sql("n = 3")): _loss(
+            "10 rows of readings are of batches 3, whose messages are not in bronze"
+        ),
+        ("lost", PERSON, "the row of a device's message is deleted", _sql("source_seq = 4")): _loss(
+            "sequences 4 were in bronze, and bronze no longer has them"
+        ),
+        ("lost", PERSON, "the newest rows are deleted", _sql("seq > 9")): _loss(
+            "sequences 10-11 were in bronze, and bronze no longer has them"
+        ),
+        ("lost", TOOL, "its log no longer names a file", out_of_log): _loss(
+            "sequences 6-11 were in bronze, and bronze no longer has them"
+        ),
+        ("lost", TOOL, "a file is deleted", _file(Path.unlink)): _loss("can't be read: it is gone"),
+        ("lost", TOOL, "restored to an older version", restored): _loss(
+            "sequences 6-11 were in bronze, and bronze no longer has them"
+        ),
+        ("lost", TOOL, "the last entry of its log is deleted", back_by_log): _loss(
+            "sequences 6-11 were in bronze, and bronze no longer has them"
+        ),
+        ("doubled", TOOL, "its log names the same rows twice", twice_in_log): _loss(
+            "bronze holds sequences 6-11 of TELEMETRY_0/2026-11-21T00:00:00Z more than once"
+        ),
+        (
+            "invented",
             PERSON,
-            what,
-            _updated("readings", predicate, **{column: new}),
-            WELL,
-            (Exit.LOSS, of if "index" in of else f"{of}: {OTHER}"),
-        )
-        for what, column, new, predicate, of in (
-            (
-                "a value",
-                "value",
-                "1000.0",
-                "n = 3 AND index = 4",
-                "batch 3, index 4: value is 1000.0, and 304.5 in its payload",
-            ),
-            ("a text", "text", "'shut'", "n = 6 AND index = 4", "batches 6"),
-            ("a time", "ts", "ts + INTERVAL '1 second'", "n = 3 AND index = 4", "batches 3"),
-            (
-                "a device",
-                "device",
-                "'pump-9'",
-                "n = 3 AND index = 4",
-                "batch 3, index 4: device is pump-9, and pump-3 in its payload",
-            ),
-            ("a metric", "metric", "'m9'", "n = 3 AND index = 4", "batches 3"),
-            ("the tags", "tags", "MAP(['at'], ['9'])", "n = 3 AND index = 4", "batches 3"),
-            ("the day", "event_date", "DATE '2026-11-22'", "n = 3 AND index = 4", "batches 3"),
-            ("a device's value", "value", "9.0", "source_seq = 4", "messages 4 of TEL_edge-1_normal (abc)"),
-        )
-    ),
-    Plant(
-        "readings",
-        "altered",
-        BIT,
-        "in a value",
-        _bit("readings", "value"),
-        WELL,
-        (Exit.LOSS, "CRC checksum verification failed"),
-    ),
-    Plant(
-        "readings",
-        "moved",
-        PERSON,
-        "two readings of a batch have changed places",
-        lambda lake: replaced(lake, "readings", _swapped),
-        WELL,
-        (Exit.LOSS, f"batches 3: {OTHER}"),
-    ),
-    Plant(
-        "readings",
-        "altered",
-        BIT,
-        "in the index of a reading",
-        _bit("readings", "index"),
-        (Exit.LOSS, "CRC checksum verification failed"),
-    ),
-    Plant(
-        "readings",
-        "moved",
-        PERSON,
-        "a batch to another leaf",
-        _updated("readings", "n = 3", domain="'edge-2'"),
-        (Exit.LOSS, "10 rows of readings are of batches 3, which no message of bronze explains"),
-    ),
-]
+            "a batch that was never sent",
+            _made(BATCH_3, n=99, seq=12, source_seq=12),
+        ): _loss("bronze holds sequences 12 of TELEMETRY_0/2026-11-21T00:00:00Z, which no ingest"),
+        ("altered", PERSON, "a payload", _updated("n = 3", payload="arrow_cast('x', 'Binary')")): _deep(
+            "the payloads of sequences 3 of TELEMETRY_0/2026-11-21T00:00:00Z are not those of"
+        ),
+        ("altered", PERSON, "a digest", _updated("n = 3", digest="arrow_cast('x', 'Binary')")): _deep(
+            "the payloads of sequences 3 of TELEMETRY_0/2026-11-21T00:00:00Z are not those of"
+        ),
+        ("altered", PERSON, "how many readings a batch holds", _updated("n = 3", count="11")): _said(
+            Exit.WELL, "batch 3: bronze says that it holds 11 readings; its payload holds 10"
+        ),
+        ("altered", PERSON, "the number of a batch", _updated("n = 3", n="99")): _loss(
+            "batches 99 are in bronze, and its agent gave out no number above 7"
+        ),
+        ("altered", BIT, "in a payload", _bit("payload")): _deep(CRC),
+        ("altered", BIT, "in the number of a batch", _bit("n")): _loss(CRC),
+        ("moved", PERSON, "a batch to another leaf", _updated("n = 3", domain="'edge-2'")): _loss(
+            "edge-2, class normal, run 01890a5d-ac96-774b-bcce-b302099a8057, batch 3: indexes 0-9 of 10"
+        ),
+    },
+)
 
-QUARANTINE: Final = [
-    Plant(
-        "quarantine",
-        "lost",
-        PERSON,
-        "a line is deleted",
-        _sql("quarantine", "n = 2"),
-        (Exit.LOSS, "batch 2: indexes 4 of 10 are missing from readings"),
-    ),
-    Plant(
-        "quarantine",
-        "lost",
-        PERSON,
-        "a whole batch is deleted",
-        _sql("quarantine", "n = 5"),
-        (Exit.LOSS, "batch 5: indexes 0-9 of 10 are missing from readings"),
-    ),
-    Plant(
-        "quarantine",
-        "lost",
-        PERSON,
-        "a device's message is deleted",
-        _sql("quarantine", "reason = 'bad message'"),
-        (Exit.LOSS, "message 5 of TEL_edge-1_normal (abc) is missing from readings"),
-    ),
-    Plant(
-        "quarantine",
-        "lost",
-        TOOL,
-        "a file is deleted",
-        _file("quarantine", Path.unlink),
-        (Exit.LOSS, "can't be read: it is gone"),
-    ),
-    Plant(
-        "quarantine",
-        "lost",
-        TOOL,
-        "the table is deleted",
-        lambda lake: shutil.rmtree(lake / "quarantine"),
-        (Exit.LOSS, "batch 5: indexes 0-9 of 10 are missing from readings"),
-    ),
-    Plant(
-        "quarantine",
-        "doubled",
-        PERSON,
-        "a line is inserted again",
-        _again("quarantine", F("n") == 2),
-        (Exit.LOSS, "batch 2: indexes 4 are in readings more than once"),
-    ),
-    Plant(
-        "quarantine",
-        "doubled",
-        PERSON,
-        "a whole batch is inserted again",
-        _again("quarantine", F("n") == 5),
-        (Exit.LOSS, "batch 5: is in quarantine as a whole, 1 times more than once"),
-    ),
-    Plant(
-        "quarantine",
-        "doubled",
-        PERSON,
-        "a device's message is inserted again",
-        _again("quarantine", F("reason") == "bad message"),
-        (Exit.LOSS, "message 5 of TEL_edge-1_normal (abc) is in readings or quarantine more than once"),
-    ),
-    Plant(
-        "quarantine",
-        "invented",
-        PERSON,
-        "a line of a batch that was never sent",
-        _made("quarantine", F("n") == 2, n=99),
-        (Exit.LOSS, "1 of quarantine are of batches 99, which no message of bronze explains"),
-    ),
-    Plant(
-        "quarantine",
-        "invented",
-        PERSON,
-        "a message that never came",
-        _made("quarantine", F("reason") == "bad message", seq=99),
-        (Exit.LOSS, "1 rows of quarantine are of sequences 99 of TELEMETRY_0 (2026-11-21T00:00:00Z)"),
-    ),
-    Plant(
-        "quarantine",
-        "altered",
-        PERSON,
-        "what a line was",
-        _updated("quarantine", "n = 2", excerpt="arrow_cast('x', 'Binary')"),
-        WELL,
-        (Exit.LOSS, f"batches 2: {OTHER}"),
-    ),
-    Plant(
-        "quarantine",
-        "altered",
-        BIT,
-        "in what a line was",
-        _bit("quarantine", "excerpt"),
-        WELL,
-        (Exit.LOSS, "CRC checksum verification failed"),
-    ),
-]
+READINGS: Final = _plants(
+    "readings",
+    {
+        ("lost", PERSON, "a reading is deleted", _sql(AT_4)): _loss(
+            "batch 3: indexes 4 of 10 are missing from readings"
+        ),
+        ("lost", PERSON, "a device's message is deleted", _sql("source_seq = 4")): _loss(
+            "message 4 of TEL_edge-1_normal (abc) is missing from readings"
+        ),
+        ("lost", TOOL, "its log no longer names a file", out_of_log): _loss(
+            "batch 4: indexes 0-9 of 10 are missing from readings"
+        ),
+        ("lost", TOOL, "a file is deleted", _file(Path.unlink)): _loss(
+            "2 batches, of which 20 readings are missing, may have them in files that can't be read"
+        ),
+        ("lost", TOOL, "a file is cut off", _file(cut)): _loss("Parquet magic bytes not found"),
+        ("lost", TOOL, "restored to an older version", restored): _loss(
+            "batch 4: indexes 0-9 of 10 are missing from readings"
+        ),
+        ("lost", TOOL, "the last entry of its log is deleted", back_by_log): _said(
+            Exit.FAILED, "readings is older than it was"
+        ),
+        ("doubled", PERSON, "a reading is inserted again", _again(ONE)): _loss(
+            "batch 3: indexes 4 are in readings more than once"
+        ),
+        ("doubled", TOOL, "its log names the same rows twice", twice_in_log): _loss(
+            "batch 4: indexes 0-9 are in readings more than once"
+        ),
+        ("invented", PERSON, "readings of an unknown run", _made(BATCH_3, run=OTHER_RUN)): _loss(
+            "10 rows of readings are of batches 3, which no message of bronze explains"
+        ),
+        ("invented", PERSON, "readings of a batch that its run never had", _made(BATCH_3, n=99)): _loss(
+            "10 rows of readings are of batches 99, which no message of bronze explains"
+        ),
+        ("invented", PERSON, "more readings than a batch has", _made(ONE, index=10)): _loss(
+            "batch 3: indexes 10 are in readings and it has 10 only"
+        ),
+        ("invented", PERSON, "a message that no device sent", _made(DEVICE, source_seq=99)): _loss(
+            "1 readings are said to be the messages 99 of TEL_edge-1_normal (abc)"
+        ),
+        (
+            "invented",
+            PERSON,
+            "a reading of no batch and no message",
+            _made(DEVICE, source_seq=None, source_stream=None, source_identity=None),
+        ): _loss("1 readings are of no batch and of no message"),
+        **{
+            ("altered", PERSON, what, _updated(predicate, **{column: new})): _deep(
+                of if "index" in of else f"{of}: {OTHER}"
+            )
+            for what, column, new, predicate, of in (
+                (
+                    "a value",
+                    "value",
+                    "1000.0",
+                    AT_4,
+                    "batch 3, index 4: value is 1000.0, and 304.5 in its payload",
+                ),
+                ("a text", "text", "'shut'", "n = 6 AND index = 4", "batches 6"),
+                ("a time", "ts", "ts + INTERVAL '1 second'", AT_4, "batches 3"),
+                (
+                    "a device",
+                    "device",
+                    "'pump-9'",
+                    AT_4,
+                    "batch 3, index 4: device is pump-9, and pump-3 in its payload",
+                ),
+                ("a metric", "metric", "'m9'", AT_4, "batches 3"),
+                ("the tags", "tags", "MAP(['at'], ['9'])", AT_4, "batches 3"),
+                ("the day", "event_date", "DATE '2026-11-22'", AT_4, "batches 3"),
+                (
+                    "a device's value",
+                    "value",
+                    "9.0",
+                    "source_seq = 4",
+                    "messages 4 of TEL_edge-1_normal (abc)",
+                ),
+            )
+        },
+        ("altered", BIT, "in a value", _bit("value")): _deep(CRC),
+        (
+            "moved",
+            PERSON,
+            "two readings of a batch have changed places",
+            lambda lake, table: replaced(lake, table, _swapped),
+        ): _deep(f"batches 3: {OTHER}"),
+        ("altered", BIT, "in the index of a reading", _bit("index")): _loss(CRC),
+        ("moved", PERSON, "a batch to another leaf", _updated("n = 3", domain="'edge-2'")): _loss(
+            "10 rows of readings are of batches 3, which no message of bronze explains"
+        ),
+    },
+)
 
-CACHE: Final = [
-    Plant(
-        "seen",
-        "lost",
-        PERSON,
-        "a range is deleted",
-        _sql("seen", "space LIKE 'batch/%'"),
-        (Exit.FAILED, "the cache `seen` does not know 1-7 of batch/edge-1/normal/"),
-    ),
-    Plant(
-        "seen",
-        "lost",
-        PERSON,
-        "all rows are deleted",
-        _sql("seen", "TRUE"),
-        (Exit.FAILED, "the cache `seen` does not know 1-11 of source/TEL_edge-1_normal/abc"),
-    ),
-    Plant(
-        "seen",
-        "lost",
-        TOOL,
-        "the table is deleted",
-        lambda lake: shutil.rmtree(lake / "seen"),
-        WELL,
-    ),
-    Plant(
-        "seen",
-        "lost",
-        TOOL,
-        "a file is deleted",
-        _file("seen", Path.unlink),
-        (Exit.FAILED, "can't be read: it is gone. The next refine"),
-    ),
-    Plant(
-        "seen",
-        "invented",
-        PERSON,
-        "batches that were never sent",
-        _made("seen", pc.starts_with(F("space"), "batch/"), first=8, last=20),
-        (Exit.LOSS, "bronze held batches 8-20, and bronze no longer does"),
-    ),
-    Plant(
-        "seen",
-        "altered",
-        BIT,
-        "in a range",
-        _bit("seen", "last"),
-        (Exit.FAILED, "CRC checksum verification failed"),
-    ),
-]
+QUARANTINE: Final = _plants(
+    "quarantine",
+    {
+        ("lost", PERSON, "a line is deleted", _sql("n = 2")): _loss(
+            "batch 2: indexes 4 of 10 are missing from readings"
+        ),
+        ("lost", PERSON, "a whole batch is deleted", _sql("n = 5")): _loss(
+            "batch 5: indexes 0-9 of 10 are missing from readings"
+        ),
+        ("lost", PERSON, "a device's message is deleted", _sql("reason = 'bad message'")): _loss(
+            "message 5 of TEL_edge-1_normal (abc) is missing from readings"
+        ),
+        ("lost", TOOL, "a file is deleted", _file(Path.unlink)): _loss("can't be read: it is gone"),
+        ("lost", TOOL, "the table is deleted", deleted): _loss(
+            "batch 5: indexes 0-9 of 10 are missing from readings"
+        ),
+        ("doubled", PERSON, "a line is inserted again", _again(F("n") == 2)): _loss(
+            "batch 2: indexes 4 are in readings more than once"
+        ),
+        ("doubled", PERSON, "a whole batch is inserted again", _again(F("n") == 5)): _loss(
+            "batch 5: is in quarantine as a whole, 1 times more than once"
+        ),
+        (
+            "doubled",
+            PERSON,
+            "a device's message is inserted again",
+            _again(F("reason") == "bad message"),
+        ): _loss("message 5 of TEL_edge-1_normal (abc) is in readings or quarantine more than once"),
+        ("invented", PERSON, "a line of a batch that was never sent", _made(F("n") == 2, n=99)): _loss(
+            "1 of quarantine are of batches 99, which no message of bronze explains"
+        ),
+        ("invented", PERSON, "a message that never came", _made(F("reason") == "bad message", seq=99)): _loss(
+            "1 rows of quarantine are of sequences 99 of TELEMETRY_0 (2026-11-21T00:00:00Z)"
+        ),
+        ("altered", PERSON, "what a line was", _updated("n = 2", excerpt="arrow_cast('x', 'Binary')")): _deep(
+            f"batches 2: {OTHER}"
+        ),
+        ("altered", BIT, "in what a line was", _bit("excerpt")): _deep(CRC),
+    },
+)
+
+CACHE: Final = _plants(
+    "seen",
+    {
+        ("lost", PERSON, "a range is deleted", _sql("space LIKE 'batch/%'")): _said(
+            Exit.FAILED, "the cache `seen` does not know 1-7 of batch/edge-1/normal/"
+        ),
+        ("lost", PERSON, "all rows are deleted", _sql("TRUE")): _said(
+            Exit.FAILED, "the cache `seen` does not know 1-11 of source/TEL_edge-1_normal/abc"
+        ),
+        ("lost", TOOL, "the table is deleted", deleted): (WELL, None),
+        ("lost", TOOL, "a file is deleted", _file(Path.unlink)): _said(
+            Exit.FAILED, "can't be read: it is gone. The next refine"
+        ),
+        (
+            "invented",
+            PERSON,
+            "batches that were never sent",
+            _made(pc.starts_with(F("space"), "batch/"), first=8, last=20),
+        ): _loss("bronze held batches 8-20, and bronze no longer does"),
+        ("altered", BIT, "in a range", _bit("last")): _said(Exit.FAILED, CRC),
+    },
+)
 
 MOVED: Final = [
-    Plant(
+    *_plants(
         "readings and quarantine",
-        "moved",
-        PERSON,
-        "a reading is deleted, and called a bad line",
-        _each(_without("readings", ONE), _made("quarantine", F("n") == 2, n=3, line=4, seq=3)),
-        WELL,
-        (Exit.LOSS, f"batches 3: {OTHER}"),
+        {
+            ("moved", PERSON, "a reading is deleted, and called a bad line", _called_bad): _deep(
+                f"batches 3: {OTHER}"
+            ),
+        },
     ),
-    Plant(
+    *_plants(
         "bronze and readings",
-        "lost",
-        PERSON,
-        "a device's message is deleted from both",
-        _each(_sql("bronze", "source_seq = 4"), _sql("readings", "source_seq = 4")),
-        (Exit.LOSS, "source TEL_edge-1_normal/abc: sequences 4 were in bronze"),
+        {
+            ("lost", PERSON, "a device's message is deleted from both", _message_lost): _loss(
+                "source TEL_edge-1_normal/abc: sequences 4 were in bronze"
+            ),
+        },
     ),
-    Plant(
+    *_plants(
         "bronze, readings, seen",
-        "lost",
-        PERSON,
-        "a device's message is deleted from both, and the cache",
-        _each(
-            _sql("bronze", "source_seq = 4"),
-            _sql("readings", "source_seq = 4"),
-            lambda lake: shutil.rmtree(lake / "seen"),
-        ),
-        (Exit.LOSS, "source TEL_edge-1_normal/abc: sequences 4 never came"),
+        {
+            (
+                "lost",
+                PERSON,
+                "a device's message is deleted from both, and the cache",
+                _message_forgotten,
+            ): _loss("source TEL_edge-1_normal/abc: sequences 4 never came"),
+        },
     ),
 ]
 
