@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from agent.contract import H_CLOCK, Clock, Exit, Ledger, Letter, Previous, Readings, StreamState
+from agent.contract import H_CLOCK, Clock, Exit, Letter, Readings
 from hub_jobs.audit import run as audit
 from hub_jobs.audit.rows import scan
 from hub_jobs.refine import run as refine
@@ -79,13 +79,6 @@ def _replace_readings(lake: Path, change: Callable[[pa.Table], pa.Table]) -> Non
     table.commit(writer.files, {}, replace=True)
 
 
-def _place(table: pa.Table, n: int, index: int) -> list[bool]:
-    return [
-        (one, at) == (n, index)
-        for one, at in zip(table["n"].to_pylist(), table["index"].to_pylist(), strict=True)
-    ]
-
-
 def test_a_lake_in_order_is_shown_in_full_and_exits_well(
     lake: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,14 +138,6 @@ def test_dead_letters_are_named_and_explained_and_one_that_is_not_refined_is_mis
     assert "batch 5" in findings
 
 
-def test_what_is_not_refined_yet_is_pending_and_not_lost(lake: Path) -> None:
-    code, found, _ = _audit_only(lake)
-
-    assert code == Exit.WELL
-    assert (found[RUN]["pending"], found[RUN]["in_readings"]) == (40, 0)
-    assert found[None]["pending"] == 1
-
-
 def test_repeats_other_content_and_whole_batches_in_quarantine_add_up(lake: Path) -> None:
     add_bronze(
         lake,
@@ -170,19 +155,6 @@ def test_repeats_other_content_and_whole_batches_in_quarantine_add_up(lake: Path
     assert code == Exit.WELL
     assert (found[RUN]["in_bronze"], found[RUN]["in_readings"], found[RUN]["quarantined"]) == (40, 39, 1)
     assert (found[OTHER_RUN]["in_readings"], found[OTHER_RUN]["quarantined"]) == (0, 4)
-
-
-def test_one_lost_reading_is_named_by_batch_and_place(lake: Path) -> None:
-    assert refine.main(["--lake", str(lake)]) == Exit.WELL
-    _replace_readings(lake, lambda all_: all_.filter(pa.array([not it for it in _place(all_, 2, 7)])))
-
-    code, found, findings = _audit_only(lake)
-
-    assert code == Exit.LOSS
-    assert (found[RUN]["missing"], found[RUN]["doubled"], found[RUN]["in_readings"]) == (1, 0, 38)
-    assert findings == (
-        f"edge-1, class normal, run {RUN}, batch 2: indexes 7 of 10 are missing from readings"
-    )
 
 
 def test_tables_too_large_for_the_driver_are_counted_by_spark_with_the_same_result(
@@ -209,108 +181,6 @@ def test_tables_too_large_for_the_driver_are_counted_by_spark_with_the_same_resu
     assert "batches 1-4: what is in readings and quarantine is not what their payloads hold" in told
     assert "messages 5 of TEL_edge-1_normal (abc): what is in readings" in told
     assert len(ran) == 5, "the contents come last"
-
-
-def test_a_doubled_reading_that_hides_a_lost_one_is_named_too(lake: Path) -> None:
-    assert refine.main(["--lake", str(lake)]) == Exit.WELL
-
-    def swap(table: pa.Table) -> pa.Table:
-        kept = table.filter(pa.array([not it for it in _place(table, 2, 7)]))
-        return pa.concat_tables([kept, table.filter(pa.array(_place(table, 2, 6)))])
-
-    _replace_readings(lake, swap)
-
-    code, found, findings = _audit_only(lake)
-
-    assert code == Exit.LOSS
-    assert (found[RUN]["missing"], found[RUN]["doubled"]) == (1, 1)
-    assert "indexes 7 of 10 are missing from readings; indexes 6 are in readings more than once" in findings
-
-
-def test_a_lost_direct_message_is_named_by_its_sequence(lake: Path) -> None:
-    assert refine.main(["--lake", str(lake)]) == Exit.WELL
-    _replace_readings(lake, lambda all_: all_.filter(pa.compute.is_valid(all_["n"])))
-
-    code, found, findings = _audit_only(lake)
-
-    assert code == Exit.LOSS
-    assert found[None]["missing"] == 1
-    assert findings == "edge-1: message 5 of TEL_edge-1_normal (abc) is missing from readings"
-
-
-def test_a_batch_the_ledger_calls_stored_and_bronze_lacks_is_named_with_its_gap(tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
-    add_bronze(lake, [*numbered(1, 2, 4), ledger_row(LEDGER, source_seq=5)])
-
-    code, found, findings = _audit(lake)
-
-    assert code == Exit.LOSS
-    assert found[RUN]["missing"] == 10
-    assert "batches 3 were acknowledged as stored and never came, 10 readings or more" in findings
-    assert "source TEL_edge-1_normal/abc: sequences 3 never came" in findings
-
-
-def test_what_a_leaf_calls_discarded_is_explained_and_what_came_all_the_same_is_taken_off(
-    tmp_path: Path,
-) -> None:
-    lake = tmp_path / "lake"
-    said = replace(
-        LEDGER,
-        readings=Readings(accepted=40, stored=40, discarded=20),
-        discarded=((2, 3, 20, "stream_full"),),
-        gone=((2, 7, 2, "stream_full"),),
-    )
-    given = [*numbered(1, 2, 4), direct_row(b"21.5", source_seq=5), ledger_row(said, source_seq=8)]
-    add_bronze(lake, given)
-
-    code, found, findings = _audit(lake)
-
-    assert code == Exit.WELL, findings
-    assert (found[RUN]["missing"], found[RUN]["discarded"], found[RUN]["in_readings"]) == (0, 10, 30)
-    assert (found[None]["discarded"], found[None]["in_readings"]) == (1, 1)
-    assert "source TEL_edge-1_normal/abc: sequences 3, 6-7 were discarded at the edge" in findings
-    assert "batches 2-3, 20 readings, were discarded at the edge: stream_full; batches 2 of them" in findings
-
-
-def test_a_run_killed_with_all_it_acknowledged_there_is_an_open_tail_and_no_loss(tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
-    previous = Previous(RUN, 3, Readings(accepted=35, stored=30), closed=False)
-    opened = Ledger(
-        "edge-1", "normal", OTHER_RUN, 0, (), Readings(), StreamState("now", 1, 3), previous=previous
-    )
-    add_bronze(lake, [*numbered(1, 2, 3), ledger_row(opened, source_seq=4)])
-
-    code, found, findings = _audit(lake)
-
-    assert code == Exit.WELL
-    assert (found[RUN]["accepted"], found[RUN]["open_tail"], found[RUN]["missing"]) == (35, 5, 0)
-    assert "the run ended without closing" in findings
-
-
-def test_a_store_lost_with_its_ledger_is_named_by_what_the_next_run_remembered(tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
-    previous = Previous(RUN, 9, Readings(accepted=90, stored=90), closed=False)
-    opened = replace(LEDGER, run=OTHER_RUN, n=0, stored=(), readings=Readings(), previous=previous)
-    add_bronze(lake, [ledger_row(opened, source_seq=1)])
-
-    code, found, _ = _audit(lake)
-
-    assert code == Exit.LOSS
-    assert (found[RUN]["missing"], found[RUN]["in_bronze"]) == (90, 0)
-
-
-def test_a_message_that_no_run_speaks_for_is_missed_by_its_sequences(lake: Path) -> None:
-    table = ensure_table(lake, "bronze")
-    changed = rows(table, table.schema.names).to_pylist()
-    with PartWriter(lake, "bronze") as writer:
-        writer.write(pa.Table.from_pylist([one for one in changed if one["seq"] != 5], table.schema))
-    table.commit(writer.files, {}, replace=True)
-
-    code, _, findings = _audit(lake)
-
-    assert code == Exit.LOSS
-    assert "hub stream TELEMETRY_0/2026-11-21T00:00:00Z: sequences 5 are not in bronze: unknown" in findings
-    assert "source TEL_edge-1_normal/abc: sequences 5 never came" in findings
 
 
 def test_a_ledger_that_can_not_be_used_is_named_and_the_last_good_one_counts(lake: Path) -> None:

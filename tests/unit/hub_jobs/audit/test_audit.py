@@ -23,7 +23,15 @@ from hub_jobs.tables.seen import SeenNumbers
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.damage import flip
 from tests.unit.hub_jobs.refined import refine_all
-from tests.unit.hub_jobs.rows import OTHER_RUN, RUN, batch_headers, batch_row, header_block, ledger_row
+from tests.unit.hub_jobs.rows import (
+    OTHER_RUN,
+    RUN,
+    batch_headers,
+    batch_row,
+    direct_row,
+    header_block,
+    ledger_row,
+)
 
 LINE = b'{"metric":"m","value":1}\n'
 SAID = Ledger(
@@ -41,7 +49,7 @@ def fill(lake: Path, ledger: Ledger, *numbers: int, after: int = 0) -> None:
     add_bronze(lake, [one | {"source_seq": seq} for seq, one in enumerate(rows, after + 1)])
 
 
-def audited(lake: Path) -> tuple[Exit, dict[str, dict[str, Any]]]:
+def audited(lake: Path) -> tuple[Exit, dict[str | None, dict[str, Any]]]:
     """The exit code and the account of each run."""
     report = lake.with_suffix(".json")
     code = audit.main(["--lake", str(lake), "--json", str(report)])
@@ -53,9 +61,11 @@ def test_what_is_not_refined_yet_is_pending_and_not_missing(tmp_path: Path) -> N
     fill(lake, replace(SAID, final=False), 1, 2)
     refine_all(lake)
     fill(lake, SAID, 3, after=3)
+    add_bronze(lake, [direct_row(b"1", source_seq=6)])
 
     code, runs = audited(lake)
     assert (code, runs[RUN]["in_readings"], runs[RUN]["pending"]) == (Exit.WELL, 20, 10)
+    assert runs[None]["pending"] == 1
     assert (runs[RUN]["missing"], runs[RUN]["doubled"]) == (0, 0)
 
 
