@@ -21,6 +21,17 @@ from hub_jobs.tables.stream_history import StreamHistory
 
 JOB_SECONDS = 300
 
+DRIVER = """
+import os, signal, sys
+from types import SimpleNamespace
+from hub_jobs import session
+session.session = lambda _: SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+session.run_tasks = lambda _, task, work: [task(part) for part in work]
+from hub_jobs.tables.delta import Table
+"""
+"""How a driver begins that does its tasks itself: what is tested is its end, and no Java machine has to start
+on a busy machine."""
+
 
 def contents(lake: Place, name: str, *columns: str) -> list[Any]:
     """The rows of a table as tuples of some columns (bare values for one), sorted; none without a table."""

@@ -17,7 +17,7 @@ from hub_jobs.session import run_tasks
 from hub_jobs.tables import schemas, stream_history
 from hub_jobs.tables.delta import ensure_table, open_table
 from tests.harness.clocks import SECOND
-from tests.spark.lakes import add_bronze, contents, killed, orphans
+from tests.spark.lakes import DRIVER, add_bronze, contents, killed, orphans
 from tests.unit.hub_jobs.rows import (
     OTHER_RUN,
     RUN,
@@ -104,9 +104,7 @@ def tables_of(lake: Path) -> AuditTables:
 
 
 _KILLED = """
-import os, signal
 from hub_jobs.refine.run import main
-from hub_jobs.tables.delta import Table
 def die(*args, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 Table.rewrite = die
@@ -120,7 +118,7 @@ def test_a_driver_killed_before_its_correction_leaves_it_to_the_next(tmp_path: P
     assert run(lake) == Exit.WELL
     add_bronze(lake, [correction(3), batch(4)])
 
-    killed(tmp_path / "driver.py", _KILLED.format(lake=str(lake)))
+    killed(tmp_path / "driver.py", DRIVER + _KILLED.format(lake=str(lake)))
     assert stamped(lake) == [*wrong(1), *wrong(2)]
     assert run(lake) == Exit.WELL
 

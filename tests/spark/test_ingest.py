@@ -49,7 +49,7 @@ from tests.harness.streams import AGGREGATE, held, make_aggregate, make_leaf_str
 from tests.harness.wait import until
 from tests.security.hidden import files_below, leaked
 from tests.spark.kept import events
-from tests.spark.lakes import contents, killed, orphans
+from tests.spark.lakes import DRIVER, contents, killed, orphans
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -351,10 +351,8 @@ async def test_of_two_drivers_at_once_one_commits_and_the_other_says_so(
 async def test_a_driver_killed_between_its_files_and_its_commit_loses_and_doubles_nothing(
     fleet: Fleet, tmp_path: Path
 ) -> None:
-    program = f"""
-import os, signal
+    program = f"""{DRIVER}
 from hub_jobs.ingest.run import main
-from hub_jobs.tables.delta import Table
 Table.commit = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
 main({fleet.options!r})
 """
@@ -439,15 +437,11 @@ async def test_what_can_not_be_reached_or_used_is_said_with_its_exit_code(
 
 
 async def test_a_job_that_runs_again_and_again_takes_what_comes_and_outlives_the_hub(fleet: Fleet) -> None:
-    program = Path(ingest.__file__).with_name("__main__.py")
+    options = [*fleet.options, "--every", "200ms"]
+    program = f"{DRIVER}\nfrom hub_jobs.ingest.run import main\nsys.exit(main({options!r}))"
+    root = {**os.environ, "PYTHONPATH": str(Path(ingest.__file__).parents[2])}
     job = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(program),
-        *fleet.options,
-        "--every",
-        "200ms",
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(program.parents[2])},
+        sys.executable, "-c", program, stderr=subprocess.PIPE, env=root
     )
     try:
         await _rows(fleet, 5)

@@ -19,7 +19,7 @@ from hub_jobs.tables import seen
 from hub_jobs.tables.delta import open_table
 from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.schemas import VERSION
-from tests.spark.lakes import add_bronze, contents, killed, orphans, run_program
+from tests.spark.lakes import DRIVER, add_bronze, contents, killed, orphans, run_program
 from tests.unit.hub_jobs.damage import cut, flip
 from tests.unit.hub_jobs.rows import OTHER_RUN, batch_row, direct_row
 
@@ -182,9 +182,7 @@ def test_a_backlog_is_refined_in_passes_of_bounded_size(
 
 
 _KILLED_AT = """
-import os, signal
 from hub_jobs.refine.run import main
-from hub_jobs.tables.delta import Table
 commit = Table.commit
 def die(table, *args, **options):
     if table.name == {name!r}:
@@ -196,10 +194,8 @@ main(["--lake", {lake!r}])
 
 
 _STOPPED_AT = """
-import os, signal, sys
 from hub_jobs.refine import plan
 from hub_jobs.refine.run import main
-from hub_jobs.tables.delta import Table
 plan.MAX_BYTES_A_CORE = 1
 commit, commits = Table.commit, []
 def interrupted(table, *args, **options):
@@ -218,7 +214,7 @@ def test_a_signal_between_the_commits_of_a_pass_lets_it_end_and_the_next_run_goe
     for n in (5, 6, 7):
         add_bronze(lake, [batch_row(LINE * 2 + b"worse\n", n=n, source_seq=n + 1)])
 
-    code, said = run_program(tmp_path / "driver.py", _STOPPED_AT.format(lake=str(lake)))
+    code, said = run_program(tmp_path / "driver.py", DRIVER + _STOPPED_AT.format(lake=str(lake)))
 
     assert (code, said.splitlines()[-1]) == (Exit.WELL, "refine: stopped"), said
     assert said.count(" readings, ") == 2, "a pass of each of the first two files of five"
@@ -234,7 +230,7 @@ def test_a_signal_between_the_commits_of_a_pass_lets_it_end_and_the_next_run_goe
 def test_a_driver_killed_before_either_commit_loses_and_doubles_nothing(
     lake: Path, tmp_path: Path, name: str
 ) -> None:
-    killed(tmp_path / "driver.py", _KILLED_AT.format(name=name, lake=str(lake)))
+    killed(tmp_path / "driver.py", DRIVER + _KILLED_AT.format(name=name, lake=str(lake)))
     assert _readings(lake) == []
     assert _named(lake) == ([] if name == "quarantine" else BAD_LINE)
     assert orphans(lake, "readings") > 0
