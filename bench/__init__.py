@@ -16,6 +16,7 @@ NAMES: Final[tuple[str, ...]] = (
     "footprint",
     "relink",
     "fleet",
+    "lake-fleet",
     "audit",
     "spark-read",
     "spark-ingest",

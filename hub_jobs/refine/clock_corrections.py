@@ -19,12 +19,12 @@ from hub_jobs.refine.clocks import Batch, SealTime
 from hub_jobs.refine.messages import QuarantinedError, correction_in
 from hub_jobs.session import run_tasks
 from hub_jobs.source.protocol import header
+from hub_jobs.tables import cache
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet import PartFile
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import Condition, batches, file_paths, rows
 from hub_jobs.tables.schemas import CLOCKS
-from hub_jobs.tables.seen import Note, behind, load_cached, save_cached, unsaid
 from hub_jobs.tables.stream_history import StreamHistory
 
 if TYPE_CHECKING:
@@ -57,13 +57,15 @@ class ClockCorrections:
         return {domain: list(corrections) for domain, corrections in self._of_domain.items()}
 
 
-def load(lake: Place, bronze: Table, upto: Sequence[StreamHistory], note: Note = unsaid) -> ClockCorrections:
-    """The corrections in all that bronze holds of each history up to its `done`. Raises as `load_cached`."""
+def load(
+    lake: Place, bronze: Table, upto: Sequence[StreamHistory], note: cache.Note = cache.unsaid
+) -> ClockCorrections:
+    """The corrections in all that bronze holds of each history up to its `done`. Raises as `cache.load`."""
     corrections = ClockCorrections()
-    table, cached = load_cached(lake, "clocks", upto, note)
+    table, cached = cache.load(lake, "clocks", upto, note)
     for row in cached.to_pylist():
         corrections.add(Correction(**row))
-    for history, after in behind(table, upto):
+    for history, after in cache.behind(table, upto):
         for correction in corrections_of(bronze, history, after):
             corrections.add(correction)
     return corrections
@@ -76,7 +78,7 @@ def save(lake: Place, corrections: ClockCorrections, upto: Sequence[StreamHistor
         for of_domain in corrections.by_domain().values()
         for correction in of_domain
     ]
-    save_cached(lake, "clocks", pa.Table.from_pylist(flat, CLOCKS), upto)
+    cache.save(lake, "clocks", pa.Table.from_pylist(flat, CLOCKS), upto)
 
 
 def new_corrections(

@@ -9,21 +9,36 @@ of what was seen find the candidates, which are few; the digests of the earlier 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from hub_jobs.tables.ranges import History, contains
-from hub_jobs.tables.seen import Placed, SeenNumbers, by_batch, by_source
+from hub_jobs.tables.ranges import CodedNumbers, CodedRanges, History, Mask, Numbers
+from hub_jobs.tables.seen import Placed, by_batch, by_source
 
-Key = tuple[str, int]
-"""A space and a number in it."""
-Digests = Mapping[Key, set[bytes]]
-Earlier = Callable[[str, int, int], Digests]
-"""Of a space, the digests of the rows that were refined before, by key, for numbers from and to."""
+
+class Wanted(NamedTuple):
+    """Numbers, each in the space whose name has the place of its code; of batches or of other messages."""
+
+    names: Sequence[str]
+    numbers: CodedNumbers
+    are_batches: bool
+
+
+class EarlierRows(NamedTuple):
+    """Rows that were refined before under wanted numbers: the place of the number among those wanted, and the
+    digest."""
+
+    places: Numbers
+    digests: pa.Array
+
+
+Known = Callable[[Sequence[str]], CodedRanges]
+"""The numbers that were seen in these spaces; the code of each is its place among them."""
+Earlier = Callable[[Wanted], EarlierRows]
 
 
 @dataclass(slots=True)
@@ -36,73 +51,87 @@ class DedupDecision:
     unverified: int = 0
 
 
-def decide(ids: pa.Table, seen: SeenNumbers, earlier: Earlier) -> DedupDecision:
-    """Judge rows of bronze with `ID_COLUMNS`; `seen` and `earlier` know all rows that were refined before."""
+def decide(ids: pa.Table, known: Known, earlier: Earlier) -> DedupDecision:
+    """Judge rows of bronze with `ID_COLUMNS`; `known` and `earlier` are about all rows that were refined
+    before."""
     ids = ids.sort_by([("stream", "ascending"), ("created", "ascending"), ("seq", "ascending")])
     decision = DedupDecision()
     batches, others = by_batch(ids), by_source(ids)
     others = Placed(others.names, np.where(batches.codes < 0, others.codes, -1), others.numbers)
-    for placed, is_batch in ((batches, True), (others, False)):
-        known = _known(placed, seen)
-        candidates = np.flatnonzero(known | _twice(placed))
-        before = _digests(placed, np.flatnonzero(known), earlier)
-        _judge(ids, placed, candidates, known, before, decision, is_batch=is_batch)
+    for placed, are_batches in ((batches, True), (others, False)):
+        has_place = np.flatnonzero(placed.codes >= 0)
+        codes, numbers = placed.codes[has_place], placed.numbers[has_place]
+        seen = known(placed.names).contains(codes, numbers)
+        candidates = has_place[seen | _twice(codes, numbers)]
+        if candidates.size:
+            wanted = Wanted(placed.names, _numbers(placed, has_place[seen]), are_batches)
+            _judge(ids, placed, candidates, wanted, earlier(wanted), decision)
     return decision
 
 
-def _known(placed: Placed, seen: SeenNumbers) -> npt.NDArray[np.bool_]:
-    """Rows whose number was seen before."""
-    found = np.zeros(placed.codes.size, dtype=np.bool_)
-    for code, name in enumerate(placed.names):
-        if seen.ranges(name):
-            rows = np.flatnonzero(placed.codes == code)
-            found[rows] = contains(seen.ranges(name), placed.numbers[rows])
-    return found
+def _numbers(placed: Placed, rows: Numbers) -> CodedNumbers:
+    return CodedNumbers(placed.codes[rows], placed.numbers[rows])
 
 
-def _twice(placed: Placed) -> npt.NDArray[np.bool_]:
+def _twice(codes: Numbers, numbers: Numbers) -> Mask:
     """Rows whose number is there more than once."""
-    order = np.lexsort((placed.numbers, placed.codes))
-    codes, numbers = placed.codes[order], placed.numbers[order]
-    same = (codes[1:] == codes[:-1]) & (numbers[1:] == numbers[:-1]) & (codes[1:] >= 0)
+    order = np.lexsort((numbers, codes))
+    same = (np.diff(codes[order]) == 0) & (np.diff(numbers[order]) == 0)
     found = np.zeros(codes.size, dtype=np.bool_)
     found[order[1:][same]] = True
     found[order[:-1][same]] = True
     return found
 
 
-def _digests(placed: Placed, rows: npt.NDArray[np.int64], earlier: Earlier) -> dict[Key, set[bytes]]:
-    found: dict[Key, set[bytes]] = {}
-    for code in np.unique(placed.codes[rows]).tolist():
-        numbers = placed.numbers[rows[placed.codes[rows] == code]]
-        found.update(earlier(placed.names[code], int(numbers.min()), int(numbers.max())))
-    return found
-
-
 def _judge(
     ids: pa.Table,
     placed: Placed,
-    candidates: npt.NDArray[np.int64],
-    known: npt.NDArray[np.bool_],
-    before: dict[Key, set[bytes]],
+    rows: Numbers,
+    seen: Wanted,
+    earlier: EarlierRows,
     decision: DedupDecision,
-    *,
-    is_batch: bool,
 ) -> None:
-    """Go through the candidates, a few of all rows, in the order of their sequences."""
-    rows = ids.select(["stream", "created", "seq", "digest"]).take(pa.array(candidates)).to_pylist()
-    for at, row in zip(candidates.tolist(), rows, strict=True):
-        key = (placed.names[placed.codes[at]], int(placed.numbers[at]))
-        history = (row["stream"], row["created"])
-        digests = before.setdefault(key, set())
-        if known[at] and not digests:
-            decision.unverified += 1
-            decision.repeated.setdefault(history, set()).add(row["seq"])
-            continue
-        if row["digest"] in digests:
-            decision.repeated.setdefault(history, set()).add(row["seq"])
-        elif digests and is_batch:
-            decision.other_content.setdefault(history, {})[row["seq"]] = (
-                f"number {key[1]} of {key[0]} came before with other content"
-            )
-        digests.add(row["digest"])
+    """Judge the candidates among the rows, which are in the order of their sequences."""
+    every = _numbers(placed, rows)
+    keys = every.places(placed.codes[rows], placed.numbers[rows])
+    keys_before = every.places(seen.numbers.codes, seen.numbers.numbers)
+    digests = ids["digest"].take(pa.array(rows)).combine_chunks()
+    contents = pa.concat_arrays([earlier.digests.cast(digests.type), digests]).dictionary_encode("encode")
+    content = contents.indices.to_numpy().astype(np.int64)
+    kinds = len(contents.dictionary)
+    pairs_before = keys_before[earlier.places] * kinds + content[: earlier.places.size]
+    pairs = keys * kinds + content[earlier.places.size :]
+
+    came_before = np.isin(np.arange(every.codes.size), keys_before[earlier.places])[keys]
+    was_seen = np.isin(np.arange(every.codes.size), keys_before)[keys]
+    unverified = was_seen & ~came_before
+    repeated = unverified | np.isin(pairs, pairs_before) | ~_first(pairs)
+    decision.unverified += int(np.count_nonzero(unverified))
+    for history, sequences in _sequences(ids, rows[repeated]).items():
+        decision.repeated.setdefault(history, set()).update(sequences)
+    if seen.are_batches:
+        other = ~repeated & (came_before | ~_first(keys))
+        _name_other_content(ids, placed, rows[other], decision)
+
+
+def _first(values: Numbers) -> Mask:
+    """Which rows have a value that none before them has."""
+    found = np.zeros(values.size, dtype=np.bool_)
+    found[np.unique(values, return_index=True)[1]] = True
+    return found
+
+
+def _sequences(ids: pa.Table, rows: Numbers) -> dict[History, list[int]]:
+    """The hub sequences of rows, by history."""
+    picked = ids.select(["stream", "created", "seq"]).take(pa.array(rows))
+    grouped = picked.group_by(["stream", "created"]).aggregate([("seq", "list")])
+    columns = (grouped[name].to_pylist() for name in ("stream", "created", "seq_list"))
+    return {(stream, created): sequences for stream, created, sequences in zip(*columns, strict=True)}
+
+
+def _name_other_content(ids: pa.Table, placed: Placed, rows: Numbers, decision: DedupDecision) -> None:
+    picked = ids.select(["stream", "created", "seq"]).take(pa.array(rows)).to_pylist()
+    for at, row in zip(rows.tolist(), picked, strict=True):
+        decision.other_content.setdefault((row["stream"], row["created"]), {})[row["seq"]] = (
+            f"number {placed.numbers[at]} of {placed.names[placed.codes[at]]} came before with other content"
+        )

@@ -5,20 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hub_jobs.refine import dedup
 from hub_jobs.refine.clocks import Corrections
-from hub_jobs.refine.dedup import DedupDecision, Key
+from hub_jobs.refine.dedup import DedupDecision, EarlierRows, Wanted
 from hub_jobs.refine.task import RefinePart
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.ranges import History
+from hub_jobs.tables.ranges import History, Mask, Numbers
 from hub_jobs.tables.scan import Condition, batches, rows
-from hub_jobs.tables.seen import ID_COLUMNS, SeenNumbers, identities
+from hub_jobs.tables.seen import ID_COLUMNS, SeenTable, by_batch, by_source, identities
 from hub_jobs.tables.stream_history import StreamHistory, file_histories
 
 MAX_ROWS: Final = 1_000_000
@@ -112,7 +115,7 @@ def bounded(planned: Pass, cores: int) -> Pass:
     return replace(planned, increments=list(_first(planned.increments, cores * MAX_BYTES_A_CORE)))
 
 
-def decide(bronze: Table, planned: Pass, seen: SeenNumbers) -> DedupDecision:
+def decide(bronze: Table, planned: Pass, seen: SeenTable) -> DedupDecision:
     """Which rows of the pass are repeats. Afterwards `seen` knows the rows of the pass too."""
     pieces = [
         ids
@@ -123,11 +126,7 @@ def decide(bronze: Table, planned: Pass, seen: SeenNumbers) -> DedupDecision:
         return DedupDecision()
     ids = pa.concat_tables(pieces).combine_chunks()
     refined = {history.history: history.done or 0 for history in planned.before}
-
-    def earlier(space: str, first: int, last: int) -> dict[Key, set[bytes]]:
-        return _digests(bronze, refined, space, first, last)
-
-    decision = dedup.decide(ids, seen, earlier)
+    decision = dedup.decide(ids, seen.ranges, partial(_earlier, bronze, refined))
     seen.add(ids)
     return decision
 
@@ -158,6 +157,9 @@ def parts(
     one."""
     total = sum(file.size for increment in planned.increments for file in increment.files)
     least = min(_PART_BYTES, total // cores + 1)
+    repeated = {
+        history: np.sort(np.fromiter(sequences, np.int64)) for history, sequences in decision.repeated.items()
+    }
     return [
         RefinePart(
             lake=lake,
@@ -165,7 +167,7 @@ def parts(
             history=increment.name,
             after=increment.after,
             to=increment.to,
-            repeated=frozenset(decision.repeated.get(increment.name, ())),
+            repeated=_within(repeated.get(increment.name), group),
             other_content=decision.other_content.get(increment.name, {}),
             quarantined=in_quarantine.get(increment.name, frozenset()),
             corrections=corrections,
@@ -173,6 +175,16 @@ def parts(
         for increment in planned.increments
         for group in _groups(increment.files, least)
     ]
+
+
+def _within(sequences: Numbers | None, files: Sequence[BronzeFile]) -> frozenset[int]:
+    """Those of sorted sequences that these files may hold: after a hub was restored all of a pass are
+    repeats, of which no task needs those of the others."""
+    if sequences is None:
+        return frozenset()
+    first, last = min(file.first for file in files), max(file.last for file in files)
+    span = slice(*np.searchsorted(sequences, [first, last + 1]))
+    return frozenset(sequences[span].tolist())
 
 
 def _files(bronze: Table) -> dict[History, list[BronzeFile]]:
@@ -218,23 +230,49 @@ def _groups(files: Sequence[BronzeFile], least: int) -> Iterator[list[BronzeFile
         yield group
 
 
-def _digests(
-    bronze: Table, refined: dict[History, int], space: str, first: int, last: int
-) -> dict[Key, set[bytes]]:
-    """The digests of refined rows by their number in a space (see `tables.seen`)."""
-    kind, *names = space.split("/")
-    columns, number = _SPACES[kind]
-    where: list[Condition] = [(column, "=", name) for column, name in zip(columns, names, strict=True)]
-    where += [(number, ">=", first), (number, "<=", last)]
-    found: dict[Key, set[bytes]] = {}
-    for batch in batches(bronze, ID_COLUMNS, where):
-        for row in batch.select(["stream", "created", "seq", number, "digest"]).to_pylist():
-            if row["seq"] <= refined.get((row["stream"], row["created"]), 0):
-                found.setdefault((space, row[number]), set()).add(row["digest"])
-    return found
+def _earlier(bronze: Table, refined: dict[History, int], wanted: Wanted) -> EarlierRows:
+    """The refined rows under these numbers, by one scan, however many spaces there are."""
+    numbers = wanted.numbers
+    places, digests = [np.zeros(0, dtype=np.int64)], [pa.array([], pa.binary())]
+    if numbers.codes.size:
+        names = [wanted.names[code] for code in np.unique(numbers.codes).tolist()]
+        columns, number = _SPACES[wanted.are_batches]
+        parts = zip(*(name.split("/")[1:] for name in names), strict=True)
+        where: list[Condition] = [
+            (column, "in", set(values)) for column, values in zip(columns, parts, strict=True)
+        ]
+        where += [(number, ">=", int(numbers.numbers.min())), (number, "<=", int(numbers.numbers.max()))]
+        for piece in batches(bronze, ID_COLUMNS, where):
+            rows = pa.Table.from_batches([piece])
+            found = _places(rows, wanted)
+            kept = np.flatnonzero((found >= 0) & _are_refined(rows, refined))
+            places.append(found[kept])
+            digests += rows["digest"].take(pa.array(kept)).chunks
+    return EarlierRows(np.concatenate(places), pa.concat_arrays(digests))
 
 
 _SPACES: Final = {
-    "batch": (("domain", "class", "run"), "n"),
-    "source": (("source_stream", "source_identity"), "source_seq"),
+    True: (("domain", "class", "run"), "n"),
+    False: (("source_stream", "source_identity"), "source_seq"),
 }
+"""The columns that name the spaces of batches, or of other messages (see `tables.seen`), and the number's."""
+
+
+def _places(rows: pa.Table, wanted: Wanted) -> Numbers:
+    """The place of each row's number among those wanted, -1 where it is not."""
+    placed = by_batch(rows) if wanted.are_batches else by_source(rows)
+    spaces = pc.index_in(pa.array(placed.names, pa.string()), value_set=pa.array(wanted.names, pa.string()))
+    codes = np.append(pc.fill_null(spaces, -1).to_numpy(), -1).astype(np.int64)[placed.codes]
+    return wanted.numbers.places(codes, placed.numbers)
+
+
+def _are_refined(rows: pa.Table, refined: dict[History, int]) -> Mask:
+    named = (
+        pc.binary_join_element_wise(rows["stream"], rows["created"], "\n")
+        .combine_chunks()
+        .dictionary_encode()
+    )
+    histories = (tuple(name.split("\n")) for name in named.dictionary.to_pylist())
+    done = np.array([refined.get(history, 0) for history in histories], dtype=np.int64)
+    mask: Mask = rows["seq"].to_numpy() <= done[named.indices.to_numpy()]
+    return mask

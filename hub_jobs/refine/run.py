@@ -26,7 +26,7 @@ from hub_jobs.tables.places import Place, parse_place
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from hub_jobs.tables.seen import SeenNumbers
+    from hub_jobs.tables.seen import SeenTable
 
 _NAME: Final = "refine"
 
@@ -34,7 +34,7 @@ _NAME: Final = "refine"
 class Known(NamedTuple):
     """What earlier runs have left, and what the passes of this one add."""
 
-    seen: SeenNumbers
+    seen: SeenTable
     clocks: ClockCorrections
 
 
@@ -78,7 +78,7 @@ def run(lake: Place, stop: Stop = never) -> Exit:
         _refine(spark, lake, tables, planned, known)
         done = planned
     if done is not None and known is not None:
-        seen.save(lake, known.seen, done.after)
+        known.seen.save(lake, done.after)
         clock_corrections.save(lake, known.clocks, done.after)
     return Exit.WELL
 

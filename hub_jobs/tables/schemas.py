@@ -114,9 +114,9 @@ came. A cache like `seen`."""
 SEEN: Final = pa.schema(
     [("space", pa.string()), ("first", pa.int64()), ("last", pa.int64())],
 )
-"""Ranges of numbers that bronze holds, by space: `batch/<domain>/<class>/<run>` of batch numbers,
-`source/<stream>/<identity>` of source sequences, `hub/<stream>/<created>` of hub sequences. A cache: it can
-be made again from bronze. The hub sequence up to which it does is the table's `txn` of each stream."""
+"""Ranges of numbers that bronze holds, which may overlap, by space: `batch/<domain>/<class>/<run>` of batch
+numbers, `source/<stream>/<identity>` of source sequences, `hub/<stream>/<created>` of hub sequences. A cache:
+it can be made again from bronze. The hub sequence up to which it does is the table's `txn` of each stream."""
 
 AUDIT: Final = pa.schema(
     [

@@ -1,78 +1,34 @@
-"""Which messages bronze holds, as numbers in spaces, and the table `seen` that caches them.
+"""Which messages bronze holds, as numbers in spaces, and the table `seen` that caches them (see `cache`).
 
 A space is a run's batches, a source's sequences or one history of a hub's stream; it is named by a text.
-Numbers are kept as ranges, so that a million messages of one run cost two numbers.
-
-`load_cached`, `behind` and `save_cached` keep this table and `clocks`: both are a pure function of `bronze`
-up to the sequences that they carry as transactions. So they are rolled forward when they are behind, made
-again when they are ahead, lost or damaged, and replaced as a whole."""
+Numbers are kept as ranges, so that a million messages of one run cost two numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from itertools import chain
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
-from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables import cache
+from hub_jobs.tables.delta import Table, ensure_table
 from hub_jobs.tables.places import Place, UnreadableError
-from hub_jobs.tables.ranges import Numbers, Range, runs_of, union, without
+from hub_jobs.tables.ranges import CodedRanges, Numbers, Range, runs_of, union, without
 from hub_jobs.tables.scan import batches, rows
-from hub_jobs.tables.schemas import SCHEMAS, SEEN
+from hub_jobs.tables.schemas import SEEN
 from hub_jobs.tables.stream_history import StreamHistory
 
-Note = Callable[[str], None]
-
-
-def unsaid(_: str) -> None:
-    """For a caller that only looks: the job that makes the table again says so."""
-
-
-def load_cached(
-    lake: Place, name: str, upto: Sequence[StreamHistory], note: Note
-) -> tuple[Table | None, pa.Table]:
-    """The table and its rows. No table and no rows when it holds more of a history than its `done`, or
-    when a file of it is damaged, which is noted. Raises `TableError`, and `UnreadableError` where a file is
-    there and was not given out."""
-    nothing = SCHEMAS[name].empty_table()
-    table = open_table(lake, name)
-    if table is None or any(_held(table, history) > (history.done or 0) for history in upto):
-        return None, nothing
-    try:
-        return table, rows(table, SCHEMAS[name].names)
-    except UnreadableError as error:
-        if not error.damaged:
-            raise
-        note(f"{error}; the table {name} is made again from bronze")
-        return None, nothing
-
-
-def behind(table: Table | None, upto: Sequence[StreamHistory]) -> Iterator[tuple[StreamHistory, int]]:
-    """Each history with the sequence up to which the table holds it; from the beginning without one."""
-    for history in upto:
-        yield history, 0 if table is None else _held(table, history)
-
-
-def save_cached(lake: Place, name: str, rows: pa.Table, upto: Sequence[StreamHistory]) -> None:
-    """Keep the rows for the next run, in the place of all others. A writer that was faster is as good."""
-    table = ensure_table(lake, name)
-    with PartWriter(lake, name) as writer:
-        writer.write(rows)
-    try:
-        table.commit(writer.files, {history.refined: history.done or 0 for history in upto}, replace=True)
-    except ConflictError:
-        return
-
-
-def _held(table: Table, history: StreamHistory) -> int:
-    return table.offset(history.refined) or 0
-
-
 _LOOSE: Final = 1_000_000
+_MOST_FILES: Final = 32
+"""Files of `seen` from which on a run writes one in the place of all."""
+_MOST_CODES: Final = 2**62
+"""What a code of several columns may grow to; rows themselves are fewer than 2**31."""
+_Read = TypeVar("_Read")
 
 ID_COLUMNS: Final = (
     "stream",
@@ -143,26 +99,76 @@ def lacking(some: SeenNumbers, others: SeenNumbers) -> SeenNumbers:
     return SeenNumbers({space: ranges for space, ranges in found.items() if ranges})
 
 
-def load(lake: Place, bronze: Table, upto: Sequence[StreamHistory], note: Note = unsaid) -> SeenNumbers:
-    """What bronze holds of each history up to its `done`. Raises as `load_cached`."""
-    table, known = load_cached(lake, "seen", upto, note)
-    seen = _of(known)
-    for history, after in behind(table, upto):
-        for ids in identities(bronze, history, after):
-            seen.add(ids)
+class SeenTable:
+    """What bronze holds: the rows of the table `seen`, and what is added to them. The rows stay on disk, and
+    a question reads them once, a piece at a time: there is one for each run of each leaf that ever was.
+    `remake` gives the identities of the rows of bronze that the table is about, for the case that a file of
+    it is damaged, which is noted."""
+
+    def __init__(
+        self,
+        table: Table | None = None,
+        remake: Callable[[], Iterator[pa.Table]] = lambda: iter(()),
+        note: cache.Note = cache.unsaid,
+    ) -> None:
+        self._table, self._remake, self._note = table, remake, note
+        self._added: list[pa.Table] = []
+
+    def add(self, ids: pa.Table) -> None:
+        """Take in rows of bronze, of which `ids` has the `ID_COLUMNS`."""
+        self._added += [_ranges_in(placed) for placed in (by_batch(ids), by_source(ids), _by_hub(ids))]
+
+    def ranges(self, names: Sequence[str]) -> CodedRanges:
+        """What is known of these spaces; the code of each is its place among them. Raises
+        `UnreadableError`."""
+        wanted = pa.array(names, pa.string())
+        return self._reread(lambda rows: _coded(map(partial(_of_spaces, wanted), rows)))
+
+    def numbers(self) -> SeenNumbers:
+        """All of it. Raises `UnreadableError`."""
+        return self._reread(lambda rows: _numbers(pa.concat_tables([SEEN.empty_table(), *rows])))
+
+    def save(self, lake: Place, upto: Sequence[StreamHistory]) -> None:
+        """Keep it for the next run. What was added goes into a file of its own. If there are many files,
+        or another program has changed the table meanwhile, all of it takes the place of what is there."""
+        table = self._table
+        if table is not None and len(table.delta.file_uris()) < _MOST_FILES:
+            cache.save(lake, "seen", _merged(self._added), upto, beside=table)
+            if ensure_table(lake, "seen").delta.version() == table.delta.version() + 1:
+                return
+        cache.save(lake, "seen", self._reread(_merged), upto)
+
+    def _reread(self, use: Callable[[Iterable[pa.Table]], _Read]) -> _Read:
+        if self._table is not None:
+            try:
+                return use(chain(map(_as_table, batches(self._table, SEEN.names)), self._added))
+            except UnreadableError as error:
+                cache.note_damage("seen", error, self._note)
+                self._table = None
+                for ids in self._remake():
+                    self.add(ids)
+        return use(self._added)
+
+
+def load(
+    lake: Place, bronze: Table, upto: Sequence[StreamHistory], note: cache.Note = cache.unsaid
+) -> SeenTable:
+    """What bronze holds of each history up to its `done`. Raises `TableError` and `UnreadableError`."""
+
+    def missing(table: Table | None) -> Iterator[pa.Table]:
+        for history, after in cache.behind(table, upto):
+            yield from identities(bronze, history, after)
+
+    table = cache.current(lake, "seen", upto)
+    seen = SeenTable(table, partial(missing, None), note)
+    for ids in missing(table):
+        seen.add(ids)
     return seen
 
 
-def save(lake: Place, seen: SeenNumbers, upto: Sequence[StreamHistory]) -> None:
-    """Keep it for the next run."""
-    flat = [(name, first, last) for name, ranges in seen.spaces.items() for first, last in ranges]
-    columns = zip(*flat, strict=True) if flat else ((), (), ())
-    save_cached(lake, "seen", pa.table([pa.array(column) for column in columns], schema=SEEN), upto)
-
-
 def read(table: Table) -> SeenNumbers:
-    """What the table says, whatever bronze holds."""
-    return _of(rows(table, SEEN.names))
+    """What the table says, whatever bronze holds. Raises `UnreadableError`."""
+    return _numbers(rows(table, SEEN.names))
 
 
 def identities(bronze: Table, history: StreamHistory, after: int) -> Iterator[pa.Table]:
@@ -175,11 +181,51 @@ def identities(bronze: Table, history: StreamHistory, after: int) -> Iterator[pa
         yield pa.Table.from_batches([batch])
 
 
-def _of(known: pa.Table) -> SeenNumbers:
+def _numbers(known: pa.Table) -> SeenNumbers:
     spaces: dict[str, list[tuple[int, int]]] = {}
-    for row in known.to_pylist():
-        spaces.setdefault(row["space"], []).append((row["first"], row["last"]))
+    columns = (known[name].to_pylist() for name in SEEN.names)
+    for space, first, last in zip(*columns, strict=True):
+        spaces.setdefault(space, []).append((first, last))
     return SeenNumbers(spaces)
+
+
+def _as_table(rows: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([rows])
+
+
+def _of_spaces(wanted: pa.Array, known: pa.Table) -> tuple[Numbers, Numbers, Numbers]:
+    """Codes, first and last numbers of the rows of these spaces."""
+    codes = pc.index_in(known["space"], value_set=wanted)
+    found = pc.is_valid(codes)
+    first, last = (pc.filter(known[name], found).to_numpy() for name in ("first", "last"))
+    return pc.filter(codes, found).to_numpy().astype(np.int64), first, last
+
+
+def _coded(pieces: Iterable[tuple[Numbers, Numbers, Numbers]]) -> CodedRanges:
+    nothing = np.zeros(0, dtype=np.int64)
+    columns = zip((nothing, nothing, nothing), *pieces, strict=True)
+    return CodedRanges.of(*map(np.concatenate, columns))
+
+
+def _merged(known: Iterable[pa.Table]) -> pa.Table:
+    """The same numbers in as few ranges as they take."""
+    given = pa.concat_tables([SEEN.empty_table(), *known])
+    spaces = given["space"].combine_chunks().dictionary_encode()
+    codes = spaces.indices.to_numpy().astype(np.int64)
+    ranges = CodedRanges.of(codes, given["first"].to_numpy(), given["last"].to_numpy())
+    return _table(spaces.dictionary, ranges)
+
+
+def _ranges_in(placed: Placed) -> pa.Table:
+    """The rows of `seen` for numbers."""
+    has_place = placed.codes >= 0
+    numbers = placed.numbers[has_place]
+    return _table(placed.names, CodedRanges.of(placed.codes[has_place], numbers, numbers))
+
+
+def _table(names: pa.Array | Sequence[str], ranges: CodedRanges) -> pa.Table:
+    spaces = pa.array(names, pa.string()).take(pa.array(ranges.codes))
+    return pa.table([spaces, pa.array(ranges.first), pa.array(ranges.last)], schema=SEEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,15 +269,23 @@ def source_space(stream: str, identity: str) -> str:
 
 
 def _placed(ids: pa.Table, kind: str, columns: tuple[str, ...], number: str) -> Placed:
-    parts = [ids[name].combine_chunks() if isinstance(ids, pa.Table) else ids[name] for name in columns]
-    names = pc.binary_join_element_wise(kind, *parts, "/", null_handling="emit_null")
-    names = pc.if_else(pc.is_valid(ids[number]), names, pa.scalar(None, pa.string()))
-    encoded = names.dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    codes = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int64)
-    numbers = pc.fill_null(ids[number], 0).to_numpy()
-    return Placed(encoded.dictionary.to_pylist(), codes, numbers)
+    """Each column is coded by itself, so that a name is put together once a space and not once a row."""
+    codes, different = np.zeros(ids.num_rows, dtype=np.int64), 1
+    has_place = pc.is_valid(ids[number]).to_numpy()
+    for name in columns:
+        coded = ids[name].combine_chunks().dictionary_encode()
+        has_place &= coded.indices.is_valid().to_numpy(zero_copy_only=False)
+        if different * len(coded.dictionary) >= _MOST_CODES:
+            codes, different = np.unique(codes, return_inverse=True)[1], ids.num_rows
+        codes = codes * len(coded.dictionary) + pc.fill_null(coded.indices, 0).to_numpy()
+        different *= len(coded.dictionary)
+    rows = np.flatnonzero(has_place)
+    _, first, places = np.unique(codes[rows], return_index=True, return_inverse=True)
+    placed = np.full(ids.num_rows, -1, dtype=np.int64)
+    placed[rows] = places
+    of_spaces = ids.select(columns).take(pa.array(rows[first]))
+    names = pc.binary_join_element_wise(kind, *of_spaces.columns, "/").to_pylist()
+    return Placed(names, placed, pc.fill_null(ids[number], 0).to_numpy())
 
 
 def _grouped(placed: Placed) -> Iterator[tuple[str, Numbers]]:

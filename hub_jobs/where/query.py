@@ -90,7 +90,7 @@ class _Look:
         self._tables = lake.tables(part)
         surveyed = scan.survey(self._tables, {})
         here = joined(surveyed.before, surveyed.after)
-        everything = seen.load(lake.path, lake.bronze, lake.known)
+        everything = seen.load(lake.path, lake.bronze, lake.known).numbers()
         self._held = held_of(self._domain, here, lake.cache.seen, everything)
         self._messages = _new(waiting.messages, self._domain, here)
         self._records = _with_waiting(surveyed.records, self._domain, waiting)

@@ -16,12 +16,13 @@ from hub_jobs.refine import plan
 from hub_jobs.refine import run as refine
 from hub_jobs.session import run_tasks
 from hub_jobs.tables import seen
-from hub_jobs.tables.delta import open_table
+from hub_jobs.tables.delta import ensure_table, open_table
 from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.schemas import VERSION
+from hub_jobs.tables.seen import batch_space, read
 from tests.spark.lakes import DRIVER, add_bronze, contents, killed, orphans, run_program
 from tests.unit.hub_jobs.damage import cut, flip
-from tests.unit.hub_jobs.rows import OTHER_RUN, batch_row, direct_row
+from tests.unit.hub_jobs.rows import OTHER_RUN, RUN, batch_row, direct_row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,8 +128,8 @@ def test_what_was_seen_is_made_again_when_it_is_lost_or_not_of_this_bronze(lake:
 
     expected = [*EXPECTED, (5, 0)] if lost == "behind" else EXPECTED
     assert _readings(lake) == sorted(expected, key=str)
-    seen = contents(lake, "seen", "space", "first", "last")
-    assert (f"batch/edge-1/normal/{batch_row(LINE)['run']}", 1, 5 if lost == "behind" else 4) in seen
+    held = read(ensure_table(lake, "seen")).ranges(batch_space("edge-1", "normal", RUN))
+    assert held == [(1, 5 if lost == "behind" else 4)]
 
 
 @pytest.mark.parametrize("harm", [cut, Path.unlink, partial(flip, column="first")])
@@ -160,7 +161,7 @@ def test_what_was_seen_is_not_made_again_when_it_is_only_not_given_out(
     assert _run(lake) == Exit.WELL
     add_bronze(lake, [batch_row(LINE, n=5, source_seq=6)])
     with monkeypatch.context() as patch:
-        patch.setattr(seen, "rows", refused)
+        patch.setattr(seen, "batches", refused)
         assert _run(lake) == Exit.FAILED
 
     assert "Access denied" in capfd.readouterr().err

@@ -3,11 +3,17 @@ of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from hub_jobs.ingest import bronze as ingest_task
 from hub_jobs.ingest.bronze import StreamOrigin
 from hub_jobs.refine import plan, task
+from hub_jobs.refine.dedup import EarlierRows, Wanted
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.plan import Range
 from hub_jobs.source.server import Server
@@ -33,7 +39,7 @@ def refine_all(lake: Path) -> None:
         if quarantine or not planned.resumed:
             tables.quarantine.commit(quarantine, planned.offsets)
         tables.readings.commit([file for one in done for file in one.readings], planned.offsets)
-        seen.save(lake, known, planned.after)
+        known.save(lake, planned.after)
 
 
 def ingest_all(lake: Path, server: Server, stream: str) -> None:
@@ -47,3 +53,25 @@ def ingest_all(lake: Path, server: Server, stream: str) -> None:
     done = ingest_task.ingest(ingest_task.IngestPart(server, wanted, origin, lake))
     assert done.fault is None
     bronze.commit(done.files, {known.ingested: info.last_seq})
+
+
+def earlier(rows: Iterable[Mapping[str, Any]], wanted: Wanted) -> EarlierRows:
+    """What a dictionary says of the rows of bronze under wanted numbers, `rows` being all that were
+    refined."""
+    kind, columns, number = (
+        ("batch", ("domain", "class", "run"), "n")
+        if wanted.are_batches
+        else ("source", ("source_stream", "source_identity"), "source_seq")
+    )
+    places = {
+        (wanted.names[code], wanted_number): place
+        for place, (code, wanted_number) in enumerate(
+            zip(wanted.numbers.codes.tolist(), wanted.numbers.numbers.tolist(), strict=True)
+        )
+    }
+    named = [("/".join([kind, *(str(row[name]) for name in columns)]), row) for row in rows]
+    found = [
+        (places[name, row[number]], row["digest"]) for name, row in named if (name, row[number]) in places
+    ]
+    digests = pa.array([digest for _, digest in found], pa.binary())
+    return EarlierRows(np.array([place for place, _ in found], dtype=np.int64), digests)

@@ -5,6 +5,7 @@ is lost, and readings that are lost or doubled behind refine's back."""
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from hub_jobs.audit.rows import count_rows as counted
 from hub_jobs.audit.rows import reconcile
 from hub_jobs.audit.rows.count_rows import RowCounts, Share
-from hub_jobs.refine.dedup import Digests, Key, decide
+from hub_jobs.refine.dedup import decide
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.tables.ranges import holes, runs_of
 from hub_jobs.tables.schemas import BRONZE, QUARANTINE, READINGS
-from hub_jobs.tables.seen import ID_COLUMNS, SeenNumbers, lacking
+from hub_jobs.tables.seen import ID_COLUMNS, SeenNumbers, SeenTable, lacking
 from tests.harness.examples import machine
+from tests.unit.hub_jobs.refined import earlier
 from tests.unit.hub_jobs.rows import RUN, batch_row, direct_row
 
 SCHEMA = pa.schema([BRONZE.field(name) for name in ID_COLUMNS])
@@ -39,7 +41,7 @@ class Lake(RuleBasedStateMachine):
         self.next: dict[History, int] = dict.fromkeys(self.now.values(), 1)
         self.bronze: list[Row] = []
         self.waiting: list[Row] = []
-        self.seen = SeenNumbers()
+        self.seen = SeenTable()
         self.first: dict[Any, bytes] = {}
         self.messages: set[Any] = set()
         self.kept: list[Row] = []
@@ -99,7 +101,7 @@ class Lake(RuleBasedStateMachine):
             return
         turned = rows[turn % len(rows) :] + rows[: turn % len(rows)]
         table = pa.Table.from_pylist([{name: row[name] for name in ID_COLUMNS} for row in turned], SCHEMA)
-        decision = decide(table, self.seen, self.earlier(rows))
+        decision = decide(table, self.seen.ranges, partial(earlier, self.refined(rows)))
         self.seen.add(table)
         assert decision.unverified == 0
         for row in sorted(rows, key=lambda one: (one["stream"], one["created"], one["seq"])):
@@ -132,37 +134,24 @@ class Lake(RuleBasedStateMachine):
             for place in range(row["count"]):
                 (self.quarantine if place == 1 else self.readings).append((batch, place))
 
-    def earlier(self, rows: list[Row]) -> Any:
+    def refined(self, rows: list[Row]) -> list[Row]:
+        """What was refined before these rows."""
         new = {id(row) for row in (*rows, *self.waiting)}
-        before = [row for row in self.bronze if id(row) not in new]
-
-        def find(space: str, first: int, last: int) -> Digests:
-            found: dict[Key, set[bytes]] = {}
-            for row in before:
-                batch = f"batch/edge-1/normal/{row['run']}", row["n"]
-                source = f"source/{row['source_stream']}/{row['source_identity']}", row["source_seq"]
-                name, number = batch if space.startswith("batch/") else source
-                if name == space and number is not None and first <= number <= last:
-                    found.setdefault((name, number), set()).add(row["digest"])
-            return found
-
-        return find
+        return [row for row in self.bronze if id(row) not in new]
 
     # what may go wrong with the tables
 
     @rule(cut=st.integers(1, 7))
     def the_cache_is_lost(self, cut: int) -> None:
         """It is made again from bronze, some rows at a time, and is the same."""
-        again = SeenNumbers()
+        again = SeenTable()
         new = {id(row) for row in self.waiting}
         done = [row for row in self.bronze if id(row) not in new]
         for at in range(0, len(done), cut):
             rows = [{name: row[name] for name in ID_COLUMNS} for row in reversed(done[at : at + cut])]
             again.add(pa.Table.from_pylist(rows, SCHEMA))
-        mine = {name: ranges for name, ranges in again.spaces.items() if ranges}
-        assert mine == {name: ranges for name, ranges in self.seen.spaces.items() if ranges}
-        parts = [(name, one) for name, ranges in again.spaces.items() for one in reversed(ranges)]
-        self.seen = SeenNumbers({name: [one for of, one in parts if of == name] for name in again.spaces})
+        assert again.numbers().spaces == self.seen.numbers().spaces
+        self.seen = again
 
     @rule(which=st.integers(0, 50), twice=st.booleans())
     def a_reading_is_lost_or_doubled(self, which: int, twice: bool) -> None:
@@ -210,8 +199,9 @@ class Lake(RuleBasedStateMachine):
     def compare_with_the_cache(self, bronze: list[Row], lost: Batch | None) -> None:
         here = SeenNumbers()
         here.add(pa.Table.from_pylist([{name: row[name] for name in ID_COLUMNS} for row in bronze], SCHEMA))
-        gone = lacking(self.seen, here)
-        assert lacking(here, self.seen).spaces == {}
+        seen = self.seen.numbers()
+        gone = lacking(seen, here)
+        assert lacking(here, seen).spaces == {}
         batches = {name: ranges for name, ranges in gone.spaces.items() if name.startswith("batch/")}
         assert batches == ({} if lost is None else {f"batch/edge-1/normal/{lost[0]}": [(lost[1], lost[1])]})
         assert bool(gone.spaces) == (lost is not None)
@@ -244,7 +234,7 @@ class Lake(RuleBasedStateMachine):
         self.the_audit_counts(2, 2, 99)
         for history, after in self.next.items():
             came = {row["seq"] for row in self.bronze if (row["stream"], row["created"]) == history}
-            ranges = self.seen.ranges(f"hub/{history[0]}/{history[1]}")
+            ranges = self.seen.numbers().ranges(f"hub/{history[0]}/{history[1]}")
             assert ranges == runs_of(np.array(sorted(came), dtype=np.int64))
             gone = {seq for first, last in holes(ranges) for seq in range(first, last + 1)}
             assert gone == (set(range(min(came), max(came) + 1)) - came if came else set())

@@ -60,7 +60,7 @@ def _gaps(
     origins: dict[Source, set[Origin]] | None = None,
 ) -> list[tuple[str, Sequence[tuple[int, int]], GapReason, bool]]:
     bronze = ensure_table(where, "bronze")
-    held = seen.load(where, bronze, stream_history.all_of(bronze))
+    held = seen.load(where, bronze, stream_history.all_of(bronze)).numbers()
     origins = {SOURCE: {ORIGIN}} if origins is None else origins
     found = stream_gaps.find_gaps(
         bronze, BronzeContents(held), gone or {}, origins, lost or LostStores(), hub or {}
@@ -387,7 +387,7 @@ def test_an_end_that_an_earlier_release_found_is_another_one_than_that_found_sin
 def test_the_time_at_which_a_replaced_store_was_seen_last_is_told(tmp_path: Path) -> None:
     _arrivals(tmp_path, (1, b"old", 1), (2, b"new", 9), (3, b"new", 9))
     bronze = ensure_table(tmp_path, "bronze")
-    held = BronzeContents(seen.load(tmp_path, bronze, stream_history.all_of(bronze)))
+    held = BronzeContents(seen.load(tmp_path, bronze, stream_history.all_of(bronze)).numbers())
     told = _heard((9, 2, [LostStream("made", 2, 1, FIRST)]))
 
     found = stream_gaps.find_gaps(bronze, held, {}, {SOURCE: {ORIGIN}}, told, {})

@@ -92,7 +92,7 @@ def test_many_small_files_become_one_with_the_same_rows_and_offsets(tmp_path: Pa
         add_bronze(tmp_path, batches(1_000 + number, 1, **other))
     before = contents(tmp_path, "bronze")
     known = stream_history.all_of(ensure_table(tmp_path, "bronze"))
-    ranges = seen.load(tmp_path, ensure_table(tmp_path, "bronze"), known).spaces
+    ranges = seen.load(tmp_path, ensure_table(tmp_path, "bronze"), known).numbers().spaces
     assert maintained(tmp_path, "--dry-run") is Exit.WELL
     assert len(paths(tmp_path)) == 12 + FEW
     assert maintained(tmp_path) is Exit.WELL
@@ -100,7 +100,7 @@ def test_many_small_files_become_one_with_the_same_rows_and_offsets(tmp_path: Pa
     assert contents(tmp_path, "bronze") == before
     bronze = ensure_table(tmp_path, "bronze")
     assert stream_history.all_of(bronze) == known
-    assert seen.load(tmp_path, bronze, known).spaces == ranges
+    assert seen.load(tmp_path, bronze, known).numbers().spaces == ranges
     kept = paths(tmp_path)
     assert maintained(tmp_path) is Exit.WELL
     assert paths(tmp_path) == kept, "there is nothing left to do"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_jobs.refine.dedup import DedupDecision, Key, decide
+from hub_jobs.refine.dedup import DedupDecision, decide
 from hub_jobs.tables.schemas import BRONZE
-from hub_jobs.tables.seen import ID_COLUMNS, SeenNumbers
+from hub_jobs.tables.seen import ID_COLUMNS, SeenTable
+from tests.unit.hub_jobs.refined import earlier
 
 _SCHEMA = pa.schema([BRONZE.field(name) for name in ID_COLUMNS])
 _HISTORY = ("TELEMETRY_0", "today")
@@ -38,14 +40,14 @@ class _Bronze:
     """Rows in the order they came, refined so many at a time."""
 
     def __init__(self, *, forgets: bool = False) -> None:
-        self.seen = SeenNumbers()
+        self.seen = SeenTable()
         self.unverified = 0
         self._rows: list[dict[str, Any]] = []
         self._forgets = forgets
 
     def refine(self, rows: list[dict[str, Any]]) -> tuple[set[int], set[int]]:
         """The hub sequences that are repeats, and those with other content under a known number."""
-        decision: DedupDecision = decide(_ids(rows), self.seen, self._earlier)
+        decision: DedupDecision = decide(_ids(rows), self.seen.ranges, partial(earlier, self._rows))
         self.seen.add(_ids(rows))
         self._rows += [] if self._forgets else rows
         self.unverified += decision.unverified
@@ -54,21 +56,13 @@ class _Bronze:
             set(decision.other_content.get(_HISTORY, {})),
         )
 
-    def _earlier(self, space: str, first: int, last: int) -> dict[Key, set[bytes]]:
-        number = "n" if space.startswith("batch/") else "source_seq"
-        found: dict[Key, set[bytes]] = {}
-        for row in self._rows:
-            if row[number] is not None and first <= row[number] <= last:
-                found.setdefault((space, row[number]), set()).add(row["digest"])
-        return found
-
 
 def test_a_batch_that_comes_again_is_a_repeat_in_the_same_increment_and_later() -> None:
     bronze = _Bronze()
 
     assert bronze.refine([_batch(1, 1), _batch(2, 2), _batch(3, 1), _batch(4, 3)]) == ({3}, set())
     assert bronze.refine([_batch(5, 2), _batch(6, 4)]) == ({5}, set())
-    assert bronze.seen.ranges("batch/edge-1/normal/r") == [(1, 4)]
+    assert bronze.seen.numbers().ranges("batch/edge-1/normal/r") == [(1, 4)]
 
 
 def test_a_known_number_with_other_content_is_told_from_a_repeat_and_its_own_repeat_is_one() -> None:

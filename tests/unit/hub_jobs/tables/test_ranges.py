@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_jobs.tables.ranges import Range, contains, holes, runs_of, size, text, union, without
+from hub_jobs.tables.ranges import (
+    CodedNumbers,
+    CodedRanges,
+    Numbers,
+    Range,
+    contains,
+    holes,
+    runs_of,
+    size,
+    text,
+    union,
+    without,
+)
 
 _numbers = st.sets(st.integers(0, 60))
 
@@ -46,6 +60,45 @@ def test_contains_asks_for_every_number(numbers: set[int], asked: list[int]) -> 
     found = contains(_ranges(numbers), np.array(asked, dtype=np.int64))
 
     assert found.tolist() == [number in numbers for number in asked]
+
+
+_SPREAD = st.integers(-(2**40), 2**40) | st.integers(0, 12)
+_CODED = st.lists(st.tuples(st.integers(0, 3), _SPREAD, st.integers(0, 9)), max_size=30)
+
+
+def _column(rows: Sequence[tuple[int, ...]], at: int) -> Numbers:
+    return np.array([row[at] for row in rows], dtype=np.int64)
+
+
+@given(_CODED, st.lists(st.tuples(st.integers(-1, 4), _SPREAD), max_size=30))
+def test_ranges_of_many_spaces_are_those_of_each(
+    rows: list[tuple[int, int, int]], asked: list[tuple[int, int]]
+) -> None:
+    by_code: dict[int, list[Range]] = {}
+    for code, begin, length in rows:
+        by_code.setdefault(code, []).append((begin, begin + length))
+    merged = {code: union(ranges) for code, ranges in by_code.items()}
+    first = _column(rows, 1)
+
+    found = CodedRanges.of(_column(rows, 0), first, first + _column(rows, 2))
+
+    held = zip(found.codes.tolist(), found.first.tolist(), found.last.tolist(), strict=True)
+    assert list(held) == [(code, *range_) for code in sorted(merged) for range_ in merged[code]]
+    inside = found.contains(_column(asked, 0), _column(asked, 1)).tolist()
+    assert inside == [any(a <= n <= b for a, b in merged.get(code, [])) for code, n in asked]
+
+
+@given(_CODED, st.lists(st.tuples(st.integers(-1, 4), _SPREAD), max_size=30))
+def test_numbers_of_many_spaces_have_places(
+    rows: list[tuple[int, int, int]], asked: list[tuple[int, int]]
+) -> None:
+    pairs = sorted({(code, number) for code, number, _ in rows})
+
+    found = CodedNumbers(_column(rows, 0), _column(rows, 1))
+
+    assert list(zip(found.codes.tolist(), found.numbers.tolist(), strict=True)) == pairs
+    places = found.places(_column(asked, 0), _column(asked, 1)).tolist()
+    assert places == [pairs.index(pair) if pair in pairs else -1 for pair in asked]
 
 
 def test_many_ranges_are_shown_as_some_and_how_many_more() -> None:

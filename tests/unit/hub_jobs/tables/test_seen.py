@@ -18,8 +18,8 @@ def held(lake: Path) -> list[tuple[int, int]]:
     bronze = ensure_table(lake, "bronze")
     upto = stream_history.all_of(bronze)
     found = seen.load(lake, bronze, upto)
-    seen.save(lake, found, upto)
-    return found.ranges(SPACE)
+    found.save(lake, upto)
+    return found.numbers().ranges(SPACE)
 
 
 def test_the_cache_is_rolled_forward_by_what_came_since_down_to_one_row(tmp_path: Path) -> None:
@@ -40,3 +40,16 @@ def test_a_cache_that_is_ahead_of_bronze_is_made_again(tmp_path: Path) -> None:
     (lake / "bronze").rename(tmp_path / "lost")
     (before / "bronze").rename(lake / "bronze")
     assert held(lake) == [(1, 1)]
+
+
+def test_each_run_adds_a_file_until_all_become_one_and_nothing_is_forgotten(tmp_path: Path) -> None:
+    counts = []
+    for n in range(1, 2 * seen._MOST_FILES, 2):
+        add_bronze(tmp_path, [batch_row(b"\n", n=n, source_seq=n)])
+        at = held(tmp_path)
+        counts.append(len(ensure_table(tmp_path, "seen").delta.file_uris()))
+    assert at == [(n, n) for n in range(1, 2 * seen._MOST_FILES, 2)]
+    add_bronze(tmp_path, [batch_row(b"\n", n=2, source_seq=2)])
+    assert held(tmp_path)[0] == (1, 3)
+    assert counts == list(range(1, seen._MOST_FILES + 1))
+    assert len(ensure_table(tmp_path, "seen").delta.file_uris()) == 1
