@@ -17,7 +17,7 @@ import structlog  # noqa: F401
 import uvloop
 import zstandard  # noqa: F401
 
-from agent.leaf.inputs.host.options import GROUPS
+from agent.leaf.inputs.host import GROUPS
 from agent.leaf.inputs.host.psutil_metrics import Sampler
 
 

@@ -25,7 +25,7 @@ from nats.aio.client import Client
 
 from agent.contract import DEFAULT_CLASS, aggregate, leaf_stream
 from agent.jetstream import JetStream
-from agent.leaf.inputs.host.options import GROUPS
+from agent.leaf.inputs.host import GROUPS
 from agent.leaf.inputs.host.psutil_metrics import Sampler
 from bench.metered import Meter, metered
 from bench.relink_raw import RawStream, make_at_hub, make_at_leaf

@@ -13,7 +13,7 @@ from agent.config import Config, ConfigError, Problem, load
 from agent.config.keys import SeedError, public_key
 from agent.contract import Exit
 from agent.leaf.inputs import OPTIONS
-from agent.leaf.inputs.shared.base import NO_SERVER, LocalServer
+from agent.leaf.inputs.shared import NO_SERVER, LocalServer
 from agent.process.preflight import mistakes
 from agent.server.setup import identities
 

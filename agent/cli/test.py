@@ -27,7 +27,7 @@ from agent.config import Config, Seconds
 from agent.contract import Exit, Letter
 from agent.leaf.inputs import make_inputs
 from agent.leaf.inputs.file.glob import matches
-from agent.leaf.inputs.shared.base import LocalServer
+from agent.leaf.inputs.shared import LocalServer
 from agent.leaf.intake import CheckedInput, Chunk, Input, Intake, ResumePoint
 from agent.leaf.publish.pull_chunks import Fragment
 from agent.process.preflight import problems

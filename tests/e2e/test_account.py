@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from agent.contract import Letter
-from agent.leaf.inputs.http.options import HttpOptions
+from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.intake import RefusedError, UnknownOutcomeError
 from agent.leaf.link.states import LinkState
 from agent.leaf.publish import publisher, sender

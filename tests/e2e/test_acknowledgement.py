@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from agent import contract
 from agent.config import Config, Linger, Publish, Size, StreamClass
-from agent.leaf.inputs.http.options import HttpOptions
+from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.intake import Level, NotAtHubError, RefusalReason, RefusedError
 from agent.leaf.publish import admission, publisher
 from agent.server.health import Trouble, TroubleKind

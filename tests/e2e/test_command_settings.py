@@ -19,8 +19,8 @@ from agent.config import Seconds, Size, StreamClass
 from agent.contract import link_consumer
 from agent.demo.ports import free_port
 from agent.jetstream import JetStreamError
+from agent.leaf.inputs.host import HostOptions
 from agent.leaf.inputs.host.input import HostInput
-from agent.leaf.inputs.host.options import HostOptions
 from agent.leaf.intake import RefusedError
 from tests.harness.agents import Agent, agent, chunk, leaf_config
 from tests.harness.commands import Desk, open_desk

@@ -18,8 +18,8 @@ from structlog.testing import capture_logs
 
 from agent.base.metrics import Metrics
 from agent.config import Seconds, Size
+from agent.leaf.inputs.exec import ExecOptions
 from agent.leaf.inputs.exec.input import ExecInput
-from agent.leaf.inputs.exec.options import ExecOptions
 from agent.leaf.inputs.exec.program import shown
 from agent.leaf.intake import RefusalReason, RefusedError
 from agent.process.preflight import problems
@@ -224,7 +224,7 @@ def test_what_stands_in_the_way_is_told_with_a_remedy(options: dict[str, Any], t
 KILLED = """
 import asyncio, json, sys
 from agent.leaf.inputs.exec.input import ExecInput
-from agent.leaf.inputs.exec.options import ExecOptions
+from agent.leaf.inputs.exec import ExecOptions
 from agent.base.metrics import Metrics
 from tests.harness.http_harness import Burying
 

@@ -20,7 +20,7 @@ from agent.contract import (
     direct_subject,
 )
 from agent.jetstream import RawMessage, UnavailableError, client
-from agent.leaf.inputs.http.options import HttpOptions
+from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.publish import sender
 from agent.leaf.publish.batch import NotStored, PublishAnswer, StoredAck, parse_ack
 from agent.leaf.publish.stream_recovery import StreamRecovery

@@ -18,8 +18,8 @@ from structlog.testing import capture_logs
 from agent.base.http_access import is_loopback, shows
 from agent.base.metrics import Metrics
 from agent.config import Seconds
+from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.inputs.http.input import HttpInput
-from agent.leaf.inputs.http.options import HttpOptions
 from agent.process.preflight import problems
 from tests.harness.certificates import self_signed
 from tests.harness.http_harness import NDJSON, Core, Served, serving

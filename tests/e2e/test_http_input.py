@@ -18,8 +18,8 @@ from structlog.testing import capture_logs
 from agent import contract
 from agent.base.metrics import Metrics
 from agent.config import ConfigError, Seconds, Size
+from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.inputs.http.input import HttpInput
-from agent.leaf.inputs.http.options import HttpOptions
 from agent.leaf.intake import Chunk, NotAtHubError, RefusalReason, RefusedError, UnknownOutcomeError
 from tests.harness.http_harness import JSON, NDJSON, Core, Served, serving
 from tests.harness.wait import until

@@ -10,8 +10,8 @@ import pytest
 from agent.base.metrics import Metrics
 from agent.config import Config, Seconds, StreamClass
 from agent.leaf.events import Events
+from agent.leaf.inputs.file import FileOptions
 from agent.leaf.inputs.file.input import FileInput
-from agent.leaf.inputs.file.options import FileOptions
 from agent.leaf.link.act import Trimmer
 from agent.leaf.state import StateError, load
 from tests.harness.agents import CLASS, Agent, StreamProbe, agent, leaf_config, probe_stream

@@ -17,9 +17,8 @@ from agent.base.metrics import Metrics
 from agent.contract import Letter
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
-from agent.leaf.inputs.mqtt import session
+from agent.leaf.inputs.mqtt import MqttOptions, TopicTemplate, session
 from agent.leaf.inputs.mqtt.input import MqttInput
-from agent.leaf.inputs.mqtt.options import MqttOptions, TopicTemplate
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from agent.process.preflight import problems
 from tests.harness.mqtt_broker import Mosquitto, keep_session, publish

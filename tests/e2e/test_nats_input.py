@@ -18,9 +18,9 @@ from agent.base.metrics import Metrics
 from agent.config import Size
 from agent.config.keys import ensure_key
 from agent.demo.proxy import Proxy
+from agent.leaf.inputs.nats import NatsOptions, SubjectTemplate
 from agent.leaf.inputs.nats.input import NatsInput
-from agent.leaf.inputs.nats.options import NatsOptions, SubjectTemplate
-from agent.leaf.inputs.shared.base import LocalServer
+from agent.leaf.inputs.shared import LocalServer
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from tests.harness.http_harness import Burying
 from tests.harness.servers import Leaf, make_leaf

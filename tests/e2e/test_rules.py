@@ -20,10 +20,10 @@ from agent.base.metrics import Metrics
 from agent.config import Config, Publish, Rule, Size, StreamClass
 from agent.contract import leaf_stream, make_request, request_scope
 from agent.demo.ports import free_port
+from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.inputs.http.input import HttpInput
-from agent.leaf.inputs.http.options import HttpOptions
+from agent.leaf.inputs.socket import SocketOptions
 from agent.leaf.inputs.socket.input import SocketInput
-from agent.leaf.inputs.socket.options import SocketOptions
 from agent.leaf.intake import Chunk, Input, Level, RefusedError, ResumePoint, UnknownOutcomeError
 from tests.harness.agents import Agent, StreamProbe, agent, leaf_config
 from tests.harness.servers import ServerPair, open_server_pair

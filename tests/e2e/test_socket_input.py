@@ -18,8 +18,8 @@ from agent.base.metrics import Metrics
 from agent.config import Seconds, Size
 from agent.contract import request_scope
 from agent.demo.ports import free_port
+from agent.leaf.inputs.socket import SocketOptions
 from agent.leaf.inputs.socket.input import SocketInput
-from agent.leaf.inputs.socket.options import SocketOptions
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from agent.process.preflight import problems
 from tests.harness.http_harness import Burying, on_uvloop

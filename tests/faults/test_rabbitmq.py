@@ -12,7 +12,7 @@ import pytest
 from agent.demo import plan
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
-from agent.leaf.inputs.mqtt.options import TopicTemplate
+from agent.leaf.inputs.mqtt import TopicTemplate
 from agent.leaf.intake import RefusalReason, RefusedError
 from tests.e2e.test_every_input import SMALL_STREAM, WHOLE_STREAM, numbers_in
 from tests.e2e.test_mqtt_input import Core, running

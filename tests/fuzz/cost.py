@@ -23,8 +23,8 @@ from typing import Any, Final
 import zstandard
 from google.protobuf import json_format
 
+from agent.leaf.inputs.formats import Parsed, make_parser, split_valid_parts
 from agent.leaf.inputs.formats.line_cache import LineCache
-from agent.leaf.inputs.formats.line_formats import Parsed, make_parser, split_valid_parts
 from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines
 from agent.leaf.inputs.formats.ndjson import (
@@ -37,7 +37,7 @@ from agent.leaf.inputs.formats.ndjson import (
 from agent.leaf.inputs.http.bodies import UnpackedTooLargeError, allowance, unpack_parts
 from agent.leaf.inputs.http.otlp import parse as otlp
 from agent.leaf.inputs.http.otlp.source import Sources
-from agent.leaf.inputs.nats.subscriber import lines_of
+from agent.leaf.inputs.nats.input import lines_of
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
 from agent.leaf.inputs.shared.samples import Names
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from agent.leaf.inputs.http.chunked import ChunkedBody
-from agent.leaf.inputs.http.head_reader import HeadReader, HttpRequest
+from agent.leaf.inputs.http.framing import ChunkedBody, HeadReader, HttpRequest
 from agent.leaf.inputs.http.responses import HttpError
 from tests.fuzz.target import target
 

@@ -8,17 +8,16 @@ import json
 import zstandard
 
 from agent import contract
+from agent.leaf.inputs.formats import LineCutter, ReadLimits, cut_file, join_parsed, make_parser
 from agent.leaf.inputs.formats.line_cache import LineCache
-from agent.leaf.inputs.formats.line_cutter import LineCutter, ReadLimits, cut_file
-from agent.leaf.inputs.formats.line_formats import join_parsed, make_parser
 from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines, reading_line
 from agent.leaf.inputs.formats.ndjson import BadLinesError, BodyTooLargeError, decode_array, decode_ndjson
 from agent.leaf.inputs.http.bodies import unpack
 from agent.leaf.inputs.http.otlp import parse
 from agent.leaf.inputs.http.otlp.source import Sources
-from agent.leaf.inputs.mqtt.options import TopicTemplate
-from agent.leaf.inputs.nats.options import SubjectTemplate
+from agent.leaf.inputs.mqtt import TopicTemplate
+from agent.leaf.inputs.nats import SubjectTemplate
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
 from agent.leaf.inputs.shared.samples import Names
 from tests.fuzz.target import only, target

@@ -16,8 +16,8 @@ import uvloop
 from agent.base.metrics import Metrics
 from agent.contract import Letter
 from agent.demo.ports import free_port
+from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.inputs.http.input import HttpInput
-from agent.leaf.inputs.http.options import HttpOptions
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from agent.leaf.publish.idempotency import name_of
 from agent.process.preflight import problems

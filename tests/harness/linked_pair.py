@@ -13,7 +13,7 @@ from agent.config import Config, Publish, Seconds
 from agent.contract import link_consumer
 from agent.hub.registrar.service import Registrar
 from agent.jetstream import ConsumerInfo, JetStreamError
-from agent.leaf.inputs.shared.base import InputOptions
+from agent.leaf.inputs.shared import InputOptions
 from agent.leaf.link.states import LinkState
 from tests.harness.agents import (
     CHUNK_DEVICE,

@@ -1,9 +1,9 @@
 """The inputs, a folder each. This registry alone names them all.
 
-To add an input make a folder with `options.py` (a subclass of `InputOptions`) and `input.py` (a subclass of
-`ConfiguredInput`), both from `agent.leaf.inputs.shared.base`; add a line to `_INPUTS` below and a row to
-docs/inputs.md. A folder is imported when an input of its type is configured: an agent holds in memory only
-what it uses.
+To add an input make a folder: its `__init__.py` has the options (a subclass of `InputOptions`), `input.py`
+the input (a subclass of `ConfiguredInput`), both from `agent.leaf.inputs.shared`; add a line to `_INPUTS`
+below and a row to docs/inputs.md. A folder is imported when an input of its type is configured: an agent
+holds in memory only what it uses.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 from agent.base.metrics import Metrics
-from agent.leaf.inputs.shared.base import ConfiguredInput, InputOptions, LocalServer
+from agent.leaf.inputs.shared import ConfiguredInput, InputOptions, LocalServer
 
 
 class _Classes(NamedTuple):
     """The names of the two classes of an input."""
 
     options: str
-    """In `options.py`."""
+    """In `__init__.py`."""
     input: str
     """In `input.py`."""
 
@@ -40,7 +40,7 @@ _INPUTS: Final = {
 
 class _OptionTypes(Mapping[str, type[InputOptions]]):
     def __getitem__(self, kind: str) -> type[InputOptions]:
-        return cast(type[InputOptions], _load(kind, "options", _INPUTS[kind].options))
+        return cast(type[InputOptions], _load(kind, _INPUTS[kind].options))
 
     def __iter__(self) -> Iterator[str]:
         return iter(_INPUTS)
@@ -63,10 +63,10 @@ def make_inputs(
     made = []
     for input_options in options:
         kind = str(input_options.__struct_config__.tag)
-        input_class = cast(type[ConfiguredInput[Any]], _load(kind, "input", _INPUTS[kind].input))
+        input_class = cast(type[ConfiguredInput[Any]], _load(f"{kind}.input", _INPUTS[kind].input))
         made.append(input_class(input_options, metrics, server))
     return made
 
 
-def _load(kind: str, module: str, name: str) -> object:
-    return getattr(importlib.import_module(f"{__name__}.{kind}.{module}"), name)
+def _load(module: str, name: str) -> object:
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)

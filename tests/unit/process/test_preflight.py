@@ -15,9 +15,9 @@ from msgspec.structs import fields
 
 from agent.base.metrics import Metrics
 from agent.leaf.inputs import OPTIONS, make_inputs
-from agent.leaf.inputs.mqtt.options import TopicTemplate
-from agent.leaf.inputs.nats.options import SubjectTemplate
-from agent.leaf.inputs.shared.base import LocalServer
+from agent.leaf.inputs.mqtt import TopicTemplate
+from agent.leaf.inputs.nats import SubjectTemplate
+from agent.leaf.inputs.shared import LocalServer
 from agent.process.preflight import mistakes, obstacles
 
 NOBODY = 65534

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from agent.config import Config, Linger, Log, Nats, Publish, Rule
 from agent.leaf.inputs import OPTIONS
-from agent.leaf.inputs.http.options import HttpOptions
-from agent.leaf.inputs.socket.options import SocketOptions
+from agent.leaf.inputs.http import HttpOptions
+from agent.leaf.inputs.socket import SocketOptions
 from agent.leaf.intake import CheckedInput
 from agent.process.reload import Applied, ConfigChange, Reloader, ReloadError, change, parts
 

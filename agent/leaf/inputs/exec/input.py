@@ -31,8 +31,8 @@ from typing import Final
 
 from agent import contract
 from agent.base.files import UnseenError, mode_at
-from agent.leaf.inputs.exec.options import ExecOptions
-from agent.leaf.inputs.shared.base import ConfiguredInput
+from agent.leaf.inputs.exec import ExecOptions
+from agent.leaf.inputs.shared import ConfiguredInput
 from agent.leaf.intake import Intake
 
 MIN_INTERVAL: Final = 0.1

@@ -16,10 +16,8 @@ from structlog.typing import FilteringBoundLogger
 from agent.base.logs import LogEdge, Sparse
 from agent.base.metrics import Metrics
 from agent.base.wait import Backoff, event_within
-from agent.leaf.inputs.exec import reaper
-from agent.leaf.inputs.exec.options import ExecOptions
-from agent.leaf.inputs.formats.line_cutter import LineCutter
-from agent.leaf.inputs.formats.line_formats import LineParser, make_parser
+from agent.leaf.inputs.exec import ExecOptions, reaper
+from agent.leaf.inputs.formats import LineCutter, LineParser, make_parser
 from agent.leaf.inputs.shared.gatherer import MAX_SHARE, Buffer, Gatherer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 from agent.leaf.intake import Intake

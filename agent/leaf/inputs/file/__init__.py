@@ -1,0 +1,22 @@
+"""The options of the input `file`."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from agent.config import Seconds
+from agent.leaf.inputs.formats import Format, Precision
+from agent.leaf.inputs.shared import InputOptions
+
+
+class FileOptions(InputOptions, tag="file", kw_only=True):
+    """The options of one `file` input. deploy/reference.toml says what each means."""
+
+    name: str = "file"
+    path: str | list[str]
+    pulls: ClassVar[bool] = True
+    start: Literal["beginning", "end"] | None = None
+    poll: Seconds = Seconds(0.25)
+    format: Format = "ndjson"
+    precision: Precision = "ns"
+    device_tag: str = "host"

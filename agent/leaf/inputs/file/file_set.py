@@ -20,8 +20,7 @@ from typing import Final
 
 from agent.leaf.inputs.file.glob import Choice, Match, choose, is_wild, matches, origins
 from agent.leaf.inputs.file.open_file import holds
-from agent.leaf.inputs.file.positions import MAX_FILES, key_of, pack
-from agent.leaf.inputs.file.rotation import FilePosition, changed_after
+from agent.leaf.inputs.file.positions import MAX_FILES, FilePosition, changed_after, key_of, pack
 from agent.leaf.inputs.file.tailer import Tailer
 
 FORGET: Final = 3600.0

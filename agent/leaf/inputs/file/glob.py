@@ -12,7 +12,7 @@ from fnmatch import translate
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from agent.leaf.inputs.file.rotation import live_names
+from agent.leaf.inputs.file.positions import live_names
 
 MAX_MATCHES: Final = 2_000
 """Names that are looked at for one path at a time."""

@@ -39,13 +39,13 @@ from agent.base.files import UnseenError, mode_at
 from agent.base.logs import LogEdge, Sparse, listed
 from agent.base.metrics import Metrics
 from agent.base.wait import event_within, unless
+from agent.leaf.inputs.file import FileOptions
 from agent.leaf.inputs.file.glob import is_wild
 from agent.leaf.inputs.file.open_file import TailedLines
-from agent.leaf.inputs.file.options import FileOptions
 from agent.leaf.inputs.file.positions import MAX_FILES, parse_positions
 from agent.leaf.inputs.file.tail_group import ReadResult, TailGroup
-from agent.leaf.inputs.formats.line_formats import LineParser, Parsed, join_parsed, make_parser
-from agent.leaf.inputs.shared.base import NO_SERVER, ConfiguredInput, LocalServer
+from agent.leaf.inputs.formats import LineParser, Parsed, join_parsed, make_parser
+from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 MIN_POLL: Final = 0.01

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Set
 from dataclasses import dataclass
 
-from agent.leaf.inputs.file.rotation import (
+from agent.leaf.inputs.file.positions import (
     FINGERPRINT_BYTES,
     FilePosition,
     Fingerprint,

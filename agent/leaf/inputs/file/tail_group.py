@@ -15,12 +15,13 @@ from typing import Final
 from agent import contract
 from agent.leaf.inputs.file.file_set import FileSet, TrackedFile
 from agent.leaf.inputs.file.open_file import TailedLines, TailRead
-from agent.leaf.inputs.file.positions import encode, parse_positions
-from agent.leaf.inputs.file.rotation import (
+from agent.leaf.inputs.file.positions import (
     FilePosition,
+    encode,
+    parse_positions,
 )
 from agent.leaf.inputs.file.tailer import Tailer
-from agent.leaf.inputs.formats.line_cutter import ReadLimits
+from agent.leaf.inputs.formats import ReadLimits
 
 SCAN: Final = 1.0
 """Seconds from one look at all paths to the next."""

@@ -23,14 +23,14 @@ from agent.leaf.inputs.file.open_file import (
     list_rotated,
     open_to_read,
 )
-from agent.leaf.inputs.file.rotation import (
+from agent.leaf.inputs.file.positions import (
     FilePosition,
     Fingerprint,
     ListedFile,
     candidates,
     successor,
 )
-from agent.leaf.inputs.formats.line_cutter import ReadLimits, cut_file
+from agent.leaf.inputs.formats import ReadLimits, cut_file
 
 QUIET: Final = 1.0
 """Seconds for which a renamed file must not have grown before it is left: its writer may still be in it."""

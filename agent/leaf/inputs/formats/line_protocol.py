@@ -17,8 +17,7 @@ import re
 from collections import Counter
 from typing import Final
 
-from agent.leaf.inputs.formats.line_cache import LineCache
-from agent.leaf.inputs.formats.line_rows import take_rows
+from agent.leaf.inputs.formats.line_cache import LineCache, take_rows
 from agent.leaf.inputs.formats.line_values import (
     LineError,
     plain_string,

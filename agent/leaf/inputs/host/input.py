@@ -43,10 +43,10 @@ from agent.base.clock import wall_ns
 from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.wait import event_within, unless
-from agent.leaf.inputs.host.options import GROUPS, HostOptions
+from agent.leaf.inputs.host import GROUPS, HostOptions
 from agent.leaf.inputs.host.procfs import Measure
 from agent.leaf.inputs.host.psutil_metrics import Sample, Sampler
-from agent.leaf.inputs.shared.base import NO_SERVER, ConfiguredInput, LocalServer
+from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.inputs.shared.samples import Names, SampleLine, SampleStore, check_interval, encode, next_due
 from agent.leaf.intake import Chunk, Intake
 

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from agent.leaf.inputs.host import procfs
-from agent.leaf.inputs.host.options import Group
+from agent.leaf.inputs.host import Group, procfs
 from agent.leaf.inputs.host.procfs import Measure
 
 _MODES: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")

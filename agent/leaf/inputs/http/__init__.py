@@ -1,0 +1,34 @@
+"""The options of the input `http`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from agent import contract
+from agent.config import Seconds, Size
+from agent.leaf.inputs.shared import InputOptions
+
+
+class HttpOptions(InputOptions, tag="http", kw_only=True):
+    """The options of one `http` input. deploy/reference.toml says what each means."""
+
+    name: str = "http"
+    listen: str = "127.0.0.1:8080"
+    body: Size = Size(contract.MAX_BODY_BYTES)
+    max_connections: Annotated[int, Meta(ge=1)] = 128
+    buffer: Size = Size(64 * 2**20)
+    device_tag: str = "host"
+    otlp: bool = False
+    timeout: Seconds = Seconds(30.0)
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    token_file: Path | None = None
+    allowed_hosts: list[str] = field(default_factory=list)
+    allowed_origins: list[str] = field(default_factory=list)
+
+    @property
+    def listens(self) -> str:
+        return self.listen

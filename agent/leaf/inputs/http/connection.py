@@ -2,8 +2,7 @@
 the same order.
 
 Everything is decided as the bytes come; only an answer may be given later. While one is under way, what comes
-behind it waits, and reading pauses. Deadlines are looked at now and then, which costs less than a timer for
-each.
+behind it waits, and reading pauses. Deadlines are looked at now and then, which costs less than timers do.
 """
 
 from __future__ import annotations
@@ -15,12 +14,10 @@ from enum import Enum, auto
 from typing import Final, cast
 
 from agent.base.wait import SPAN
-from agent.leaf.inputs.http import http2
-from agent.leaf.inputs.http.chunked import ChunkedBody
-from agent.leaf.inputs.http.head_reader import END, HeadReader, HttpRequest
-from agent.leaf.inputs.http.responses import HttpError, Response, at_fault, stopped
-from agent.leaf.inputs.http.routes import AdmittedRequest
-from agent.leaf.inputs.http.service import Service
+from agent.leaf.inputs.http import responses
+from agent.leaf.inputs.http.framing import END, ChunkedBody, HeadReader, HttpRequest
+from agent.leaf.inputs.http.responses import HttpError, Response
+from agent.leaf.inputs.http.routes import AdmittedRequest, Service
 
 IDLE: Final = 75.0
 """Seconds an idle connection is kept; senders that post once a minute keep theirs."""
@@ -28,7 +25,6 @@ _LINGER: Final = 2.0
 """Seconds a refused body is read and thrown away, so that its sender reads the answer before the close."""
 _AHEAD: Final = 64 * 1024
 """Bytes behind a request under way, above which reading pauses."""
-_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class _Phase(Enum):
@@ -121,22 +117,15 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
         elif self._phase is _Phase.IDLE:
             self._transport.close()
-        elif self._phase is _Phase.HEAD:
-            self._refuse(at_fault(408, "timeout", "the header of the request did not come in time"))
-        elif self._service.is_stopping:
-            self._refuse(stopped())
+        elif self._phase is not _Phase.HEAD and self._service.is_stopping:
+            self._refuse(responses.stopped())
         else:
-            self._refuse(at_fault(408, "timeout", "the body of the request did not come in time"))
+            self._refuse(responses.too_slow("header" if self._phase is _Phase.HEAD else "body"))
 
-    def close(self) -> None:
-        """Close once what was answered is sent."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Close once what was answered is sent, or at once."""
         if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """Close at once."""
-        if self._transport is not None:
-            self._transport.abort()
+            (self._transport.abort if at_once else self._transport.close)()
 
     def _advance(self) -> None:
         """Take what came, request by request, until one is under way or more has to come; for a few
@@ -174,7 +163,7 @@ class HttpConnection(asyncio.Protocol):
                 self._came = came[end:]
                 self._begin(admitted)
                 return
-            if came.startswith(http2.PREFACE):
+            if came.startswith(responses.HTTP2_PREFACE):
                 self._go_away()
                 return
             came = self._came = came.lstrip(b"\r\n")  # RFC 9112, 2.2
@@ -207,37 +196,36 @@ class HttpConnection(asyncio.Protocol):
         self._deadline = self._now() + self._timeout
         self._chunks = ChunkedBody() if length is None else None
         if admitted.head.waits and admitted.request.version == "1.1" and self._transport is not None:
-            self._transport.write(_CONTINUE)
+            self._transport.write(responses.CONTINUE)
 
     def _read_body(self) -> None:
         assert self._admitted is not None
-        came, length = self._came, self._admitted.request.length
+        admitted, came, length = self._admitted, self._came, self._admitted.request.length
         if length is None:
-            self._read_chunks(came)
+            self._read_chunks(admitted, came)
             return
         missing = length - len(self._body)
         part = came if len(came) <= missing else came[:missing]
         self._hold.add(len(part), unread=True)
         self._came = came[missing:]
         if len(part) == length:
-            self._take(self._admitted, part)
+            self._take(admitted, part)
         else:
             self._body += part
             if len(part) == missing:
-                self._take(self._admitted, bytes(self._body))
+                self._take(admitted, bytes(self._body))
 
-    def _read_chunks(self, came: bytes) -> None:
-        assert self._admitted is not None
+    def _read_chunks(self, admitted: AdmittedRequest, came: bytes) -> None:
         assert self._chunks is not None
         before = len(self._chunks.data)
         taken = self._chunks.feed(came)
         self._came = came[taken:]
         size = len(self._chunks.data)
-        if size > self._admitted.head.limit:
-            raise self._admitted.head.too_large()
+        if size > admitted.head.limit:
+            raise admitted.head.too_large()
         self._hold.add(size - before, unread=True)
         if self._chunks.whole:
-            self._take(self._admitted, bytes(self._chunks.data))
+            self._take(admitted, bytes(self._chunks.data))
 
     def _take(self, admitted: AdmittedRequest, body: bytes) -> None:
         self._phase, self._deadline = _Phase.ANSWER, None
@@ -276,11 +264,7 @@ class HttpConnection(asyncio.Protocol):
             return
         self._phase = _Phase.IDLE
         ends = last or self._service.is_stopping or request is None or not request.keeps
-        if ends or request is None or request.version != "1.1" or request.method == "HEAD":
-            bodiless = request is not None and request.method == "HEAD"
-            self._transport.write(response.encode("close" if ends else "keep-alive", bodiless=bodiless))
-        else:
-            self._transport.write(response.kept)
+        self._transport.write(response.to(request, ends=ends))
         if not ends:
             self._deadline = self._now() + (IDLE if self._writable else self._timeout)
         else:
@@ -300,8 +284,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _go_away(self) -> None:
         assert self._transport is not None
-        self._service.refusal(at_fault(505, "http2", http2.TEXT), None)
-        self._transport.write(http2.GO_AWAY)
+        self._service.refusal(responses.at_fault(505, "http2", responses.HTTP2_TEXT), None)
+        self._transport.write(responses.HTTP2_GO_AWAY)
         self._finish(lingers=False)
 
     def _set_reading(self, reading: bool) -> None:

@@ -13,9 +13,9 @@ import structlog
 from agent import contract
 from agent.base.logs import Sparse
 from agent.base.metrics import Metrics
+from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.inputs.http.bodies import Bodies, Hold, unpacked
-from agent.leaf.inputs.http.head_reader import HttpRequest
-from agent.leaf.inputs.http.options import HttpOptions
+from agent.leaf.inputs.http.framing import HttpRequest
 from agent.leaf.inputs.http.request import (
     KEY,
     READINGS_PATH,
@@ -40,10 +40,10 @@ from agent.leaf.inputs.http.routes import (
     OTLP_PATH,
     AdmittedRequest,
     DecodedBody,
+    Reply,
     Routes,
     RouteSettings,
 )
-from agent.leaf.inputs.http.service import Reply
 from agent.leaf.intake import Chunk, Intake, NotAtHubError, RefusedError, UnknownOutcomeError
 
 OPEN_PATHS: Final = ("/ping", "/health")

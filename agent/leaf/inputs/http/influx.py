@@ -15,7 +15,7 @@ from agent.leaf.inputs.formats.line_cache import PRECISIONS, LineCache
 from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.ndjson import BodyTooLargeError
 from agent.leaf.inputs.http.bodies import Body, Hold
-from agent.leaf.inputs.http.head_reader import HttpRequest
+from agent.leaf.inputs.http.framing import HttpRequest
 from agent.leaf.inputs.http.request import RequestHead
 from agent.leaf.inputs.http.responses import NOTHING, STORED, HttpError, Response, at_fault
 from agent.leaf.inputs.http.routes import DecodedBody, Route, RouteSettings

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from agent import contract
 from agent.base.http_access import Hosts, shows
 from agent.leaf.inputs.formats.ndjson import MAX_ARRAY_BYTES
-from agent.leaf.inputs.http.head_reader import HttpRequest
+from agent.leaf.inputs.http.framing import HttpRequest
 from agent.leaf.inputs.http.responses import HttpError, at_fault
 
 if TYPE_CHECKING:

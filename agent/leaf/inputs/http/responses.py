@@ -7,10 +7,13 @@ import json
 import math
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from agent.leaf.inputs.formats.ndjson import BadLinesError
 from agent.leaf.intake import NotAtHubError, RefusalReason, RefusedError
+
+if TYPE_CHECKING:
+    from agent.leaf.inputs.http.framing import HttpRequest
 
 _JSON: Final = "application/json"
 NOTHING: Final = "nothing of the request was stored"
@@ -54,7 +57,16 @@ class Response:
         body = b"" if bodiless else self._body
         return b"%b\r\nConnection: %b\r\n\r\n%b" % (self._head, connection.encode(), body)
 
+    def to(self, request: HttpRequest | None, *, ends: bool) -> bytes:
+        """The answer to a request, None where its head could not be read; `ends`: the connection ends after
+        it."""
+        if not ends and request is not None and request.version == "1.1" and request.method != "HEAD":
+            return self.kept
+        bodiless = request is not None and request.method == "HEAD"
+        return self.encode("close" if ends else "keep-alive", bodiless=bodiless)
 
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 STORED: Final = Response(204)
 """What the level of the input promises is so: stored, or held by the hub."""
 ACCEPTED: Final = Response(
@@ -147,6 +159,11 @@ def stopped() -> HttpError:
     return refused(RefusedError(RefusalReason.STOPPING, "the agent is stopping"), unread=True)
 
 
+def too_slow(part: str) -> HttpError:
+    """408 for a sender whose `header` or `body` did not come in time."""
+    return at_fault(408, "timeout", f"the {part} of the request did not come in time")
+
+
 def not_http(words: str) -> HttpError:
     """400 for bytes that are no request; `words` may quote them."""
     return at_fault(400, "not_http", f"the request is not HTTP: {' '.join(words.split()):.200}")
@@ -181,3 +198,17 @@ def not_at_hub(error: NotAtHubError, keyed: bool) -> HttpError:
         else "it goes there by itself; the request had no Idempotency-Key, so a repeat stores it twice"
     )
     return HttpError(504, f"{error}; {repeat}", details={"acknowledged": "stored"})
+
+
+HTTP2_PREFACE: Final = b"PRI * HTTP/2"
+"""How such a connection begins."""
+HTTP2_TEXT: Final = (
+    "this input speaks HTTP/1.1, and HTTP/2 came, which gRPC needs; send OTLP as http/protobuf, and take "
+    "Telegraf's output influxdb_v2 or http, for its output opentelemetry can only do gRPC"
+)
+_HTTP2_SETTINGS: Final = bytes(3) + b"\x04" + bytes(5)
+_HTTP2_REASON: Final = bytes(4) + (13).to_bytes(4, "big") + HTTP2_TEXT.encode()
+HTTP2_GO_AWAY: Final = (
+    _HTTP2_SETTINGS + len(_HTTP2_REASON).to_bytes(3, "big") + b"\x07" + bytes(5) + _HTTP2_REASON
+)
+"""HTTP_1_1_REQUIRED, with the reason, as a client of HTTP/2 reads it (RFC 9113, 6.8)."""

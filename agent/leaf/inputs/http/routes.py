@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from agent import contract
 from agent.base.clock import wall_ns
@@ -24,7 +24,7 @@ from agent.leaf.inputs.formats.ndjson import (
     join_decoded,
 )
 from agent.leaf.inputs.http.bodies import Body, Hold, dense
-from agent.leaf.inputs.http.head_reader import HttpRequest
+from agent.leaf.inputs.http.framing import HttpRequest
 from agent.leaf.inputs.http.request import READINGS_PATH, RequestHead
 from agent.leaf.inputs.http.responses import HttpError, Response, at_fault, bad_lines
 
@@ -152,7 +152,7 @@ def _influx_route(settings: RouteSettings) -> Route[Any]:
 
 
 def _otlp_route(settings: RouteSettings) -> Route[Any]:
-    from agent.leaf.inputs.http.otlp.route import OtlpRoute
+    from agent.leaf.inputs.http.otlp import OtlpRoute
 
     return OtlpRoute(settings)
 
@@ -182,3 +182,36 @@ class Routes:
         if route is None:
             route = self._made[make] = make(self._settings)
         return route
+
+
+Reply = Callable[[Response, bool], None]
+"""Sends the answer to the request under way; with True the connection closes: what follows is not read."""
+
+
+class Service(Protocol):
+    """What requests are for."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the input stops."""
+
+    def hold(self) -> Hold:
+        """What counts the bytes of a connection's bodies."""
+
+    def known(self, head: bytes) -> AdmittedRequest | None:
+        """The request of a head that was admitted before, None where it has to be read."""
+
+    def admit(self, request: HttpRequest, head: bytes) -> AdmittedRequest | Response:
+        """Let a request in, whose body may then come, or answer it. Raises `HttpError`."""
+
+    def begin(self) -> None:
+        """The body of an admitted request comes; `end` follows."""
+
+    def take(self, admitted: AdmittedRequest, body: bytes, hold: Hold, reply: Reply) -> None:
+        """Take in the body of an admitted request; `reply` is called once, now or later."""
+
+    def end(self) -> None:
+        """An admitted request is answered, or its body does not come."""
+
+    def refusal(self, error: HttpError, request: HttpRequest | None) -> Response:
+        """Count an error; the answer that says it."""

@@ -1,0 +1,163 @@
+"""The options of the input `mqtt`, and what can be wrong with them."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import urlsplit
+
+from msgspec import Meta, Struct
+
+from agent.base.files import open_regular
+from agent.config import Seconds
+from agent.config.keys import check_password, read_password
+from agent.leaf.inputs.formats.message import TopicNames, fill_template, template_problem
+from agent.leaf.inputs.shared import InputOptions
+
+if TYPE_CHECKING:
+    from agent.leaf.inputs.mqtt.session import Broker
+
+_MOST: Final = 65_535
+_SHARED: Final = re.compile(r"\$share/[^/+#]+/")
+_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
+_MIN_KEEPALIVE, _MAX_KEEPALIVE = 1.0, 3600.0
+
+
+class MqttOptions(InputOptions, tag="mqtt", kw_only=True):
+    """The options of one `mqtt` input. deploy/reference.toml says what each means."""
+
+    name: str = "mqtt"
+    url: Annotated[
+        str, Meta(examples=["mqtt://127.0.0.1:1883"], extra={"also": ("server", "broker", "host", "address")})
+    ]
+    topics: list[TopicTemplate]
+    user: str | None = None
+    password_file: Path | None = None
+    client_id: str | None = None
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    keepalive: Seconds = Seconds(30.0)
+
+
+class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Topics to subscribe to, and what they say of their messages: in `device` and `metric` `{1}` is the
+    first level, `{2}` the second, `{2+}` the second and all after it with dots between, `{0}` the whole
+    topic. Without `device` it is the domain; an empty `metric` leaves it to the message."""
+
+    filter: str
+    device: str = ""
+    metric: str = "{0}"
+
+    def problems(self) -> list[str]:
+        """What is wrong with it."""
+        mistakes = []
+        levels = _own(self.filter).split("/")
+        wrong = (
+            any(("#" in level or "+" in level) and len(level) > 1 for level in levels) or "#" in levels[:-1]
+        )
+        if wrong or not 1 <= len(self.filter.encode()) <= _MOST or not self.filter.isprintable():
+            mistakes.append(f"filter {self.filter!r:.80} is no topic filter of MQTT, such as plant/+/#")
+        for name, template in (("device", self.device), ("metric", self.metric)):
+            if (problem := template_problem(template)) is not None:
+                mistakes.append(f"{name} {problem}")
+        return mistakes
+
+    def matches(self, topic: str) -> bool:
+        """Whether the filter covers a topic."""
+        levels, filter_levels = topic.split("/"), _own(self.filter).split("/")
+        if filter_levels[-1] == "#":
+            filter_levels.pop()
+            if len(levels) < len(filter_levels):
+                return False
+        elif len(levels) != len(filter_levels):
+            return False
+        return all(expected in ("+", level) for level, expected in zip(levels, filter_levels, strict=False))
+
+    def place(self, topic: str) -> TopicNames:
+        """What the topic says."""
+        device = fill_template(self.device, topic, "/") or None
+        return TopicNames(device, fill_template(self.metric, topic, "/") or None)
+
+
+def names_of_topic(topics: list[TopicTemplate], topic: str) -> TopicNames | None:
+    """What the first entry that covers a topic makes of it; None where none does."""
+    return next((template.place(topic) for template in topics if template.matches(topic)), None)
+
+
+def _own(filter_: str) -> str:
+    """The filter of a shared subscription without its group."""
+    return _SHARED.sub("", filter_, count=1)
+
+
+def problems(options: MqttOptions) -> list[str]:
+    """What of the options can't be used."""
+    mistakes = _values(options)
+    if find_spec("paho") is None:
+        mistakes.append('needs the extra mqtt; install it with: pip install "petiole[mqtt]"')
+    return mistakes
+
+
+def _values(options: MqttOptions) -> list[str]:
+    mistakes = []
+    try:
+        parts = urlsplit(options.url)
+        good = parts.scheme in _PORTS and parts.hostname and not parts.username and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        mistakes.append("url is no broker without a user in it; write it as mqtt://<host>:1883")
+    if not options.topics:
+        mistakes.append('topics is empty; write topics = [{ filter = "plant/+/#" }]')
+    mistakes += [problem for topic in options.topics for problem in topic.problems()]
+    if not _MIN_KEEPALIVE <= options.keepalive <= _MAX_KEEPALIVE:
+        mistakes.append(f"keepalive is {options.keepalive} s; take 1s to 1h")
+    if options.password_file is not None and options.user is None:
+        mistakes.append("password_file stands without user; give both")
+    if (options.tls_cert is None) != (options.tls_key is None):
+        mistakes.append("tls_cert and tls_key go together; give both, or none")
+    return mistakes
+
+
+def file_problems(options: MqttOptions) -> list[str]:
+    """What of the files that are named can't be used now."""
+    obstacles = []
+    if options.password_file is not None and (wrong := check_password(options.password_file)) is not None:
+        obstacles.append(wrong)
+    if options.url.startswith("mqtts:") and (options.tls_cert is None) == (options.tls_key is None):
+        try:
+            _tls(options)
+        except (OSError, ValueError) as error:
+            obstacles.append(f"the files of TLS cannot be used: {error}; put them there in PEM")
+    return obstacles
+
+
+def broker(options: MqttOptions, domain: str) -> Broker:
+    """Where and as whom to connect. Raises `SeedError`, or `OSError` for a file of TLS."""
+    from agent.leaf.inputs.mqtt.session import Broker  # with paho, where it is needed
+
+    parts = urlsplit(options.url)
+    secret = options.password_file
+    return Broker(
+        parts.hostname or "",
+        parts.port or _PORTS[parts.scheme],
+        options.client_id or f"petiole-{domain}-{options.name}",
+        options.user,
+        None if secret is None else read_password(secret),
+        _tls(options) if parts.scheme == "mqtts" else None,
+        round(options.keepalive),
+    )
+
+
+def _tls(options: MqttOptions) -> ssl.SSLContext:
+    for path in (options.tls_ca, options.tls_cert, options.tls_key):
+        if path is not None:
+            open_regular(path).close()
+    context = ssl.create_default_context(cafile=options.tls_ca)
+    if options.tls_cert is not None:
+        # A key behind a password would ask for it on the terminal.
+        context.load_cert_chain(options.tls_cert, options.tls_key, password=lambda: b"")
+    return context

@@ -23,11 +23,11 @@ from agent.base.metrics import Metrics
 from agent.base.wait import Backoff, event_within, unless
 from agent.config.keys import SeedError
 from agent.contract import Letter
-from agent.leaf.inputs.formats.line_formats import split_valid
+from agent.leaf.inputs.formats import split_valid
 from agent.leaf.inputs.formats.message import MessageError, message_lines
-from agent.leaf.inputs.mqtt.options import MqttOptions, broker, file_problems, names_of_topic, problems
+from agent.leaf.inputs.mqtt import MqttOptions, broker, file_problems, names_of_topic, problems
 from agent.leaf.inputs.mqtt.redelivery import MessageIdentity, Redelivery, are_same_messages, identity_of
-from agent.leaf.inputs.shared.base import NO_SERVER, ConfiguredInput, LocalServer
+from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 if TYPE_CHECKING:

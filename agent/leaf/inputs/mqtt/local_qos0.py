@@ -28,7 +28,7 @@ from agent.base.metrics import Metrics
 from agent.base.wait import event_within
 from agent.contract import Letter
 from agent.jetstream.connection import EXPECTED, OpenConnection, connected
-from agent.leaf.inputs.formats.line_formats import split_valid
+from agent.leaf.inputs.formats import split_valid
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, reading_line
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 

@@ -1,0 +1,80 @@
+"""The options of the input `nats`: its subjects, and what they say of their messages. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from agent.config import Size
+from agent.leaf.inputs.formats.message import TopicNames, fill_template, template_problem
+from agent.leaf.inputs.shared import InputOptions
+
+_TOKEN: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]+\Z")
+_MOST: Final = 255
+_TAKEN: Final = ("tel", "cmd", "petiole", "readings")
+"""First tokens of the agent's own subjects and of what MQTT devices send."""
+
+
+class NatsOptions(InputOptions, tag="nats", kw_only=True):
+    """The options of one `nats` input. deploy/reference.toml says what each means."""
+
+    name: str = "nats"
+    subjects: list[SubjectTemplate]
+    queue: str = ""
+    pending: Size = Size(4 * 2**20)
+
+    @property
+    def subscribe_subjects(self) -> tuple[str, ...]:
+        return tuple(subject.filter for subject in self.subjects)
+
+
+class SubjectTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Subjects to subscribe to, with the wildcards of NATS, and templates of device and metric
+    (`agent.leaf.inputs.formats.message`). Without `device` it is the domain; an empty `metric` leaves it to
+    the message."""
+
+    filter: str
+    device: str = ""
+    metric: str = "{0}"
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with it, with a remedy."""
+        tokens = self.filter.split(".")
+        plain = [part for part in tokens if part != "*"]
+        if plain and plain[-1] == ">" and tokens[-1] == ">":
+            plain.pop()
+        if len(self.filter.encode()) > _MOST or not all(_TOKEN.match(part) for part in plain):
+            yield f"filter {self.filter!r:.80} is no subject; write it as plant.*.temperature or plant.>"
+        elif tokens[0] in (*_TAKEN, "*", ">") or tokens[0].startswith(("$", "_")):
+            yield (
+                f"filter {self.filter!r:.80} covers subjects of Petiole or of NATS itself; begin it with a "
+                "token of your own"
+            )
+        for name, template in (("device", self.device), ("metric", self.metric)):
+            if (problem := template_problem(template)) is not None:
+                yield f"{name} {problem}"
+
+    def place(self, subject: str) -> TopicNames:
+        """What a subject says of its message."""
+        device = fill_template(self.device, subject, ".") or None
+        return TopicNames(device, fill_template(self.metric, subject, ".") or None)
+
+
+def overlapping(subjects: Sequence[SubjectTemplate]) -> Iterator[tuple[str, str]]:
+    """Pairs of filters that have subjects in common: their messages would come twice."""
+    for number, subject in enumerate(subjects):
+        for other in subjects[:number]:
+            if _meet(subject.filter.split("."), other.filter.split(".")):
+                yield other.filter, subject.filter
+
+
+def _meet(tokens: Sequence[str], others: Sequence[str]) -> bool:
+    for token, other_token in zip(tokens, others, strict=False):
+        if ">" in (token, other_token):
+            return True
+        if token != other_token and "*" not in (token, other_token):
+            return False
+    return len(tokens) == len(others)

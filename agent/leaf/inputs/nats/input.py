@@ -24,13 +24,27 @@ agent's subscribe to them and answer. On one of your own give the agent's user `
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
-from agent.leaf.inputs.nats.options import NatsOptions, overlapping
-from agent.leaf.inputs.shared.base import ConfiguredInput
-from agent.leaf.intake import Intake
+import structlog
+from nats.aio.msg import Msg
+
+from agent import contract
+from agent.base.clock import wall_ns
+from agent.base.logs import LogEdge
+from agent.base.metrics import Metrics
+from agent.base.wait import Pacer, event_within, unless
+from agent.jetstream.connection import EXPECTED, OpenConnection, connected
+from agent.leaf.inputs.formats import make_parser, parse_lines
+from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines
+from agent.leaf.inputs.nats import NatsOptions, SubjectTemplate, overlapping
+from agent.leaf.inputs.shared import ConfiguredInput, LocalServer
+from agent.leaf.inputs.shared.gatherer import Buffer, Gatherer
+from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
+from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 _QUEUE: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]{0,64}\Z")
 _LEAST_PENDING: Final = 64 * 1024
@@ -54,7 +68,196 @@ class NatsInput(ConfiguredInput[NatsOptions]):
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Hear messages until `stopping` is set, then store and answer what has come."""
-        # Imported here, so that an agent without such an input does not hold it in memory.
-        from agent.leaf.inputs.nats.subscriber import Subscriber
-
         await Subscriber(self._options, self._metrics, self._server, intake, stopping).run()
+
+
+_OVERHEAD: Final = 512
+"""Bytes that a message is taken to cost beside its payload."""
+_MAX_MESSAGES: Final = 65_536
+_AGAIN: Final = 1.0
+_SLOW: Final = "slow consumer"
+_DENIED: Final = "permissions violation"
+_ID: Final = "Nats-Msg-Id"
+
+
+class Subscriber:
+    """Hears the subjects of one input."""
+
+    def __init__(
+        self,
+        options: NatsOptions,
+        metrics: Metrics,
+        server: LocalServer,
+        intake: Intake,
+        stopping: asyncio.Event,
+    ) -> None:
+        self._options, self._server, self._intake, self._stopping = options, server, intake, stopping
+        log = structlog.get_logger("nats").bind(input=options.name)
+        self._dropped = metrics.dropped.labels(options.name)
+        self._up = metrics.input_up.labels(options.name)
+        self._submitter = RetryingSubmitter(options, metrics, intake, stopping, log)
+        self._parser = make_parser("ndjson", intake.domain, precision="ns", device_tag="")
+        self._connecting = LogEdge(log, "messages are heard again")
+        self._refused = LogEdge(log, "the local server lets the agent subscribe again")
+        self._denied = False
+        self._requests: set[asyncio.Task[None]] = set()
+        self._group: asyncio.TaskGroup
+        self._source: Gatherer
+
+    async def run(self) -> None:
+        """Until the agent stops."""
+        async with asyncio.TaskGroup() as self._group:
+            buffer = Buffer(self._options.pending, self._group, share=self._options.pending)
+            self._source = Gatherer(buffer, self._parser, self._submitter, _nothing, _nothing, _nothing)
+            buffer.join(self._source)
+            while not self._stopping.is_set():
+                try:
+                    await self._hear()
+                except EXPECTED as error:
+                    self._up.set(0)
+                    self._connecting.begin(f"nothing is heard of the local server: {error}")
+                await event_within(self._stopping, _AGAIN)
+            self._source.flush()
+        self._submitter.end()
+
+    async def _hear(self) -> None:
+        server = self._server
+        async with connected(server.url, server.seed_file, self._intake.domain, self._problem) as link:
+            self._denied = False
+            for subject in self._options.subjects:
+                await self._subscribe(link, subject)
+            await link.nc.flush()
+            if not self._denied:
+                self._up.set(1)
+                self._refused.end()
+            self._connecting.end()
+            await unless(self._stopping, link.ended())
+            self._up.set(0)
+            for subscription in list(link.nc._subs.values()):
+                await subscription.unsubscribe()
+            while self._requests and not link.nc.is_closed:
+                await asyncio.wait(self._requests)
+
+    async def _subscribe(self, link: OpenConnection, subject: SubjectTemplate) -> None:
+        async def take(message: Msg) -> None:
+            await self._take(message, subject)
+
+        await link.nc.subscribe(
+            subject.filter,
+            queue=self._options.queue,
+            cb=take,
+            pending_msgs_limit=_MAX_MESSAGES,
+            pending_bytes_limit=self._options.pending,
+        )
+
+    def _problem(self, text: str) -> None:
+        """What the client library says of a connection."""
+        if _SLOW in text:
+            self._dropped.inc()
+        elif _DENIED in text:
+            self._denied = True
+            self._up.set(0)
+            self._refused.begin(
+                f"the local server says: {text}; let the agent's user subscribe to the filters, with "
+                "allow_responses"
+            )
+
+    async def _take(self, message: Msg, subject: SubjectTemplate) -> None:
+        if self._source.room <= 0:
+            self._dropped.inc()
+            if message.reply:
+                self._start(self._answer(message, _refusal("more waits than can be stored", 1.0)))
+            return
+        names = subject.place(message.subject)
+        if message.reply:
+            self._start(self._settle(message, names))
+            return
+        try:
+            lines = await _lines(message.data, names)
+        except MessageError as error:
+            dead = letter(message.data, message.subject, str(error))
+            self._group.create_task(self._submitter.dead_letter("bad_message", [dead]))
+            return
+        self._source.add(lines, message.subject)
+
+    def _start(self, work: Any) -> None:
+        task = self._group.create_task(work)
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
+
+    async def _settle(self, message: Msg, names: TopicNames) -> None:
+        size = len(message.data) + _OVERHEAD
+        self._source.hold(size)
+        try:
+            answer = await self._store(message, names)
+        finally:
+            self._source.hold(-size)
+        await self._answer(message, answer)
+
+    async def _store(self, message: Msg, names: TopicNames) -> dict[str, Any]:
+        try:
+            request = self._request(message)
+            lines = await _lines(message.data, names)
+            parsed = await parse_lines(self._parser, lines, wall_ns())
+            if parsed.bad:
+                raise MessageError(parsed.bad[0][1])
+            if not parsed.count:
+                raise MessageError("there is no reading in it")
+            chunk = Chunk(parsed.payload, parsed.count, request)
+            await self._intake.submit(self._options.name, self._options.class_, chunk)
+        except (MessageError, contract.ContractError) as error:
+            self._submitter.skip("bad_message", message.subject, str(error))
+            return _refusal(str(error))
+        except RefusedError as refusal:
+            return _refusal(str(refusal), refusal.retry_after)
+        except UnknownOutcomeError as error:
+            return {"unknown": str(error)}
+        return {"stored": parsed.count}
+
+    def _request(self, message: Msg) -> contract.Request | None:
+        key = (message.headers or {}).get(_ID)
+        if key is None:
+            return None
+        # The subject says whose reading it is, so each subject has ids of its own.
+        scope = contract.request_scope(self._options.name, message.subject)
+        return contract.make_request(contract.check_request_key(key), scope, message.data)
+
+    async def _answer(self, message: Msg, answer: dict[str, Any]) -> None:
+        try:
+            await message.respond(json.dumps(answer).encode())
+        except EXPECTED as error:
+            self._connecting.begin(f"a request cannot be answered: {error}")
+
+
+def lines_of(payload: bytes, names: TopicNames) -> Iterator[bytes]:
+    """The lines of readings that a payload holds, some at a time; raises `MessageError`."""
+    try:
+        lines = message_lines(payload, names)
+    except MessageError:
+        rows = [row for row in payload.split(b"\n") if row.strip()]
+        if len(rows) < 2:
+            raise
+        for row in rows:
+            yield _ended(message_lines(row, names))
+    else:
+        yield _ended(lines)
+
+
+def _ended(lines: list[bytes]) -> bytes:
+    return b"".join([line + b"\n" for line in lines])
+
+
+async def _lines(payload: bytes, names: TopicNames) -> bytes:
+    pacer, parts = Pacer(), []
+    for part in lines_of(payload, names):
+        parts.append(part)
+        await pacer.give_way()
+    return b"".join(parts)
+
+
+def _refusal(why: str, retry: float | None = None) -> dict[str, Any]:
+    return {"refused": why} if retry is None else {"refused": why, "retry": retry}
+
+
+def _nothing() -> None:
+    """A subject can't be paused: what comes is dropped instead."""

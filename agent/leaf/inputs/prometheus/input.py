@@ -26,6 +26,7 @@ from agent.base.http_access import AccessError, is_loopback, read_token
 from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.wait import event_within, unless
+from agent.leaf.inputs.prometheus import PrometheusOptions
 from agent.leaf.inputs.prometheus.exposition import (
     Device,
     ExpositionError,
@@ -36,8 +37,7 @@ from agent.leaf.inputs.prometheus.exposition import (
     scrape,
     trust,
 )
-from agent.leaf.inputs.prometheus.options import PrometheusOptions
-from agent.leaf.inputs.shared.base import NO_SERVER, ConfiguredInput, LocalServer
+from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.inputs.shared.samples import Names, SampleLine, SampleStore, check_interval, encode, next_due
 from agent.leaf.intake import Chunk, Intake
 

@@ -1,1 +1,103 @@
-"""What several inputs need: options, templates of names, submitting until stored."""
+"""What every input is made of: the base of its options and the base of its class.
+
+A new input derives both, the options in `__init__.py` and the class in `input.py` of a folder of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Final, Generic, TypeVar, final
+
+import structlog
+from msgspec import Struct, field
+
+from agent import contract
+from agent.base.metrics import Metrics
+from agent.config import Linger
+from agent.leaf.intake import Intake, Level
+
+
+class InputOptions(Struct, tag_field="type", forbid_unknown_fields=True, kw_only=True):
+    """The options that all inputs share. A subclass gives `name` a default, names its type as `tag`, and
+    repeats `kw_only`."""
+
+    name: str
+    """Names the input in batch subjects and metrics."""
+    class_: str = field(name="class", default=contract.DEFAULT_CLASS)
+    """The class of its readings."""
+    ack: Level = "stored"
+    """What an acknowledgement means."""
+    linger: Linger | None = None
+    """As `publish.linger`, for its batches; without effect where the input pulls."""
+    pulls: ClassVar[bool] = False
+    """Whether the input has positions, so that its source still has what is not stored."""
+
+    @property
+    def listens(self) -> str | None:
+        """The address on which the input listens, as the option has it; None for an input that does not."""
+        return None
+
+    @property
+    def subscribe_subjects(self) -> tuple[str, ...]:
+        """The subjects of the local server that the agent's user subscribes to for this input, and that local
+        programs may publish to."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalServer:
+    """The leaf's own NATS server, for inputs that are its clients."""
+
+    url: str
+    seed_file: Path
+    """The seed of the agent's identity on that server."""
+
+
+NO_SERVER: Final = LocalServer("nats://127.0.0.1:4222", Path())
+"""For an input that is checked only, or is no client of the local server."""
+
+
+_Options = TypeVar("_Options", bound=InputOptions)
+
+
+class ConfiguredInput(ABC, Generic[_Options]):
+    """An input that an `[[input]]` of the configuration describes. All are made by the same constructor."""
+
+    def __init__(self, options: _Options, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
+        self._options = options
+        self._metrics = metrics
+        self._server = server
+        self._log = structlog.get_logger(options.__struct_config__.tag).bind(input=options.name)
+
+    @property
+    def name(self) -> str:
+        """The name in the configuration and in the batch subject."""
+        return self._options.name
+
+    @final
+    def check(self) -> list[str]:
+        """The mistakes in the options, a sentence each. Looks at the options alone: only a person can correct
+        them, so an agent with a mistake does not start."""
+        return [f"input {self.name!r}: {mistake}" for mistake in self._mistakes()]
+
+    @final
+    def obstacles(self) -> list[str]:
+        """What keeps the input from running on this machine now, a sentence each: a taken port, a missing
+        directory or token. It may go by itself, so the agent starts and retries the input until it runs."""
+        return [f"input {self.name!r}: {obstacle}" for obstacle in self._obstacles()]
+
+    def _mistakes(self) -> Iterable[str]:
+        """The sentences of `check`, without the name of the input: what is wrong; the remedy."""
+        return ()
+
+    def _obstacles(self) -> Iterable[str]:
+        """The sentences of `obstacles`, without the name of the input."""
+        return ()
+
+    @abstractmethod
+    async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
+        """Take in readings until `stopping` is set, then answer or store what was taken in."""

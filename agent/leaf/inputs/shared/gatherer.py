@@ -14,7 +14,7 @@ from typing import Final
 from agent import contract
 from agent.base.clock import wall_ns
 from agent.base.wait import Pacer
-from agent.leaf.inputs.formats.line_formats import LineParser, parse_lines
+from agent.leaf.inputs.formats import LineParser, parse_lines
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 
 GATHER: Final = 0.005

@@ -19,7 +19,7 @@ from agent.base.logs import LogEdge, Sparse
 from agent.base.metrics import Metrics
 from agent.base.wait import event_within
 from agent.contract import MAX_RECEIVED, Letter
-from agent.leaf.inputs.shared.base import InputOptions
+from agent.leaf.inputs.shared import InputOptions
 from agent.leaf.intake import Chunk, Intake, RefusalReason, RefusedError, UnknownOutcomeError
 
 _MAX_RETRY: Final = 30.0

@@ -14,7 +14,7 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from agent.contract import MAX_RECEIVED, Letter
-from agent.leaf.inputs.formats.line_formats import LineParser
+from agent.leaf.inputs.formats import LineParser
 from agent.leaf.inputs.shared.gatherer import Buffer, Gatherer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from agent import contract
 from agent.base.clock import wall_ns
-from agent.leaf.inputs.formats.line_formats import parse_lines
-from agent.leaf.inputs.shared.base import InputOptions
+from agent.leaf.inputs.formats import parse_lines
+from agent.leaf.inputs.shared import InputOptions
 from agent.leaf.inputs.shared.gatherer import GatheredSource
 from agent.leaf.inputs.socket.streams import Connections, StreamConnection
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError

@@ -13,8 +13,7 @@ from typing import Any, Final, cast
 
 from agent.base.wait import loop_time
 from agent.contract import Letter
-from agent.leaf.inputs.formats.line_cutter import LineCutter
-from agent.leaf.inputs.formats.line_formats import LineParser
+from agent.leaf.inputs.formats import LineCutter, LineParser
 from agent.leaf.inputs.shared.gatherer import Buffer, GatheredSource, Gatherer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 

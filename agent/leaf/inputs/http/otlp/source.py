@@ -10,8 +10,7 @@ from typing import Any, Final
 from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
 
 from agent import contract
-from agent.leaf.inputs.formats.line_values import LineError, check_name, to_json
-from agent.leaf.inputs.formats.stamps import Stamps
+from agent.leaf.inputs.formats.line_values import LineError, Stamps, check_name, to_json
 from agent.leaf.inputs.http.otlp.values import Tags, check_tags, tags_of_scope, texts
 
 _DEVICES: Final = ("host.name", "service.instance.id")

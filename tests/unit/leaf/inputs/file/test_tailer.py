@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from agent import contract
 from agent.leaf.inputs.file.open_file import TailRead
-from agent.leaf.inputs.file.rotation import FilePosition
+from agent.leaf.inputs.file.positions import FilePosition
 from agent.leaf.inputs.file.tailer import QUIET, Tailer
-from agent.leaf.inputs.formats.line_cutter import ReadLimits
+from agent.leaf.inputs.formats import ReadLimits
 
 
 class Reader:

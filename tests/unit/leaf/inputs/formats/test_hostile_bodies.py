@@ -28,8 +28,8 @@ from agent.leaf.inputs.http.bodies import (
     unpack,
     unpack_parts,
 )
+from agent.leaf.inputs.http.otlp import OtlpRoute
 from agent.leaf.inputs.http.otlp.parse import Export
-from agent.leaf.inputs.http.otlp.route import OtlpRoute
 from agent.leaf.inputs.http.otlp.source import Sources
 from agent.leaf.inputs.http.request import RequestHead
 from agent.leaf.inputs.http.responses import STORED

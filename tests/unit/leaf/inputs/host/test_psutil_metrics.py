@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from agent import contract
 from agent.base.metrics import Metrics
 from agent.config import Seconds
+from agent.leaf.inputs.host import GROUPS, HostOptions
 from agent.leaf.inputs.host.input import HostInput
-from agent.leaf.inputs.host.options import GROUPS, HostOptions
 from agent.leaf.inputs.host.psutil_metrics import Sampler, cpu_shares, mounts
 from agent.leaf.inputs.shared.samples import next_due
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint

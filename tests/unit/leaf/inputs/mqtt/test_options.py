@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from paho.mqtt.client import topic_matches_sub
 
 from agent.leaf.inputs.formats.message import TopicNames
-from agent.leaf.inputs.mqtt.options import TopicTemplate, names_of_topic
+from agent.leaf.inputs.mqtt import TopicTemplate, names_of_topic
 
 LEVELS = st.lists(st.sampled_from(["a", "b", "", "c d"]), min_size=1, max_size=4)
 WANTED = st.lists(st.sampled_from(["a", "b", "", "+"]), max_size=3)

@@ -29,9 +29,9 @@ from prometheus_client.openmetrics import exposition
 from agent import contract
 from agent.base.metrics import Metrics
 from agent.config import Seconds, Size
+from agent.leaf.inputs.prometheus import PrometheusOptions
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
 from agent.leaf.inputs.prometheus.input import PrometheusInput
-from agent.leaf.inputs.prometheus.options import PrometheusOptions
 from agent.leaf.inputs.shared.samples import Names
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from agent.process.preflight import problems

@@ -1,4 +1,4 @@
-"""What came from a sender that is told nothing is stored in the order in which it came."""
+"""What came is stored in the order in which it came, and many senders share one chunk."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from collections.abc import Sequence
 
 import pytest
 import structlog
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from agent.base.metrics import Metrics
 from agent.contract import Letter
-from agent.leaf.inputs.exec.options import ExecOptions
+from agent.leaf.inputs.exec import ExecOptions
+from agent.leaf.inputs.shared.gatherer import Buffer, GatheredSource
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, UnknownOutcomeError
 
@@ -84,3 +87,36 @@ async def test_a_stop_loses_what_waits_and_ends() -> None:
     async with asyncio.timeout(5):
         await store_all(one, PAYLOADS)
     assert (one.lost, core.stored) == (len(PAYLOADS), [])
+
+
+LIMIT = 1000
+ONE_AFTER_THE_OTHER = [step for number in range(4) for step in (("join", 0), ("read", number))]
+STEPS = st.lists(st.tuples(st.sampled_from(["join", "read", "store", "leave"]), st.integers(0, 9)))
+
+
+@given(STEPS)
+@example(ONE_AFTER_THE_OTHER)
+def test_all_sources_together_hold_no_more_than_the_buffer(steps: list[tuple[str, int]]) -> None:
+    buffer = Buffer(LIMIT, asyncio.TaskGroup(), share=400)
+    sources: list[GatheredSource] = []
+    for what, number in steps:
+        if what == "join":
+            sources.append(GatheredSource(buffer, _nothing, _nothing))
+            buffer.join(sources[-1])
+        elif sources:
+            one = sources[number % len(sources)]
+            if what == "read" and not one.paused:
+                one.hold(one.room)
+            elif what == "store":
+                one.hold(-one.held)
+            elif what == "leave":
+                one.hold(-one.held)
+                buffer.leave(one)
+                sources.remove(one)
+        assert 0 <= sum(source.held for source in sources) == buffer.held <= LIMIT
+        if buffer.held == 0:
+            assert not any(source.paused for source in sources), "who may read on reads on"
+
+
+def _nothing() -> None:
+    """Reading stops and goes on."""

@@ -1,8 +1,12 @@
-"""Reads the head of a request: its line and headers, as llhttp takes them, which is strict: no bare newline,
-no folded header, no second length. What a proxy in front could read differently is refused. No I/O."""
+"""Takes HTTP/1.1 apart by llhttp: the head of a request, and bodies that come in chunks. No I/O.
+
+llhttp is strict: no bare newline, no folded header, no second length. What a proxy in front could read
+differently is refused.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -10,6 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
+from agent.base.wait import SPAN
 from agent.leaf.inputs.http.responses import not_http
 
 END: Final = b"\r\n\r\n"
@@ -156,3 +161,62 @@ def _split_target(url: bytes) -> tuple[str, str]:
         target = parts.path + (f"?{parts.query}" if parts.query else "")
     path, _, query = target.partition("?")
     return unquote(path), target if query else path
+
+
+_CHUNKED_HEAD: Final = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+"""A head of our own: the sender's may name an upgrade, after which llhttp reads no body."""
+_FRAMING: Final = 16 * 1024
+"""Bytes in a row that are no body: extensions of a chunk, and trailers, which are ignored."""
+_PIECE: Final = 16 * 1024
+"""Bytes that the parser gets at a time."""
+
+
+class ChunkedBody:
+    """One body: `data` is what came of it, unframed."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.whole = False
+        self._tail = b""
+        self._framing = 0
+        self._parser = HttpRequestParser(self)
+        self._parser.feed_data(_CHUNKED_HEAD)
+
+    def on_body(self, part: bytes) -> None:
+        """Called by the parser, as the method below."""
+        self.data += part
+
+    def on_message_complete(self) -> None:
+        self.whole = True
+
+    def feed(self, data: bytes) -> int:
+        """Take in more, for a few milliseconds; returns how many of these bytes were taken. Once `whole` the
+        others are not the body's. Raises `HttpError` 400.
+
+        The parser does not say where a body ends, so it gets what may be the end and nothing behind it."""
+        begin, due = 0, time.perf_counter() + SPAN
+        while begin < len(data) and not self.whole and time.perf_counter() < due:
+            end = self._possible_end(data, begin)
+            self._feed(data[begin:end])
+            begin = end
+        return begin
+
+    def _possible_end(self, data: bytes, begin: int) -> int:
+        """Behind the next empty line, which may have begun in the bytes before."""
+        overlap = self._tail + data[begin : begin + len(END) - 1]
+        if (found := overlap.find(END)) >= 0:
+            return begin + found + len(END) - len(self._tail)
+        limit = min(len(data), begin + _PIECE)
+        found = data.find(END, begin, limit)
+        return limit if found < 0 else found + len(END)
+
+    def _feed(self, part: bytes) -> None:
+        before = len(self.data)
+        try:
+            self._parser.feed_data(part)
+        except HttpParserError as error:
+            raise not_http(str(error)) from None
+        self._tail = (self._tail + part)[1 - len(END) :]
+        self._framing = 0 if len(self.data) > before else self._framing + len(part)
+        if self._framing > _FRAMING:
+            raise not_http(f"more than {_FRAMING} bytes between two parts of its body")
