@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +34,7 @@ _NAME: Final = "rollup"
 _COUNTERS: Final = ["*_total", "*_count", "*_bucket", "*_sum"]
 _HOUR: Final = timedelta(hours=1)
 _DAY: Final = timedelta(days=1)
+_END: Final = datetime.max.replace(tzinfo=UTC)
 _HOURS_AT_ONCE: Final = 31 * 24
 _FIRST, _LAST = "rollup_1m", "rollup_1d"
 _STATES: Final = "rollup:readings"
@@ -118,11 +119,26 @@ def chunks(hours: Sequence[datetime]) -> Iterator[list[datetime]]:
         yield piece
 
 
+def spans(
+    units: Sequence[datetime], length: timedelta, before: timedelta = timedelta()
+) -> list[tuple[datetime, datetime]]:
+    """The stretches of time that cover ascending units and what is `before` each. What is less than a day
+    apart is one stretch: a reading that is years late must not have all that lies between read."""
+    found: list[tuple[datetime, datetime]] = []
+    for unit in units:
+        first, end = unit - before, unit + length if unit.year < datetime.max.year else _END
+        if found and first - found[-1][1] < _DAY:
+            found[-1] = found[-1][0], end
+        else:
+            found.append((first, end))
+    return found
+
+
 def _roll(spark: SparkSession, options: RollupOptions, readings: Table, hours: list[datetime]) -> None:
     from hub_jobs.rollup.windows import longer, minutes, with_increases
 
-    near: list[Condition] = [("ts", ">=", hours[0] - _HOUR), ("ts", "<", hours[-1] + _HOUR)]
-    given = frame(spark, readings, near).where("value is not null and ts is not null")
+    near: Condition = ("ts", "within", spans(hours, _HOUR, before=_HOUR))
+    given = frame(spark, readings, [near]).where("value is not null and ts is not null")
     rows = _in(with_increases(given, options.counters), "hour", "ts", hours)
     _put(options.lake, _FIRST, hours, _HOUR, minutes(rows, quantiles=options.quantiles))
     by_minute = _made(spark, options.lake, _FIRST, hours, "hour")
@@ -136,8 +152,8 @@ def _roll(spark: SparkSession, options: RollupOptions, readings: Table, hours: l
 
 def _made(spark: SparkSession, lake: Place, name: str, units: list[datetime], unit: str) -> DataFrame:
     """The windows of a table in these hours or days."""
-    where: list[Condition] = [("window", ">=", units[0]), ("window", "<", units[-1] + _DAY)]
-    return _in(frame(spark, ensure_table(lake, name), where), unit, "window", units)
+    where: Condition = ("window", "within", spans(units, _DAY))
+    return _in(frame(spark, ensure_table(lake, name), [where]), unit, "window", units)
 
 
 def _in(rows: DataFrame, unit: str, column: str, units: Sequence[datetime]) -> DataFrame:
@@ -156,6 +172,6 @@ def _put(lake: Place, name: str, units: list[datetime], length: timedelta, made:
         return pc.is_in(pc.floor_temporal(rows["window"].cast(TIME), unit=unit), value_set=marks)
 
     files = written(made.sort("window"), lake, name)
-    where: list[Condition] = [("window", ">=", units[0]), ("window", "<", units[-1] + length)]
-    old = without(lake, table, mine, ["window"], where)
+    where: Condition = ("window", "within", spans(units, length))
+    old = without(lake, table, mine, ["window"], [where])
     table.rewrite([*files, *old.kept], old.replaced, changed=True)

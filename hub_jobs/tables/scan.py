@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Condition = tuple[str, str, Any]
-"""(column, one of `=`, `<`, `<=`, `>`, `>=`, `in`, value); several stand for all of them."""
+"""(column, one of `=`, `<`, `<=`, `>`, `>=`, `in`, `within`, value); several stand for all of them. `within`
+has spans: pairs of a first value and one that is no longer in the span."""
 
 _VERIFY: Final = "parquet.page.verify-checksum.enabled"
 """Without this Spark reads a page whose bits are not those that were written."""
@@ -75,8 +76,7 @@ def frame(spark: SparkSession, table: Table, where: Sequence[Condition] = ()) ->
         else spark.createDataFrame([], schema)
     )
     for name, sign, value in where:
-        column = F.col(name)
-        rows = rows.where(column.isin(list(value)) if sign == "in" else _COMPARE[sign](column, value))
+        rows = rows.where(_fulfils(F.col(name), sign, value, F.col(name).isin))
     return rows
 
 
@@ -166,7 +166,16 @@ def _expression(condition: Condition) -> Any:
     # delta-rs writes views of texts, which compare with nothing but views.
     texts = any(isinstance(bound, str) for bound in values)
     column = pc.field(name).cast(pa.string()) if texts else pc.field(name)
-    return column.isin(values) if sign == "in" else _COMPARE[sign](column, pc.scalar(value))
+    return _fulfils(column, sign, value, column.isin)
+
+
+def _fulfils(column: Any, sign: str, value: Any, is_in: Callable[[list[Any]], Any]) -> Any:
+    """A condition on a column of Arrow or of Spark."""
+    if sign == "in":
+        return is_in(list(value))
+    if sign == "within":
+        return reduce(operator.or_, ((column >= first) & (column < end) for first, end in value))
+    return _COMPARE[sign](column, value)
 
 
 def _may_hold(found: pa.Table, condition: Condition) -> Any:
@@ -182,6 +191,9 @@ def _may_hold(found: pa.Table, condition: Condition) -> Any:
         if not value:
             return pc.invert(everything)
         possible = pc.and_(pc.less_equal(least, max(value)), pc.greater_equal(most, min(value)))
+    elif sign == "within":
+        spans = (pc.and_(pc.less(least, end), pc.greater_equal(most, first)) for first, end in value)
+        possible = reduce(pc.or_, spans)
     elif sign == "=":
         possible = pc.and_(pc.less_equal(least, value), pc.greater_equal(most, value))
     elif sign in ("<", "<="):

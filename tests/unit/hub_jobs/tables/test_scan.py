@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from hub_jobs.rollup.run import spans
 from hub_jobs.tables.delta import ensure_table
+from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import Condition, file_paths, rows
+from hub_jobs.tables.schemas import BRONZE
+
+HOUR = timedelta(hours=1)
 
 
 @pytest.mark.parametrize(
@@ -24,3 +31,25 @@ def test_a_table_without_rows_has_no_file_for_any_condition(tmp_path: Path, cond
     table = ensure_table(tmp_path, "bronze")
     assert file_paths(table, [condition]) == []
     assert rows(table, ["seq"], [condition]).num_rows == 0
+
+
+def test_a_reading_that_is_years_late_opens_no_file_of_the_years_between(tmp_path: Path) -> None:
+    table = ensure_table(tmp_path, "bronze")
+    days = [datetime(1970, 1, 1, tzinfo=UTC), *(datetime(2026, 1, day, tzinfo=UTC) for day in range(1, 31))]
+    with PartWriter(tmp_path, "bronze", 1) as writer:
+        for seq, day in enumerate(days):
+            row = {**dict.fromkeys(BRONZE.names), "seq": seq, "arrived": day + HOUR}
+            writer.write(pa.Table.from_pylist([row], BRONZE))
+    table.commit(writer.files, {})
+    table = ensure_table(tmp_path, "bronze")
+
+    late = [("arrived", "within", spans([days[0] + HOUR, days[-1], days[-1] + HOUR], HOUR, before=HOUR))]
+
+    assert len(file_paths(table, late)) == 2
+    assert rows(table, ["seq"], late)["seq"].to_pylist() == [0, 30]
+
+
+def test_the_last_hour_that_a_clock_can_say_has_a_stretch_too() -> None:
+    last = datetime(9999, 12, 31, 23, tzinfo=UTC)
+    assert spans([last], HOUR, before=HOUR)[0][0] == last - HOUR
+    assert spans([last], HOUR)[0][1] > last + HOUR / 2
