@@ -19,7 +19,7 @@ from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import FieldInfo, fields
 
 from agent.config.schema import Config
-from agent.config.values import Linger, Seconds, Size
+from agent.config.values import Linger, Seconds, Size, SyncInterval
 from agent.leaf.inputs import OPTIONS
 
 ROOT: Final = Path(__file__).parents[1]
@@ -48,6 +48,7 @@ _PLAIN: Final = {
     float: "number",
     Seconds: "duration",
     Linger: "duration",
+    SyncInterval: "duration or `always`",
     Size: "size",
     Path: "path",
     datetime: "time",
@@ -155,6 +156,8 @@ def _bounds(meta: Meta) -> str:
 def _value(value: Any) -> str:
     """As it stands in TOML."""
     match value:
+        case SyncInterval() if not value:
+            return '"always"'
         case Seconds():
             unit = next(((by, name) for by, name in _TIMES if value >= by and value % by == 0), None)
             return f'"{value / unit[0]:g}{unit[1]}"' if unit else f'"{value * 1000:g}ms"'

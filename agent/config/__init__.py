@@ -22,7 +22,16 @@ from agent.config.schema import (
     Transform,
     User,
 )
-from agent.config.values import ConfigError, Linger, Positive, Problem, Seconds, Size, listen_address
+from agent.config.values import (
+    ConfigError,
+    Linger,
+    Positive,
+    Problem,
+    Seconds,
+    Size,
+    SyncInterval,
+    listen_address,
+)
 
 __all__ = [
     "Admin",
@@ -44,6 +53,7 @@ __all__ = [
     "Size",
     "SourceConfig",
     "StreamClass",
+    "SyncInterval",
     "Transform",
     "User",
     "aggregates",

@@ -22,7 +22,7 @@ from msgspec.structs import FieldInfo, fields
 from agent.base.files import place, without_password
 from agent.config.checks import check
 from agent.config.schema import Config
-from agent.config.values import ConfigError, Linger, Problem, Seconds, Size
+from agent.config.values import ConfigError, Linger, Problem, Seconds, Size, SyncInterval
 
 _LONGEST: Final = 60
 _NUMBERS: Final = re.compile(r"\[[0-9]+\]")
@@ -155,7 +155,7 @@ class _Reader:
 def _hook(kind: type, value: object) -> object:
     if kind is Path and isinstance(value, str) and value and "\0" not in value:
         return place(value)
-    if kind in (Seconds, Linger):
+    if kind in (Seconds, Linger, SyncInterval):
         return kind.parse(value)
     if kind is Size:
         return Size.parse(value)
@@ -218,6 +218,7 @@ _WORDS: Final[Mapping[Any, str]] = {
     datetime: "a time such as 2026-11-21T06:00:00Z, without quotes",
     Seconds: 'a duration above 0, such as "100ms", "20s" or "2m"',
     Linger: 'a duration of at most 5 s, such as "100ms", or "0s"',
+    SyncInterval: 'a duration of 100 ms to a minute, such as "1s", or "always"',
     Size: 'a size such as "500kB", "16MiB" or "1GiB"',
 }
 

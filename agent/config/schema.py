@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from agent import contract
-from agent.config.values import Linger, Positive, Seconds, Size
+from agent.config.values import Linger, Positive, Seconds, Size, SyncInterval
 
 _THIN_LINGER: Final = 1.0
 
@@ -201,7 +201,8 @@ class RegistrarConfig(Struct, forbid_unknown_fields=True):
     """The hub's registrar (role hub). `keep` is how many committed messages an aggregate retains, so that
     checkpoints can still be checked; `max_sources` how many classes of leaves it takes; `aggregates` how many
     there are at least; `bytes_per_hour` what a domain may send (None: as much as it likes); `replicas` on how
-    many servers of a cluster the hub's streams stand. Leaves that match one of the patterns `metrics` have
+    many servers of a cluster the hub's streams stand; `sync_interval` how often an embedded server syncs its
+    disk. Leaves that match one of the patterns `metrics` have
     metrics of their own, at most `metrics_leaves` of them."""
 
     keep: Annotated[int, Meta(ge=0)] = 10_000
@@ -210,6 +211,7 @@ class RegistrarConfig(Struct, forbid_unknown_fields=True):
     aggregates: Annotated[int, Meta(ge=1, le=100)] = 1
     bytes_per_hour: Size | None = None
     replicas: Literal[1, 3] = 1
+    sync_interval: SyncInterval = SyncInterval(0.0)
     metrics: list[str] = msgspec.field(default_factory=lambda: ["*"])
     metrics_leaves: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
 
@@ -251,6 +253,12 @@ class Config(Struct, forbid_unknown_fields=True):
     registrar: RegistrarConfig = msgspec.field(default_factory=RegistrarConfig)
     rule: list[Rule] = []
     input: list[Any] = []
+
+    @property
+    def hub_sync_seconds(self) -> float:
+        """How often the hub's server syncs its disk, in seconds; 0: before it acknowledges, which a server
+        that is not the agent's own has to do."""
+        return self.registrar.sync_interval if self.nats.server == "embedded" else 0.0
 
     @property
     def linger(self) -> float:

@@ -58,6 +58,21 @@ class Linger(Seconds):
         return cls(seconds)
 
 
+class SyncInterval(Seconds):
+    """How often a server syncs its disk, in seconds, written as a duration up to a minute; "always", 0 here:
+    before it acknowledges."""
+
+    @classmethod
+    def parse(cls, value: object) -> SyncInterval:
+        """Parse the value in the file. Raises `ValueError`."""
+        if value == "always":
+            return cls(0.0)
+        seconds = _quantity(value, _TIMES)
+        if not 0.1 <= seconds <= 60.0:
+            raise ValueError("out of range")
+        return cls(seconds)
+
+
 class Size(int):
     """A size in bytes, written as "16MiB", "1GiB", "500kB" or a whole number; at least 1."""
 

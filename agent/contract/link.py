@@ -79,6 +79,8 @@ class Announce:
     """A new epoch begins from the answer, so the hub must not answer from a cached observation."""
     every: float | None = None
     """Seconds to the next announcement while nothing happens, None if not announced."""
+    heeds_sync: bool = False
+    """Whether the leaf takes a cursor as confirmed only if the hub's disk has it (`ClassAnswer.synced`)."""
 
     def encode(self) -> bytes:
         """The announcement as it is requested."""
@@ -106,10 +108,10 @@ def _parse_seconds(value: Any) -> float:
     return float(value)
 
 
-def _interval(value: Any) -> float:
+def _interval(value: Any, what: str = "announce: every") -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LONGEST_EVERY:
         raise ContractError(
-            f"announce: every is {value!r:.80}, a number of seconds up to {_LONGEST_EVERY:g} was expected"
+            f"{what} is {value!r:.80}, a number of seconds up to {_LONGEST_EVERY:g} was expected"
         )
     return float(value)
 
@@ -156,6 +158,7 @@ def parse_announce(data: bytes | str, domain: str) -> Announce:
         commands=optional(row, "commands", commands_wanted),
         repairs="repairs" in row and field_of(row, "repairs", bool, what),
         every=optional(row, "every", _interval),
+        heeds_sync="heeds_sync" in row and field_of(row, "heeds_sync", bool, what),
     )
 
 
@@ -175,11 +178,13 @@ class ClassAnswer:
     checkpoint: Checkpoint | None = None
     """A newer checkpoint that the leaf may adopt after a check of its own message."""
     certain: bool = True
-    """False if the cursor may be too low: the hub's server lost count of a source whose messages were purged
-    unseen."""
+    """False if the cursor may be too low: the server lost count of a source that was purged unseen."""
     fallback: Checkpoint | None = None
     """If the hub lacks what it had held, the newest position up to which its records show that it holds
     all."""
+    synced: bool = True
+    """False if a power cut at the hub may still take what is at the cursor; `checkpoint` is always on its
+    disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +200,8 @@ class Answer:
     """None if no commands were announced, or if the hub cannot answer for them now."""
     exchange: str = ""
     """The name of this exchange (`agent.contract.checkpoint`), "" if the leaf is not to repeat it."""
+    sync_seconds: float = 0.0
+    """How often the hub's server syncs its disk; 0: before it acknowledges, or it does not say."""
 
     def encode(self) -> bytes:
         """The answer as it is sent."""
@@ -218,6 +225,7 @@ def _class_answer(value: Any) -> ClassAnswer:
         checkpoint=optional(value, "checkpoint", parse_checkpoint),
         certain="certain" not in value or bool(field_of(value, "certain", bool, what)),
         fallback=optional(value, "fallback", parse_checkpoint),
+        synced="synced" not in value or field_of(value, "synced", bool, what),
     )
 
 
@@ -231,4 +239,5 @@ def parse_answer(data: bytes | str) -> Answer:
         bool(optional(row, "later", lambda _: field_of(row, "later", bool, "answer"))),
         optional(row, "commands", commands_held),
         check_exchange(row["exchange"]) if row.get("exchange") else "",
+        _interval(row["sync_seconds"], "answer: sync_seconds") if row.get("sync_seconds") else 0.0,
     )

@@ -23,6 +23,7 @@ __all__ = [
     "MQTT_RETAINED_BYTES",
     "QOS0_INPUT",
     "RESERVED_DOMAINS",
+    "SYNC_METADATA",
     "USER_API",
     "USER_CONSUMERS",
     "VERSION",
@@ -74,6 +75,9 @@ QOS0_INPUT: Final = "qos0"
 """The name under which it stores what MQTT devices send to its own server with QoS 0."""
 H_MQTT: Final = "Nmqtt-Pub"
 """The header by which nats-server marks what came over MQTT; its value is the QoS."""
+SYNC_METADATA: Final = "petiole.sync_seconds"
+"""In the metadata of an aggregate: how often its server syncs it, 0 before it acknowledges. Where this is
+missing, too."""
 MQTT_MESSAGES: Final = "$MQTT_msgs"
 MQTT_RETAINED: Final = "$MQTT_rmsgs"
 """Streams of a leaf's server for MQTT: of messages with QoS 1 or 2, and of retained ones."""

@@ -88,8 +88,8 @@ class LeafAgent:
         )
         self._ledger_publisher = LedgerPublisher(domain, run, ledgers, state, self._evictions)
         self._clock = ClockMonitor(domain, classes, state, metrics, self._evictions.stored)
-        self._levels = AckLevels(levels, health)
-        self._view = LinkView(config, metrics, health, events)
+        self._view = view = LinkView(config, metrics, health, events)
+        self._levels = AckLevels(levels, health, lambda: view.status.hub_sync_seconds)
         self._waits = HubAckWaiters(self._view.sentence)
         self._publisher = Publisher(
             BatchLimits(

@@ -225,9 +225,16 @@ def _common(config: ServerConfig, domain: str) -> dict[str, Any]:
             "store_dir": str(config.store_dir),
             "max_file_store": config.max_file_store,
             "max_memory_store": _MEMORY_STORE,
-            "sync_interval": "always",  # so that an acknowledgement comes after fsync
+            "sync_interval": _sync_interval(config),
         },
     }
+
+
+def _sync_interval(config: ServerConfig) -> str:
+    """How often a server syncs its disk. A leaf's acknowledges after fsync; the hub's need not, because the
+    leaf keeps its copy until the hub's disk has it."""
+    seconds = config.sync_seconds if isinstance(config, HubConfig) else 0.0
+    return f"{round(seconds * 1000)}ms" if seconds else "always"
 
 
 def _accounts(users: list[dict[str, Any]], system_users: list[dict[str, Any]]) -> dict[str, Any]:

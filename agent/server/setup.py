@@ -106,6 +106,7 @@ def _hub(config: Config, machine: str) -> HubConfig:
         users=account_users(config),
         listen=config.nats.listen,
         leaf_listen=config.nats.leaf_listen,
+        sync_seconds=config.hub_sync_seconds,
         extra=config.nats.extra,
     )
 

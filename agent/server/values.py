@@ -133,6 +133,8 @@ class HubConfig:
     leaf_listen: str = "127.0.0.1:7422"
     max_payload: int = MAX_PAYLOAD
     cluster: ClusterConfig | None = None
+    sync_seconds: float = 0.0
+    """How often it syncs its disk; 0: before it acknowledges."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     identity: str = ""
     pid_file: Path | None = None

@@ -12,7 +12,7 @@ from typing import Any
 from nats.aio.client import Client
 
 from agent.base.metrics import Metrics
-from agent.config import Config, LeafMember, Size
+from agent.config import Config, LeafMember, Nats, Size, SyncInterval
 from agent.config import RegistrarConfig as RegistrarConfig
 from agent.contract import (
     DEFAULT_CLASS,
@@ -129,6 +129,7 @@ class LeafHand:
             classes={self.cls: state},
             checkpoint={} if checkpoint is None else {self.cls: checkpoint},
             every=self.every,
+            heeds_sync=True,
         )
 
     async def announce(self, checkpoint: Checkpoint | None = None, confirmed: int = 0) -> ClassAnswer:
@@ -182,7 +183,15 @@ class HubHand:
                 for user in hub.config.leaves
                 if knows_leaves
             ],
-            registrar=RegistrarConfig(**{"keep": KEEP, "max_bytes": Size(64 * 2**20), **settings}),
+            nats=Nats(store_dir=hub.config.store_dir),
+            registrar=RegistrarConfig(
+                **{
+                    "keep": KEEP,
+                    "max_bytes": Size(64 * 2**20),
+                    "sync_interval": SyncInterval(0.0),
+                    **settings,
+                }
+            ),
         )
         async with (
             saying(version, hub.port) as port,

@@ -21,6 +21,7 @@ from agent.contract import (
     FLEET_BUCKET,
     MAX_BATCH_BYTES,
     MAX_COMMAND_BYTES,
+    SYNC_METADATA,
     VERSION,
     Committed,
     ContractError,
@@ -65,6 +66,8 @@ class AggregateSettings:
     """On how many servers of the hub it is stored."""
     max_sources: int = 200
     """How many classes of leaves it takes."""
+    sync_seconds: float = 0.0
+    """How often its server syncs it; 0: before it acknowledges."""
 
 
 def aggregate_config(name: str, settings: AggregateSettings, sources: list[Source]) -> dict[str, Any]:
@@ -83,7 +86,7 @@ def aggregate_config(name: str, settings: AggregateSettings, sources: list[Sourc
         "max_msgs_per_subject": -1,
         "num_replicas": settings.replicas,
         "allow_direct": True,
-        "metadata": _METADATA,
+        "metadata": _METADATA | {SYNC_METADATA: f"{settings.sync_seconds:g}"},
         "sources": sources,
     }
     return {**config, "subjects": [], "duplicate_window": 0} if sources else config

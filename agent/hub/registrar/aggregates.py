@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from agent.config import Config
 from agent.contract import leaf_stream
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import AggregateSettings, Observation
@@ -19,6 +20,14 @@ from agent.jetstream import JetStream
 
 _SCANS_AT_ONCE = 2
 """A new source makes the hub's server scan the aggregate, so few aggregates are changed at once."""
+
+
+def settings_of(config: Config) -> AggregateSettings:
+    """The settings of every aggregate by the configuration."""
+    registrar = config.registrar
+    return AggregateSettings(
+        registrar.max_bytes, registrar.replicas, registrar.max_sources, config.hub_sync_seconds
+    )
 
 
 class Aggregates:

@@ -39,6 +39,7 @@ from agent.hub.registrar.answer import (
     proposal,
     stored,
 )
+from agent.hub.registrar.durability import Durability, Proposals, bounded
 from agent.hub.registrar.fleet_state import EPOCH_EVERY, FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.records import (
@@ -78,6 +79,7 @@ class Announcements:
         aggregates: Aggregates,
         classes: Mapping[str, frozenset[str]],
         problems: ActiveProblems,
+        durability: Durability,
     ) -> None:
         self._js = js
         self._fleet = fleet
@@ -85,11 +87,13 @@ class Announcements:
         self._aggregates = aggregates
         self._classes = classes
         self._problems = problems
+        self._durability, self._proposals = durability, Proposals()
         self._proven: dict[tuple[str, str], deque[tuple[str, Checkpoint]]] = {}
 
     def begin(self) -> None:
         """The hub's server was away: what was seen before has to be seen again."""
         self._proven.clear()
+        self._proposals.clear()
 
     async def answer(self, announce: Announce, linked_at: float) -> Answer:
         """The answer to an announcement that is well formed; `linked_at` is when the leaf's link came up, for
@@ -110,7 +114,7 @@ class Announcements:
         answers = {cls: await self._class(announce, cls, seen[streams[cls]]) for cls in announce.classes}
         answers = {cls: self._rested(announce, cls, answer) for cls, answer in answers.items()}
         await self._store.save_changed(self._fleet.leaves[announce.domain], _STORE_EVERY)
-        return Answer(answers)
+        return Answer(answers, sync_seconds=self._durability.seconds)
 
     def _rested(self, announce: Announce, cls: str, answer: ClassAnswer) -> ClassAnswer:
         if not may_rest(announce, cls, answer):
@@ -168,12 +172,14 @@ class Announcements:
             places[cls] = AggregateRef(info.name, info.created, info.last)
         known = self._fleet.leaves.get(domain)
         now_text = datetime.now(UTC).isoformat(timespec="seconds")
-        leaf = admitted(announce, known, places, now_text)
+        leaf = admitted(announce, known, places, now_text, self._durability.boot)
         self._fleet.leaves[domain] = leaf
         self._fleet.heard(announce, now)
         if not new_epochs(leaf, known):
             return False
         await self._store.save(leaf)
+        # Nothing comes through an epoch of which a power cut may take the record.
+        await self._durability.sync()
         for stream, sources in self._fleet.sources_of(domain).items():
             self._aggregates.controllers[stream].want(sources)
         for stream, sources in self._fleet.sources_of(domain).items():
@@ -232,6 +238,9 @@ class Announcements:
             resting=leaf_stream(domain, cls) in self._fleet.resting,
         )
         answer = class_answer(record, word, agrees, batch, certain=certain, fallback=fallback)
+        synced = self._durability.synced(info)
+        newest = self._proposals.synced(domain, cls, record.epoch, answer.checkpoint, synced)
+        answer = bounded(answer, record.held, newest, synced, heeds=announce.heeds_sync)
         self._fleet.put(domain, cls, agreeing(record, checkpoint, agrees, answer))
         return answer
 

@@ -13,7 +13,7 @@ import msgspec
 
 from agent.contract import H_MESSAGE_ID, H_SOURCE, Checkpoint, ClassAnswer, ContractError
 from agent.hub.registrar.aggregate import SourceState, is_full, parse_source_header
-from agent.hub.registrar.records import ClassRecord, HubPosition
+from agent.hub.registrar.records import POWER_CUT, ClassRecord, HubPosition
 from agent.jetstream import RawMessage, StreamInfo
 
 
@@ -143,19 +143,22 @@ def lacking(record: ClassRecord, acked: int, agreed: Checkpoint | None, *, certa
     holds.
 
     A cursor below that proves that the hub lacks something, and as long as nothing more flows that it holds
-    all before. Both are remembered, for once more has flowed the cursor looks well again.
+    all before. Both are remembered, for once more has flowed the cursor looks well again. After a power cut
+    the checkpoint that holds is remembered, for it was on disk before.
     """
     held = record.held.seq if record.held else 0
+    if record.lost == POWER_CUT:
+        return msgspec.structs.replace(record, proposed=_newest(agreed, record.proposed))
     if record.lost or not certain or acked <= held:
         return record
-    known = [
-        checkpoint
-        for checkpoint in (agreed, record.proposed, proposal(record.held, record.stream))
-        if checkpoint
-    ]
-    newest = max(known, key=lambda checkpoint: checkpoint.leaf_seq, default=None)
+    newest = _newest(agreed, record.proposed, proposal(record.held, record.stream))
     lost = f"the hub holds up to {held} of {acked} that it has acknowledged"
     return msgspec.structs.replace(record, lost=lost, proposed=newest)
+
+
+def _newest(*checkpoints: Checkpoint | None) -> Checkpoint | None:
+    known = [checkpoint for checkpoint in checkpoints if checkpoint is not None]
+    return max(known, key=lambda checkpoint: checkpoint.leaf_seq, default=None)
 
 
 def agreeing(

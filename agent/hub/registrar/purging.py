@@ -6,15 +6,16 @@ what the hub held of each leaf is stored; otherwise a leaf would be answered too
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from agent.base.wait import bounded_gather
-from agent.contract import ContractError, parse_committed
+from agent.contract import Committed, ContractError, parse_committed
 from agent.hub.registrar.aggregate import Observation, purge_up_to
 from agent.hub.registrar.aggregates import Aggregates
 from agent.hub.registrar.announcements import Announcements
+from agent.hub.registrar.durability import Durability
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.metrics import RegistrarMetrics
@@ -38,6 +39,7 @@ class Purging:
         aggregates: Aggregates,
         announcements: Announcements,
         metrics: RegistrarMetrics,
+        durability: Durability,
     ) -> None:
         self._js = js
         self._keep = keep
@@ -46,17 +48,28 @@ class Purging:
         self._aggregates = aggregates
         self._announcements = announcements
         self._metrics = metrics
+        self._durability = durability
 
-    async def committed(self, stream: str, data: bytes) -> int:
-        """Purge what was committed, as far as it may go; how many messages went. `stream` is that of the
-        subject. Raises `ContractError`, `ApiError` or `UnavailableError`."""
+    async def answer(self, stream: str, data: bytes) -> dict[str, Any]:
+        """Purge what was committed, or say what is on disk; `stream` is that of the subject. Raises
+        `ContractError`, `ApiError` or `UnavailableError`."""
         committed = parse_committed(data)
         if committed.stream != stream:
             raise ContractError(f"committed: {committed.stream!r} came on the subject of {stream!r}")
-        controller = self._aggregates.controllers.get(stream)
-        if controller is None:
+        if stream not in self._aggregates.controllers:
             raise ContractError(f"committed: there is no aggregate {stream!r} here")
-        seen = await controller.observe()
+        return {"purged": await self._purge(committed)} if committed.seq else await self._synced(stream)
+
+    async def _synced(self, stream: str) -> dict[str, Any]:
+        """Up to where an aggregate is on disk, once all that it holds now is."""
+        info = (await self._aggregates.controllers[stream].observe()).info
+        await self._durability.sync()
+        return {"created": info.created, "synced": min(info.last, self._durability.synced(info))}
+
+    async def _purge(self, committed: Committed) -> int:
+        """Purge what was committed, as far as it may go; how many messages went."""
+        stream = committed.stream
+        seen = await self._aggregates.controllers[stream].observe()
         up_to = purge_up_to(committed, seen.info, self._keep)
         if up_to < seen.info.first:
             return 0

@@ -26,6 +26,7 @@ REVOKED: Final = (
 )
 
 RECREATED: Final = "{} was recreated"
+POWER_CUT: Final = "the hub's machine was restarted, and its server does not sync each message"
 
 _MISSED: Final = 3
 _SLOWEST: Final = 60.0
@@ -75,6 +76,8 @@ class ClassRecord(Struct, frozen=True):
     cut: int | None = None
     """Above this sequence the aggregate holds nothing on which both sides agreed before this record: it ended
     there when it was restored without its record, or the record is new to it. None otherwise."""
+    boot: str = ""
+    """Identifies the page cache through which this epoch came (`Durability.boot`)."""
 
     @property
     def known_to(self) -> int:
@@ -176,20 +179,28 @@ def refusal(
 
 
 def admitted(
-    announce: Announce, known: LeafRecord | None, places: Mapping[str, AggregateRef], now: str
+    announce: Announce,
+    known: LeafRecord | None,
+    places: Mapping[str, AggregateRef],
+    now: str,
+    boot: str = "",
 ) -> LeafRecord:
     """The record of a leaf that was taken in; `places` gives the aggregate of each class. What the hub held
     is kept only for the same epoch, leaf stream and aggregate: sequences of another one mean other messages.
     An epoch is lost under which one of the two streams was recreated, or which is new to the records though
     the hub has acknowledged messages of it: they were restored from before the epoch, and so was the
-    aggregate."""
+    aggregate. So is one that came through another page cache than that of this `boot`: its source may have
+    gone on behind what a power cut took."""
     records = {}
     for cls, state in announce.classes.items():
         place = places[cls]
-        record = ClassRecord(state.epoch, state.created, place.stream, place.created, since=place.last)
+        record = ClassRecord(
+            state.epoch, state.created, place.stream, place.created, since=place.last, boot=boot
+        )
         old = known.classes.get(cls) if known else None
         if old is not None and _same_link(old, record):
-            record = old
+            cut = old.boot != boot and not old.lost
+            record = msgspec.structs.replace(old, lost=POWER_CUT) if cut else old
         else:
             checkpoint = announce.checkpoint.get(cls)
             record = _begun(record, old, checkpoint, state.acked, leaf_stream(announce.domain, cls))

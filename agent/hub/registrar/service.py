@@ -30,12 +30,13 @@ from agent.contract import (
     verify_subject,
 )
 from agent.hub.registrar.active_problems import ActiveProblems
-from agent.hub.registrar.aggregate import AggregateSettings, SourceState, commands_config
-from agent.hub.registrar.aggregates import Aggregates
+from agent.hub.registrar.aggregate import SourceState, commands_config
+from agent.hub.registrar.aggregates import Aggregates, settings_of
 from agent.hub.registrar.announce_service import PENDING, AnnounceService, about, respond
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.command_consumers import CommandConsumers
 from agent.hub.registrar.cursors import Cursors
+from agent.hub.registrar.durability import Durability
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.fleet_watch import FleetWatch, LinkedAccounts
@@ -80,18 +81,24 @@ class Registrar:
         self._aggregates = Aggregates(
             js,
             aggregates(config),
-            AggregateSettings(config.registrar.max_bytes, self._replicas, config.registrar.max_sources),
+            settings_of(config),
             self._classes,
             self._fleet,
             self._problems,
             self._metrics,
         )
+        self._durability = Durability(store_directory(config), config.hub_sync_seconds, self._aggregates.seen)
         self._announcements = Announcements(
-            js, self._fleet, self._store, self._aggregates, self._classes, self._problems
+            js,
+            self._fleet,
+            self._store,
+            self._aggregates,
+            self._classes,
+            self._problems,
+            self._durability,
         )
         self._readers = {name: readers(config, name) for name in aggregates(config) if config.user}
-        self._configured = members_digest(config.leaf)
-        self._users = users_digest(config.user)
+        self._configured, self._users = members_digest(config.leaf), users_digest(config.user)
         self.users = ""
         """The digest of the users whose consumers exist; empty until they do."""
         self._cutter = LinkCutter(
@@ -138,6 +145,7 @@ class Registrar:
             self._aggregates,
             self._announcements,
             self._metrics,
+            self._durability,
         )
         self._verifier = Verifier(nc, js, self._classes, lambda: list(self._aggregates.controllers))
         self._time_to_full = TimeToFull()
@@ -151,8 +159,8 @@ class Registrar:
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set, whatever the hub's server does meanwhile."""
         async with asyncio.TaskGroup() as group:
-            services = [self._keep_ready(), self._aggregates.run(), self._watch.run()]
-            tasks = [group.create_task(service) for service in services]
+            services = self._keep_ready, self._aggregates.run, self._watch.run, self._durability.run
+            tasks = [group.create_task(service()) for service in services]
 
             async def announce(msg: Msg) -> None:
                 await self._announce_service.receive(msg, group)
@@ -262,6 +270,7 @@ class Registrar:
         noted = await self._store.load_noted(self._aggregates.controllers)
         self._announcements.begin()
         seen = await self._aggregates.begin()
+        await self._durability.begin()
         for name, wanted in self._readers.items():
             await keep_readers(self._js, name, wanted)
         self.users = self._users
@@ -282,8 +291,9 @@ class Registrar:
         try:
             await self._readiness.wait()
             stream = msg.subject.rpartition(".")[2]
-            row["purged"] = await self._purging.committed(stream, msg.data)
-            self._time_to_full.committed(stream, loop_time())
+            row |= await self._purging.answer(stream, msg.data)
+            if "synced" not in row:
+                self._time_to_full.committed(stream, loop_time())
         except (ContractError, JetStreamError) as error:
             log.warning("what was committed is not purged", reason=str(error))
             row["refused"] = str(error)

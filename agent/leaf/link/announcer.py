@@ -245,6 +245,7 @@ class Announcer:
             commands=commands,
             repairs=repairs,
             every=self._leaf.every,
+            heeds_sync=True,
         )
         return await self._exchange.ask(announce)
 
@@ -281,6 +282,7 @@ class Announcer:
             cursor_certain=answer.certain,
             hub_state=answer.state,
             fallback=fallback.leaf_seq if fallback else 0,
+            synced=answer.synced,
         )
 
 

@@ -284,6 +284,8 @@ class LinkController:
         self._due.set()
         for cls, info in result.streams.items():
             self._status.count(cls, info)
+        if result.answer is not None:
+            self._status.hub_sync_seconds = result.answer.sync_seconds
         for cls, comparison in result.comparisons.items():
             if result.answer is None or comparison.epoch != self._state.current.epochs[cls]:
                 continue

@@ -87,6 +87,8 @@ class HubComparison:
     fallback: int = 0
     """The leaf sequence up to which a hub that lacks messages still holds all; 0 if it does not say, or if
     the leaf holds another message there."""
+    synced: bool = True
+    """False if a power cut at the hub may still take what is at the cursor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +150,15 @@ def checkpoint_start(comparison: HubComparison) -> int:
 
 
 def confirmed(comparison: HubComparison) -> int:
-    """Up to which sequence the hub is known to hold everything of this leaf, 0 if nothing is known."""
+    """Up to which sequence the hub's disk is known to have everything of this leaf, 0 if nothing is known.
+
+    Both sides agree on a checkpoint only when it is synced, so that a power cut cannot take it; the cursor
+    counts as soon as it is, too.
+    """
     if _reason(comparison) is not None:
         return 0
     checkpoint = comparison.checkpoint if comparison.hub_agrees and comparison.has_checkpoint else 0
-    return max(checkpoint, comparison.cursor if comparison.same_at_cursor else 0)
+    return max(checkpoint, comparison.cursor if comparison.same_at_cursor and comparison.synced else 0)
 
 
 def discarded(comparison: HubComparison, confirmed_before: int) -> tuple[int, int] | None:

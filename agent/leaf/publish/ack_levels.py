@@ -4,7 +4,7 @@ and whenever that changes."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
@@ -19,9 +19,9 @@ _FIRST_LOOKS: Final = 5
 log = structlog.get_logger("acknowledgement")
 
 
-def meaning(level: Level, synced: bool | None) -> str:
+def meaning(level: Level, synced: bool | None, hub_seconds: float = 0.0) -> str:
     """What an acknowledgement means; `synced` says whether the server syncs before it acknowledges, None
-    where that is not known."""
+    where that is not known, and `hub_seconds` how often the hub's does, 0 if before it acknowledges."""
     if level == "accepted":
         return "in this agent's memory: a crash or a stop without the server loses it"
     if synced:
@@ -30,14 +30,23 @@ def meaning(level: Level, synced: bool | None) -> str:
         stored = "in the local stream; whether that is synced to disk is not known"
     else:
         stored = "in the local stream, not synced to disk: a power cut may lose it"
-    return stored if level == "stored" else f"held by the hub, and {stored}"
+    if level == "stored":
+        return stored
+    if hub_seconds:
+        return (
+            f"held by the hub, whose server syncs its disk each {hub_seconds:g} s, "
+            f"and until that disk has it {stored}"
+        )
+    return f"held by the hub, and {stored}"
 
 
 class AckLevels:
-    """The levels of all inputs, by name."""
+    """The levels of all inputs, by name; `hub_seconds` returns how often the hub's server syncs its disk."""
 
-    def __init__(self, levels: Mapping[str, Level], health: ServerHealth) -> None:
-        self._levels, self._health = levels, health
+    def __init__(
+        self, levels: Mapping[str, Level], health: ServerHealth, hub_seconds: Callable[[], float]
+    ) -> None:
+        self._levels, self._health, self._hub_seconds = levels, health, hub_seconds
 
     def meanings(self) -> dict[str, str]:
         """Each input's sentence, as `/status` shows it."""
@@ -63,4 +72,4 @@ class AckLevels:
         return now
 
     def _sentence(self, level: Level) -> str:
-        return meaning(level, self._health.is_synced)
+        return meaning(level, self._health.is_synced, self._hub_seconds())

@@ -15,7 +15,7 @@ from hypothesis.stateful import precondition, rule
 from tests.harness.examples import machine
 from tests.unit.leaf.link import registrar
 from tests.unit.leaf.link.model import Link
-from tests.unit.leaf.link.stores import HubStore, Row
+from tests.unit.leaf.link.stores import Row
 
 several = st.integers(0, 9)
 
@@ -42,14 +42,15 @@ class HarderLink(Link):
     def the_leaf_is_trimmed(self) -> None:
         """Up to the confirmed message, which stays; what the hub holds by then goes into the table."""
         self.leaf.first = self.agreed_to
-        self.in_table |= self.hub.payloads
+        self.in_table |= self.hub.durable
 
     @precondition(lambda self: self.alive and self.up and self.registrar)
     @rule()
     def the_leaf_goes_to_another_aggregate(self) -> None:
         """The record of it was lost; what the aggregate before holds is ingested from there."""
+        self.hub.sync()
         self.in_table |= self.hub.payloads
-        self.hub = HubStore(self.name(), self.hub.stream + 1)
+        self.hub = self.hub_store(self.hub.stream + 1)
         self.hub_backups = []
 
     @rule(count=st.integers(1, 9))
@@ -58,7 +59,7 @@ class HarderLink(Link):
 
     @rule()
     def the_hub_is_purged(self) -> None:
-        self.in_table |= self.hub.payloads
+        self.in_table |= self.hub.durable
         registrar.purge(self.hub)
 
     @precondition(lambda self: self.alive and self.up)

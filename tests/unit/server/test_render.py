@@ -65,6 +65,11 @@ def test_both_sides_sync_each_message_notice_a_dead_link_and_stay_on_the_loopbac
     assert "no_auth_user" not in text
 
 
+def test_only_the_hub_may_sync_at_an_interval() -> None:
+    assert 'sync_interval: "250ms"' in render(dataclasses.replace(HUB, sync_seconds=0.25))
+    assert not hasattr(LEAF, "sync_seconds")
+
+
 def test_the_seed_stands_in_its_own_file_which_the_text_includes() -> None:
     text = render(LEAF)
     assert f'include "{LINK_INCLUDE}"' in text

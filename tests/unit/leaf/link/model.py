@@ -33,7 +33,7 @@ from agent.leaf.link.observation import (
 from agent.leaf.state import Acked, State
 from tests.unit.leaf.link import registrar
 from tests.unit.leaf.link.registrar import CLS
-from tests.unit.leaf.link.stores import NOT_PAUSED, Consumer, HubStore, LeafStore
+from tests.unit.leaf.link.stores import NOT_PAUSED, Consumer, HubStore, LeafStore, Row
 
 DOMAIN = "edge-1"
 MACHINE = "m"
@@ -45,13 +45,16 @@ class Link(RuleBasedStateMachine):
 
     comparison: HubComparison | None
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(interval=st.booleans(), heeds=st.booleans())
+    def begin(self, interval: bool = False, heeds: bool = True) -> None:
+        """The hub syncs at an `interval` or before it acknowledges; a leaf of an earlier release heeds
+        neither."""
+        self.interval, self.heeds, self.boot = interval, heeds, "boot" if interval else ""
         self.now = 1000.0
         self.names = itertools.count(1)
         self.payload = itertools.count(1)
         self.leaf = LeafStore(self.name())
-        self.hub = HubStore(self.name())
+        self.hub = self.hub_store()
         self.backups: list[LeafStore] = []
         self.hub_backups: list[HubStore] = []
         self.up, self.link_key, self.up_since = True, self.name(), self.now
@@ -84,6 +87,15 @@ class Link(RuleBasedStateMachine):
     def at_hub(self) -> set[int]:
         """What the hub holds or has handed on."""
         return self.in_table | self.hub.payloads
+
+    @property
+    def safe_at_hub(self) -> set[int]:
+        """What the hub has on disk or has handed on."""
+        return self.in_table | self.hub.durable
+
+    def hub_store(self, stream: int = 0) -> HubStore:
+        """An empty store of a hub that runs."""
+        return HubStore(self.name(), stream, interval=self.interval, boot=self.boot)
 
     # what the servers do
 
@@ -161,13 +173,14 @@ class Link(RuleBasedStateMachine):
             cursor_certain=answer.certain,
             hub_state=answer.state,
             fallback=answer.fallback.leaf_seq if answer.fallback and self.is_held(answer.fallback) else 0,
+            synced=answer.synced or not self.heeds,
         )
         self.comparison = comparison
         if difference(comparison) is None:
             self.agreed_to = confirmed(comparison)
             self.propose(answer.checkpoint)
-            beyond = set(leaf.payloads[leaf.first - 1 : self.agreed_to]) - self.at_hub
-            assert not beyond, f"{sorted(beyond)} count as confirmed and are not at the hub"
+            beyond = set(leaf.payloads[leaf.first - 1 : self.agreed_to]) - self.safe_at_hub
+            assert not beyond, f"{sorted(beyond)} count as confirmed and are not on the hub's disk"
 
     def announcement(self, acked: int) -> Announce:
         """What the agent announces; the hub has acknowledged so far."""
@@ -175,7 +188,7 @@ class Link(RuleBasedStateMachine):
         leaf = self.leaf
         state = ClassState(self.epoch, leaf.created, leaf.first, leaf.last, self.agreed_to, 0, acked=acked)
         known = {} if self.checkpoint is None else {CLS: self.checkpoint}
-        return Announce(DOMAIN, MACHINE, RUN, {}, {CLS: state}, known)
+        return Announce(DOMAIN, MACHINE, RUN, {}, {CLS: state}, known, heeds_sync=self.heeds)
 
     def is_held(self, place: Checkpoint) -> bool:
         """Whether the leaf holds the message of a checkpoint."""
@@ -318,6 +331,29 @@ class Link(RuleBasedStateMachine):
         self.publish(max(1, device), device)
 
     @rule()
+    def the_hub_syncs(self) -> None:
+        self.hub.sync()
+
+    @precondition(lambda self: self.interval)
+    @rule(rows=st.integers(0, 3), record=st.booleans(), device=st.integers(0, 4), paused=st.booleans())
+    def the_power_of_the_hub_is_cut(
+        self, rows: int = 0, record: bool = True, device: int = 0, paused: bool = True
+    ) -> None:
+        """What was not synced is gone but for a few rows; its server, which knows of nothing, goes on before
+        the registrar or, not `paused`, any agent has looked. Others take the sequences that are free."""
+        self.link_breaks()
+        if paused:
+            self.turn()
+        self.boot = self.name()
+        self.hub.power_cut(self.boot, rows, record=record)
+        self.hub.restarts()
+        self.hub.rows += [Row(0, f"new-{number}", 0, "") for number in range(device)]
+        self.link_is_back()
+        self.publish(device, device)
+        registrar.begin(self.hub)
+        self.hub_backups = []
+
+    @rule()
     def the_aggregate_is_deleted(self) -> None:
         self.settle()
         self.delete_aggregate()
@@ -364,13 +400,14 @@ class Link(RuleBasedStateMachine):
         of it comes again, whatever it has trimmed is in the table."""
         self.restart_link()
         hub = self.hub
-        self.hub = HubStore(self.name(), hub.stream, epoch=hub.epoch, leaf=hub.leaf)
+        self.hub = self.hub_store(hub.stream)
+        self.hub.epoch, self.hub.leaf = hub.epoch, hub.leaf
         self.backups, self.hub_backups = [], []
 
     def wipe_hub(self) -> None:
         """The records are gone as well, so that there is no source until the leaf announces itself."""
         self.restart_link()
-        self.hub = HubStore(self.name(), self.hub.stream)
+        self.hub = self.hub_store(self.hub.stream)
         self.backups, self.hub_backups = [], []
 
     def replace_hub(self, backup: HubStore, *, alone: bool = False) -> None:
@@ -378,8 +415,10 @@ class Link(RuleBasedStateMachine):
         self.restart_link()
         leaf, noted = self.hub.leaf, self.hub.noted
         self.hub = copy.deepcopy(backup)
+        self.hub.boot = self.boot
         if alone:
             self.hub.leaf, self.hub.noted = leaf, noted
+        self.hub.sync()
         self.hub.restarts()
         registrar.begin(self.hub)
 
@@ -404,6 +443,7 @@ class Link(RuleBasedStateMachine):
         if not self.up:
             self.link_is_back()
         for _ in range(120):
+            self.hub.sync()
             self.turn()
             if self.alive and int(self.now) % 10 == 0:
                 self.ask()

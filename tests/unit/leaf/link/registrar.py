@@ -25,7 +25,8 @@ from agent.hub.registrar.answer import (
     known_at_start,
     lacking,
 )
-from agent.hub.registrar.records import AggregateRef, ClassRecord, admitted
+from agent.hub.registrar.durability import bounded
+from agent.hub.registrar.records import AggregateRef, ClassRecord, admitted, new_epochs
 from agent.jetstream import RawMessage, StreamInfo
 from tests.unit.leaf.link.stores import HubStore
 
@@ -47,7 +48,9 @@ def begin(hub: HubStore) -> None:
 def take_in(hub: HubStore, announce: Announce) -> None:
     """Bring the record up to date, and have the source follow the announced epoch."""
     place = AggregateRef(hub.name, hub.created, hub.last)
-    hub.leaf = admitted(announce, hub.leaf, {CLS: place}, "")
+    known, hub.leaf = hub.leaf, admitted(announce, hub.leaf, {CLS: place}, "", hub.boot)
+    if new_epochs(hub.leaf, known):
+        hub.sync()
     hub.follow(announce.classes[CLS].epoch)
 
 
@@ -66,17 +69,20 @@ def answer(hub: HubStore, announce: Announce) -> ClassAnswer:
         found = hub.newest(lambda row: row.leaf_seq and row.message)
         batch = StoredMessage(found[1].leaf_seq, found[1].message, found[0]) if found else None
     told = class_answer(record, "flowing", agrees, batch, certain=certain, fallback=fallback)
+    newest = hub.proposals.synced(announce.domain, CLS, record.epoch, told.checkpoint, hub.synced)
+    told = bounded(told, record.held, newest, hub.synced, heeds=announce.heeds_sync)
     _put(hub, agreeing(record, checkpoint, agrees, told))
     return told
 
 
 def purge(hub: HubStore) -> None:
-    """All of the aggregate is in the table, and goes; what was held of the leaf is stored before."""
+    """What of the aggregate is on disk is in the table, and goes; what was held of the leaf is stored
+    before."""
     if hub.leaf is not None:
         record = _look(hub)
         unsure = not is_certain(record, _state(hub, record), _info(hub), hub.noted)
         _put(hub, msgspec.structs.replace(record, unsure=unsure))
-    hub.noted, hub.first = hub.last, hub.last + 1
+    hub.noted, hub.first = hub.last, hub.synced + 1
 
 
 def _look(hub: HubStore) -> ClassRecord:

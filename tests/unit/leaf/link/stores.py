@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from agent.hub.registrar.durability import Proposals
 from agent.hub.registrar.records import LeafRecord
 
 NOT_PAUSED = float("-inf")
@@ -69,6 +70,9 @@ class HubStore:
     `cursor` is what its server knows of the source: the newest row, as long as it is there. `taken` is in the
     server's memory: up to where it takes nothing from the source any more. A server that starts or subscribes
     again has the consumer begin after its ack floor, and takes nothing up to there.
+
+    With an `interval` its server syncs now and then: a power cut takes rows above `on_disk` and puts the
+    record back, at most to `leaf_on_disk`. `proposals` are in the registrar's memory.
     """
 
     created: str
@@ -81,6 +85,35 @@ class HubStore:
     subscribed: bool = False
     leaf: LeafRecord | None = None
     noted: int = 0
+    interval: bool = False
+    boot: str = ""
+    on_disk: int = 0
+    leaf_on_disk: LeafRecord | None = None
+    proposals: Proposals = field(default_factory=Proposals)
+
+    @property
+    def synced(self) -> int:
+        """Up to which row all is on disk."""
+        return self.on_disk if self.interval else self.last
+
+    @property
+    def durable(self) -> set[int]:
+        """What it has taken of the leaf and a power cut can't take."""
+        return {row.payload for row in self.rows[: self.synced] if row.leaf_seq}
+
+    def sync(self) -> None:
+        """All is on disk."""
+        self.on_disk, self.leaf_on_disk = self.last, self.leaf
+
+    def power_cut(self, boot: str, rows: int, *, record: bool) -> None:
+        """Its machine is back: so many rows above those on disk are there, and the newest `record` or that on
+        disk."""
+        del self.rows[self.on_disk + rows :]
+        self.boot, self.on_disk = boot, self.last
+        self.leaf = self.leaf if record else self.leaf_on_disk
+        self.leaf_on_disk = self.leaf
+        self.first = min(self.first, self.last + 1)
+        self.noted = min(self.noted, self.last)
 
     @property
     def name(self) -> str:
@@ -107,6 +140,7 @@ class HubStore:
         found = self.newest(lambda row: row.leaf_seq and row.epoch == self.epoch)
         self.cursor = self.taken = found[1].leaf_seq if found else 0
         self.subscribed = False
+        self.proposals.clear()
 
     def follow(self, epoch: str) -> None:
         """Have the source sit on the consumer of this epoch."""

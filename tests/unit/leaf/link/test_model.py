@@ -120,3 +120,50 @@ def test_what_a_hub_was_seen_to_lack_is_not_forgotten_when_more_has_flowed() -> 
     model.publish(1, 9)
     assert model.hub.cursor == model.leaf.last, "every cursor looks well"
     model.teardown()
+
+
+def test_only_what_is_on_the_disk_of_the_hub_is_confirmed() -> None:
+    model = Link()
+    model.begin(interval=True)
+    model.settle()
+    before = model.agreed_to
+    model.publish(3, 9)
+    model.ask()
+    assert model.hub.cursor == model.leaf.last
+    assert model.agreed_to == before
+    model.hub.sync()
+    model.ask()
+    assert model.agreed_to == model.leaf.last
+
+
+def test_a_class_that_never_rests_is_confirmed_up_to_the_answer_before() -> None:
+    """Of what flows all the time the newest message is never on disk."""
+    model = Link()
+    model.begin(interval=True)
+    model.settle()
+    seen = []
+    for _ in range(3):
+        model.publish(3, 9)
+        model.ask()
+        seen.append(model.hub.cursor)
+        model.hub.sync()
+        model.publish(1, 9)
+    model.ask()
+    assert model.agreed_to == seen[-1] < model.hub.cursor
+
+
+def test_what_a_power_cut_took_is_missed_though_data_has_flowed_over_it() -> None:
+    """The agent is dead and the hub's server goes on with the link consumer, which knows what the lost
+    messages' acknowledgements said: every cursor looks well, and the checkpoint is on disk."""
+    model = Link()
+    model.begin(interval=True)
+    model.settle()
+    model.the_agent_dies_or_starts()
+    model.publish(3, 9)
+    model.the_power_of_the_hub_is_cut(rows=0, device=2, paused=False)
+    assert model.hub.cursor == model.leaf.last, "every cursor looks well"
+    assert set(model.leaf.payloads) - model.hub.payloads
+    model.the_agent_dies_or_starts()
+    model.ask()
+    assert model.hub.rows[-1].payload not in model.leaf.payloads[: model.agreed_to]
+    model.teardown()

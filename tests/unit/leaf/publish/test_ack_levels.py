@@ -30,6 +30,12 @@ def test_the_sentence_says_what_the_server_does(level: Level, synced: bool | Non
     assert words in meaning(level, synced)
 
 
+def test_level_hub_says_which_disk_has_the_reading() -> None:
+    words = meaning("hub", True, 1.0)
+    assert "syncs its disk each 1 s" in words
+    assert "until that disk has it in the local stream, synced" in words
+
+
 async def test_each_input_is_told_once_and_again_when_the_server_does_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -43,7 +49,7 @@ async def test_each_input_is_told_once_and_again_when_the_server_does_otherwise(
                 await asyncio.sleep(0.001)
 
     with capture_logs() as told:
-        running = asyncio.create_task(AckLevels({"a": "stored", "b": "accepted"}, health).run())
+        running = asyncio.create_task(AckLevels({"a": "stored", "b": "accepted"}, health, lambda: 0.0).run())
         await asyncio.sleep(0.02)
         assert told == [], "nobody knows yet"
         health.synced(None)

@@ -1,0 +1,145 @@
+"""What of the hub's streams a power cut can no longer take.
+
+A server that syncs at intervals acknowledges what is only in the kernel's page cache. That survives the
+server's own end, however it ends, and not that of its machine. So the leaf stays the durable copy until the
+hub's disk has a message: the registrar has the file system of the store synced, proposes no checkpoint above
+what was seen before such a sync, and tells a leaf whether its cursor is below it. nats-server's own interval
+proves nothing of that: a slow disk syncs later, and nobody syncs what a server found at its start.
+
+After a restart of the machine every epoch is another one (`records.admitted`): the source of an old one may
+have gone on behind what was lost before anybody could compare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from agent.base.clock import machine
+from agent.base.logs import LogEdge
+from agent.base.wait import loop_time
+from agent.contract import MAX_INT, Checkpoint, ClassAnswer
+from agent.hub.registrar.aggregate import Observation
+from agent.hub.registrar.records import HubPosition
+from agent.jetstream import StreamInfo, UnavailableError
+
+log = structlog.get_logger("registrar")
+
+
+class Durability:
+    """Has the file system of `store` synced each `seconds` while something is new there, and knows up to
+    where each aggregate is on disk. `look` returns the newest look at each. With 0 seconds the server syncs
+    before it acknowledges, so that all it holds is on disk."""
+
+    def __init__(self, store: Path, seconds: float, look: Callable[[], Mapping[str, Observation]]) -> None:
+        self._store, self.seconds, self._look = store, seconds, look
+        self.boot = machine.boot if seconds else ""
+        """Identifies the page cache in which the hub holds what is not synced yet; "" if all is."""
+        self._ends: dict[str, tuple[str, int]] = {}
+        self._began_at = float("-inf")
+        self._run = 0
+        self._syncing = asyncio.Lock()
+        self._failing = LogEdge(log, "the hub's disk is synced again", error=True)
+
+    async def begin(self) -> None:
+        """The hub's server was away: what is there now may be an older copy, and may not be on disk."""
+        self._run += 1
+        self._ends.clear()
+        await self._try()
+
+    async def run(self) -> None:
+        """Sync until cancelled."""
+        while self.seconds:
+            await asyncio.sleep(self.seconds)
+            if self._ends != self._seen():
+                await self._try()
+
+    async def sync(self) -> None:
+        """Return once all that the hub's server had acknowledged is on disk. Those who ask together share a
+        sync. Raises `UnavailableError`."""
+        asked = loop_time()
+        async with self._syncing:
+            if not self.seconds or self._began_at >= asked:
+                return
+            began, run, ends = loop_time(), self._run, self._seen()
+            try:
+                await asyncio.to_thread(sync_file_system, self._store)
+            except OSError as error:
+                raise UnavailableError(f"the disk of {self._store} cannot be synced: {error}") from error
+            self._began_at = began
+            if run == self._run:
+                self._ends = ends
+
+    def synced(self, info: StreamInfo) -> int:
+        """Up to which sequence of an aggregate all is on disk."""
+        if not self.seconds:
+            return MAX_INT
+        created, last = self._ends.get(info.name, ("", 0))
+        return last if created == info.created else 0
+
+    async def _try(self) -> None:
+        try:
+            await self.sync()
+        except UnavailableError as error:
+            self._failing.begin("hub's disk not synced", reason=str(error))
+        else:
+            self._failing.end()
+
+    def _seen(self) -> dict[str, tuple[str, int]]:
+        return {name: (seen.info.created, seen.info.last) for name, seen in self._look().items()}
+
+
+def sync_file_system(path: Path) -> None:
+    """Have the kernel write all that is new on the file system of a path. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.syncfs(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(path))
+    finally:
+        os.close(descriptor)
+
+
+class Proposals:
+    """Checkpoints that wait until they are on disk, the oldest of each class. Pure."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, str], tuple[str, Checkpoint]] = {}
+
+    def clear(self) -> None:
+        """The hub's server was away: what was there may be gone."""
+        self._waiting.clear()
+
+    def synced(
+        self, domain: str, cls: str, epoch: str, newest: Checkpoint | None, synced: int
+    ) -> Checkpoint | None:
+        """What may be proposed now in an epoch, None without any: the newest checkpoint, or that which was
+        the newest at an earlier call. The aggregate is on disk up to its sequence `synced`."""
+        key = domain, cls
+        before = self._waiting.pop(key, None)
+        if newest is None or newest.hub_seq <= synced:
+            return newest
+        if before is None or before[0] != epoch or before[1].hub_stream != newest.hub_stream:
+            self._waiting[key] = epoch, newest
+            return None
+        is_synced = before[1].hub_seq <= synced
+        self._waiting[key] = (epoch, newest) if is_synced else before
+        return before[1] if is_synced else None
+
+
+def bounded(
+    answer: ClassAnswer, held: HubPosition | None, proposal: Checkpoint | None, synced: int, *, heeds: bool
+) -> ClassAnswer:
+    """The answer with what is on disk up to the aggregate's sequence `synced`: it proposes `proposal`, and
+    says whether its cursor is. A leaf that does not heed that (`Announce.heeds_sync`) is not told the message
+    at such a cursor, so that it confirms nothing by it."""
+    known = answer.cursor == 0 or held is None or (held.hub_seq or held.last) <= synced
+    message_id = answer.message_id if known or heeds else ""
+    return replace(answer, checkpoint=proposal, synced=known, message_id=message_id)

@@ -1,0 +1,109 @@
+"""A hub whose server syncs at intervals: what the registrar says of what a power cut can take."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.base import clock
+from agent.config import SyncInterval
+from agent.contract import Checkpoint, Committed
+from agent.hub.registrar import durability
+from agent.hub.registrar.durability import sync_file_system
+from tests.harness.registrar import LeafHand, hub_of
+from tests.harness.servers import ServerPair
+from tests.harness.streams import AGGREGATE
+from tests.harness.wait import WAIT_SECONDS, until
+
+OFTEN = SyncInterval(0.1)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set while the disk takes what it is to write."""
+    answers = threading.Event()
+    answers.set()
+
+    def sync(path: Path) -> None:
+        if not answers.wait(WAIT_SECONDS):
+            raise OSError("the test is over")
+        sync_file_system(path)
+
+    monkeypatch.setattr(durability, "sync_file_system", sync)
+    return answers
+
+
+async def agreed_on(leaf: LeafHand) -> Checkpoint:
+    """The checkpoint of the first answer whose cursor is on the hub's disk."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            answer = await leaf.announce(confirmed=3)
+            if answer.synced and answer.checkpoint is not None:
+                return answer.checkpoint
+            await asyncio.sleep(0.3)
+
+
+async def test_nothing_is_agreed_on_before_the_disk_of_the_hub_has_it(
+    servers: ServerPair, disk: threading.Event
+) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+    async with hub.registrar(sync_interval=OFTEN):
+        await leaf.announce()
+        disk.clear()
+        await hub.holds(leaf.domain, await leaf.store(3))
+        answer = await leaf.announce(confirmed=3)
+        assert (answer.cursor, answer.message_id) == (3, f"{leaf.run}-normal-3")
+        assert (answer.synced, answer.checkpoint) == (False, None)
+        older = replace(await leaf.announcement(), heeds_sync=False)
+        assert (await leaf.say(older.encode())).classes["normal"].message_id == ""
+        disk.set()
+        assert await agreed_on(leaf) == Checkpoint(3, f"{leaf.run}-normal-3", AGGREGATE, 3)
+
+
+async def test_ingest_is_told_what_is_on_the_disk_once_all_is(
+    servers: ServerPair, disk: threading.Event
+) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+    async with hub.registrar(sync_interval=SyncInterval(60.0)):
+        await leaf.announce()
+        info = await hub.holds(leaf.domain, await leaf.store(3))
+        disk.clear()
+        asked = asyncio.create_task(hub.committed(Committed(AGGREGATE, info.created, 0)))
+        assert not (await asyncio.wait([asked], timeout=0.3))[0], "the disk has not answered"
+        disk.set()
+        answer = await asked
+        assert (answer["created"], answer["synced"], answer["purged"]) == (info.created, 3, 0)
+        assert (await hub.aggregate()).messages == 3
+
+
+async def test_each_epoch_is_another_one_after_the_hub_was_without_power(
+    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its store is put back to the moment of the last sync, while the leaf's server knows more to be
+    acknowledged: the hub's server goes on behind the hole before the registrar is there."""
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+    async with hub.registrar(sync_interval=OFTEN):
+        await leaf.announce()
+        await hub.holds(leaf.domain, await leaf.store(3))
+        await until(lambda: leaf.acknowledged(), "the leaf knows")
+        agreed = await agreed_on(leaf)
+        assert (await leaf.announce(agreed)).agreed is True
+    await servers.hub.back_up(tmp_path / "on_disk")
+    await hub.holds(leaf.domain, await leaf.store(4))
+    await until(lambda: leaf.acknowledged(), "the leaf knows")
+    await servers.hub.restore(tmp_path / "on_disk")
+    await hub.holds(leaf.domain, await leaf.store(2))
+    assert await hub.leaf_sequences(leaf.domain, 4) == [8, 9], "and 4 to 7 are not there"
+    monkeypatch.setattr(clock.machine, "boot", "another")
+    async with hub.registrar(sync_interval=OFTEN):
+        answer = await leaf.announce(agreed)
+        assert (answer.agreed, answer.cursor, answer.fallback) == (False, 0, agreed)
+        assert agreed.leaf_seq == 3
+        await leaf.next_epoch(agreed.leaf_seq + 1)
+        assert (await leaf.announce(agreed)).agreed is True
+        await hub.holds(leaf.domain, 9)
+        assert set(await hub.leaf_sequences(leaf.domain, 1)) == set(range(1, 10))
