@@ -45,6 +45,7 @@ __all__ = [
     "parse_cursor_answer",
     "parse_cursor_request",
     "parse_repeat",
+    "parse_synced",
 ]
 
 
@@ -81,7 +82,8 @@ def checkpoint_row(checkpoint: Checkpoint) -> list[int | str]:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What `ingest` has committed of an aggregate: all up to `seq` of the stream made at `created`."""
+    """What `ingest` has committed of an aggregate: all up to `seq` of the stream made at `created`. With
+    `seq` 0 it asks up to where that stream is on the hub's disk (`parse_synced`)."""
 
     stream: str
     created: str
@@ -100,6 +102,17 @@ def parse_committed(data: bytes | str) -> Committed:
         field_of(row, "created", str, "committed"),
         count_of(row, "seq", "committed"),
     )
+
+
+def parse_synced(data: bytes | str, created: str) -> int:
+    """Up to which sequence the stream made at `created` is on the hub's disk, from the answer to a
+    `Committed` that asks for it; raises `ContractError`."""
+    row = open_record(data, "synced")
+    if "refused" in row:
+        raise ContractError(f"synced: {field_of(row, 'refused', str, 'synced')}")
+    if field_of(row, "created", str, "synced") != created:
+        raise ContractError(f"synced: the stream was made at {row['created']}, not at {created}")
+    return count_of(row, "synced", "synced")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,14 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
-from agent.contract import Committed, Exit, aggregate, committed_subject
+from agent.contract import Committed, ContractError, Exit, aggregate, committed_subject, parse_synced
 from hub_jobs import job_loop
 from hub_jobs.ingest.bronze import IngestPart, StreamOrigin, ingest
 from hub_jobs.job_loop import Stop, ended, gravest, never, run_job, say
 from hub_jobs.session import run_tasks
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.plan import Range, split
-from hub_jobs.source.protocol import ApiError, Denied, UnknownIdentity, WireError
+from hub_jobs.source.protocol import ApiError, Denied, UnknownIdentity, Unreachable, WireError
 from hub_jobs.source.server import Server, add_server_options, server_of, unknown_key
 from hub_jobs.source.streams import StreamInfo, stream_info
 from hub_jobs.tables import ranges, stream_history
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _NAME: Final = "ingest"
 _NOTICE_SECONDS: Final = 2.0
+_DISK_SECONDS: Final = 30.0
+"""A sync of a slow disk may take long."""
 _MIN_RECORDS: Final = 2_000
 """Fewer than this are not worth a task of their own."""
 _MAX_RECORDS: Final = 500_000
@@ -72,7 +74,8 @@ def _run_each(streams: Sequence[IngestOptions], stop: Stop) -> Exit:
 
 
 def run(options: IngestOptions, stop: Stop = never) -> Exit:
-    """Ingest all that the stream held when the run began, a commit at a time until it is to stop."""
+    """Ingest all that the stream held on its hub's disk when the run began, a commit at a time until it is to
+    stop."""
     end = _end(options)
     spark: SparkSession | None = None
     gaps: list[ranges.Range] = []
@@ -99,8 +102,8 @@ def run(options: IngestOptions, stop: Stop = never) -> Exit:
 
 
 def _end(options: IngestOptions) -> int:
-    """The last sequence now; what the hub refuses here is most often a wrong option, and is said in its
-    words."""
+    """The last sequence now that a power cut at the hub can't take; what the hub refuses here is most often a
+    wrong option, and is said in its words."""
     server = options.server
     try:
         conn = Connection(server)
@@ -108,7 +111,8 @@ def _end(options: IngestOptions) -> int:
         raise unknown_key(server) from error
     with conn:
         try:
-            return stream_info(conn, options.stream).last_seq
+            info = stream_info(conn, options.stream)
+            return info.last_seq if not info.sync_seconds else _on_disk(conn, info)
         except (Denied, ApiError) as error:
             if isinstance(error, ApiError) and error.err_code != _NO_STREAM:
                 raise
@@ -116,6 +120,19 @@ def _end(options: IngestOptions) -> int:
                 f"stream {options.stream} is not there, or this key may not read it; "
                 f"the hub's aggregates are named {aggregate(0)}, {aggregate(1)}, …"
             ) from error
+
+
+def _on_disk(conn: Connection, info: StreamInfo) -> int:
+    """Up to where a stream is on the disk of a hub that syncs at intervals; only its registrar knows that."""
+    asked = Committed(info.name, info.created, 0)
+    try:
+        answer = conn.request(committed_subject(info.name), asked.encode(), _DISK_SECONDS)
+        return min(info.last_seq, parse_synced(answer, info.created))
+    except (Unreachable, ContractError) as error:
+        raise Unreachable(
+            f"the hub's server syncs its disk each {info.sync_seconds:g} s, and only its registrar knows "
+            f"what of {info.name} a power cut can still take; nothing is read until it says so: {error}"
+        ) from error
 
 
 def _commit_next(

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from agent.contract import SYNC_METADATA
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import WireError
 
@@ -59,6 +60,8 @@ class StreamInfo:
     domain: str = ""
     """The JetStream domain that holds the stream; empty when the server has none."""
     limits: StreamLimits = StreamLimits()
+    sync_seconds: float = 0.0
+    """How often the server syncs the stream to its disk, 0 where it does before it acknowledges."""
 
 
 def stream_info(conn: Connection, stream: str) -> StreamInfo:
@@ -81,8 +84,9 @@ def stream_info(conn: Connection, stream: str) -> StreamInfo:
             source_index=source_index(config.get("sources") or [], domain),
             domain=domain,
             limits=_limits(config),
+            sync_seconds=float((config.get("metadata") or {}).get(SYNC_METADATA, 0.0)),
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise WireError(f"STREAM.INFO.{stream}: the answer lacks {error}") from error
 
 
