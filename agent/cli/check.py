@@ -9,17 +9,45 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from agent.cli.checks.finding import Finding, Level, outcome
-from agent.cli.configuration import ConfigFile, local_server, read
-from agent.config import Config, ConfigError
+from agent import contract
+from agent.base.listen_sockets import near_host
+from agent.cli.checks import (
+    Finding,
+    Level,
+    agent_status,
+    failure,
+    findings_as_json,
+    lines,
+    link,
+    local_probe,
+    local_server,
+    machine,
+    mqtt,
+    ok,
+    outcome,
+    server,
+    streams,
+)
+from agent.cli.checks.handshake import Greeted, Nowhere
+from agent.cli.checks.leafnode_probe import Dialled, dial, shown
+from agent.cli.configuration import ConfigFile, read
+from agent.cli.configuration import local_server as input_server
+from agent.config import Config, ConfigError, listen_address
+from agent.config.mirrors import declared
+from agent.config.values import Problem
+from agent.contract import Exit
 from agent.process.preflight import mistakes, obstacles
-from agent.server.setup import taken_ports
+from agent.server import link_permissions
+from agent.server.permissions import Permissions
+from agent.server.setup import link_key_file, taken_ports
 
 _COLOURS: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "red"}
 
@@ -31,8 +59,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 def command(config: ConfigFile, offline: Offline = False, as_json: AsJson = False) -> None:
     """Check whether all is well, and say what to do if it is not. Changes nothing."""
-    from agent.cli.checks.finding import findings_as_json, lines
-
     findings = _examined(config, offline)
     if as_json:
         typer.echo(json.dumps(findings_as_json(findings), indent=2))
@@ -43,14 +69,11 @@ def command(config: ConfigFile, offline: Offline = False, as_json: AsJson = Fals
 
 
 def _examined(path: Path, offline: bool) -> list[Finding]:
-    from agent.cli.checks.run import judge_unusable
-
     try:
         settings = read(path)
     except ConfigError as error:
         return judge_unusable(error.found)
     from agent.base import logs
-    from agent.cli.checks.run import check_offline, check_online
 
     logs.set_up("error", "console")
     if offline:
@@ -64,10 +87,137 @@ def _in_the_way(settings: Config, runs: bool) -> tuple[list[str], list[str]]:
     from agent.base.metrics import Metrics
     from agent.leaf.inputs import make_inputs
 
-    inputs = make_inputs(settings.input, Metrics(), local_server(settings))
+    inputs = make_inputs(settings.input, Metrics(), input_server(settings))
     waiting = [
         input_
         for input_, options in zip(inputs, settings.input, strict=True)
         if not (runs and options.listens)
     ]
     return mistakes(inputs), [*([] if runs else taken_ports(settings)), *obstacles(waiting)]
+
+
+GROUP: Final = "configuration"
+_MOST_HUBS: Final = 8
+
+InTheWay = Callable[[bool], tuple[list[str], list[str]]]
+"""Returns the wrong options of the agent's parts, and what they lack on this machine now. The argument says
+whether the agent runs."""
+
+
+def check_offline(config: Config, path: Path, problems: InTheWay) -> list[Finding]:
+    """Run the checks that ask no server."""
+    now = machine.right_now()
+    findings = judge_configuration(path, *problems(True))
+    return [*findings, *machine.look(config, now), *machine.look_at_clock(now, None)]
+
+
+async def check_online(config: Config, path: Path, problems: InTheWay) -> list[Finding]:
+    """Run all checks."""
+    now = machine.right_now()
+    async with asyncio.TaskGroup() as group:
+        status = group.create_task(agent_status.ask(config.admin))
+        own = group.create_task(local_server.look(config))
+        hub = group.create_task(_look_there(config))
+        devices = group.create_task(_look_at_devices(config))
+    runs = not isinstance(status.result(), str)
+    seen, dialled = own.result(), hub.result()
+    if not dialled and config.role == "leaf":
+        dialled = await _look_where_it_dials(config, seen.system)
+    joined = link.first_joined(dialled)
+    findings = [*judge_configuration(path, *problems(runs)), *machine.look(config, now)]
+    findings += machine.look_at_clock(now, None if joined is None else link.ahead(joined))
+    findings += [_certificate(probe, now) for probe in dialled if _shows_certificate(probe)]
+    findings += local_server.judge(config, seen, link.first_greeting(dialled))
+    findings += _judged_there(config, seen, dialled)
+    return [*findings, *devices.result(), *agent_status.judge(status.result())]
+
+
+def _needed_there(config: Config) -> Permissions:
+    classes = [cls.name for cls in config.class_]
+    takes = [
+        origin.stream
+        for link in declared(config)
+        for origin in link.origins
+        if origin.domain == contract.HUB_DOMAIN and origin.api
+    ]
+    return link_permissions.leaf_link(config.domain, classes, dict.fromkeys(takes), tenant=config.link.tenant)
+
+
+async def _look_there(config: Config) -> list[Dialled]:
+    return await _dial(config, config.nats.hub_urls[:_MOST_HUBS]) if config.role == "leaf" else []
+
+
+async def _look_where_it_dials(config: Config, system: local_probe.System | None) -> list[Dialled]:
+    """Dial where an external server says that it dials."""
+    varz = {} if system is None else system.answers.get("VARZ", {})
+    remotes = (varz.get("leaf") or {}).get("remotes") or []
+    urls = dict.fromkeys(f"nats-leaf://{url}" for remote in remotes for url in remote.get("urls") or [])
+    return await _dial(config, list(urls)[:_MOST_HUBS])
+
+
+async def _dial(config: Config, urls: Sequence[str]) -> list[Dialled]:
+    needed, seed = _needed_there(config), link_key_file(config)
+    permissions = Permissions((*needed.publish, link.question(config.domain)), needed.subscribe)
+    tls = machine.remote_tls(config)
+    return list(await asyncio.gather(*(dial(url, seed, permissions, tls) for url in urls)))
+
+
+async def _look_at_devices(config: Config) -> list[Finding]:
+    if not config.nats.mqtt.on:
+        return []
+    host, port = listen_address(config.nats.mqtt.listen)
+    return [await mqtt.look((near_host(host), port), config.nats.mqtt.tls_cert is not None)]
+
+
+def _shows_certificate(probe: Dialled) -> bool:
+    return isinstance(probe.greeting, Greeted) and probe.greeting.certificate is not None
+
+
+def _certificate(probe: Dialled, now: datetime) -> Finding:
+    assert isinstance(probe.greeting, Greeted)
+    assert probe.greeting.certificate is not None
+    return machine.certificate(f"the certificate of {shown(probe.url)}", probe.greeting.certificate, now)
+
+
+def _judged_there(
+    config: Config, seen: local_server.LocalServerInfo, dialled: Sequence[Dialled]
+) -> list[Finding]:
+    if config.role == "hub":
+        return local_server.judge_leaf_port(config, seen.leaf_port)
+    classes = [cls.name for cls in config.class_]
+    needed = _needed_there(config)
+    findings = link.judge(config.domain, classes, needed, dialled)
+    joined, hub = link.first_joined(dialled), link.first_greeting(dialled)
+    if hub is not None:
+        findings.append(server.hub_jetstream(hub, contract.HUB_DOMAIN))
+    if joined is not None:
+        names = link.servers_of_domain(config.domain, joined)
+        findings += streams.two_leaves(config.domain, len(names), names)
+    if seen.account is not None and seen.account.streams is not None:
+        assert not isinstance(seen.greeting, Nowhere)
+        info = None if joined is None else joined.info
+        findings += streams.twice(seen.account.streams, str(seen.greeting.get("server_name")), info)
+    return findings
+
+
+def judge_unusable(problems: Iterable[Problem]) -> list[Finding]:
+    """The findings of an unusable file; nothing else can be checked then."""
+    return [
+        failure(GROUP, f"{problem.key}: {problem.stood}", problem.remedy, Exit.USAGE) for problem in problems
+    ]
+
+
+def judge_configuration(path: Path, mistakes: Iterable[str], obstacles: Iterable[str]) -> list[Finding]:
+    """The findings of a readable file: wrong options of the agent's parts, and what they lack on this
+    machine now."""
+    wrong = _failures(mistakes, Exit.USAGE)
+    return [*(wrong or [ok(GROUP, f"{path} can be used")]), *_failures(obstacles, Exit.FAILED)]
+
+
+def _failures(sentences: Iterable[str], code: Exit) -> list[Finding]:
+    """Findings of `what it is; what to do`."""
+    findings = []
+    for sentence in sentences:
+        stood, _, remedy = sentence.partition("; ")
+        findings.append(failure(GROUP, stood, remedy or "put that right", code))
+    return findings

@@ -282,7 +282,7 @@ async def _answer(watch: Any, ident: str, patience: float) -> CommandAnswer | No
 
 def is_linked(settings: Config, domain: str) -> bool | None:
     """Whether the leaf is linked, by the hub's agent; None if it does not answer."""
-    from agent.cli.query.admin_status import AdminStatusError, status_of
+    from agent.cli.query import AdminStatusError, status_of
 
     try:
         return bool(status_of(settings.admin)["fleet"]["leaves"][domain]["linked"])

@@ -100,7 +100,7 @@ def listed(
 ) -> None:
     """List the leaves: how each is, when it was last heard and how many messages the hub lacks."""
     from agent.base.terminal import draw, rows_that_fit, terminal_width
-    from agent.cli.query.admin_status import AdminStatusError, status_of
+    from agent.cli.query import AdminStatusError, status_of
     from agent.hub import fleet_rows
 
     settings = configuration(config)
@@ -231,8 +231,7 @@ def _change(
 
 
 def _render(path: Path, text: str, out: Path | None, done: str) -> None:
-    from agent.cli.render import tell
-    from agent.cli.site.site import write_table
+    from agent.cli.render import tell, write_table
 
     if out is None:
         end(["name the directory that this topology is rendered into with --out"])

@@ -1,19 +1,84 @@
-"""`petiole render`: the configurations of a whole site from one topology file."""
+"""`petiole render`: the configurations of a whole site from one topology file. Reads the topology, and writes
+what has changed into a directory."""
 
 from __future__ import annotations
 
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from msgspec import Struct
 
+from agent.base.files import write_private
 from agent.cli.configuration import end
-from agent.config import ConfigError
+from agent.cli.site import Topology
+from agent.cli.site.rendering import CLUSTER, MARK, rendered
+from agent.config import ConfigError, read_struct, read_table
 from agent.leaf.inputs import OPTIONS
 
-if TYPE_CHECKING:
-    from agent.cli.site.schema import Topology
-    from agent.cli.site.site import Written
+_PASSWORD: Final = re.compile(r'password: "([A-Za-z0-9_-]{32,64})"')
+
+
+@dataclass(slots=True)
+class Written:
+    """The result of rendering: files that are new or changed, files that stay, and files that the topology
+    does not name any more."""
+
+    changed: list[str] = field(default_factory=list)
+    same: list[str] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
+
+
+def write(topology: Path, out: Path, inputs: Mapping[str, type[Struct]]) -> tuple[Topology, Written]:
+    """Render a topology into a directory. Raises `ConfigError` with every problem, then nothing is written,
+    and `OSError`."""
+    return write_table(read_table(topology), out, inputs)
+
+
+def write_table(
+    table: dict[str, Any],
+    out: Path,
+    inputs: Mapping[str, type[Struct]],
+    first: Callable[[], None] = lambda: None,
+) -> tuple[Topology, Written]:
+    """The same for the tables of a topology; `first` is called before anything is written."""
+    site, problems = read_struct(Topology, table)
+    files = rendered(site, inputs, _password(out), problems)
+    first()
+    out.mkdir(parents=True, exist_ok=True)
+    done = Written()
+    for file in files:
+        path, data, mode = out / file.name, file.text.encode(), 0o600 if file.private else 0o644
+        if path.exists() and path.read_bytes() == data and path.stat().st_mode & 0o777 == mode:
+            done.same.append(file.name)
+        else:
+            write_private(path, data, mode)
+            done.changed.append(file.name)
+    names = {file.name for file in files}
+    done.stale = sorted(path.name for path in out.iterdir() if path.name not in names and _is_ours(path))
+    return site, done
+
+
+def _password(out: Path) -> str:
+    """The password of a cluster's routes: the one rendered before, or a new one."""
+    try:
+        match = _PASSWORD.search((out / CLUSTER).read_text())
+    except FileNotFoundError:
+        match = None
+    return match[1] if match else secrets.token_urlsafe(32)
+
+
+def _is_ours(path: Path) -> bool:
+    if path.suffix not in (".toml", ".conf") or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        start = file.read(256).decode(errors="replace")
+    return start.startswith((MARK, "# Written by petiole;"))
+
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="The directory to write to.", show_default=False)]
 TopologyFile = Annotated[Path, typer.Argument(help="The topology file (TOML).", show_default=False)]
@@ -22,10 +87,8 @@ TopologyFile = Annotated[Path, typer.Argument(help="The topology file (TOML).", 
 def command(topology: TopologyFile, out: Out) -> None:
     """Write the configurations of all servers and agents, and a README that says what goes where. Files that
     have not changed stay as they are."""
-    from agent.cli.site import site
-
     try:
-        topology_, done = site.write(topology, out, OPTIONS)
+        topology_, done = write(topology, out, OPTIONS)
     except ConfigError as error:
         end(error.problems)
     except OSError as error:

@@ -50,7 +50,7 @@ def command(
     interval: Interval = 2.0,
 ) -> None:
     """Say how the link is, class by class, and how long until something would be lost."""
-    from agent.cli.query.admin_status import AdminStatusError
+    from agent.cli.query import AdminStatusError
 
     settings = configuration(config)
     quiet(settings)
@@ -65,7 +65,7 @@ def command(
     except AdminStatusError as error:
         end([str(error)], Exit.UNREACHABLE)
     if consumers:
-        from agent.cli.query.consumers import gather_consumers
+        from agent.cli.query.streams import gather_consumers
 
         rows, problem = gather_consumers(settings, status, account_key(settings))
         status["consumers"] = {"rows": [row.as_json() for row in rows], "problem": problem}
@@ -77,7 +77,7 @@ def command(
 def _look(settings: Config, links: bool) -> dict[str, Any]:
     """The status; with `links`, the rows of all mirrors and sources under `lags`. Raises
     `AdminStatusError`."""
-    from agent.cli.query.admin_status import status_of
+    from agent.cli.query import status_of
 
     status = status_of(settings.admin)
     if links:
@@ -137,8 +137,8 @@ def _drawn(status: Mapping[str, Any]) -> list[TerminalLine]:
             sentences[0], GOOD if calm and _is_well(status) else WAITS if _is_well(status) else BAD
         )
     if (consumers := status.get("consumers")) is not None:
-        from agent.cli.query.consumers import ConsumerRow as Consumer
-        from agent.cli.query.consumers import consumer_lines
+        from agent.cli.query.streams import ConsumerRow as Consumer
+        from agent.cli.query.streams import consumer_lines
 
         each = [Consumer(**row) for row in consumers["rows"]]
         return [drawn[0], *consumer_lines(each, consumers["problem"], rows_that_fit(6), terminal_width())]
@@ -168,7 +168,7 @@ def _watch(settings: Config, as_json: bool, links: bool, interval: float) -> NoR
 
 def _repeat(settings: Config, as_json: bool, links: bool, interval: float) -> NoReturn:
     from agent.base.terminal import TerminalLine, closed_pipe, draw
-    from agent.cli.query.admin_status import AdminStatusError
+    from agent.cli.query import AdminStatusError
 
     while True:
         try:
@@ -189,7 +189,7 @@ def _repeat(settings: Config, as_json: bool, links: bool, interval: float) -> No
 
 def _once(settings: Config, links: bool) -> list[TerminalLine]:
     from agent.base.terminal import BAD, DIM, TerminalLine
-    from agent.cli.query.admin_status import AdminStatusError
+    from agent.cli.query import AdminStatusError
 
     at = TerminalLine(time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime()), DIM)
     try:

@@ -130,7 +130,7 @@ def _check(settings: Config, domain: str, lake: str | None, device: str | None, 
 def _leaf(settings: Config, domain: str, unseen: list[str]) -> LeafReport | None:
     """The leaf as the asked agent knows it, None if it is unknown there. What the leaf has not announced
     goes into `unseen`. Raises `LookupError` if the agent does not answer."""
-    from agent.cli.query.admin_status import AdminStatusError, status_of
+    from agent.cli.query import AdminStatusError, status_of
     from agent.cli.query.where_reasons import LeafReport
 
     try:
@@ -184,11 +184,11 @@ def _hub(
     settings: Config, domain: str, seen: DomainObservation, tables: Lake | None, unseen: list[str]
 ) -> bool:
     """Look at the hub's streams; whether they could not be looked at."""
-    from agent.cli.query import hub_streams
+    from agent.cli.query import streams
 
     classes = next((leaf.classes for leaf in settings.leaf if leaf.domain == domain), [DEFAULT_CLASS])
     try:
-        seen.hub = hub_streams.look(
+        seen.hub = streams.look(
             settings,
             account_key(settings),
             domain,
@@ -196,11 +196,11 @@ def _hub(
             classes,
             tables.ingested if tables is not None else lambda _stream, _created: 0,
         )
-    except hub_streams.HubBacklogError as error:
+    except streams.HubBacklogError as error:
         unseen.append(f"what is at the hub and not in bronze: {error}")
         return True
     if seen.hub.cut:
-        unseen.append(f"all that waits at the hub: only {hub_streams.MOST:,} messages of it were")
+        unseen.append(f"all that waits at the hub: only {streams.MOST:,} messages of it were")
     return False
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from agent.cli.site.site import write
+from agent.cli.render import write
 from agent.leaf.inputs import OPTIONS
 
 NATS = Path(__file__).parents[2] / "deploy" / "nats"

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from agent.base.metrics import Metrics
 from agent.cli.checks import agent_status
-from agent.cli.query.admin_status import AdminStatusError, status_of
+from agent.cli.query import AdminStatusError, status_of
 from agent.config import Admin
 from agent.hub.web.fleet import FleetPages
 from agent.process import admin_server as admin

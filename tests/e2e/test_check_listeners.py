@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent.base.nats_server import find_binary
-from agent.cli.checks import machine, mqtt
-from agent.cli.checks.finding import Level
+from agent.cli.checks import Level, machine, mqtt
 from agent.config import Config
 from agent.config.schema import Mqtt, MqttUserConfig
 from agent.demo.ports import free_port

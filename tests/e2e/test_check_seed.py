@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.cli.checks.finding import Finding, outcome
+from agent.cli.checks import Finding, outcome
 from agent.cli.checks.link import GROUP as LINK
 from agent.contract import Exit
 from tests.harness.check_cases import bad, check, of, pair

@@ -17,7 +17,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from agent.cli.checks.finding import Level, outcome
+from agent.cli.checks import Level, outcome
 from agent.config import Config, Nats
 from agent.config.keys import ensure_key
 from agent.contract import Exit, announce_subject, new_epoch
@@ -91,7 +91,7 @@ async def test_permissions_that_the_hub_lacks_are_named_and_gone_once_they_are_a
 ) -> None:
     missing = ("petiole.deliver.edge-1.normal.*", "$JS.FC.TEL_edge-1_normal.>", "petiole.v1.cursor.edge-1")
     # The doctor knows what is needed; only what is rendered lacks some.
-    monkeypatch.setattr("agent.cli.checks.run.link_permissions", _Rendered(link_permissions.leaf_link))
+    monkeypatch.setattr("agent.cli.check.link_permissions", _Rendered(link_permissions.leaf_link))
     with monkeypatch.context() as patch:
         patch.setattr("agent.server.render.link_permissions", _Rendered(without(*missing)))
         async with open_server_pair(tmp_path, "edge-1") as servers, registrar_of(servers):

@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 
 from agent.base.range_set import Ranges
-from agent.cli.resend_batches import stream as resend_stream
-from agent.cli.resend_batches.job import ResendReport, ResendRequest, resend
+from agent.cli.resend import ResendReport, ResendRequest, resend
+from agent.cli.resend import stream as resend_stream
 from agent.config import Config, Publish, Seconds, Size, StreamClass
 from agent.contract import (
     H_MESSAGE_ID,

@@ -9,8 +9,8 @@ import msgspec
 
 from agent.base.clock import Instant
 from agent.base.files import write_private
+from agent.cli.render import write
 from agent.cli.site.edit import Enrolled, MemberError, added, enrolled, forgotten, replaced, revoked
-from agent.cli.site.site import write
 from agent.config import ConfigError, load
 from agent.contract import Checkpoint, Clock, Readings, new_run
 from agent.leaf import state

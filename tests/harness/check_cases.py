@@ -10,8 +10,8 @@ from typing import Any
 
 import nats
 
-from agent.cli.checks.finding import Finding, Level
-from agent.cli.checks.run import check_online
+from agent.cli.check import check_online
+from agent.cli.checks import Finding, Level
 from agent.config import Config, LeafMember, Nats, StreamClass
 from agent.config.keys import ensure_key
 from agent.demo.ports import free_port

@@ -4,4 +4,114 @@ and a remedy unless all is well.
 One module judges each group of checks; it is pure and makes findings of what was seen. `handshake`,
 `local_probe`, `leafnode_probe` and `machine` do the looking, each within a bounded time. Nothing is changed:
 no file is made, no message stored or delivered, no stream or consumer touched (docs/check.md says how).
+This file has what was found: as data, as text of 80 columns, and as JSON.
 """
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from agent.contract import Exit
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILURE = "failure"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check."""
+
+    group: str
+    level: Level
+    sentence: str
+    remedy: str = ""
+    """What to do; empty only where all is well."""
+    exit: Exit = Exit.WELL
+    """The exit code that a failure calls for."""
+
+
+def ok(group: str, sentence: str) -> Finding:
+    """It is well."""
+    return Finding(group, Level.OK, sentence)
+
+
+def warning(group: str, sentence: str, remedy: str) -> Finding:
+    """It may become a failure, or could not be checked."""
+    return Finding(group, Level.WARNING, sentence, remedy)
+
+
+def failure(group: str, sentence: str, remedy: str, exit: Exit = Exit.FAILED) -> Finding:  # noqa: A002
+    """It does not work, or not for long."""
+    return Finding(group, Level.FAILURE, sentence, remedy, exit)
+
+
+_GRAVITY: Final = (Exit.USAGE, Exit.LOSS, Exit.CONFLICT, Exit.UNREACHABLE, Exit.FAILED)
+"""Of several exit codes the first one here wins: it has to be put right first."""
+
+
+def outcome(findings: Iterable[Finding]) -> Exit:
+    """The exit code of the worst finding; warnings alone are well."""
+    codes = {finding.exit for finding in findings if finding.level is Level.FAILURE}
+    return next((code for code in _GRAVITY if code in codes), Exit.WELL)
+
+
+def findings_as_json(findings: Sequence[Finding]) -> dict[str, Any]:
+    """The findings in the order of the checks, and the exit code."""
+    rows = [{key: value for key, value in asdict(finding).items() if key != "exit"} for finding in findings]
+    return {"exit": int(outcome(findings)), "findings": rows}
+
+
+WIDTH: Final = 80
+_GROUP_WIDTH: Final = 14
+_LEVEL_WIDTH: Final = 8
+_ORDER: Final = tuple(Level)
+
+Paint = Callable[[Level, str], str]
+"""Colours the word of a level."""
+
+
+def lines(findings: Sequence[Finding], paint: Paint = lambda _, text: text) -> Iterator[str]:
+    """What is well first and failures last, next to the sum, where a terminal shows them."""
+    for finding in sorted(findings, key=lambda finding: _ORDER.index(finding.level)):
+        yield from _finding_lines(finding, paint)
+    yield _sum(findings)
+
+
+def _finding_lines(finding: Finding, paint: Paint) -> Iterator[str]:
+    level = paint(finding.level, f"{finding.level:<{_LEVEL_WIDTH}}")
+    indent = " " * (_GROUP_WIDTH + _LEVEL_WIDTH)
+    first, *more = _wrapped(finding.sentence) or [""]
+    yield f"{finding.group:<{_GROUP_WIDTH}}{level}{first}"
+    yield from (indent + line for line in more)
+    if finding.remedy:
+        head, *rest = _wrapped(finding.remedy, 2)
+        yield f"{indent}> {head}"
+        yield from (f"{indent}  {line}" for line in rest)
+
+
+def _wrapped(text: str, less: int = 0) -> list[str]:
+    """The lines of a text. Characters that would move the cursor are escaped, since a text may come from a
+    server. A subject is not broken, so that it can be copied."""
+    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    width = WIDTH - _GROUP_WIDTH - _LEVEL_WIDTH - less
+    return textwrap.wrap(shown, width, break_long_words=False, break_on_hyphens=False)
+
+
+def _sum(findings: Sequence[Finding]) -> str:
+    counts = Counter(finding.level for finding in findings)
+    words = [_counted(counts[level], level) for level in reversed(_ORDER) if counts[level]]
+    return ", ".join(words) or "nothing was looked at"
+
+
+def _counted(count: int, level: Level) -> str:
+    return f"{count} {level}" + ("s" if count != 1 and level is not Level.OK else "")

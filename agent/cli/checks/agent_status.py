@@ -10,8 +10,8 @@ import aiohttp
 import msgspec
 
 from agent.base.http_access import AccessError
-from agent.cli.checks.finding import Finding, failure, ok, warning
-from agent.cli.query.admin_status import admin_request
+from agent.cli.checks import Finding, failure, ok, warning
+from agent.cli.query import admin_request
 from agent.config import Admin
 from agent.contract import Exit
 from agent.leaf.link.states import LinkState

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from agent.cli.checks.finding import Finding, failure, ok, warning
+from agent.cli.checks import Finding, failure, ok, warning
 
 GROUP: Final = "certificates"
 _SOON: Final = timedelta(days=30)

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from agent import contract
-from agent.cli.checks import permissions
-from agent.cli.checks.finding import Finding, failure, ok, warning
+from agent.cli.checks import Finding, failure, ok, permissions, warning
 from agent.cli.checks.handshake import Greeted, Nowhere
 from agent.cli.checks.leafnode_probe import CLIENT_PORT, SILENCE, TOO_OLD, Dialled, Joined, LeafRefused, shown
 from agent.cli.checks.server import judge_version

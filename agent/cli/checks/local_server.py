@@ -12,8 +12,7 @@ from agent import contract
 from agent.base.files import room
 from agent.base.listen_sockets import near_host
 from agent.base.nats_server import MINIMUM
-from agent.cli.checks import local_probe, server, streams
-from agent.cli.checks.finding import Finding, failure, ok, warning
+from agent.cli.checks import Finding, failure, local_probe, ok, server, streams, warning
 from agent.cli.checks.handshake import Nowhere, greet
 from agent.cli.checks.permissions import PROBE, at_home, of_system, violated
 from agent.config import Config, aggregates, listen_address

@@ -15,8 +15,7 @@ import msgspec
 
 from agent.base.clock import ClockReader
 from agent.base.files import is_handed_over, is_there, named, open_regular, others_may, room
-from agent.cli.checks import certificates
-from agent.cli.checks.finding import Finding, failure, ok, warning
+from agent.cli.checks import Finding, certificates, failure, ok, warning
 from agent.cli.checks.handshake import Tls, reading
 from agent.cli.checks.server import judge_room
 from agent.config import Config

@@ -7,7 +7,7 @@ import asyncio
 import ssl
 from typing import Final
 
-from agent.cli.checks.finding import Finding, failure, ok
+from agent.cli.checks import Finding, failure, ok
 
 GROUP: Final = "mqtt"
 _SECONDS: Final = 2.0

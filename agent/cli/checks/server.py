@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from agent.base.files import Room
 from agent.base.nats_server import MINIMUM
-from agent.cli.checks.finding import Finding, failure, ok, warning
+from agent.cli.checks import Finding, failure, ok, warning
 from agent.contract import ACCOUNT, Exit
 from agent.server.health import diagnose, unsynced
 

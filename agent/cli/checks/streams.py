@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from agent.cli.checks.finding import Finding, failure, ok, warning
+from agent.cli.checks import Finding, failure, ok, warning
 from agent.cli.checks.permissions import is_granted, sample
 from agent.contract import Exit
 

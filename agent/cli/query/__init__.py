@@ -1,2 +1,189 @@
-"""What the commands ask agents and servers, and how they show it. A leaf's agent imports none of
-it."""
+"""What the commands ask agents and servers, and how they show it. A leaf's agent imports none of it. This
+file asks an agent's admin server for its `/status`, with the token and the certificate that the configuration
+names. Time and size of the answer are bounded, and its form is checked.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import msgspec
+
+from agent.base.http_access import AccessError, read_token
+from agent.base.listen_sockets import host_and_port, near_host
+from agent.config import Admin, listen_address
+
+SECONDS: Final = 5.0
+_MAX_BYTES: Final = 64 * 1024**2
+"""A hub with 2,000 leaves answers about two."""
+_PIECE: Final = 65_536
+NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError)
+"""What reading an answer raises that is not JetStream's."""
+
+
+class AdminStatusError(Exception):
+    """There is no answer, or none of an agent; the text is for people."""
+
+
+class _Link(msgspec.Struct):
+    state: str
+    sentence: str
+    attention: bool
+
+
+class _Class(msgspec.Struct):
+    state: str
+    sentence: str
+    last: int
+    confirmed: int
+    seconds_to_loss: float | None
+
+
+class _Row(msgspec.Struct):
+    link: str
+    kind: str
+    state: str
+    lag: int | None
+
+
+class _Leaf(msgspec.Struct):
+    role: Literal["leaf"]
+    domain: str
+    link: _Link
+    classes: dict[str, _Class]
+    links: list[_Row]
+
+
+class _Held(msgspec.Struct):
+    epoch: str
+    stream: str
+    cursor: int
+    last: int | None
+
+
+class _Member(msgspec.Struct):
+    state: str
+    word: str
+    linked: bool
+    announced_at: str = ""
+    classes: dict[str, _Held] = {}
+
+
+class _Aggregate(msgspec.Struct):
+    state: str
+    sources: int
+    bytes: int
+    max_bytes: int | None
+
+
+class _Fleet(msgspec.Struct):
+    state: str = ""
+    aggregates: dict[str, _Aggregate] = {}
+    leaves: dict[str, _Member] = {}
+
+
+class _Hub(msgspec.Struct):
+    role: Literal["hub"]
+    fleet: _Fleet
+    links: list[_Row]
+
+
+_FORMS: Final = {"leaf": _Leaf, "hub": _Hub}
+
+
+def status_of(admin: Admin) -> dict[str, Any]:
+    """What the agent that listens there answers to `/status`, checked as far as the commands rely on it.
+    Raises `AdminStatusError`."""
+    try:
+        request = admin_request(admin)
+    except AccessError as error:
+        raise AdminStatusError(f"the agent's admin server cannot be asked: [admin] {error}") from None
+    url = request.url
+    try:
+        status = json.loads(_read(request))
+    except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+        raise AdminStatusError(
+            f"the agent does not answer at {url} ({error}); see whether `petiole run` runs"
+        ) from None
+    return checked(status, url)
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRequest:
+    """The address of a page, the headers of a request and the TLS of the connection, None without."""
+
+    url: str
+    headers: dict[str, str]
+    tls: ssl.SSLContext | None
+
+
+def admin_request(admin: Admin, path: str = "/status") -> AdminRequest:
+    """The request of a page. Raises `AccessError` if the token or the certificate cannot be read."""
+    host, port = listen_address(admin.listen)
+    where = host_and_port(near_host(host), port)
+    headers = {}
+    if admin.token_file is not None:
+        headers["Authorization"] = f"Bearer {read_token(admin.token_file).decode()}"
+    scheme, tls = "http", None
+    if admin.tls_cert is not None:
+        scheme, tls = "https", ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        # The name does not matter: an address is dialled, and only this certificate is trusted.
+        tls.check_hostname = False
+        tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        try:
+            tls.load_verify_locations(admin.tls_cert)
+        except (OSError, ssl.SSLError) as error:
+            raise AccessError(f"tls_cert {admin.tls_cert} cannot be read ({error.strerror})") from None
+    return AdminRequest(f"{scheme}://{where}{path}", headers, tls)
+
+
+def checked(status: Any, url: str) -> dict[str, Any]:
+    """The answer, if it is an agent's. Raises `AdminStatusError`."""
+    role = status.get("role") if isinstance(status, dict) else None
+    form = _FORMS.get(role) if isinstance(role, str) else None
+    why = "it names neither the role leaf nor hub"
+    try:
+        if form is not None:
+            msgspec.convert(status, form)
+            return dict(status)
+    except msgspec.ValidationError as error:
+        why = str(error)
+    raise AdminStatusError(
+        f"what answers at {url} is no agent of this version: {why}; see who listens at [admin] listen"
+    )
+
+
+def _read(request: AdminRequest) -> bytes:
+    # Only loopback and the configured address are ever asked: no proxy of the environment, no redirect.
+    tls = urllib.request.HTTPSHandler(context=request.tls)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay(), tls)
+    deadline = time.monotonic() + SECONDS
+    parts: list[bytes] = []
+    size = 0
+    page = urllib.request.Request(request.url, headers=request.headers)  # noqa: S310 - http or https
+    with opener.open(page, timeout=SECONDS) as answer:
+        while piece := answer.read1(_PIECE):
+            parts.append(piece)
+            size += len(piece)
+            if size > _MAX_BYTES:
+                raise OSError(f"its answer is longer than {_MAX_BYTES} bytes")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"its answer is not complete within {SECONDS:.0f} s")
+    return b"".join(parts)
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect."""
+
+    def redirect_request(self, *_given: Any) -> None:
+        """None: the answer stands as it is, an error."""
+        return

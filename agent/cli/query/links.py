@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.base.terminal import BAD, GOOD, WAITS, TerminalLine, table
-from agent.cli.query.admin_status import NONSENSE
+from agent.cli.query import NONSENSE
 from agent.config import Config
 from agent.config.mirrors import ResolvedOrigin
 from agent.contract import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from agent.cli.query.hub_streams import HubBacklog
+from agent.cli.query.streams import HubBacklog
 from agent.cli.query.where_report import ReadingCount, StageReason, WhereReport, sum_counts
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.base import machine
-from agent.cli.query.admin_status import AdminStatusError, status_of
+from agent.cli.query import AdminStatusError, status_of
 from agent.config import Config, members_digest, users_digest
 from agent.contract import COMMANDS, FLEET_BUCKET, command_consumer
 from agent.jetstream import JetStream, JetStreamError

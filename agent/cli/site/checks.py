@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from agent import contract
-from agent.cli.site.agents import conflicts, hub_table, leaf_table
-from agent.cli.site.schema import SiteHub, SiteLeaf, SiteServer, Topology
+from agent.cli.site import SiteHub, SiteLeaf, SiteServer, Topology, conflicts, hub_table, leaf_table
 from agent.config import Problem, listen_address
 from agent.config.keys import is_public_key, is_seed
 from agent.config.server_overlay import HUB_TAKEN, LEAF_TAKEN, REMOTE_TAKEN, extra_problems

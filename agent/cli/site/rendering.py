@@ -15,9 +15,8 @@ from msgspec import Struct
 
 from agent.base.logs import listed
 from agent.base.nats_server import RenderError, Variable, quoted
-from agent.cli.site.agents import hub_table, leaf_table
+from agent.cli.site import SiteServer, Topology, hub_table, leaf_table
 from agent.cli.site.checks import check
-from agent.cli.site.schema import SiteServer, Topology
 from agent.config import Config, ConfigError, Problem, aggregates, listen_address, parse
 from agent.contract import HUB_DOMAIN, server_name
 from agent.server.identity import IDENTITY

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.cli.checks import Level
 from agent.cli.checks.certificates import Validity, judge, validities, validity
-from agent.cli.checks.finding import Level
 
 BEGINS = datetime(2026, 11, 1, tzinfo=UTC)
 ENDS = BEGINS + timedelta(days=365)

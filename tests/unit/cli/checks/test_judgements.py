@@ -10,8 +10,20 @@ import pytest
 
 from agent.base.files import Room
 from agent.base.nats_server import MINIMUM
-from agent.cli.checks import agent_status, certificates, link, machine, server, streams
-from agent.cli.checks.finding import Finding, Level, failure, ok, outcome, warning
+from agent.cli.checks import (
+    Finding,
+    Level,
+    agent_status,
+    certificates,
+    failure,
+    link,
+    machine,
+    ok,
+    outcome,
+    server,
+    streams,
+    warning,
+)
 from agent.cli.checks.leafnode_probe import Joined
 from agent.cli.checks.machine import Secret
 from agent.cli.checks.streams import Streams, Trace

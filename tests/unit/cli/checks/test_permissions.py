@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cli.checks.finding import Level
+from agent.cli.checks import Level
 from agent.cli.checks.permissions import at_home, covers, is_granted, on_the_hub, overlaps, sample
 from agent.server.link_permissions import leaf_link
 from agent.server.permissions import Permissions

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cli.checks.finding import WIDTH, failure, findings_as_json, lines, ok, warning
+from agent.cli.checks import WIDTH, failure, findings_as_json, lines, ok, warning
 from agent.contract import Exit
 
 words = st.text(max_size=30)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from agent.cli.query import admin_status
-from agent.cli.query.admin_status import AdminStatusError, checked, status_of
+from agent.cli import query
+from agent.cli.query import AdminStatusError, checked, status_of
 from agent.config import Admin
 from tests.unit.cli.query.answers import LEAF
 
@@ -67,7 +67,7 @@ def test_who_answers_something_else_is_told(body: bytes, code: int, said: str) -
 
 
 def test_an_answer_without_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_status, "_MAX_BYTES", 1_000_000)
+    monkeypatch.setattr(query, "_MAX_BYTES", 1_000_000)
     with (
         _answering(b"x" * 60_000, endless=True) as listen,
         pytest.raises(AdminStatusError, match="longer than"),

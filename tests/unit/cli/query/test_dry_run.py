@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from agent.base.logs import harmless, shown
 from agent.cli.main import app
-from agent.cli.query.tap import Filter, filtered_batch
+from agent.cli.tap import Filter, filtered_batch
 from agent.cli.test import Screen, run
 from agent.contract import BatchHeaders, Clock, Letter, MessageId, batch_subject, new_run
 from agent.jetstream import RawMessage

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.cli.query.hub_streams import AggregatePosition, HubBacklog, HubMessage
+from agent.cli.query.streams import AggregatePosition, HubBacklog, HubMessage
 from agent.cli.query.where_reasons import DomainObservation, LeafReport, report
 from agent.cli.query.where_report import STAGES, WhereReport
 from agent.contract import Exit

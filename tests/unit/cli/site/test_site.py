@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from agent.cli.main import app
-from agent.cli.site.site import Written, write
+from agent.cli.render import Written, write
 from agent.config import ConfigError
 from agent.leaf.inputs import OPTIONS
 from tests.unit.server.test_render import key_of

@@ -1,13 +1,20 @@
-"""Runs one `petiole resend` over the local server with the agent's own key, run by run, and reports it."""
+"""`petiole resend`: send batches again that this leaf still holds, under their own ids, so that they travel
+the link once more; the table drops what it has. It works over the local server with the agent's own key, with
+a running agent and without one."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from agent.base.range_set import Ranges, RangeSet, size, text
-from agent.cli.resend_batches.plan import (
+from agent.cli.configuration import ConfigFile, account_key, configuration, end
+from agent.cli.resend.plan import (
     MAX_BATCHES,
     Copies,
     Plan,
@@ -17,12 +24,77 @@ from agent.cli.resend_batches.plan import (
     plan_range,
     ranges_of,
 )
-from agent.cli.resend_batches.stream import HubQueryError, LeafStream, ResendResult
+from agent.cli.resend.stream import HubQueryError, LeafStream, ResendResult
 from agent.config import Config
-from agent.contract import Exit, Ledger
+from agent.contract import DEFAULT_CLASS, ContractError, Exit, Ledger, check_run
 from agent.jetstream import JetStreamError, UnavailableError
-from agent.jetstream.connection import connected
+from agent.jetstream.connection import EXPECTED, connected
 from agent.server.setup import identities
+
+ClassName = Annotated[str, typer.Option("--class", help="The class whose batches are meant.")]
+Run = Annotated[
+    str | None, typer.Option("--run", help="Its run; by default the newest, with --missing every run.")
+]
+From = Annotated[int | None, typer.Option("--from", min=1, help="The first number of a range.")]
+To = Annotated[int | None, typer.Option("--to", min=1, help="The last number of a range.")]
+Missing = Annotated[bool, typer.Option("--missing", help="Ask the hub what it lacks, and send that.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, and send nothing.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Report as one JSON object.")]
+
+
+def command(
+    config: ConfigFile,
+    cls: ClassName = DEFAULT_CLASS,
+    run: Run = None,
+    first: From = None,
+    last: To = None,
+    missing: Missing = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publish stored batches again under their own ids, so that they travel the link once more; the table
+    drops what it has. The agent may run meanwhile, or not."""
+    from agent.base import logs
+
+    settings = configuration(config)
+    if problems := _problems(settings, cls, run, (first, last), missing):
+        end(problems)
+    account_key(settings)
+    logs.set_up(settings.log.level, settings.log.format)
+    request = ResendRequest(cls, run, first, last, missing, dry_run)
+    try:
+        report = asyncio.run(resend(settings, request, lambda text: typer.echo(f"petiole: {text}", err=True)))
+    except EXPECTED as error:
+        why = str(error) or type(error).__name__
+        end([f"the local NATS server at {settings.nats.listen} cannot be used: {why}"], Exit.UNREACHABLE)
+    typer.echo(json.dumps(report.as_json()) if as_json else report.as_text())
+    if report.failure is not None:
+        end([report.failure], report.exit)
+    raise typer.Exit(report.exit)
+
+
+def _problems(
+    config: Config, cls: str, run: str | None, span: tuple[int | None, int | None], missing: bool
+) -> list[str]:
+    """What is wrong with the command line, one sentence each."""
+    if config.role != "leaf":
+        return ["resend is for a leaf, which has the batches"]
+    problems = []
+    classes = [cls.name for cls in config.class_]
+    if cls not in classes:
+        problems.append(f"--class {cls}: there is no such class; the configuration has {', '.join(classes)}")
+    if run is not None:
+        try:
+            check_run(run)
+        except ContractError as error:
+            problems.append(f"--run: {error}")
+    if missing is any(span):
+        problems.append("give either --missing or a range of numbers with --from and --to")
+    first, last = span
+    if first and last and first > last:
+        problems.append(f"--from {first} is above --to {last}")
+    return problems
+
 
 _MEANINGS = {
     "sent": "sent again",

@@ -12,7 +12,7 @@ from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError, NoRespondersError
 
 from agent.base.wait import loop_time
-from agent.cli.resend_batches.plan import Copies, Copy, Plan, Runs, Verified, resent_headers
+from agent.cli.resend.plan import Copies, Copy, Plan, Runs, Verified, resent_headers
 from agent.contract import (
     H_MESSAGE_ID,
     ContractError,

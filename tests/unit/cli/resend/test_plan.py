@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.base.range_set import Ranges
-from agent.cli.resend_batches import plan
-from agent.cli.resend_batches.plan import (
+from agent.cli.resend import plan
+from agent.cli.resend.plan import (
     Copies,
     Copy,
     Runs,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.query import hub_streams
-from agent.cli.query.hub_streams import HubBacklogError, look
+from agent.cli.query import streams
+from agent.cli.query.streams import HubBacklogError, look
 from agent.config import Config, Nats
 from agent.config.keys import ensure_key
 from agent.jetstream.readers import StoredHeaders
@@ -80,7 +80,7 @@ def test_a_hub_that_answers_nonsense_is_told(tmp_path: Path, answer: bytes, said
 def test_who_is_no_nats_server_is_told(
     tmp_path: Path, greeting: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_streams, "_SECONDS", 1.0)
+    monkeypatch.setattr(streams, "_SECONDS", 1.0)
     with _server(greeting) as port:
         assert f"127.0.0.1:{port} cannot be asked" in _look(tmp_path, port)
 
@@ -95,7 +95,7 @@ def test_a_port_where_nobody_listens_is_told(tmp_path: Path) -> None:
 def test_a_count_that_no_batch_can_have_is_none(count: str, readings: int) -> None:
     run = "01890a5d-ac96-774b-bcce-b302099a8057"
     headers = {"Nats-Msg-Id": f"{run}-normal-7", "Petiole-Count": count}
-    held = hub_streams._held("edge-1", StoredHeaders(1, 0.0, headers, "tel.edge-1.normal._batch.http"))
+    held = streams._held("edge-1", StoredHeaders(1, 0.0, headers, "tel.edge-1.normal._batch.http"))
 
     assert held is not None
     assert (held.n, held.readings) == (7, readings)
