@@ -3,7 +3,6 @@ sends what is missing and little else, however much the stores hold."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,6 @@ from tests.harness.agents import CLASS
 from tests.harness.linked_pair import LinkedPair, open_linked_pair
 from tests.harness.registrar import LeafHand
 from tests.harness.servers import Node, open_server_pair
-from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
 
 
@@ -87,37 +85,6 @@ async def _acknowledged(pair: LinkedPair) -> bool:
     return (await pair.link_consumer()).ack_floor == info.last
 
 
-async def test_a_leaf_store_wiped_twice_in_a_row_loses_nothing_that_came_after(pair: LinkedPair) -> None:
-    await pair.send(10)
-    await pair.agreed()
-    for _ in range(2):
-        await pair.servers.leaf.wipe()
-        await pair.agent.ready()
-        await until(lambda: _takes(pair), "the agent takes readings on the new store")
-        await pair.all_there()
-    assert pair.epochs("stream_recreated") == 2
-
-
-async def _takes(pair: LinkedPair) -> bool:
-    before = len(pair.sent)
-    try:
-        await pair.send(5)
-    except Exception:
-        return False
-    return len(pair.sent) == before + 5
-
-
-async def all_of_the_device(pair: LinkedPair) -> bool:
-    """Whether the hub holds the thirty messages of a device."""
-    info = await pair.hub.js.stream_info(AGGREGATE)
-    found = set()
-    for seq in range(info.first, info.last + 1):
-        message = await pair.hub.js.get_message(AGGREGATE, seq=seq)
-        if message is not None and message.subject.endswith(".pump.pressure"):
-            found.add(message.data)
-    return len(found) == 30
-
-
 async def test_messages_purged_before_they_were_sent_are_named(pair: LinkedPair) -> None:
     await pair.send(5)
     await pair.agreed()
@@ -131,12 +98,6 @@ async def test_messages_purged_before_they_were_sent_are_named(pair: LinkedPair)
     assert f"{held.last + 1} to {held.last + 3}" in pair.agent.leaf.link.status.sentence
     await pair.send(1)
     await pair.reaches(LinkState.FLOWING)
-
-
-async def ten_more(pair: LinkedPair) -> None:
-    """Both sides agree on ten more batches."""
-    await pair.send(10)
-    await pair.agreed()
 
 
 async def from_device(pair: LinkedPair, count: int) -> None:
@@ -187,55 +148,6 @@ async def test_a_hub_restored_while_the_agent_is_dead_is_sent_what_came_since_th
     await pair.start_agent()
     await pair.exactly_once()
     assert pair.epochs("hub_lost") == 1
-
-
-async def test_a_leaf_restored_from_before_the_newest_checkpoint_sends_nothing_again(
-    pair: LinkedPair, tmp_path: Path
-) -> None:
-    await older_by_ten(pair, pair.servers.leaf, tmp_path / "copy")
-    await saved(pair)
-    await pair.agent.crash()
-    newest = pair.agent.state().checkpoint[CLASS].leaf_seq
-    await pair.servers.leaf.restore(tmp_path / "copy")
-    await pair.servers.leaf.wait_linked()
-    await from_device(pair, 30)
-    info = await pair.probe.js.stream_info(pair.probe.stream)
-    assert info.last > newest, "where the newest checkpoint stood is another message now"
-    await pair.start_agent()
-    await pair.send(5)
-    await pair.exactly_once()
-    await until(lambda: all_of_the_device(pair), "what a device stored meanwhile has arrived too")
-    assert pair.epochs("stream_put_back") == 1
-    assert (await pair.link_consumer()).start > 10
-
-
-@pytest.mark.parametrize("older", ["hub", "leaf"])
-async def test_hub_and_leaf_restored_at_once_hold_all_that_either_copy_held(
-    pair: LinkedPair, tmp_path: Path, older: str
-) -> None:
-    first, second = (
-        (pair.servers.hub, pair.servers.leaf) if older == "hub" else (pair.servers.leaf, pair.servers.hub)
-    )
-    await ten_more(pair)
-    await first.back_up(tmp_path / "first")
-    await pair.agent.ready()
-    await ten_more(pair)
-    await second.back_up(tmp_path / "second")
-    await pair.agent.ready()
-    await ten_more(pair)
-    await saved(pair)
-    await pair.agent.crash()
-    for node, copy in ((first, "first"), (second, "second")):
-        await node.kill()
-        shutil.rmtree(node.config.store_dir)
-        shutil.copytree(tmp_path / copy, node.config.store_dir)
-    await first.start()
-    await second.start()
-    await pair.servers.leaf.wait_linked()
-    await pair.start_agent()
-    del pair.sent[20:]  # these were in the lost stores only
-    await pair.send(5)
-    await pair.exactly_once()
 
 
 async def test_a_link_consumer_on_disk_moves_into_memory_and_a_restarted_server_gets_another(
