@@ -10,12 +10,11 @@ import pytest
 import pytest_asyncio
 
 from agent import contract
-from agent.config import Config, Linger, Publish, Size, StreamClass
+from agent.config import Config, Publish, Size, StreamClass
 from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.intake import Level, NotAtHubError, RefusalReason, RefusedError
 from agent.leaf.publish import admission, publisher
-from agent.server.health import Trouble, TroubleKind
-from tests.e2e.test_leaf_agent import SMALL, noise, refusal_of
+from tests.e2e.test_leaf_agent import refusal_of
 from tests.harness.agents import CLASS, Agent, agent, chunk, insist, leaf_config, probe_stream
 from tests.harness.linked_pair import QUICK, LinkedPair, open_linked_pair
 from tests.harness.servers import ServerPair
@@ -74,45 +73,6 @@ async def test_what_is_accepted_waits_in_memory_for_the_server_to_come_back(
         assert texts == ["before/0", *(f"n{number}/{row}" for number in range(accepted) for row in range(10))]
 
 
-async def test_a_repeat_of_what_is_only_accepted_is_accepted_and_stored_once(
-    servers: ServerPair, tmp_path: Path
-) -> None:
-    async with agent(at_level(servers, tmp_path, "accepted")) as one:
-        await one.submit(chunk("before", key="before"))
-        await servers.leaf.kill()
-        for _ in range(3):
-            await one.submit(chunk("a", key="k"))
-        await servers.leaf.start()
-        await until(lambda: one.value("petiole_in_flight_bytes") == 0, "all is settled")
-        await one.submit(chunk("a", key="k"))
-        assert await (await probe_stream(servers.leaf)).texts() == ["before/0", "a/0"]
-
-
-async def test_what_a_full_stream_refuses_after_acceptance_is_counted_and_named(
-    servers: ServerPair, tmp_path: Path
-) -> None:
-    async with agent(at_level(servers, tmp_path, "accepted", stream=SMALL)) as one:
-        sent = 0
-        while not lost(one, "stream_full"):
-            if await refusal_of(one.submit(noise(f"fill-{sent}"))) is None:
-                sent += 1
-            await asyncio.sleep(0)
-        refusal = await refusal_of(one.submit(chunk("now its sender is told")))
-        assert refusal is not None
-        assert refusal.reason is RefusalReason.FULL
-        await until(lambda: one.value("petiole_in_flight_bytes") == 0, "all is settled")
-        stored = one.value("petiole_stored_readings_total", input="http", **{"class": CLASS})
-        assert stored + lost(one, "stream_full") == sent
-        assert unaccounted(one) == 0
-        probe = await probe_stream(servers.leaf)
-        await probe.js.purge(probe.stream, (await probe.js.stream_info(probe.stream)).last)
-        await asyncio.wait_for(one.stop(), 10)
-        record = (await probe.ledgers())[-1]
-        assert record.final
-        assert record.readings.refused_late == lost(one, "stream_full")
-        assert {reason for _, _, reason in record.refused} >= {"stream_full after acceptance"}
-
-
 async def test_what_a_stop_loses_of_what_was_accepted_is_told_by_the_next_run(
     servers: ServerPair, tmp_path: Path
 ) -> None:
@@ -133,23 +93,6 @@ async def test_what_a_stop_loses_of_what_was_accepted_is_told_by_the_next_run(
     assert not record.previous.closed
     assert record.previous.readings.accepted == 4
     assert record.previous.readings.refused_late == 3
-
-
-async def test_what_is_accepted_waits_while_the_server_says_that_it_cannot_store(
-    servers: ServerPair, tmp_path: Path
-) -> None:
-    async with agent(at_level(servers, tmp_path, "accepted", Publish(linger=Linger(0.2)))) as one:
-        await one.submit(chunk("a"))
-        one.health.found(Trouble(TroubleKind.SHUT_DOWN, "for a test"))
-        refusal = await refusal_of(one.submit(chunk("its sender is told")))
-        assert refusal is not None
-        assert refusal.reason is RefusalReason.UNAVAILABLE
-        await until(lambda: len(one.leaf._publisher.queue._held_back) == 1, "it waits")
-        assert unaccounted(one) == 0
-        one.health.found(None)
-        await until(lambda: one.value("petiole_in_flight_bytes") == 0, "it is stored")
-        assert await (await probe_stream(servers.leaf)).texts() == ["a/0"]
-        assert unaccounted(one) == 0
 
 
 @pytest_asyncio.fixture

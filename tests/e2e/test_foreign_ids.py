@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
-
 import pytest
 import pytest_asyncio
 from nats.aio.client import Client
@@ -19,15 +16,9 @@ from agent.contract import (
     clock_subject,
     direct_subject,
 )
-from agent.jetstream import RawMessage, UnavailableError, client
-from agent.leaf.inputs.http import HttpOptions
-from agent.leaf.publish import sender
-from agent.leaf.publish.batch import NotStored, PublishAnswer, StoredAck, parse_ack
-from agent.leaf.publish.stream_recovery import StreamRecovery
-from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, probe_stream
-from tests.harness.linked_pair import open_linked_pair
+from agent.jetstream import client
+from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, probe_stream
 from tests.harness.servers import ServerPair
-from tests.harness.wait import until
 
 TAKEN = "petiole_taken_message_ids_total"
 
@@ -83,85 +74,6 @@ async def test_readings_whose_ids_are_taken_are_stored_under_other_numbers(
     assert "message id taken by another sender" in said
     assert f"{one.run}-{CLASS}-2" in said
     assert forger.subject in said
-
-
-async def test_an_answer_at_level_hub_is_about_the_readings_and_not_about_their_id(
-    servers: ServerPair, tmp_path: Path, forger: Forger
-) -> None:
-    async with open_linked_pair(servers, tmp_path / "state", inputs=[HttpOptions(ack="hub")]) as pair:
-        await pair.agent.submit(chunk("a"))
-        await forger.publish(f"{pair.agent.run}-{CLASS}-{pair.agent.leaf._publisher._ledgers[CLASS].n + 1}")
-        await pair.agent.submit(chunk("b"))
-        assert {"a/0", "b/0"} <= {*await pair.arrived()}
-        assert pair.agent.value(TAKEN, **{"class": CLASS}) == 1
-
-
-async def test_an_id_that_is_taken_while_the_connection_is_made_again_settles_nothing(
-    servers: ServerPair, config: Config, forger: Forger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The worst moment: the agent has looked for its batch and has not sent it again yet."""
-    look = StreamRecovery.ids_above
-
-    async def then_forge(self: StreamRecovery, cls: str, seq: int) -> dict[tuple[str, str], int]:
-        found = await look(self, cls, seq)
-        assert found == {}
-        await forger.publish(f"{one.run}-{CLASS}-2")
-        return found
-
-    async with agent(config) as one:
-        await one.submit(chunk("a", key="first"))
-        servers.leaf.pause()
-        waiting = asyncio.create_task(insist(one, chunk("b", key="k")))
-        await until(lambda: len(list(one.leaf._sender._in_flight)) == 1, "the batch is sent")
-        monkeypatch.setattr(StreamRecovery, "ids_above", then_forge)
-        await servers.leaf.kill()
-        await servers.leaf.start()
-        await waiting
-        probe = await probe_stream(servers.leaf)
-        assert await probe.texts() == ["a/0", "b/0"]
-        assert (await closed(one, probe))[0] == ((1, 1), (3, 3))
-
-
-async def test_a_server_that_ends_between_the_answer_and_the_look_costs_no_reading(
-    servers: ServerPair, config: Config, forger: Forger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look = StreamRecovery.message
-
-    async def after_the_end(self: StreamRecovery, cls: str, seq: int) -> RawMessage | None:
-        monkeypatch.setattr(StreamRecovery, "message", look)
-        await servers.leaf.kill()
-        await servers.leaf.start()
-        with pytest.raises(UnavailableError):
-            await look(self, cls, seq)
-        raise UnavailableError("the connection has ended")
-
-    monkeypatch.setattr(StreamRecovery, "message", after_the_end)
-    async with agent(config) as one:
-        await forger.publish(f"{one.run}-{CLASS}-1")
-        await insist(one, chunk("a", key="k"))
-        probe = await probe_stream(servers.leaf)
-        assert await probe.texts() == ["a/0"]
-        assert (await closed(one, probe))[0] == ((2, 2),)
-
-
-async def test_a_batch_that_its_own_first_attempt_stored_keeps_its_number(
-    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = parse_ack
-
-    def misread(data: bytes) -> PublishAnswer:
-        monkeypatch.setattr(sender, "parse_ack", read)
-        assert read(data) == StoredAck(2, duplicate=False)
-        return NotStored("an error that may pass", None)
-
-    async with agent(config) as one:
-        monkeypatch.setattr(sender, "parse_ack", misread)
-        await one.submit(chunk("a"))
-        probe = await probe_stream(servers.leaf)
-        assert await probe.texts() == ["a/0"]
-        assert one.value(TAKEN, **{"class": CLASS}) == 0
-        assert one.value("petiole_publish_retries_total", **{"class": CLASS}) == 1
-        assert (await closed(one, probe))[0] == ((1, 1),)
 
 
 async def test_what_a_device_says_in_headers_is_no_request_and_no_position(

@@ -86,40 +86,6 @@ async def test_what_was_answered_is_in_the_stream(servers: ServerPair, config: C
         assert await (await probe_stream(servers.leaf)).texts() == ["a/0", "a/1", "a/2"]
 
 
-async def test_chunks_that_come_together_share_a_batch_in_the_order_they_came(
-    servers: ServerPair, config: Config
-) -> None:
-    async with agent(config) as one:
-        await asyncio.gather(*(one.submit(chunk(str(number))) for number in range(20)))
-        (batch,) = await (await probe_stream(servers.leaf)).batches()
-    assert batch.texts == [f"{number}/0" for number in range(20)]
-
-
-async def test_batches_are_numbered_from_one_without_gaps(servers: ServerPair, config: Config) -> None:
-    async with agent(config) as one:
-        for number in range(5):
-            await one.submit(chunk(str(number)))
-        ids = [batch.id for batch in await (await probe_stream(servers.leaf)).batches()]
-        assert [(ident.run, ident.n) for ident in ids] == [(one.run, n) for n in range(1, 6)]
-
-
-async def test_a_request_repeated_with_the_same_key_is_stored_once(
-    servers: ServerPair, config: Config
-) -> None:
-    async with agent(config) as one:
-        await asyncio.gather(*(one.submit(chunk("a", key="k")) for _ in range(3)))
-        await one.submit(chunk("a", key="k"))
-        assert await (await probe_stream(servers.leaf)).texts() == ["a/0"]
-
-
-async def test_a_request_repeated_after_a_restart_is_stored_once(servers: ServerPair, config: Config) -> None:
-    for _ in range(2):
-        async with agent(config) as one:
-            await one.submit(chunk("a", key="k"))
-            await one.crash()
-    assert await (await probe_stream(servers.leaf)).texts() == ["a/0"]
-
-
 async def test_keys_of_two_scopes_are_known_apart_after_a_restart(
     servers: ServerPair, config: Config
 ) -> None:
@@ -166,23 +132,6 @@ async def test_requests_of_ten_minutes_are_known_after_a_restart_whatever_became
         await until(lambda: one.value("petiole_known_requests") == 9, "all requests are known")
         await one.submit(chunk("0", key="0"))
     assert (await (await probe_stream(servers.leaf)).texts()).count("0/0") == 1
-
-
-async def test_the_number_of_known_keys_is_shown(servers: ServerPair, config: Config) -> None:
-    async with agent(config) as one:
-        await one.submit(chunk("a"))
-        for key in ("k", "l", "k"):
-            await one.submit(chunk("b", key=key))
-        assert one.value("petiole_known_requests") == 2
-
-
-async def test_a_key_that_comes_with_another_body_is_refused(servers: ServerPair, config: Config) -> None:
-    async with agent(config) as one:
-        await one.submit(chunk("a", key="k"))
-        with pytest.raises(RefusedError) as caught:
-            await one.submit(chunk("b", key="k"))
-        assert caught.value.reason is RefusalReason.KEY_REUSED
-        assert await (await probe_stream(servers.leaf)).texts() == ["a/0"]
 
 
 async def test_a_request_whose_sender_went_away_is_stored_and_known(
@@ -264,17 +213,6 @@ async def test_a_position_is_stored_with_its_batch_and_read_back(servers: Server
         assert (await one.leaf.intake.position("tail")).position == "17"
 
 
-async def test_a_position_is_known_as_soon_as_its_batch_is_settled(
-    servers: ServerPair, config: Config
-) -> None:
-    async with agent(config) as one:
-        submitted = asyncio.create_task(one.submit(chunk("a", position="17"), "tail"))
-        await asyncio.sleep(0)
-        assert (await one.leaf.intake.position("tail")).position in (None, "17")
-        await submitted
-        assert (await one.leaf.intake.position("tail")).position == "17"
-
-
 async def test_a_position_outlives_the_batch_that_carried_it(servers: ServerPair, config: Config) -> None:
     probe = await probe_stream(servers.leaf)
     async with agent(config) as one:
@@ -327,18 +265,6 @@ async def test_what_an_input_had_read_before_a_stop_is_stored(servers: ServerPai
         await one.stop()
         assert one.state().acked[CLASS].closed
     assert await (await probe_stream(servers.leaf)).texts() == ["late/0"]
-
-
-async def test_the_next_run_tells_of_the_one_before(servers: ServerPair, config: Config) -> None:
-    async with agent(config) as before:
-        await before.submit(chunk("a", 3))
-        await before.crash()
-    async with agent(config) as one:
-        record = (await (await probe_stream(servers.leaf)).ledgers())[-1]
-        assert record.run == one.run
-        assert record.previous is not None
-        assert (record.previous.run, record.previous.n, record.previous.closed) == (before.run, 1, False)
-        assert record.previous.readings.stored == 3
 
 
 async def test_memory_in_flight_stays_within_its_bound_under_a_flood(

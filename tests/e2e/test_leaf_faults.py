@@ -194,15 +194,6 @@ async def _refusal(one: Agent, text: str) -> RefusedError:
     return caught.value
 
 
-async def test_what_waits_through_a_short_outage_is_stored(servers: ServerPair, config: Config) -> None:
-    async with agent(config) as one:
-        await servers.leaf.kill()
-        waiting = [asyncio.create_task(one.submit(chunk(str(number)))) for number in range(20)]
-        await servers.leaf.start()
-        await asyncio.gather(*waiting)
-        assert len(await (await probe_stream(servers.leaf)).texts()) == 20
-
-
 async def test_a_stop_while_the_server_is_away_ends_and_leaves_the_run_open(
     servers: ServerPair, config: Config
 ) -> None:

@@ -10,67 +10,18 @@ from typing import NoReturn
 
 import pytest
 from msgspec import structs
-from nats.aio.msg import Msg
 
 from agent.base.files import SlotFile
-from agent.config import Config, Size, StreamClass
-from agent.contract import LostStream, MessageId, direct_subject, link_consumer
-from agent.jetstream import JetStream, JetStreamError, UnavailableError
-from agent.leaf import stream_configs
+from agent.config import Config
+from agent.contract import LostStream, link_consumer
+from agent.jetstream import JetStream, UnavailableError
 from agent.leaf.link.guard import EpochReason
 from agent.leaf.link.prepare import prepare_stream
-from agent.leaf.publish.sender import Sender
 from agent.leaf.state import StateFile
 from hub_jobs.audit.ledgers import LostStores
-from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, leaf_config, probe_stream
-from tests.harness.linked_pair import QUICK
-from tests.harness.servers import Leaf as LeafServer
+from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, probe_stream
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
-
-FILLING = direct_subject("edge-1", CLASS, "press", "noise")
-
-
-@pytest.mark.parametrize("wiped", [False, True])
-async def test_a_batch_whose_ack_was_lost_is_not_sent_again_when_the_server_has_forgotten_it(
-    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch, wiped: bool
-) -> None:
-    monkeypatch.setattr(stream_configs, "DUPLICATE_WINDOW_NS", 100_000_000)
-    probe = await probe_stream(servers.leaf)
-    async with agent(config) as one:
-        for number in range(5):
-            await one.submit(chunk(str(number)))
-        with monkeypatch.context() as deaf:
-            deaf.setattr(Sender, "_on_reply", _ignore)
-            await _again(servers.leaf)
-            await one.ready()
-            waiting = asyncio.create_task(one.submit(chunk("a")))
-            await until(lambda: _holds(probe, "a/0"), "the batch is stored")
-            if wiped:
-                await servers.leaf.wipe()
-                await until(lambda: _holds(probe, "a/0"), "the batch is stored again")
-            await servers.leaf.kill()
-            await until(lambda: not one.leaf.ready()[0], "the agent has noticed")
-        await asyncio.sleep(0.2)  # the time after which the server takes the same id again
-        await servers.leaf.start()
-        await waiting
-        assert (await probe.texts()).count("a/0") == 1
-
-
-async def _again(server: LeafServer) -> None:
-    await server.kill()
-    await server.start()
-
-
-async def _ignore(_sender: Sender, _msg: Msg) -> None:
-    """An ack that does not arrive."""
-
-
-async def _holds(probe: StreamProbe, text: str) -> bool:
-    try:
-        return text in await probe.texts()
-    except JetStreamError:
-        return False
 
 
 async def new_epoch_first(probe: StreamProbe, one: Agent, old: str) -> None:
@@ -332,54 +283,3 @@ async def test_an_epoch_that_could_not_be_saved_is_saved_when_the_disk_takes_it(
         assert await (await probe_stream(servers.leaf)).link_consumers() == [
             link_consumer(one.state().epochs[CLASS])
         ]
-
-
-async def test_a_batch_that_a_lost_store_may_have_passed_on_waits_for_room_under_its_id(
-    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deaf, refused, hear = False, asyncio.Event(), Sender._on_reply
-
-    async def heard(sender: Sender, message: Msg) -> None:
-        if not deaf:
-            await hear(sender, message)
-            if b"maximum bytes" in message.data:
-                refused.set()
-
-    monkeypatch.setattr(Sender, "_on_reply", heard)
-    stream = StreamClass(max_bytes=Size(64 * 1024))
-    probe = await probe_stream(servers.leaf)
-    purge = (f"STREAM.PURGE.{probe.stream}", {"filter": FILLING})
-    async with agent(leaf_config(servers.leaf, tmp_path / "state", QUICK, stream)) as one:
-        await one.submit(chunk("before"))
-        await _fill(servers)
-        await servers.leaf.back_up(tmp_path / "copy")
-        await one.ready()
-        await probe.js.api(*purge)
-        await insist(one, chunk("lost", key="lost"))
-        deaf = True
-        waiting = asyncio.create_task(insist(one, chunk("passed on", key="passed on")))
-        await until(lambda: _holds(probe, "passed on/0"), "it is stored")
-        first = await _id_of(probe, "passed on/0")
-        refused.clear()
-        deaf = False
-        await servers.leaf.restore(tmp_path / "copy")
-        async with asyncio.timeout(60):
-            await refused.wait()
-        assert _epochs(one, "stream_put_back") == 1
-        await until(lambda: one.leaf.ready()[0], "the agent takes readings")
-        await probe.js.api(*purge)
-        async with asyncio.timeout(60):
-            await waiting
-        assert await _id_of(probe, "passed on/0") == first, "the hub drops the second of them"
-
-
-async def _fill(servers: ServerPair) -> None:
-    """Let a device publish until the leaf's stream has no room."""
-    device, answer = await servers.leaf.connect("device"), b""
-    while b"maximum bytes" not in answer:
-        answer = (await device.request(FILLING, b'"' + b"x" * 100 + b'"')).data
-
-
-async def _id_of(probe: StreamProbe, text: str) -> MessageId:
-    (found,) = [batch.id for batch in await probe.batches() if text in batch.texts]
-    return found

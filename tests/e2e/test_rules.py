@@ -3,28 +3,19 @@ promised."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from functools import partial
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 import pytest_asyncio
 
-from agent.base.metrics import Metrics
 from agent.config import Config, Publish, Rule, Size, StreamClass
 from agent.contract import leaf_stream, make_request, request_scope
-from agent.demo.ports import free_port
-from agent.leaf.inputs.http import HttpOptions
-from agent.leaf.inputs.http.input import HttpInput
-from agent.leaf.inputs.socket import SocketOptions
-from agent.leaf.inputs.socket.input import SocketInput
-from agent.leaf.intake import Chunk, Input, Level, RefusedError, ResumePoint, UnknownOutcomeError
+from agent.leaf.intake import Chunk, RefusedError, ResumePoint, UnknownOutcomeError
 from tests.harness.agents import Agent, StreamProbe, agent, leaf_config
 from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.wait import until
@@ -193,66 +184,3 @@ async def test_at_level_accepted_a_deadband_moves_with_what_is_stored(
         await until(stored, "the reading is stored")
         await one.leaf.intake.submit("http", "normal", chunk(("x", "t", 20.5)))
         assert dropped(one, "rule-1", "deadband") == 1
-
-
-@pytest.mark.parametrize("ack", ["stored", "accepted"])
-@pytest.mark.parametrize("over", ["http", "tcp"])
-async def test_the_way_back_of_a_value_is_stored_though_the_move_is_under_way(
-    servers: ServerPair, config: Config, over: str, ack: Level
-) -> None:
-    port = free_port()
-    config.rule = [Rule(metric="alarm", deadband=0.5)]
-    inputs: dict[str, Input] = {
-        "http": HttpInput(HttpOptions(listen=f"127.0.0.1:{port}", ack=ack), Metrics()),
-        "tcp": SocketInput(SocketOptions(name="http", listen=f"tcp://127.0.0.1:{port}", ack=ack), Metrics()),
-    }
-    config.input = [HttpOptions(ack=ack)]
-    async with agent(config, [inputs[over]]) as one, sending(over, port) as send:
-        accepted = partial(one.value, "petiole_accepted_readings_total", input="http", **{"class": "normal"})
-        tasks = [send(0)]
-
-        async def stored() -> bool:
-            return await values(servers, "normal") == [0]
-
-        await until(stored, "the first is stored")
-        servers.leaf.pause()
-        tasks.append(send(1))
-        await until(lambda: accepted() == 2, "the move is under way")
-        tasks.append(send(0))
-        await until(
-            lambda: accepted() == 3 or dropped(one, "rule-1", "deadband") == 1, "the way back was handed in"
-        )
-        servers.leaf.resume()
-        await asyncio.gather(*tasks)
-        await until(
-            lambda: one.value("petiole_stored_readings_total", input="http", **{"class": "normal"}) == 3,
-            "all are stored",
-        )
-        assert await values(servers, "normal") == [0, 1, 0]
-
-
-@asynccontextmanager
-async def sending(over: str, port: int) -> AsyncIterator[Callable[[float], Awaitable[None]]]:
-    """Sends readings over one TCP connection, or by a request each; what it returns ends with the answer."""
-    line = b'{"device": "door", "metric": "alarm", "value": %d}\n'
-    if over == "http":
-        async with aiohttp.ClientSession() as session:
-
-            async def post(value: float) -> None:
-                url, headers = (
-                    f"http://127.0.0.1:{port}/v1/readings",
-                    {"Content-Type": "application/x-ndjson"},
-                )
-                async with session.post(url, data=line % value, headers=headers) as answer:
-                    assert answer.status in (202, 204)
-
-            yield lambda value: asyncio.create_task(post(value))
-        return
-    _, writer = await asyncio.open_connection("127.0.0.1", port)
-
-    async def write(value: float) -> None:
-        writer.write(line % value)
-        await writer.drain()
-
-    yield lambda value: asyncio.create_task(write(value))
-    writer.close()
