@@ -10,13 +10,13 @@ from hashlib import blake2b
 from typing import Final
 
 from agent.contract.checks import (
+    VERSION,
     ContractError,
     check_class,
     check_request_key,
     check_run,
     whole_number,
 )
-from agent.contract.names import VERSION
 
 __all__ = [
     "H_CLOCK",

@@ -23,15 +23,18 @@ from typing import Any, Final
 
 from agent.contract.checks import (
     MAX_INT,
+    VERSION,
     ContractError,
     check_class,
     check_epoch,
     check_machine,
     check_run,
+    count_of,
+    field_of,
     matching,
+    open_record,
+    optional,
 )
-from agent.contract.fields import count_of, field_of, open_record, optional
-from agent.contract.names import VERSION
 
 __all__ = [
     "Checkpoint",

@@ -22,9 +22,17 @@ from types import NoneType
 from typing import Any, Final
 
 from agent.contract.checkpoint import is_sequence
-from agent.contract.checks import MAX_INT, ContractError, check_epoch, matching
-from agent.contract.fields import count_of, field_of, open_record, optional
-from agent.contract.names import VERSION
+from agent.contract.checks import (
+    MAX_INT,
+    VERSION,
+    ContractError,
+    check_epoch,
+    count_of,
+    field_of,
+    matching,
+    open_record,
+    optional,
+)
 from agent.contract.reading import MAX_TEXT, Reading
 
 __all__ = [

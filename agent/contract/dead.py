@@ -18,8 +18,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agent.contract.checks import ContractError
-from agent.contract.fields import count_of, field_of
+from agent.contract.checks import ContractError, count_of, field_of
 
 __all__ = ["MAX_PLACE", "MAX_REASON", "MAX_RECEIVED", "Letter", "parse_letter"]
 

@@ -6,9 +6,18 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from agent.contract.checks import ContractError, check_class, check_domain, check_run
-from agent.contract.fields import count_of, field_of, open_record, optional, ranges_of
-from agent.contract.names import VERSION
+from agent.contract.checks import (
+    VERSION,
+    ContractError,
+    check_class,
+    check_domain,
+    check_run,
+    count_of,
+    field_of,
+    open_record,
+    optional,
+    ranges_of,
+)
 
 __all__ = [
     "LATE",

@@ -16,17 +16,20 @@ from agent.contract.checkpoint import (
 )
 from agent.contract.checks import (
     MAX_INT,
+    VERSION,
     ContractError,
     check_class,
     check_domain,
     check_epoch,
     check_machine,
     check_run,
+    count_of,
+    field_of,
+    open_record,
+    optional,
 )
 from agent.contract.command import CommandsHeld, CommandsWanted, commands_held, commands_wanted
-from agent.contract.fields import count_of, field_of, open_record, optional
 from agent.contract.ledger import Previous, parse_previous
-from agent.contract.names import VERSION
 
 __all__ = [
     "Announce",

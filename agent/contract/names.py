@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from agent.contract.checks import ContractError, check_class, check_domain, check_input, matching
+from agent.contract.checks import VERSION, ContractError, check_class, check_domain, check_input, matching
 
 __all__ = [
     "ACCOUNT",
@@ -26,7 +26,6 @@ __all__ = [
     "SYNC_METADATA",
     "USER_API",
     "USER_CONSUMERS",
-    "VERSION",
     "Subject",
     "aggregate",
     "announce_subject",
@@ -61,7 +60,6 @@ __all__ = [
     "verify_subject",
 ]
 
-VERSION: Final = 1
 HUB_DOMAIN: Final = "hub"
 RESERVED_DOMAINS: Final = frozenset({HUB_DOMAIN, "registrar", "jobs", "device"})
 """No leaf may have them: inboxes are named after domains and after these."""

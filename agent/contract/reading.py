@@ -15,9 +15,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
-from agent.contract.checks import MAX_INT, ContractError, check_domain, matching
-from agent.contract.fields import count_of, field_of, open_record
-from agent.contract.names import VERSION
+from agent.contract.checks import (
+    MAX_INT,
+    VERSION,
+    ContractError,
+    check_domain,
+    count_of,
+    field_of,
+    matching,
+    open_record,
+)
 
 __all__ = [
     "EPOCH_LIMIT",

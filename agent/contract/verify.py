@@ -14,11 +14,21 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from agent.contract.checks import MAX_INT, ContractError, check_class, check_domain, check_run
-from agent.contract.fields import count_of, field_of, open_record, optional, ranges_of
+from agent.contract.checks import (
+    MAX_INT,
+    VERSION,
+    ContractError,
+    check_class,
+    check_domain,
+    check_run,
+    count_of,
+    field_of,
+    open_record,
+    optional,
+    ranges_of,
+)
 from agent.contract.ledger import Ranges
 from agent.contract.link import ClassState, class_state
-from agent.contract.names import VERSION
 
 __all__ = [
     "MAX_HELD",
