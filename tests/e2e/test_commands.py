@@ -23,7 +23,7 @@ from agent.leaf.commands.handlers import AgentControls, CommandHandler, Reply, m
 from agent.process import leaf as leaf_module
 from tests.harness.agents import agent, leaf_config
 from tests.harness.commands import Desk, open_desk, soon
-from tests.harness.servers import Leaf, ServerPair, api, open_server_pair
+from tests.harness.servers import Leaf, ServerPair, open_server_pair
 from tests.harness.wait import until
 
 
@@ -167,19 +167,6 @@ async def test_a_flood_of_commands_is_run_at_a_bounded_rate_and_in_order(desk: D
     assert len(answers) == count
 
 
-async def test_a_mirror_that_is_deleted_and_made_anew_runs_nothing_twice(
-    desk: Desk, bell: Bell, tmp_path: Path
-) -> None:
-    async with agent(_config(desk.servers.leaf, tmp_path / "agent")):
-        for n in range(3):
-            await desk.send("ring", n=n)
-        await desk.answers(3)
-        await api(desk.leaf.nc, f"STREAM.DELETE.{COMMANDS}")
-        await desk.send("ring", n=3)
-        await desk.answers(4)
-    assert bell.rung == [0, 1, 2, 3]
-
-
 async def test_commands_of_a_hub_whose_stream_was_made_anew_are_run(
     desk: Desk, bell: Bell, tmp_path: Path
 ) -> None:
@@ -196,18 +183,6 @@ async def test_commands_of_a_hub_whose_stream_was_made_anew_are_run(
         answers = await desk.answers(4, 60)
     assert bell.rung == [0, 1, 2, 3]
     assert answers[3].sequence == 1
-
-
-async def test_a_restarted_hub_runs_nothing_twice(desk: Desk, bell: Bell, tmp_path: Path) -> None:
-    async with agent(_config(desk.servers.leaf, tmp_path / "agent")):
-        await desk.send("ring", n=0)
-        await desk.answers(1)
-        await desk.servers.hub.kill()
-        await desk.servers.hub.start()
-        await until(lambda: _answers(desk.hub), "the hub takes commands")
-        await desk.send("ring", n=1)
-        await desk.answers(2, 60)
-    assert bell.rung == [0, 1]
 
 
 async def test_a_command_that_may_have_expired_waits_for_the_clock(

@@ -138,22 +138,6 @@ async def test_a_message_becomes_readings_or_a_dead_letter(broker: Mosquitto) ->
             assert sample("petiole_invalid_requests_total", labels) == count
 
 
-async def test_the_broker_keeps_what_is_not_stored(broker: Mosquitto) -> None:
-    core = Core()
-    await asyncio.to_thread(keep_session, broker.port, CLIENT, "plant/#")
-    core.open.clear()
-    core.refuse = RefusedError(RefusalReason.FULL, "full", 0.05)
-    async with running(core, broker.port):
-        await send(broker.port, 1, 2, 3)
-        await until(lambda: core.waiting == 1, "the first message waits for the core")
-    assert core.stored == []
-    core.refuse = None
-    async with running(core, broker.port):
-        await send(broker.port, 4)
-        await until(lambda: len(core.values()) >= 4, "all is stored")
-    assert core.values() == [1, 2, 3, 4]
-
-
 async def test_what_was_stored_and_not_acknowledged_is_stored_once(broker: Mosquitto) -> None:
     core, proxy = Core(), Proxy(broker.port)
     await proxy.start()

@@ -74,20 +74,6 @@ async def arrived(hub: HubHand, probe: StreamProbe) -> None:
     await hub.holds(probe.domain, (await probe.js.stream_info(probe.stream)).last)
 
 
-async def acknowledged(probe: StreamProbe) -> bool:
-    """Whether the link consumer sends nothing of what is stored now again by itself."""
-    (name,) = await probe.link_consumers()
-    last = (await probe.js.stream_info(probe.stream)).last
-    return (await probe.js.consumer_info(probe.stream, name)).ack_floor == last
-
-
-async def newest_is(probe: StreamProbe, subject: str) -> bool:
-    """Whether the leaf's last message is on this subject."""
-    last = (await probe.js.stream_info(probe.stream)).last
-    message = await probe.js.get_message(probe.stream, seq=last)
-    return message is not None and message.subject == subject
-
-
 async def lose_batches(hub: HubHand, run: str, *numbers: int) -> None:
     """The hub loses these batches."""
     ids = {str(MessageId(run, CLASS, n)) for n in numbers}
@@ -212,79 +198,6 @@ async def test_what_a_device_published_under_the_id_of_a_batch_is_not_its_repeat
         report = await told.resend(config)
         assert (report.exit, sent(report)) == (Exit.WELL, {one.run: ((2, 2),)})
         assert [batch.id.n for batch in await probe.batches()] == [1, 2, 3, 2]
-
-
-async def test_a_batch_that_is_in_no_message_any_more_is_named(servers: ServerPair, config: Config) -> None:
-    hub, probe, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
-    async with hub.registrar(), agent(config) as one:
-        await store(one, 1, 6)
-        await one.leaf._ledger_publisher._publish(probe.js, CLASS, final=False)
-        await arrived(hub, probe)
-        await lose_batches(hub, one.run, 2, 5)
-        second = next(batch for batch in await probe.batches() if batch.id.n == 2)
-        await probe.js.purge(probe.stream, second.seq)
-        report = await told.resend(config)
-        assert (report.exit, sent(report)) == (Exit.LOSS, {one.run: ((5, 5),)})
-        assert report.runs[0].numbers()["gone"] == ((2, 2),)
-
-
-async def test_after_a_purge_at_the_hub_the_leaf_tells_what_is_lacking_from_what_was_purged(
-    servers: ServerPair, config: Config
-) -> None:
-    hub, probe, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
-    async with hub.registrar(), agent(config) as one:
-        await store(one, 1, 10)
-        await arrived(hub, probe)
-        await lose_batches(hub, one.run, 9)
-        fifth = next(seq for seq, ident in (await held_ids(hub)).items() if ident.endswith(f"{CLASS}-5"))
-        await hub.js.purge("TELEMETRY_0", fifth)
-        report = await told.resend(config)
-        assert (report.exit, sent(report)) == (Exit.WELL, {one.run: ((9, 9),)})
-        assert report.runs[0].numbers()["unknown"] == ((1, 5),)
-
-
-async def test_what_a_hub_that_was_put_back_lost_while_no_agent_looked_is_brought_back(
-    servers: ServerPair, config: Config
-) -> None:
-    hub, probe, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
-    copy = servers.hub.directory / "copy"
-    async with agent(config) as one:
-        async with hub.registrar():
-            await store(one, 1, 5)
-            await arrived(hub, probe)
-        await servers.hub.back_up(copy)
-        async with hub.registrar():
-            await store(one, 6, 10)
-            await arrived(hub, probe)
-            await one.stop()
-            await until(lambda: acknowledged(probe), "the leaf knows that the hub has them")
-    await servers.hub.restore(copy)
-    async with hub.registrar():
-        device = await servers.leaf.connect("device")
-        subject = direct_subject(probe.domain, CLASS, "pump", "bar")
-        await device.publish(subject, b"1")
-        await device.flush()
-        await until(lambda: newest_is(probe, subject), "the device's message is stored")
-        await arrived(hub, probe)
-        assert await batches_at(hub, one.run) == [1, 2, 3, 4, 5]
-        report = await told.resend(config)
-        assert (report.exit, sent(report)) == (Exit.WELL, {one.run: ((6, 10),)})
-        await arrived(hub, probe)
-        assert await batches_at(hub, one.run) == list(range(1, 11))
-
-
-async def test_what_is_on_its_way_is_not_sent_twice(servers: ServerPair, config: Config) -> None:
-    hub, probe, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
-    async with hub.registrar(), agent(config) as one:
-        await store(one, 1, 3)
-        await arrived(hub, probe)
-        epoch = one.leaf.status()["classes"][CLASS]["epoch"]
-        until_then = {"pause_until": "2099-01-01T00:00:00Z"}
-        await probe.js.api(f"CONSUMER.PAUSE.{probe.stream}.hub-{epoch}", until_then)
-        await store(one, 4, 5)
-        report = await told.resend(config)
-        assert (report.exit, sent(report)) == (Exit.WELL, {})
-        assert report.runs[0].numbers()["under_way"] == ((4, 5),)
 
 
 async def test_a_full_stream_refuses_and_that_is_said(servers: ServerPair, tmp_path: Path) -> None:
