@@ -13,7 +13,7 @@ import pytest
 
 from agent.jetstream import ApiError, JetStream, UnavailableError
 from agent.jetstream.info import MaxAckPendingError, PubAck
-from agent.jetstream.window import AckWindow
+from agent.jetstream.programs import AckWindow
 from tests.harness.places import Place, new_name
 from tests.harness.wait import until
 

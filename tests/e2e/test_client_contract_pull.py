@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 from nats.js import api
 
 from agent.jetstream import UnavailableError
-from agent.jetstream.pull import Consumer, ConsumerGoneError, fetch, messages, term
+from agent.jetstream.programs import Consumer, ConsumerGoneError, fetch, messages, term
 from tests.harness.places import Place, new_name
 from tests.harness.wait import until
 

@@ -11,7 +11,7 @@ from nats.js import JetStreamContext
 
 from agent.contract import api_prefix
 from agent.jetstream import JetStream
-from agent.jetstream.pull import Consumer
+from agent.jetstream.programs import Consumer
 from tests.harness.seed_servers import SIDES
 
 PLACES = [(side, domain) for side in SIDES for domain in SIDES]

@@ -12,8 +12,7 @@ from nats.errors import TimeoutError as NoMessageError
 from nats.js.errors import ServiceUnavailableError
 
 from agent.jetstream import JetStream, UnavailableError
-from agent.jetstream.pull import Consumer, fetch
-from agent.jetstream.window import AckWindow
+from agent.jetstream.programs import AckWindow, Consumer, fetch
 from tests.harness.declared import End
 from tests.harness.seed_servers import SIDES, Seed, open_seed
 from tests.harness.wait import until
