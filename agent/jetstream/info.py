@@ -152,6 +152,8 @@ def _same(have: Any, want: Any) -> bool:
 STREAM_NOT_FOUND: Final = 10059
 CONSUMER_NOT_FOUND: Final = 10014
 MESSAGE_NOT_FOUND: Final = 10037
+WRITE_IN_FLIGHT: Final = 10164
+"""Another message under the same expected sequence is on its way; nothing was compared."""
 
 
 class JetStreamError(Exception):

@@ -196,7 +196,7 @@ def _role(
     if config.role == "hub":
         from agent.process.hub import HubAgent
 
-        return HubAgent(config, metrics, health)
+        return HubAgent(config, metrics, health, state.current.machine)
     from agent.process.leaf import LeafAgent
 
     return LeafAgent(config, state, metrics, inputs, health, reloader)

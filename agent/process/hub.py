@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,17 @@ import structlog
 import tenacity
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.registry import Collector
 
 from agent import contract
 from agent.base import logs
 from agent.base.metrics import Metrics
 from agent.base.nats_server import ServerError
 from agent.base.supervisor import keep_serving
+from agent.base.wait import unless
 from agent.config import Config
+from agent.hub.leadership import Leadership, LeadMetrics
 from agent.hub.registrar.service import Registrar
 from agent.jetstream.connection import CancellableClient, abort, end, server_version
 from agent.mirrors import mirror_controller
@@ -34,17 +38,49 @@ _LONGEST_WAIT = 5.0
 log = structlog.get_logger("hub")
 
 
-class HubAgent:
-    """One run of the hub's agent."""
+class ForgetfulClient(CancellableClient):
+    """A client that sends nothing to a server that was meant for the connection before: by now another agent
+    may lead."""
 
-    def __init__(self, config: Config, metrics: Metrics, health: ServerHealth) -> None:
+    async def _process_connect_init(self) -> None:
+        self._pending.clear()
+        self._pending_data_size = 0
+        await super()._process_connect_init()
+
+
+class _TermCollector(Collector):
+    """What the registrar of this term measures."""
+
+    def __init__(self) -> None:
+        self.registry: CollectorRegistry | None = None
+
+    def collect(self) -> Iterable[Metric]:
+        """Its metrics; none while another agent leads."""
+        return () if self.registry is None else self.registry.collect()
+
+
+class HubAgent:
+    """One run of the hub's agent. Where the hub has several machines, one of their agents leads and the
+    others stand by; one that loses the lead begins again with new connections."""
+
+    def __init__(self, config: Config, metrics: Metrics, health: ServerHealth, machine: str = "") -> None:
         self._config, self._metrics, self._health = config, metrics, health
+        self._identity = f"{machine}:{config.state_dir.resolve()}"
+        self._of_term = _TermCollector()
+        metrics.registry.register(self._of_term)
+        self._lead_metrics = LeadMetrics(metrics.registry) if config.registrar.replicas > 1 else None
+        self._leadership: Leadership | None = None
         self._registrar: Registrar | None = None
         self._declared = mirror_controller(config, _IDENTITY, metrics)
         self._nc: Client | None = None
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Run the registrar until `stopping` is set."""
+        """Run the registrar until `stopping` is set, where several may as long as this agent leads."""
+        while not stopping.is_set():
+            await self._run(stopping)
+
+    async def _run(self, stopping: asyncio.Event) -> None:
+        """The same over one pair of connections."""
         mine = identities(self._config)
         clients: list[Client] = []
         try:
@@ -56,20 +92,46 @@ class HubAgent:
                 return
             self._nc = clients[0]
             system = clients[1] if len(clients) > 1 else None
-            self._registrar = Registrar(self._config, self._nc, system, self._metrics)
-            await self._serve(self._registrar, stopping)
+            if self._lead_metrics is None:
+                await self._serve(system, None, stopping)
+            else:
+                await self._stand_by(system, self._lead_metrics, stopping)
         finally:
             for client in clients:
                 await end(client)
 
-    async def _serve(self, registrar: Registrar, stopping: asyncio.Event) -> None:
+    async def _stand_by(self, system: Client | None, metrics: LeadMetrics, stopping: asyncio.Event) -> None:
+        """Wait for the lead, and serve until it is lost."""
+        assert self._nc is not None
+        lead = Leadership(self._nc, system, self._identity, self._config.registrar.replicas, metrics)
+        self._leadership = lead
         async with asyncio.TaskGroup() as group:
-            links = None
-            if self._declared is not None:
-                links = group.create_task(keep_serving("declared links", self._declared.run))
-            await registrar.run(stopping)
-            if links is not None:
-                links.cancel()
+            keeping = group.create_task(keep_serving("lead", lead.run))
+            await unless(stopping, lead.taken.wait())
+            if lead.taken.is_set():
+                serving = group.create_task(self._serve(system, lead, stopping))
+                losing = group.create_task(lead.lost.wait())
+                await asyncio.wait((serving, losing), return_when=asyncio.FIRST_COMPLETED)
+                losing.cancel()
+                serving.cancel()
+                await asyncio.wait((serving,))
+            keeping.cancel()
+        await lead.release()
+
+    async def _serve(self, system: Client | None, lead: Leadership | None, stopping: asyncio.Event) -> None:
+        assert self._nc is not None
+        self._of_term.registry = registry = CollectorRegistry()
+        self._registrar = Registrar(self._config, self._nc, system, registry, lead)
+        try:
+            async with asyncio.TaskGroup() as group:
+                links = None
+                if self._declared is not None:
+                    links = group.create_task(keep_serving("declared links", self._declared.run))
+                await self._registrar.run(stopping)
+                if links is not None:
+                    links.cancel()
+        finally:
+            self._registrar, self._of_term.registry = None, None
 
     async def apply(self, new: Applied) -> None:
         """Let a configuration hold of which only logging is another."""
@@ -78,7 +140,10 @@ class HubAgent:
 
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""
-        fleet = self._registrar.status() if self._registrar is not None else {}
+        standby = self._standby()
+        fleet = {} if standby is None else {"state": standby}
+        if self._registrar is not None:
+            fleet = self._registrar.status()
         links = self._declared.status() if self._declared is not None else []
         return {
             "domain": self._config.domain,
@@ -86,12 +151,17 @@ class HubAgent:
             "fleet": fleet,
             "links": links,
             "users": self._registrar.users if self._registrar is not None else "",
+            **({} if standby is None else {"standby": standby}),
         }
 
     def ready(self) -> tuple[bool, str]:
-        """Whether announcements are answered, and why not."""
-        if self._registrar is None or self._nc is None or not self._nc.is_connected:
+        """Whether announcements are answered, here or by the agent that leads, and why not."""
+        if self._nc is None or not self._nc.is_connected:
             return False, self._health.unstarted or "the hub's NATS server does not answer"
+        if (standby := self._standby()) is not None:
+            return bool(self._leadership and self._leadership.holder), standby
+        if self._registrar is None:
+            return False, "the registrar is not started yet"
         if trouble := self._registrar.trouble():
             return False, trouble
         return True, "the registrar answers"
@@ -99,6 +169,13 @@ class HubAgent:
     def sentence(self) -> str:
         """How the registrar is."""
         return self.ready()[1]
+
+    def _standby(self) -> str | None:
+        """That this agent stands by, None where it leads or there is no other."""
+        if self._registrar is not None or self._leadership is None:
+            return None
+        holder = self._leadership.holder
+        return f"standby: {holder} leads the hub" if holder else "standby: no agent leads the hub"
 
     def stalled(self) -> float:
         """The hub's agent publishes no readings."""
@@ -131,7 +208,7 @@ class HubAgent:
         return None
 
     async def _open(self, seed: Path) -> Client:
-        client = CancellableClient()
+        client = CancellableClient() if self._lead_metrics is None else ForgetfulClient()
         try:
             # The library itself would try for ever, even while the agent stops.
             async with asyncio.timeout(_CONNECT_SECONDS):

@@ -204,7 +204,7 @@ class HubHand:
         hub = self.servers.hub
         nc = await hub.connect("registrar", servers=url)
         system = await hub.connect("registrar_system")
-        registrar = Registrar(config, nc, system, self.metrics)
+        registrar = Registrar(config, nc, system, self.metrics.registry)
         stopping = asyncio.Event()
         task = asyncio.create_task(registrar.run(stopping))
         try:

@@ -12,10 +12,10 @@ from typing import Any, Final
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from prometheus_client import CollectorRegistry
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
 from agent.base.files import room
-from agent.base.metrics import Metrics
 from agent.base.wait import loop_time
 from agent.config import Config, aggregates, members_digest, readers, users_digest
 from agent.contract import (
@@ -29,6 +29,7 @@ from agent.contract import (
     user_account,
     verify_subject,
 )
+from agent.hub.leadership import Leadership, LeadJetStream, while_leading
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import SourceState, commands_config
 from agent.hub.registrar.aggregates import Aggregates, settings_of
@@ -61,21 +62,24 @@ log = structlog.get_logger("registrar")
 
 class Registrar:
     """The registrar of one hub, over a connection in the account and one in the system account; without the
-    latter it learns of links only from announcements. Both connections reconnect by themselves, for ever."""
+    latter it learns of links only from announcements. Both connections reconnect by themselves, for ever.
+    With a `leadership` it changes and answers nothing but while that holds, and is run once."""
 
     def __init__(
         self,
         config: Config,
         nc: Client,
         system_nc: Client | None,
-        metrics: Metrics,
+        registry: CollectorRegistry,
+        leadership: Leadership | None = None,
     ) -> None:
         self._nc = nc
+        self._leadership = leadership
         self._replicas = config.registrar.replicas
         self._classes = {leaf.domain: frozenset(leaf.classes) for leaf in config.leaf}
-        self._metrics = RegistrarMetrics(metrics.registry)
+        self._metrics = RegistrarMetrics(registry)
         self._problems = ActiveProblems()
-        self._js = js = JetStream(nc)
+        self._js = js = JetStream(nc) if leadership is None else LeadJetStream(nc, leadership)
         self._fleet = FleetState({leaf.domain for leaf in config.leaf if not leaf.key})
         self._store = FleetStore(js, self._replicas, self._problems)
         self._aggregates = Aggregates(
@@ -154,7 +158,7 @@ class Registrar:
         at_work = self._classes.keys() - self._fleet.revoked
         self._shown = shown_leaves(at_work, config.registrar.metrics, config.registrar.metrics_leaves)
         self._metrics.unshown.set(len(at_work) - len(self._shown))
-        metrics.registry.register(LeafCollector(self._look))
+        registry.register(LeafCollector(self._look))
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set, whatever the hub's server does meanwhile."""
@@ -171,13 +175,17 @@ class Registrar:
             async def verify(msg: Msg) -> None:
                 await self._verifier.take(msg, group)
 
+            answers = {
+                announce_subject: announce,
+                committed_subject: self._on_committed,
+                cursor_subject: cursor,
+                verify_subject: verify,
+            }
             subscriptions = [
-                await self._nc.subscribe(announce_subject("*"), cb=announce, pending_msgs_limit=PENDING),
                 await self._nc.subscribe(
-                    committed_subject("*"), cb=self._on_committed, pending_msgs_limit=PENDING
-                ),
-                await self._nc.subscribe(cursor_subject("*"), cb=cursor, pending_msgs_limit=PENDING),
-                await self._nc.subscribe(verify_subject("*"), cb=verify, pending_msgs_limit=PENDING),
+                    subject("*"), cb=while_leading(self._leadership, answer), pending_msgs_limit=PENDING
+                )
+                for subject, answer in answers.items()
             ]
             await stopping.wait()
             if not self._nc.is_closed:

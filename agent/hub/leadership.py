@@ -1,0 +1,287 @@
+"""Takes the lease of the hub, renews it, and lets nothing be written without it.
+
+What another agent that leads could overwrite is fenced four times:
+
+- a record of the bucket is stored only over the lease's revision, which the server compares;
+- every other change asks the lease first, by a clock that a stopped process does not stop, and only over
+  connections that the lease names: one that was cut meanwhile gives nothing it had buffered to the next;
+- before its first change a new holder has the servers cut the connections that the old lease names, so that
+  what a stopped process had yet to send is never read;
+- the registrar compares each stream with what it should be once a second, so what was under way in spite of
+  all that is undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+import nats.errors
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from prometheus_client import CollectorRegistry, Gauge
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_fixed
+
+from agent.base.clock import machine
+from agent.base.log_edges import LogEdge
+from agent.contract import ContractError
+from agent.hub.lease import LEASE, RENEW_EVERY, Election, Lease, parse_lease
+from agent.hub.registrar.aggregate import fleet_config
+from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, UnavailableError
+from agent.jetstream.info import WRITE_IN_FLIGHT, PubAck
+from agent.server.permissions import KICK
+
+_LOOK_EVERY: Final = 0.25
+_ANSWER_SECONDS: Final = 1.0
+_WRITE_SECONDS: Final = 1.5
+"""How long a record may take: renewals wait for their turn behind it."""
+_CUT_SECONDS: Final = 0.5
+_CLEARED: Final = 0.005
+_SETTLE: Final = 0.2
+"""For what the servers had read of a cut connection before it was cut."""
+_READS: Final = (
+    "STREAM.INFO.",
+    "STREAM.NAMES",
+    "STREAM.LIST",
+    "STREAM.MSG.GET.",
+    "CONSUMER.INFO.",
+    "CONSUMER.NAMES.",
+    "CONSUMER.LIST.",
+)
+_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
+_EXPECTED_OF: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
+
+log = structlog.get_logger("hub")
+
+
+class NotLeadingError(UnavailableError):
+    """Another agent of the hub leads, or may; nothing was sent."""
+
+
+class LeadMetrics:
+    """Whether this agent leads, in the registry of its agent; they are there where several may."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.leading = Gauge(
+            "petiole_hub_leading",
+            "1 while this agent of the hub leads, 0 while it stands by.",
+            registry=registry,
+        )
+        self.term = Gauge(
+            "petiole_hub_term",
+            "How often the lead of the hub was taken, as this agent knows.",
+            registry=registry,
+        )
+
+
+class Leadership:
+    """One agent's part in the lead of the hub, over one pair of connections; `me` is its identity."""
+
+    def __init__(
+        self, nc: Client, system_nc: Client | None, me: str, replicas: int, metrics: LeadMetrics
+    ) -> None:
+        self._nc, self._system_nc = nc, system_nc
+        self._js = JetStream(nc, timeout=_ANSWER_SECONDS)
+        self._replicas = replicas
+        self._metrics = metrics
+        self._election = Election(me, str(nc._server_info.get("server_name", "")))
+        self._turn = asyncio.Lock()
+        self._trouble = LogEdge(log, "lease available")
+        self.taken, self.lost = asyncio.Event(), asyncio.Event()
+        """Set once this agent leads, and once it does not any more; then this is of no more use."""
+
+    @property
+    def holder(self) -> str:
+        """The name of the server beside the agent that leads, as far as is known."""
+        lease = self._election.lease
+        return "" if lease is None or lease.seconds <= 0 else lease.name
+
+    def holds(self) -> bool:
+        """Whether this agent may write now, over the connections that it has now."""
+        lease = self._election.lease
+        return (
+            self._election.leads(_now())
+            and lease is not None
+            and self._nc.is_connected
+            and lease.connections == self._connections()
+        )
+
+    def check(self, what: str) -> None:
+        """Raise `NotLeadingError` unless this agent may write now."""
+        if not self.holds():
+            raise NotLeadingError(f"{what} is not sent: this agent does not lead the hub")
+
+    async def run(self) -> None:
+        """Take the lease when it is free, and keep it, until cancelled or it is lost."""
+        while not self.lost.is_set():
+            try:
+                await self._step()
+            except (JetStreamError, ContractError) as error:
+                self._trouble.begin("lease not available", reason=str(error))
+            else:
+                self._trouble.end()
+            self._look()
+            await asyncio.sleep(RENEW_EVERY if self.taken.is_set() and not self._trouble else _LOOK_EVERY)
+
+    async def release(self) -> None:
+        """Let go of the lease, so that nobody has to wait for its end."""
+        async with self._turn:
+            lease = self._election.released(_now())
+            self._metrics.leading.set(0)
+            if lease is not None:
+                try:
+                    await self._put(lease)
+                except JetStreamError as error:
+                    log.warning("lease not released", reason=str(error))
+
+    async def publish(
+        self, js: JetStream, subject: str, data: bytes, headers: Mapping[str, str] | None
+    ) -> PubAck:
+        """Store a record of the bucket as the holder of the lease, one at a time: the server answers a second
+        one under the same condition only once the first is stored. Raises as `JetStream.publish_ack`."""
+
+        async def store() -> PubAck:
+            self.check(f"a record on {subject}")
+            fenced = {**(headers or {}), **self._condition()}
+            return await JetStream.publish_ack(js, subject, data, fenced, _WRITE_SECONDS)
+
+        async with self._turn:
+            return await _in_turn(store)
+
+    async def _step(self) -> None:
+        async with self._turn:
+            election, now = self._election, _now()
+            if not self.taken.is_set() or not election.leads(now):
+                await self._read()
+                if self.taken.is_set() or not election.may_take(_now()):
+                    return
+            before, sent = election.lease, _now()
+            lease = election.next(sent, self._connections())
+            try:
+                revision = await self._put(lease)
+            except JetStreamError:
+                await self._read()  # whether it is stored or another agent was first
+                raise
+            election.stored(revision, lease, sent)
+        if not self.taken.is_set() and election.leads(_now()):
+            await self._cut(() if before is None else before.connections)
+            log.info("lead taken", term=lease.term, before="" if before is None else before.name)
+            self.taken.set()
+
+    def _look(self) -> None:
+        """Say what follows from the time that has passed."""
+        leads = self._election.leads(_now())
+        lease = self._election.lease
+        self._metrics.leading.set(int(leads and self.taken.is_set()))
+        self._metrics.term.set(0 if lease is None else lease.term)
+        if self.taken.is_set() and not leads:
+            log.warning("lead lost", holder=self.holder)
+            self.lost.set()
+
+    async def _read(self) -> None:
+        stream = LEASE.split(".")[1]
+        try:
+            message = await self._js.get_message(f"KV_{stream}", last_by_subject=LEASE)
+        except ApiError as error:
+            if error.err_code != STREAM_NOT_FOUND:
+                raise
+            await self._js.get_or_create_stream(fleet_config(self._replicas))
+            message = None
+        if message is None:
+            self._election.observed(0, None, _now())
+        else:
+            self._election.observed(message.seq, parse_lease(message.data), _now())
+
+    async def _put(self, lease: Lease) -> int:
+        data = msgspec.json.encode(lease)
+        return (await _in_turn(lambda: self._js.publish_ack(LEASE, data, self._condition()))).seq
+
+    def _condition(self) -> dict[str, str]:
+        return {_EXPECTED: str(self._election.revision), _EXPECTED_OF: LEASE}
+
+    def _connections(self) -> tuple[tuple[str, int], ...]:
+        """The connections over which this agent may change something."""
+        clients = [nc for nc in (self._nc, self._system_nc) if nc is not None and nc.is_connected]
+        return tuple((str(nc._server_info["server_id"]), int(nc.client_id or 0)) for nc in clients)
+
+    async def _cut(self, connections: tuple[tuple[str, int], ...]) -> None:
+        """Have these connections ended. A server that is gone does not answer, and sends nothing either."""
+        system, own = self._system_nc, self._connections()
+        foreign = [connection for connection in connections if connection not in own]
+        if system is None or not foreign:
+            return
+
+        async def cut(server: str, number: int) -> None:
+            body = json.dumps({"cid": number}).encode()
+            try:
+                await system.request(KICK.format(server), body, timeout=_CUT_SECONDS)
+            except (nats.errors.Error, TimeoutError):
+                log.info("connection of the last holder not cut", server=server)
+
+        await asyncio.gather(*(cut(server, number) for server, number in foreign))
+        await asyncio.sleep(_SETTLE)
+
+
+class LeadJetStream(JetStream):
+    """The API for the holder of the lease: it reads like any other, and changes nothing without it."""
+
+    def __init__(self, nc: Client, leadership: Leadership) -> None:
+        super().__init__(nc)
+        self._leadership = leadership
+
+    async def api(
+        self, verb: str, request: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """As of any `JetStream`. Raises `NotLeadingError` for a change without the lease."""
+        if not verb.startswith(_READS):
+            self._leadership.check(verb)
+        return await super().api(verb, request, timeout)
+
+    async def publish_ack(
+        self,
+        subject: str,
+        data: bytes,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> PubAck:
+        """Store one record of the bucket, like `Leadership.publish`."""
+        return await self._leadership.publish(self, subject, data, headers)
+
+
+def while_leading(
+    leadership: Leadership | None, answer: Callable[[Msg], Awaitable[None]]
+) -> Callable[[Msg], Awaitable[None]]:
+    """The answer to a subscription, whose messages are dropped unread while another agent may lead."""
+
+    async def take(msg: Msg) -> None:
+        if leadership is None or leadership.holds():
+            await answer(msg)
+
+    return take
+
+
+def _now() -> float:
+    """Seconds of a clock that runs on while the process is stopped and while the machine sleeps."""
+    return machine.monotonic() / 1e9
+
+
+async def _in_turn(store: Callable[[], Awaitable[PubAck]]) -> PubAck:
+    """Store what is conditional. The server refuses a second message under one condition while it clears up
+    after the first, although that is acknowledged: then it has compared nothing, and is asked again."""
+    async for attempt in AsyncRetrying(
+        retry=retry_if_exception(_is_in_flight),
+        wait=wait_fixed(_CLEARED),
+        stop=stop_after_delay(_ANSWER_SECONDS),
+        reraise=True,
+    ):
+        with attempt:
+            return await store()
+    raise AssertionError
+
+
+def _is_in_flight(error: BaseException) -> bool:
+    return isinstance(error, ApiError) and error.err_code == WRITE_IN_FLIGHT
