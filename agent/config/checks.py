@@ -142,11 +142,11 @@ def _is_url(url: str) -> bool:
 def _hub_streams(config: Config) -> Iterator[Problem]:
     if config.role != "hub" or config.nats.server != "embedded":
         return
-    if config.registrar.replicas > 1:
+    if config.registrar.replicas > 1 and not config.nats.cluster.on:
         yield Problem(
             "registrar.replicas",
             "an embedded server stands alone, so it cannot keep copies on others",
-            'write replicas = 1, or run a cluster of your own and write nats.server = "external"',
+            "write replicas = 1, or name the hub's other servers in nats.cluster.routes",
         )
     names = aggregates(config)
     total = len(names) * config.registrar.max_bytes + _OTHER_HUB_STREAMS + _users_bytes(config)
@@ -163,6 +163,8 @@ def _listeners(config: Config) -> Iterator[tuple[str, str]]:
     yield "nats.listen", config.nats.listen
     if config.role == "hub":
         yield "nats.leaf_listen", config.nats.leaf_listen
+        if config.nats.cluster.on:
+            yield "nats.cluster.listen", config.nats.cluster.listen
     elif config.nats.mqtt.on:
         yield "nats.mqtt.listen", config.nats.mqtt.listen
     yield "admin.listen", config.admin.listen

@@ -43,6 +43,22 @@ class Mqtt(Struct, forbid_unknown_fields=True):
         return bool(self.users)
 
 
+class Cluster(Struct, forbid_unknown_fields=True):
+    """The cluster that a hub's embedded server is one of, with a hub's agent beside each (role hub); there is
+    none without `routes`. The file, of mode 0600, holds the password that all its servers show each other."""
+
+    name: str = ""
+    """What tells this server from the others; the id of its machine when it is not given."""
+    listen: str = "127.0.0.1:6222"
+    routes: list[str] = []
+    password_file: Path | None = None
+
+    @property
+    def on(self) -> bool:
+        """Whether there is a cluster."""
+        return bool(self.routes)
+
+
 class Nats(Struct, forbid_unknown_fields=True):
     """The local nats-server: run by the agent (`embedded`) or there already (`external`). `apps` are programs
     on this machine that have commands of their own; `extra` is added to the embedded server's configuration,
@@ -63,6 +79,7 @@ class Nats(Struct, forbid_unknown_fields=True):
     extra: dict[str, Any] = {}
     remote: dict[str, Any] = {}
     mqtt: Mqtt = msgspec.field(default_factory=Mqtt)
+    cluster: Cluster = msgspec.field(default_factory=Cluster)
 
 
 class StreamClass(Struct, forbid_unknown_fields=True):

@@ -16,7 +16,7 @@ from agent import contract
 from agent.base.files import named, open_regular, others_may
 from agent.config.keys import check_password
 from agent.config.schema import Config, Mqtt, Nats
-from agent.config.values import Problem, contract_problem, duplicate, numbered
+from agent.config.values import Problem, contract_problem, duplicate, listen_address, numbered
 
 _SEEDS: Final = ("seed_file", "system_seed_file", "link_seed_file", "jobs_seed_file", "device_seed_file")
 _USER: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}\Z")
@@ -28,6 +28,48 @@ def check_server(config: Config) -> Iterator[Problem]:
     yield from _mqtt(config)
     yield from _extra(config)
     yield from _external(config.nats)
+    if config.nats.cluster.on:
+        yield from _cluster(config)
+
+
+def _cluster(config: Config) -> Iterator[Problem]:
+    cluster = config.nats.cluster
+    if config.role != "hub":
+        yield Problem("nats.cluster", "a leaf's server stands alone", "set it on the hub")
+        return
+    if config.nats.server == "external":
+        yield Problem(
+            "nats.cluster",
+            'is for an embedded server only, and nats.server is "external"',
+            "write a cluster block into the configuration of that server",
+        )
+    if len(cluster.routes) % 2 == 0:
+        yield Problem(
+            "nats.cluster.routes",
+            f"{len(cluster.routes)} servers cannot outvote each other when one is lost",
+            "name all three of them, this one included",
+        )
+    for route in cluster.routes:
+        try:
+            listen_address(route)
+        except ValueError:
+            yield Problem(
+                "nats.cluster.routes", f'"{route}" is not an address', 'write it as "10.0.0.1:6222"'
+            )
+    if cluster.password_file is None:
+        yield Problem(
+            "nats.cluster.password_file",
+            "is missing, and without it anybody could become one of the hub's servers",
+            "name a file with one password for all of them",
+        )
+    if cluster.name:
+        yield from contract_problem("nats.cluster.name", contract.check_domain, cluster.name, "rename it")
+    if config.registrar.replicas == 1:
+        yield Problem(
+            "registrar.replicas",
+            "is 1, so that the agents of the cluster's servers would all be registrars",
+            "write replicas = 3",
+        )
 
 
 def _apps(config: Config) -> Iterator[Problem]:
@@ -103,6 +145,10 @@ def check_files(config: Config) -> Iterator[Problem]:
         if file is not None:
             yield from _seed_file(f"nats.{name}", file)
     yield from _mqtt_files(config.nats.mqtt)
+    password_file = config.nats.cluster.password_file
+    if password_file is not None and (stood := check_password(password_file)) is not None:
+        key = "nats.cluster.password_file"
+        yield Problem(key, stood, "put the password there, readable by its owner only")
 
 
 def _seed_file(key: str, file: Path) -> Iterator[Problem]:

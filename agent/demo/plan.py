@@ -4,6 +4,7 @@ free ports."""
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,8 +69,26 @@ def member(directory: Path, domain: str) -> Member:
     return Member(domain, directory / domain, free_port(), free_port(), free_port())
 
 
-def leaf_toml(member: Member, hub_port: int) -> str:
-    """A leaf's configuration; `hub_port` is where its server dials."""
+@dataclass(frozen=True, slots=True)
+class HubMachine:
+    """One of the hub's machines: its agent, where leaves dial, and where the others' servers do."""
+
+    member: Member
+    leaf_port: int
+    route_port: int
+
+
+def hub_machines(directory: Path, count: int) -> list[HubMachine]:
+    """The hub: one machine, or several that are called a, b, c."""
+    names = (
+        [contract.HUB_DOMAIN] if count == 1 else [f"{contract.HUB_DOMAIN}-{'abc'[n]}" for n in range(count)]
+    )
+    return [HubMachine(member(directory, name), free_port(), free_port()) for name in names]
+
+
+def leaf_toml(member: Member, *hub_ports: int) -> str:
+    """A leaf's configuration; `hub_ports` are where its server dials."""
+    urls = [f"nats-leaf://127.0.0.1:{port}" for port in hub_ports]
     return f"""\
 role = "leaf"
 domain = {_text(member.domain)}
@@ -82,7 +101,7 @@ format = "json"
 server = "embedded"
 listen = "127.0.0.1:{member.nats_port}"
 max_file_store = "{_STORE_BYTES}"
-hub_urls = ["nats-leaf://127.0.0.1:{hub_port}"]
+hub_urls = {json.dumps(urls)}
 
 [[class]]
 name = "{contract.DEFAULT_CLASS}"
@@ -105,8 +124,9 @@ interval = "1s"
 """
 
 
-def hub_toml(member: Member, leaf_port: int, leaves: list[str]) -> str:
-    """The hub's configuration; `leaves` are the tables that `petiole enrol` printed."""
+def hub_toml(member: Member, leaf_port: int, leaves: list[str], cluster: str = "") -> str:
+    """The hub's configuration; `leaves` are the tables that `petiole enrol` printed, `cluster` that of
+    `cluster_toml`."""
     return f"""\
 role = "hub"
 domain = "{contract.HUB_DOMAIN}"
@@ -120,14 +140,26 @@ server = "embedded"
 listen = "127.0.0.1:{member.nats_port}"
 leaf_listen = "127.0.0.1:{leaf_port}"
 max_file_store = "{_STORE_BYTES}"
-
+{cluster}
 [registrar]
 max_bytes = "{_STREAM_BYTES}"
+replicas = {3 if cluster else 1}
 
 [admin]
 listen = "127.0.0.1:{member.admin_port}"
 
 """ + "\n".join(leaves)
+
+
+def cluster_toml(hub: HubMachine, hubs: Sequence[HubMachine], password_file: Path) -> str:
+    """What makes a hub's configuration that of one of several machines."""
+    return f"""
+[nats.cluster]
+name = {_text(hub.member.domain.rpartition("-")[2])}
+listen = "127.0.0.1:{hub.route_port}"
+routes = {json.dumps([f"127.0.0.1:{other.route_port}" for other in hubs])}
+password_file = {_text(password_file)}
+"""
 
 
 def _text(value: object) -> str:

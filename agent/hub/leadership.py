@@ -27,7 +27,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from agent.base.clock import machine
-from agent.base.log_edges import LogEdge
+from agent.base.logs import LogEdge
 from agent.contract import ContractError
 from agent.hub.lease import LEASE, RENEW_EVERY, Election, Lease, parse_lease
 from agent.hub.registrar.aggregate import fleet_config

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
+from urllib.parse import quote
 
-from agent.base.nats_server import INCLUDE, Variable, block, merged
+from agent.base.nats_server import INCLUDE, Variable, block, merged, quoted
+from agent.config import listen_address
 from agent.contract import ACCOUNT, HUB_DOMAIN, user_account
 from agent.server import link_permissions, permissions
 from agent.server.link_permissions import kept_from_hub
@@ -97,6 +99,19 @@ def _leaf_user(leaf: LeafUser) -> dict[str, Any]:
 
 def _cluster(config: ClusterConfig) -> dict[str, Any]:
     return {"name": config.name, "listen": config.listen, "no_advertise": True, INCLUDE: config.include}
+
+
+def cluster_include(password: str, addresses: Iterable[str]) -> str:
+    """What the cluster's block includes, a secret: as whom its servers meet, and where."""
+    user, urls = f"{HUB_DOMAIN}:{quote(password, safe='')}", []
+    for address in addresses:
+        host, port = listen_address(address)
+        shown = f"[{host}]" if ":" in host else host
+        urls.append(f"  {quoted(f'nats-route://{user}@{shown}:{port}')}\n")
+    return (
+        f"authorization: {{ user: {HUB_DOMAIN}, password: {quoted(password)}, timeout: 10 }}\n"
+        f"routes: [\n{''.join(urls)}]\n"
+    )
 
 
 def _leaf(config: LeafConfig) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from agent.server.child import process_of
 from agent.server.permissions import LinkRights
 from agent.server.values import (
     AccountUser,
+    ClusterConfig,
     HubConfig,
     LeafConfig,
     LeafUser,
@@ -66,6 +67,8 @@ def taken_ports(config: Config) -> list[str]:
     listened = {"nats.listen": config.nats.listen}
     if config.role == "hub":
         listened["nats.leaf_listen"] = config.nats.leaf_listen
+        if config.nats.cluster.on:
+            listened["nats.cluster.listen"] = config.nats.cluster.listen
     elif config.nats.mqtt.on:
         listened["nats.mqtt.listen"] = config.nats.mqtt.listen
     found = {key: obstacle(listen_address(listen)) for key, listen in listened.items()}
@@ -93,8 +96,9 @@ def _key(config: Config, given: Path | None, name: str) -> str:
 
 def _hub(config: Config, machine: str) -> HubConfig:
     nats = config.nats
+    cluster = nats.cluster
     return HubConfig(
-        server_name=contract.server_name(contract.HUB_DOMAIN, machine),
+        server_name=contract.server_name(contract.HUB_DOMAIN, cluster.name or machine),
         store_dir=store_directory(config),
         max_file_store=int(config.nats.max_file_store),
         registrar=_key(config, nats.seed_file, "registrar"),
@@ -107,6 +111,11 @@ def _hub(config: Config, machine: str) -> HubConfig:
         listen=config.nats.listen,
         leaf_listen=config.nats.leaf_listen,
         sync_seconds=config.hub_sync_seconds,
+        cluster=ClusterConfig(
+            cluster.listen, routes=tuple(cluster.routes), password_file=cluster.password_file
+        )
+        if cluster.on
+        else None,
         extra=config.nats.extra,
     )
 

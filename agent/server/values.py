@@ -105,10 +105,12 @@ class MqttListener:
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
     """The cluster that a hub's server is one of. `include` is the file beside the configuration that holds
-    its routes and their password."""
+    its routes and their password; for an embedded server it is made of `routes` and `password_file`."""
 
     listen: str
     include: str = "cluster.conf"
+    routes: tuple[str, ...] = ()
+    password_file: Path | None = None
     name: str = HUB_DOMAIN
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from agent.base.files import open_regular, private_directory, write_private
 from agent.base.nats_server import ServerError, ask
-from agent.config.keys import password_line, seed_line
-from agent.server.render import LINK_INCLUDE, render
+from agent.config.keys import password_line, read_password, seed_line
+from agent.server.render import LINK_INCLUDE, cluster_include, render
 from agent.server.values import AccountUser, LeafConfig, ServerConfig
 
 _READ_AT_MOST = 256 * 1024
@@ -120,6 +120,10 @@ class Workspace:
             files |= _user_links(self.directory, config.users)
             for name, user in () if config.mqtt is None else config.mqtt.includes():
                 files[self.directory / name] = password_line(user.password_file).encode()
+        elif config.cluster is not None and config.cluster.password_file is not None:
+            password = read_password(config.cluster.password_file)
+            text = cluster_include(password, config.cluster.routes)
+            files[self.directory / config.cluster.include] = text.encode()
         return files
 
     def _digest(self, config: ServerConfig, files: Mapping[Path, bytes]) -> str:

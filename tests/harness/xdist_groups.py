@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 
-_TOGETHER = ("tests/spark/", "tests/e2e/test_client_contract", "tests/upstream/", "tests/unit/test_walls.py")
+_TOGETHER = (
+    "tests/spark/",
+    "tests/e2e/test_client_contract",
+    "tests/e2e/test_hub_machines",
+    "tests/upstream/",
+    "tests/unit/test_walls.py",
+)
 
 
 class XdistScheduler(LoadScopeScheduling):  # type: ignore[misc]  # it has no types

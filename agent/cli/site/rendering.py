@@ -14,13 +14,13 @@ import tomlkit
 from msgspec import Struct
 
 from agent.base.logs import listed
-from agent.base.nats_server import RenderError, Variable, quoted
+from agent.base.nats_server import RenderError, Variable
 from agent.cli.site import SiteServer, Topology, hub_table, leaf_table
 from agent.cli.site.checks import check
-from agent.config import Config, ConfigError, Problem, aggregates, listen_address, parse
+from agent.config import Config, ConfigError, Problem, aggregates, parse
 from agent.contract import HUB_DOMAIN, server_name
 from agent.server.identity import IDENTITY
-from agent.server.render import render
+from agent.server.render import cluster_include, render
 from agent.server.setup import account_users, leaf_users, link_rights
 from agent.server.values import ClusterConfig, HubConfig, LeafConfig
 
@@ -87,7 +87,8 @@ def _servers(site: Topology, hub: Config, leaves: Mapping[str, Config], password
             name = f"hub-{server.name}.conf" if cluster else "hub.conf"
             files.append(RenderedFile(name, render(_hub(site, server, hub))))
         if cluster:
-            files.append(RenderedFile(CLUSTER, _routes(site, password), private=True))
+            routes = [server.cluster_listen for server in site.hub.server]
+            files.append(RenderedFile(CLUSTER, MARK + cluster_include(password, routes), private=True))
     if not site.leaves.embedded:
         files += [
             RenderedFile(f"leaf-{domain}.conf", render(_leaf(site, config)))
@@ -137,19 +138,6 @@ def _leaf(site: Topology, config: Config) -> LeafConfig:
         ping_seconds=config.link.ping_seconds,
         extra=site.leaves.extra,
         remote=site.leaves.remote,
-    )
-
-
-def _routes(site: Topology, password: str) -> str:
-    """The password and the addresses of a cluster's routes."""
-    urls = []
-    for server in site.hub.server:
-        host, port = listen_address(server.cluster_listen)
-        shown = f"[{host}]" if ":" in host else host
-        urls.append(f"  {quoted(f'nats-route://{HUB_DOMAIN}:{password}@{shown}:{port}')}\n")
-    return (
-        f"{MARK}authorization: {{ user: {HUB_DOMAIN}, password: {quoted(password)}, timeout: 10 }}\n"
-        f"routes: [\n{''.join(urls)}]\n"
     )
 
 

@@ -1,0 +1,150 @@
+"""A hub of three machines, with processes of their own: who leads, and what a stopped leader must not do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
+
+import nats
+import pytest
+import pytest_asyncio
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
+from agent.config.keys import ensure_key
+from agent.contract import Committed, committed_subject, inbox_prefix
+from agent.demo.proxy import Proxy
+from agent.jetstream import JetStream, JetStreamError, StreamInfo
+from tests.harness.hub_machines import HubMachines, three_hubs
+from tests.harness.registrar import LeafHand
+from tests.harness.servers import Leaf, make_leaf
+from tests.harness.streams import AGGREGATE
+from tests.harness.wait import until, wait_for
+
+TAKEOVER_SECONDS = 8.0
+"""A lease's three seconds, and as much again for a machine that does other things."""
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def site(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[tuple[HubMachines, LeafHand]]:
+    """Three machines of a hub, and a leaf that dials all of them, with a source at the hub. Each test leaves
+    them running."""
+    directory = tmp_path_factory.mktemp("hubs")
+    link = directory / "edge-1" / "link.nk"
+    table = f'[[leaf]]\ndomain = "edge-1"\nkey = "{ensure_key(link)}"\n'
+    async with AsyncExitStack() as stack:
+        hubs = stack.enter_context(three_hubs(directory, [table]))
+        proxy = Proxy(hubs.machines[0].leaf_port)
+        bare = make_leaf(directory / "edge-1", "edge-1", ("normal",), proxy, link)
+        urls = tuple(f"nats-leaf://127.0.0.1:{hub.leaf_port}" for hub in hubs.machines)
+        leaf = Leaf(replace(bare.config, hub_urls=urls), bare.directory, bare.keys, bare._inboxes, proxy)
+        stack.push_async_callback(leaf.close)
+        await leaf.start()
+        await leaf.wait_linked()
+        hand = await LeafHand.make(leaf)
+        await until(partial(answered, hand), "the leaf is taken in")
+        yield hubs, hand
+
+
+async def jobs_at(hubs: HubMachines, name: str) -> Client:
+    """A connection of the jobs to one of the servers."""
+    member = hubs.agents[name].member
+    return await nats.connect(
+        member.nats_url,
+        nkeys_seed=str(member.state / "keys" / "jobs.nk"),
+        inbox_prefix=inbox_prefix("jobs").encode(),
+    )
+
+
+async def holds(js: JetStream, count: int) -> StreamInfo:
+    """The aggregate, once it holds so many messages."""
+
+    async def reached() -> bool:
+        return (await js.stream_info(AGGREGATE)).messages >= count
+
+    await until(reached, f"{count} messages are at the hub")
+    return await js.stream_info(AGGREGATE)
+
+
+async def answered(leaf: LeafHand) -> bool:
+    """Whether an announcement is answered; its link may be down."""
+    try:
+        return (await leaf.say((await leaf.announcement()).encode())).refused is None
+    except (NatsError, JetStreamError):
+        return False
+
+
+async def test_a_leader_that_was_stopped_past_its_lease_changes_nothing_when_it_goes_on(
+    site: tuple[HubMachines, LeafHand],
+) -> None:
+    hubs, leaf = site
+    first = hubs.leader()
+    stopped = hubs.agents[first]
+    jobs = await jobs_at(hubs, first)
+    await leaf.store(20)
+    info = await holds(JetStream(jobs), 20)
+    request = Committed(AGGREGATE, info.created, 20).encode()
+    assert stopped.process is not None
+    stopped.process.send_signal(signal.SIGSTOP)
+    # Only the stopped agent has this request, in the buffer of its socket: nobody else takes any yet.
+    await jobs.publish(committed_subject(AGGREGATE), request)
+    await jobs.flush()
+    second = await asyncio.to_thread(hubs.leader, first)
+    stopped.process.send_signal(signal.SIGCONT)
+    said = f"standby: {second} leads the hub"
+    await asyncio.to_thread(
+        wait_for, lambda: stopped.status().get("standby") == said, "the stopped agent stands by"
+    )
+    assert "purged what is committed" not in stopped.log.read_text()
+    assert (await JetStream(jobs).stream_info(AGGREGATE)).first == 1
+    # The same request does purge when it reaches one that leads.
+    reply = await jobs.request(committed_subject(AGGREGATE), request, timeout=10)
+    assert json.loads(reply.data)["purged"] == 20
+    await jobs.close()
+
+
+async def test_another_agent_leads_soon_after_the_leaders_is_killed_and_says_so(
+    site: tuple[HubMachines, LeafHand],
+) -> None:
+    hubs, leaf = site
+    first = hubs.leader()
+    standby = next(agent for name, agent in hubs.agents.items() if name != first)
+    assert standby.status_of("/readyz") == 200
+    assert standby.status()["standby"] == f"standby: {first} leads the hub"
+    assert standby.metric("petiole_hub_leading") == 0
+    assert standby.metric("petiole_announcements_total") == 0
+    began = time.monotonic()
+    hubs.agents[first].end(signal.SIGKILL)
+    await asyncio.to_thread(hubs.leader, first)
+    assert time.monotonic() - began < TAKEOVER_SECONDS
+    await leaf.announce()
+    await asyncio.to_thread(hubs.agents[first].start)
+
+
+async def test_another_machine_takes_over_when_one_goes_with_its_server(
+    site: tuple[HubMachines, LeafHand],
+) -> None:
+    hubs, leaf = site
+    first = hubs.leader()
+    await asyncio.to_thread(hubs.kill, first)
+    jobs = await jobs_at(hubs, await asyncio.to_thread(hubs.leader, first))
+    before = (await JetStream(jobs).stream_info(AGGREGATE)).last
+    await until(partial(answered, leaf), "the leaf is answered")
+    await leaf.store(20)
+
+    async def arrived() -> bool:
+        return (await JetStream(jobs).stream_info(AGGREGATE)).last == before + 20
+
+    await until(arrived, "what the leaf stored since is at the hub")
+    await jobs.close()
+    await asyncio.to_thread(hubs.agents[first].start)

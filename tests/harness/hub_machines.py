@@ -1,0 +1,81 @@
+"""A hub of three machines: three servers in a cluster, each run by an agent of its own, and a leaf by
+hand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agent.config.keys import ensure_key
+from agent.demo import plan
+from agent.demo.plan import HubMachine
+from tests.harness.agent_process import Agent
+from tests.harness.wait import wait_for
+
+
+class HubMachines:
+    """The machines' agents by the names of their servers."""
+
+    def __init__(self, directory: Path, leaves: list[str], members: list[HubMachine]) -> None:
+        self.machines = members
+        password = directory / "cluster.password"
+        password.write_text("of-the-three-servers\n")
+        password.chmod(0o600)
+        self.agents = {}
+        for machine in members:
+            cluster = plan.cluster_toml(machine, members, password)
+            toml = plan.hub_toml(machine.member, machine.leaf_port, leaves, cluster)
+            toml = toml.replace("[registrar]", "[registrar]\nkeep = 0")
+            self.agents[machine.member.domain] = Agent(machine.member, toml)
+
+    def start(self) -> None:
+        """Run them all, with one key of the jobs."""
+        first, *others = [agent.member.state / "keys" / "jobs.nk" for agent in self.agents.values()]
+        ensure_key(first)
+        for path in others:
+            path.parent.mkdir(parents=True, mode=0o700)
+            shutil.copy(first, path)
+        for agent in self.agents.values():
+            agent.launch()
+        wait_for(lambda: len(self.leading()) == 1, "one of the three leads")
+
+    def leading(self, besides: str = "") -> list[str]:
+        """Who leads; `besides` is not asked."""
+        return [name for name, agent in self.agents.items() if name != besides and _leads(agent)]
+
+    def leader(self, besides: str = "") -> str:
+        """Who leads, once one does that is not `besides`."""
+        wait_for(lambda: bool(self.leading(besides)), "a machine leads")
+        return self.leading(besides)[0]
+
+    def kill(self, name: str) -> None:
+        """The machine goes: agent and server at one blow."""
+        agent = self.agents[name]
+        assert agent.process is not None
+        server = agent.server()
+        agent.process.kill()
+        if server is not None:
+            os.kill(server, signal.SIGKILL)
+        agent.process.wait()
+
+
+def _leads(agent: Agent) -> bool:
+    if agent.process is None or agent.process.poll() is not None:
+        return False
+    return agent.status_of("/readyz") == 200 and agent.metric("petiole_hub_leading") == 1
+
+
+@contextmanager
+def three_hubs(directory: Path, leaves: list[str]) -> Iterator[HubMachines]:
+    """Three machines of a hub that let in these `leaves`, running; all of it ends with the context."""
+    hubs = HubMachines(directory, leaves, plan.hub_machines(directory, 3))
+    try:
+        hubs.start()
+        yield hubs
+    finally:
+        for agent in hubs.agents.values():
+            agent.close()
