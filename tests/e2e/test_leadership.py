@@ -1,0 +1,174 @@
+"""Each fence around what only the leading agent of a hub may write, on its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from nats.aio.msg import Msg
+
+from agent.base.metrics import Metrics
+from agent.contract import inbox_prefix
+from agent.demo.proxy import Proxy
+from agent.hub import leadership, lease
+from agent.hub.leadership import Leadership, LeadJetStream, LeadMetrics, NotLeadingError, while_leading
+from agent.hub.registrar.aggregate import AggregateSettings, aggregate_config, fleet_config
+from agent.jetstream import ApiError, JetStream
+from agent.jetstream.connection import CancellableClient
+from agent.process.hub import ForgetfulClient
+from tests.harness.servers import ServerPair
+from tests.harness.streams import AGGREGATE
+from tests.harness.wait import until
+
+RECORD = "$KV.petiole_fleet.edge-1"
+
+
+@pytest.fixture(autouse=True)
+def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease of half a second."""
+    monkeypatch.setattr(lease, "SECONDS", 0.5)
+    monkeypatch.setattr(leadership, "RENEW_EVERY", 0.1)
+
+
+class Candidate:
+    """One agent's part in the lead, and the API as its registrar has it."""
+
+    def __init__(self, lead: Leadership, js: LeadJetStream, task: asyncio.Task[None]) -> None:
+        self.lead, self.js, self._task = lead, js, task
+
+    async def leads(self) -> None:
+        """Return once it does."""
+        async with asyncio.timeout(30):
+            await self.lead.taken.wait()
+
+    async def stop(self) -> None:
+        """It does nothing any more, and notices nothing: neither that its time is over nor an answer."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+
+@asynccontextmanager
+async def candidate(servers: ServerPair, name: str) -> AsyncIterator[Candidate]:
+    """An agent that takes the lead when it can."""
+    nc, system = await servers.hub.connect("registrar"), await servers.hub.connect("registrar_system")
+    lead = Leadership(nc, system, name, 1, LeadMetrics(Metrics().registry))
+    task = asyncio.create_task(lead.run())
+    try:
+        yield Candidate(lead, LeadJetStream(lead._nc, lead), task)
+    finally:
+        task.cancel()
+
+
+async def test_a_holder_that_does_not_know_better_is_refused_by_the_server(
+    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with candidate(servers, "a") as first, candidate(servers, "b") as second:
+        await first.leads()
+        assert await first.js.publish(RECORD, b"{}") > 0
+        await first.stop()
+        await second.leads()
+        monkeypatch.setattr(first.lead, "holds", lambda: True)
+        with pytest.raises(ApiError, match="wrong last sequence"):
+            await first.js.publish(RECORD, b"stale")
+        message = await second.js.get_message("KV_petiole_fleet", last_by_subject=RECORD)
+        assert message is not None
+        assert message.data == b"{}"
+        assert await second.js.publish(RECORD, b"new") > message.seq
+
+
+async def test_changes_without_a_condition_end_with_the_lease_by_the_clock_alone(
+    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = []
+
+    async def answer(msg: Msg) -> None:
+        heard.append(msg.data)
+
+    async with candidate(servers, "a") as first:
+        await first.leads()
+        config = aggregate_config(AGGREGATE, AggregateSettings(2**20), [])
+        await first.js.ensure_stream(config)
+        take = while_leading(first.lead, answer)
+        await take(Msg(first.lead._nc, data=b"in time"))
+        await first.stop()
+        now = leadership._now()
+        monkeypatch.setattr(leadership, "_now", lambda: now + 0.5)
+        for change in (
+            first.js.update_stream(config),
+            first.js.purge(AGGREGATE, 1),
+            first.js.create_consumer(AGGREGATE, {"name": "x"}),
+            first.js.delete_consumer(AGGREGATE, "x"),
+            first.js.publish(RECORD, b"{}"),
+        ):
+            with pytest.raises(NotLeadingError):
+                await change
+        await take(Msg(first.lead._nc, data=b"late"))
+        assert heard == [b"in time"]
+        assert (await first.js.stream_info(AGGREGATE)).messages == 0, "it may still look"
+
+
+async def test_a_new_holder_has_the_connections_of_the_last_one_cut(
+    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with candidate(servers, "a") as first, candidate(servers, "b") as second:
+        await first.leads()
+        assert first.lead.holds()
+        await first.stop()
+        monkeypatch.setattr(first.lead._election, "leads", lambda now: True)
+        assert first.lead.holds(), "a clock that stands still"
+        await second.leads()
+        assert not first.lead.holds()
+        await until(lambda: first.lead._nc.stats["reconnects"] == 1, "the client of the first is back")
+        assert not first.lead.holds(), "the lease does not name the connection that it has now"
+
+
+async def test_one_that_lets_go_is_followed_at_once(servers: ServerPair) -> None:
+    async with candidate(servers, "a") as first:
+        await first.leads()
+        async with candidate(servers, "b") as second:
+            await until(lambda: second.lead.holder != "", "the second sees who leads")
+            await first.stop()
+            await first.lead.release()
+            async with asyncio.timeout(30):
+                await second.lead.taken.wait()
+            assert not first.lead.holds()
+
+
+@pytest.mark.parametrize("kind", [ForgetfulClient, CancellableClient])
+async def test_nothing_that_was_buffered_for_one_connection_goes_over_the_next(
+    servers: ServerPair, kind: type[CancellableClient]
+) -> None:
+    """The library's own client would send it, which shows that the test can fail."""
+    proxy, js = Proxy(servers.hub.port), JetStream(await servers.hub.connect("registrar"))
+    await js.ensure_stream(fleet_config())
+
+    async def stored(name: str) -> bool:
+        return (
+            await js.get_message("KV_petiole_fleet", last_by_subject=f"$KV.petiole_fleet.{name}") is not None
+        )
+
+    async def note(_error: Exception) -> None:
+        """The connection is cut."""
+
+    await proxy.start()
+    client = kind()
+    await client.connect(
+        f"nats://{proxy.host}:{proxy.port}",
+        nkeys_seed=str(servers.hub.keys["registrar"]),
+        inbox_prefix=inbox_prefix("registrar").encode(),
+        reconnect_time_wait=0.05,
+        max_reconnect_attempts=-1,
+        error_cb=note,
+    )
+    proxy.cut()
+    await until(lambda: not client.is_connected, "the connection is cut")
+    await client.publish("$KV.petiole_fleet.late", b"{}")
+    proxy.restore()
+    await until(lambda: client.is_connected, "it is made again")
+    await client.publish("$KV.petiole_fleet.new", b"{}")
+    await until(lambda: stored("new"), "what is published now arrives")
+    assert await stored("late") is (kind is CancellableClient)
+    await client.close()
+    await proxy.stop()
