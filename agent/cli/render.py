@@ -16,11 +16,11 @@ from msgspec import Struct
 from agent.base.files import write_private
 from agent.cli.configuration import end
 from agent.cli.site import Topology
-from agent.cli.site.rendering import CLUSTER, MARK, rendered
+from agent.cli.site.rendering import CLUSTER, MARK, SHARED, rendered
 from agent.config import ConfigError, read_struct, read_table
 from agent.leaf.inputs import OPTIONS
 
-_PASSWORD: Final = re.compile(r'password: "([A-Za-z0-9_-]{32,64})"')
+_PASSWORD: Final = re.compile(r'^(?:.*password: ")?([A-Za-z0-9_-]{32,64})"?', re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -65,11 +65,11 @@ def write_table(
 
 def _password(out: Path) -> str:
     """The password of a cluster's routes: the one rendered before, or a new one."""
-    try:
-        match = _PASSWORD.search((out / CLUSTER).read_text())
-    except FileNotFoundError:
-        match = None
-    return match[1] if match else secrets.token_urlsafe(32)
+    for name in (CLUSTER, SHARED):
+        path = out / name
+        if path.exists() and (match := _PASSWORD.search(path.read_text())):
+            return match[1]
+    return secrets.token_urlsafe(32)
 
 
 def _is_ours(path: Path) -> bool:

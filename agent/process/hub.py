@@ -20,7 +20,7 @@ from agent.base.metrics import Metrics
 from agent.base.nats_server import ServerError
 from agent.base.supervisor import keep_serving
 from agent.base.wait import unless
-from agent.config import Config
+from agent.config import Config, members_digest, users_digest
 from agent.hub.leadership import Leadership, LeadMetrics
 from agent.hub.registrar.service import Registrar
 from agent.jetstream.connection import CancellableClient, abort, end, server_version
@@ -141,16 +141,18 @@ class HubAgent:
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""
         standby = self._standby()
-        fleet = {} if standby is None else {"state": standby}
+        fleet: dict[str, Any] = {}
         if self._registrar is not None:
             fleet = self._registrar.status()
+        elif standby is not None:
+            fleet = {"state": standby, "configured": members_digest(self._config.leaf), "links_settled": True}
         links = self._declared.status() if self._declared is not None else []
         return {
             "domain": self._config.domain,
             "role": "hub",
             "fleet": fleet,
             "links": links,
-            "users": self._registrar.users if self._registrar is not None else "",
+            "users": self._users(standby),
             **({} if standby is None else {"standby": standby}),
         }
 
@@ -169,6 +171,13 @@ class HubAgent:
     def sentence(self) -> str:
         """How the registrar is."""
         return self.ready()[1]
+
+    def _users(self, standby: str | None) -> str:
+        """The digest of the users that are let in: of a standby those of its configuration, for the agent
+        that leads makes their consumers."""
+        if self._registrar is not None:
+            return self._registrar.users
+        return "" if standby is None else users_digest(self._config.user)
 
     def _standby(self) -> str | None:
         """That this agent stands by, None where it leads or there is no other."""

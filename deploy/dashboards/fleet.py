@@ -10,7 +10,7 @@ from deploy.dashboards.queries import ALL, DOMAINS, RATE, agents
 
 def _of_leaves(metric: str) -> str:
     """A metric of the leaves only: the agent of the hub has it too, and there it means nothing."""
-    return f"({metric}{ALL} unless on (instance) petiole_fleet_leaves)"
+    return f"({metric}{ALL} unless on (instance) (petiole_fleet_leaves or petiole_hub_leading))"
 
 
 FLEET: Final = Dashboard(

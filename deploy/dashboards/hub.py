@@ -20,6 +20,14 @@ HUB: Final = Dashboard(
                 flag("Store", "petiole_server_trouble", Words("does not store", "stores", good=0)),
                 flag("Acknowledged is synced", "petiole_server_synced", Words("yes", "no")),
                 Panel(
+                    "Lead",
+                    [
+                        Query("petiole_hub_leading" + HERE, "leads"),
+                        Query("petiole_hub_term" + HERE, "term"),
+                    ],
+                    "Where the hub has three machines. The term counts takeovers.",
+                ),
+                Panel(
                     "Leaves linked",
                     [Query(f"petiole_fleet_linked_leaves{HERE} / petiole_fleet_leaves{HERE}")],
                     kind=Kind.VALUE,

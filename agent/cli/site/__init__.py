@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct, field
 
 from agent.config import Config, Problem, Size
 from agent.contract import DEFAULT_CLASS, HUB_DOMAIN
+
+_ROUTES_FILE: Final = "/etc/petiole/cluster.password"
+"""Where a machine of the hub has what the servers of its cluster show each other."""
 
 
 class SiteServer(Struct, forbid_unknown_fields=True):
@@ -75,18 +78,28 @@ class Topology(Struct, forbid_unknown_fields=True):
     leaf: list[SiteLeaf] = []
 
 
-def hub_table(site: Topology, leaves: Mapping[str, Config]) -> dict[str, Any]:
-    """The configuration of the hub's agent, which runs next to the first server. `leaves` are the
+def hub_table(
+    site: Topology, leaves: Mapping[str, Config], server: SiteServer | None = None
+) -> dict[str, Any]:
+    """The configuration of the hub's agent next to a `server`, by default the first one. `leaves` are the
     configurations of those leaves that can be read; a leaf that was never enrolled is not let in."""
     hub, servers = site.hub, [server for server in site.hub.server if server is not None]
+    server = server or next(iter(servers), None)
     nats: dict[str, Any] = {
         "server": "embedded" if hub.embedded else "external",
-        "listen": servers[0].listen if servers else "",
+        "listen": server.listen if server else "",
         "store_dir": str(hub.store_dir),
         "max_file_store": int(hub.max_file_store),
     }
     if hub.embedded:
-        nats |= {"leaf_listen": servers[0].leaf_listen if servers else "", "extra": hub.extra}
+        nats |= {"leaf_listen": server.leaf_listen if server else "", "extra": hub.extra}
+        if server and len(servers) > 1:
+            nats["cluster"] = {
+                "name": server.name,
+                "listen": server.cluster_listen,
+                "routes": [other.cluster_listen for other in servers],
+                "password_file": _ROUTES_FILE,
+            }
     else:
         nats |= _seeds(hub.state_dir, "registrar")
     table: dict[str, Any] = {

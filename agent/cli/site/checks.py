@@ -44,8 +44,6 @@ def _hub(hub: SiteHub) -> Iterator[Problem]:
             f"{len(hub.server)} servers cannot outvote each other when one is lost",
             "have one, three or five",
         )
-    if hub.embedded and len(hub.server) > 1:
-        yield Problem("hub.embedded", "an agent runs one server only", "remove it for a cluster")
     names: set[str] = set()
     for number, server in servers:
         yield from _server(f"hub.server[{number}]", server, len(hub.server) > 1, names)

@@ -25,6 +25,7 @@ from agent.server.setup import account_users, leaf_users, link_rights
 from agent.server.values import ClusterConfig, HubConfig, LeafConfig
 
 CLUSTER: Final = "cluster.conf"
+SHARED: Final = "cluster.password"
 MARK: Final = "# Written by `petiole render`; what is changed here by hand is lost.\n"
 README: Final = "README.md"
 
@@ -70,7 +71,13 @@ def rendered(
     problems += [_shared(text, names) for text, names in complaints.items()]
     if problems or hub is None:
         raise ConfigError(problems)
-    files.append(RenderedFile("hub.toml", _toml(table)))
+    if site.hub.embedded and len(site.hub.server) > 1:
+        files.append(RenderedFile(SHARED, f"{password}\n", private=True))
+        for server in site.hub.server:
+            name = f"hub-{server.name}.toml"
+            files.append(RenderedFile(name, _toml(hub_table(site, configs, server))))
+    else:
+        files.append(RenderedFile("hub.toml", _toml(table)))
     try:
         files += _servers(site, hub, configs, password)
     except RenderError as error:
@@ -193,7 +200,13 @@ def readme(site: Topology, names: Sequence[str]) -> str:
     if not site.hub.embedded:
         lines += [f"nats-server -c /etc/petiole/{'nats.conf'}"]
     lines += ["petiole run -c /etc/petiole/petiole.toml", "```", ""]
-    if len(hub) > 2:
+    if SHARED in names:
+        lines += [
+            "Run these on each of its machines. Agents make keys of their own, but the jobs show one: copy",
+            "`keys/jobs.nk` of the first machine's `state_dir` to the others before their agents start.",
+            "",
+        ]
+    elif len(hub) > 2:
         lines += [
             "`enrol` writes `identity.conf` next to the configuration: copy it, and `cluster.conf`, to each",
             "server of the cluster. Both go next to that server's `nats.conf`, with mode 0600.",
@@ -219,9 +232,11 @@ def _where(name: str) -> str:
     stem, _, kind = name.rpartition(".")
     target = "/etc/petiole/nats.conf" if kind == "conf" else "/etc/petiole/petiole.toml"
     if stem == "cluster":
-        return "every server of the hub | `/etc/petiole/cluster.conf`, mode 0600"
+        return f"every server of the hub | `/etc/petiole/{name}`, mode 0600"
     if stem == "hub":
         return f"the hub | `{target}`"
     if stem.startswith("hub-"):
-        return f"the hub's server {stem.removeprefix('hub-')} | `{target}`"
+        return (
+            f"the hub's {'server' if kind == 'conf' else 'machine'} {stem.removeprefix('hub-')} | `{target}`"
+        )
     return f"leaf {stem.removeprefix('leaf-')} | `{target}`"

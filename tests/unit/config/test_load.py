@@ -19,6 +19,11 @@ from agent.leaf.inputs import OPTIONS
 EXAMPLE = Path(__file__).parents[3] / "config.example.toml"
 LEAF = 'domain = "edge-1"\n[nats]\nhub_urls = ["nats-leaf://hub.example:7422"]\n'
 HUB = 'domain = "hub"\nrole = "hub"\n'
+CLUSTER = """
+[nats.cluster]
+name = "a"
+routes = ["10.0.0.1:6222", "10.0.0.2:6222", "10.0.0.3:6222"]
+"""
 KEY = "UAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAABET7"
 USER = f'[[user]]\nname = "a"\nkey = "{KEY}"\n'
 
@@ -142,6 +147,14 @@ def test_all_problems_are_told_at_once_each_with_its_key(file: Path) -> None:
         (HUB + '[registrar]\nmax_bytes = "8GiB"', "do not hold 1 aggregates of 8589934592"),
         (HUB + "[registrar]\naggregates = 2", "do not hold 2 aggregates of 4294967296"),
         (HUB + "[registrar]\nreplicas = 3", "registrar.replicas: an embedded server stands alone"),
+        (LEAF + CLUSTER, "nats.cluster: a leaf's server stands alone"),
+        (HUB + CLUSTER, "registrar.replicas: is 1, so that the agents"),
+        (HUB + CLUSTER + "[registrar]\nreplicas = 3", "nats.cluster.password_file: is missing"),
+        (HUB + CLUSTER.replace(', "10.0.0.3:6222"', ""), "nats.cluster.routes: 2 servers cannot outvote"),
+        (HUB + CLUSTER.replace("10.0.0.3:6222", "c"), 'nats.cluster.routes: "c" is not an address'),
+        (HUB + CLUSTER.replace("name", 'listen = ":0:"\nname'), 'nats.cluster.listen: ":0:" is not an address'),
+        (HUB + CLUSTER.replace('"a"', '"a.b"'), "nats.cluster.name: "),
+        (HUB + '[nats]\nserver = "external"' + CLUSTER, "nats.cluster: is for an embedded server only"),
         ("class = []\n" + LEAF, "class: no class is left"),
         (LEAF + '[[class]]\nname = "Fast"', "class[1].name: class 'Fast' is not 1 to 16 lower"),
         (LEAF + '[[class]]\n[[class]]', 'class[2].name: "normal" is there twice'),

@@ -129,6 +129,31 @@ def test_a_cluster_has_a_configuration_for_each_server_and_one_password(site: Si
     assert tomllib.loads((site.out / "hub.toml").read_text())["registrar"]["replicas"] == 3
 
 
+def test_three_machines_that_run_their_servers_have_a_configuration_each_and_one_password(site: Site) -> None:
+    text = CLUSTER.replace("[hub]", "[hub]\nembedded = true")
+    site.write(text)
+    names = sorted(path.name for path in site.out.iterdir())
+    assert names == ["README.md", "cluster.password", "hub-a.toml", "hub-b.toml", "hub-c.toml"]
+    secret = site.out / "cluster.password"
+    assert secret.stat().st_mode & 0o777 == 0o600
+    password = secret.read_text().strip()
+    assert len(password) >= 32
+    for letter in "abc":
+        found = (site.out / f"hub-{letter}.toml").read_text()
+        assert password not in found
+        table = tomllib.loads(found)
+        assert table["registrar"]["replicas"] == 3
+        assert table["nats"]["cluster"] == {
+            "name": letter,
+            "listen": "[fd00::3]:6222" if letter == "c" else f"10.0.0.{'ab'.index(letter) + 1}:6222",
+            "routes": ["10.0.0.1:6222", "10.0.0.2:6222", "[fd00::3]:6222"],
+            "password_file": "/etc/petiole/cluster.password",
+        }
+    assert "keys/jobs.nk" in (site.out / "README.md").read_text()
+    assert password not in site.petiole(text.replace("10.0.0.1", "10.0.0.9")).output
+    assert secret.read_text().strip() == password
+
+
 NONSENSE = f"""
 tenants = ["a.b"]
 [hub]
