@@ -55,6 +55,9 @@ _READS: Final = (
 _EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 _EXPECTED_OF: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 
+Take = Callable[[Msg], Awaitable[None]]
+"""Takes one message of a subscription."""
+
 log = structlog.get_logger("hub")
 
 
@@ -252,9 +255,7 @@ class LeadJetStream(JetStream):
         return await self._leadership.publish(self, subject, data, headers)
 
 
-def while_leading(
-    leadership: Leadership | None, answer: Callable[[Msg], Awaitable[None]]
-) -> Callable[[Msg], Awaitable[None]]:
+def while_leading(leadership: Leadership | None, answer: Take) -> Take:
     """The answer to a subscription, whose messages are dropped unread while another agent may lead."""
 
     async def take(msg: Msg) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -29,7 +30,7 @@ from agent.contract import (
     user_account,
     verify_subject,
 )
-from agent.hub.leadership import Leadership, LeadJetStream, while_leading
+from agent.hub.leadership import Leadership, LeadJetStream, Take, while_leading
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import SourceState, commands_config
 from agent.hub.registrar.aggregates import Aggregates, settings_of
@@ -166,20 +167,11 @@ class Registrar:
             services = self._keep_ready, self._aggregates.run, self._watch.run, self._durability.run
             tasks = [group.create_task(service()) for service in services]
 
-            async def announce(msg: Msg) -> None:
-                await self._announce_service.receive(msg, group)
-
-            async def cursor(msg: Msg) -> None:
-                await self._cursors.receive(msg, group)
-
-            async def verify(msg: Msg) -> None:
-                await self._verifier.take(msg, group)
-
-            answers = {
-                announce_subject: announce,
+            answers: dict[Any, Take] = {
+                announce_subject: partial(self._announce_service.receive, group=group),
                 committed_subject: self._on_committed,
-                cursor_subject: cursor,
-                verify_subject: verify,
+                cursor_subject: partial(self._cursors.receive, group=group),
+                verify_subject: partial(self._verifier.take, group=group),
             }
             subscriptions = [
                 await self._nc.subscribe(
