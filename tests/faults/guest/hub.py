@@ -1,0 +1,161 @@
+"""A leaf here and a whole hub in a guest, agent and embedded server, whose power can be cut."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Self
+
+from deltalake import DeltaTable
+
+from agent.config.keys import ensure_key
+from agent.contract import Exit, aggregate
+from agent.demo import plan
+from agent.demo.ports import free_port
+from hub_jobs.audit import run as audit
+from hub_jobs.ingest import run as ingest
+from hub_jobs.refine import run as refine
+from hub_jobs.source.connection import Connection
+from hub_jobs.source.protocol import WireError
+from hub_jobs.source.server import Server
+from hub_jobs.source.streams import stream_info
+from tests.faults.guest.edge import DOMAIN, SECONDS, only_http
+from tests.faults.guest.kernel import Kernel
+from tests.faults.guest.load import METRIC, Load
+from tests.faults.guest.machine import Machine, chrooted
+from tests.harness.agent_process import PETIOLE, Agent
+
+_POLL_SECONDS: Final = 0.5
+_LIBRARY: Final = Path(__file__).parents[3]
+_AGENT_LOG: Final = "/agent.log"
+_RESTORED: Final = re.compile(rf"Restored ([0-9,]+) messages for stream '\S+ > {aggregate(0)}'")
+
+
+class HubMachine:
+    """All parts, as a context that ends them; the hub syncs as `sync` says. The leaf's stream is so small
+    that it is trimmed under the load."""
+
+    def __init__(self, directory: Path, kernel: Kernel, sync: str) -> None:
+        self.hub_member, leaf_port = plan.member(directory, "hub"), free_port()
+        self.member = plan.member(directory, DOMAIN)
+        self._disk = self.hub_member.directory / "disk"
+        self._disk.mkdir(parents=True)
+        toml = only_http(plan.leaf_toml(self.member, leaf_port)).replace('"512MiB"', '"256KiB"')
+        self.leaf = Agent(self.member, toml)
+        enrolled = self.leaf.petiole("enrol").stdout
+        self._key = self.hub_member.directory / "jobs.nk"
+        ensure_key(self._key)
+        toml = plan.hub_toml(self.hub_member, leaf_port, [enrolled])
+        toml = toml.replace(str(self.hub_member.state), str(self._disk / "state"))
+        toml = toml.replace("[nats]", f'[nats]\njobs_seed_file = "{self._key}"')
+        toml = toml.replace("[registrar]", f'[registrar]\nsync_interval = "{sync}"')
+        self.hub = Agent(self.hub_member, toml)
+        ports = (self.hub_member.nats_port, leaf_port, self.hub_member.admin_port)
+        self.machine = Machine(kernel, directory / "machine", self._disk, ports)
+        self._load: Load | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._load is not None:
+            self._load.end()
+        for agent in (self.leaf, self.hub):
+            agent.close()
+        self.machine.cut_power()
+
+    @property
+    def load(self) -> Load:
+        """The load, once it was started."""
+        assert self._load is not None
+        return self._load
+
+    def start(self) -> None:
+        """Run all parts; the load flows."""
+        self.leaf.start()
+        self.boot()
+        self.wait(lambda: self.held() > 0, "the hub holds something")
+        self._load = Load(self.member.http_port)
+
+    def boot(self) -> None:
+        """Switch the guest on and run the hub's agent in it; returns when it takes announcements."""
+        self.machine.boot()
+        given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(_LIBRARY), "PYTHONDONTWRITEBYTECODE": "1"}
+        agent = chrooted(f"{PETIOLE} run -c {shlex.quote(str(self.hub_member.config))}", **given)
+        self.machine.run(f"setsid {agent} < /dev/null >> {_AGENT_LOG} 2>&1 & echo $! > /agent.pid")
+        self.wait(lambda: self.hub.status_of("/readyz") == 200, "the hub in the guest is ready")
+
+    def wait(self, true: Callable[[], bool], what: str) -> None:
+        """Return when it is so; that somebody does not answer yet is no reason to fail."""
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                if true():
+                    return
+            except (AssertionError, OSError, WireError):
+                pass
+            if time.monotonic() > deadline:
+                said = self.machine.run(f"tail -n 20 {_AGENT_LOG}")
+                raise AssertionError(f"waited in vain: {what}; {said}; {self.machine.console()}")
+            time.sleep(_POLL_SECONDS)
+
+    def goes_on(self, by: int) -> None:
+        """Return when so many more readings were acknowledged, and the hub has some of them."""
+        wanted = self.load.count + by
+        self.wait(lambda: self.load.count >= wanted, f"{by} more readings are acknowledged")
+
+    def held(self) -> int:
+        """The last sequence of the hub's stream."""
+        with Connection(self._server(), 5.0) as connection:
+            return stream_info(connection, aggregate(0)).last_seq
+
+    def restored(self) -> int:
+        """How many messages the hub's server found in its stream at its newest start."""
+        log = self.machine.run(f"cat /host{self._disk}/state/nats/*.log")
+        return int(_RESTORED.findall(log)[-1].replace(",", ""))
+
+    def new_epochs(self) -> int:
+        """How many epochs the leaf began because the hub lacks messages."""
+        return int(self.leaf.metric("petiole_epochs_total", reason="hub_lost"))
+
+    def confirms_again(self, epochs: int, trimmed: int) -> None:
+        """Return once the leaf has begun so many epochs and given up more messages than before."""
+        self.wait(lambda: self.new_epochs() >= epochs, "the leaf begins another epoch")
+        self.wait(lambda: self.trimmed() > trimmed, "the hub confirms again")
+
+    def trimmed(self) -> int:
+        """How many messages the leaf has given up."""
+        return int(self.leaf.metric("petiole_trimmed_messages_total"))
+
+    def ingested(self, lake: Path) -> Exit:
+        """Take what is on the hub's disk into bronze."""
+        options = ["--server", self.hub_member.nats_url, "--seed-file", str(self._key), "--lake", str(lake)]
+        return ingest.main(options)
+
+    def tables(self, lake: Path) -> tuple[Exit, Counter[tuple[str, int]], list[dict[str, Any]]]:
+        """End the load and the leaf; returns what the audit says, how often each value is in the table, and
+        the table's rows of the audit."""
+        self.load.end()
+        last = self.leaf.status()["classes"]["normal"]["last"]
+        self.wait(
+            lambda: self.leaf.status()["classes"]["normal"]["confirmed"] >= last, "the hub confirms all"
+        )
+        self.leaf.end(signal.SIGTERM)
+        held = self.held()
+        self.wait(lambda: self.held() == held, "nothing more comes")
+        assert self.ingested(lake) == Exit.WELL
+        assert refine.main(["--lake", str(lake)]) == Exit.WELL
+        report = lake.with_suffix(".json")
+        code = audit.main(["--lake", str(lake), "--json", str(report)])
+        table = DeltaTable(str(lake / "readings")).to_pyarrow_table(columns=["device", "metric", "value"])
+        rows = [row for row in table.to_pylist() if row["metric"] == METRIC]
+        return code, Counter((row["device"], int(row["value"])) for row in rows), rows
+
+    def _server(self) -> Server:
+        return Server(self.hub_member.nats_url, seed_file=str(self._key))
