@@ -118,6 +118,21 @@ def room(directory: Path) -> Room | None:
     return Room(disk.f_bavail * disk.f_frsize, min(_RESERVE, total // _SHARE))
 
 
+def file_system(path: Path) -> str | None:
+    """The kind of file system that a path is on, such as `ext4`; None if it is unknown."""
+    try:
+        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    except OSError:
+        return None
+    whole = path.resolve()
+    above = [mount for mount in mounts if len(mount) > 2 and whole.is_relative_to(_unescaped(mount[1]))]
+    return max(above, key=lambda mount: len(mount[1]))[2] if above else None
+
+
+def _unescaped(mount_point: str) -> str:
+    return mount_point.encode().decode("unicode_escape") if "\\" in mount_point else mount_point
+
+
 def _write(path: Path, data: bytes, flag: int, mode: int = 0o600) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | flag, mode)
     with os.fdopen(descriptor, "wb") as file:

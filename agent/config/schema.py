@@ -228,7 +228,7 @@ class RegistrarConfig(Struct, forbid_unknown_fields=True):
     aggregates: Annotated[int, Meta(ge=1, le=100)] = 1
     bytes_per_hour: Size | None = None
     replicas: Literal[1, 3] = 1
-    sync_interval: SyncInterval = SyncInterval(0.0)
+    sync_interval: SyncInterval = SyncInterval(1.0)
     metrics: list[str] = msgspec.field(default_factory=lambda: ["*"])
     metrics_leaves: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
 

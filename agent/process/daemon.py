@@ -226,7 +226,8 @@ def _watch(config: Config, server: EmbeddedServer | None, health: ServerHealth) 
     if server is None:
         return ServerWatch(f"nats://{config.nats.listen}", system, own, health)
     store = server.config.store_dir
-    return ServerWatch(server.url, system, own, health, restart=server.end, store=store)
+    interval = config.hub_sync_seconds if config.role == "hub" else 0.0
+    return ServerWatch(server.url, system, own, health, restart=server.end, store=store, interval=interval)
 
 
 def _missing(health: ServerHealth, supervisor: Notifier | None, reason: str) -> None:

@@ -24,6 +24,8 @@ _WRITE_ERROR: Final = "write error: "
 _NOT_ENABLED: Final = "JetStream not enabled"
 _FULL: Final = ("no space left on device", "disk quota exceeded")
 _UNKNOWN: Final = float("nan")
+_DEFAULT_NS: Final = 120 * 10**9
+"""At which a server syncs that is not told anything."""
 
 log = structlog.get_logger("server")
 
@@ -82,14 +84,21 @@ def diagnose(healthz: Mapping[str, Any]) -> Trouble | None:
 
 def unsynced(varz: Mapping[str, Any]) -> str | None:
     """Why an acknowledgement of this server does not mean synced; None if it does."""
-    settings = (varz.get("jetstream") or {}).get("config") or {}
-    if settings.get("sync_always"):
-        return None
-    seconds = settings.get("sync_interval", 0) / 1e9
+    seconds = sync_seconds(varz)
     return (
-        f"acknowledged is not synced: the server syncs its disk each {seconds:g} s, and a power cut loses"
-        " what came since; set sync_interval: always in its jetstream block"
+        None
+        if seconds == 0
+        else (
+            f"acknowledged is not synced: the server syncs its disk each {seconds:g} s, and a power cut loses"
+            " what came since; set sync_interval: always in its jetstream block"
+        )
     )
+
+
+def sync_seconds(varz: Mapping[str, Any]) -> float:
+    """How often a server syncs its disk; 0: before it acknowledges."""
+    settings = (varz.get("jetstream") or {}).get("config") or {}
+    return 0.0 if settings.get("sync_always") else (settings.get("sync_interval") or _DEFAULT_NS) / 1e9
 
 
 class ServerHealth:

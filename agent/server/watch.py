@@ -20,7 +20,7 @@ from agent.base.files import Room, room
 from agent.base.nats_server import ServerError
 from agent.base.wait import Backoff, event_within, loop_time
 from agent.jetstream.connection import EXPECTED, OpenConnection, connected
-from agent.server.health import ServerHealth, Trouble, TroubleKind, diagnose, unsynced
+from agent.server.health import ServerHealth, Trouble, TroubleKind, diagnose, sync_seconds, unsynced
 
 LOOK_SECONDS: Final = 2.0
 CONFIRM_SECONDS: Final = 5.0
@@ -75,7 +75,8 @@ class Doubts:
 
 class ServerWatch:
     """Watches one server. `restart` ends an embedded server, which its supervisor then starts again; None for
-    an external one. `store` is where its streams are, asked of the server when it is None."""
+    an external one. `store` is where its streams are, asked of the server when it is None. A hub's shall sync
+    each `interval` seconds: its leaves keep their copies until then."""
 
     def __init__(
         self,
@@ -86,9 +87,10 @@ class ServerWatch:
         *,
         restart: Callable[[], Awaitable[None]] | None = None,
         store: Path | None = None,
+        interval: float = 0.0,
     ) -> None:
         self._url, self._seed_file, self._identity, self._health = url, seed_file, identity, health
-        self._restart, self._store = restart, store
+        self._restart, self._store, self._interval = restart, store, interval
         self._restarts, self._doubts = Restarts(), Doubts()
         self._low = False
 
@@ -116,7 +118,8 @@ class ServerWatch:
             unknown = "its system user may not ask $SYS.REQ.SERVER.PING.VARZ"
             self._health.synced(f"whether acknowledged means synced is not known: {unknown}", known=False)
             return
-        self._health.synced(unsynced(varz))
+        as_wanted = self._interval > 0 and sync_seconds(varz) == self._interval
+        self._health.synced(None if as_wanted else unsynced(varz), known=not as_wanted)
         if self._store is None:
             where = ((varz.get("jetstream") or {}).get("config") or {}).get("store_dir")
             self._store = Path(where) if where else None

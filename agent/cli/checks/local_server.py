@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent import contract
-from agent.base.files import room
+from agent.base.files import file_system, room
 from agent.base.listen_sockets import near_host
 from agent.base.nats_server import MINIMUM
 from agent.cli.checks import Finding, failure, local_probe, ok, server, streams, warning
@@ -20,7 +20,7 @@ from agent.config.keys import SeedError, public_key
 from agent.contract import Exit
 from agent.server import link_permissions, permissions
 from agent.server.permissions import AGENT_TRACES, REGISTRAR_TRACES, Permissions
-from agent.server.setup import identities, link_rights
+from agent.server.setup import identities, link_rights, store_directory
 
 _REGISTRAR: Final = "registrar"
 _NO_KEY: Final = (
@@ -170,7 +170,9 @@ def judge(config: Config, seen: LocalServerInfo, hub: Mapping[str, Any] | None) 
     if "HEALTHZ" in system:
         findings += server.health(system["HEALTHZ"])
     if "VARZ" in system:
-        findings.append(server.synced(system["VARZ"]))
+        interval = config.hub_sync_seconds if config.role == "hub" else 0.0
+        findings.append(server.synced(system["VARZ"], interval))
+        findings += server.flushes(file_system(store_directory(config))) if interval else []
         findings += [] if embedded else [_store(system["VARZ"])]
     return findings
 

@@ -15,12 +15,13 @@ from agent.base.files import Room
 from agent.base.nats_server import MINIMUM
 from agent.cli.checks import Finding, failure, ok, warning
 from agent.contract import ACCOUNT, Exit
-from agent.server.health import diagnose, unsynced
+from agent.server.health import diagnose, sync_seconds, unsynced
 
 SERVER: Final = "server"
 DISK: Final = "disk"
 DOMAIN: Final = "domain"
 LINK: Final = "link"
+_FLUSHING: Final = ("ext3", "ext4", "btrfs", "zfs")
 _MIB: Final = 2**20
 _GIB: Final = 2**30
 
@@ -92,12 +93,28 @@ def health(healthz: Mapping[str, Any]) -> Iterator[Finding]:
     yield failure(SERVER, sentence, remedy, Exit.LOSS if trouble.needs_start else Exit.FAILED)
 
 
-def synced(varz: Mapping[str, Any]) -> Finding:
-    """Whether what is acknowledged is synced."""
+def synced(varz: Mapping[str, Any], interval: float = 0.0) -> Finding:
+    """Whether what is acknowledged is synced, or at a hub whose server shall sync each `interval` seconds,
+    whether it does."""
+    if interval and sync_seconds(varz) == interval:
+        kept = "leaves keep their copies until a disk has them"
+        return ok(SERVER, f"the server syncs its disk each {interval:g} s, and {kept}")
     if (why := unsynced(varz)) is None:
         return ok(SERVER, "the server syncs its disk before it acknowledges")
     sentence, _, remedy = why.partition("; ")
     return warning(SERVER, sentence, f"{remedy}, and restart it")
+
+
+def flushes(kind: str | None) -> Iterator[Finding]:
+    """Whether the store's file system, of this `kind`, keeps a file whole that is replaced without a sync, as
+    nats-server does it at an interval."""
+    if kind not in _FLUSHING:
+        yield warning(
+            DISK,
+            f"the store is on a file system ({kind or 'unknown'}) that may lose a whole file of messages in "
+            "a power cut, for nats-server replaces files without a sync at an interval",
+            'set registrar.sync_interval to "always", or move the store to ext4 or btrfs',
+        )
 
 
 def judge_room(limit: int, used: int, left: Room | None, key: str) -> Finding:

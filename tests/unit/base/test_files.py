@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.base.files import SLOT, SlotFile
+from agent.base.files import SLOT, SlotFile, file_system
 
 
 def test_a_file_that_is_not_there_has_no_record(tmp_path: Path) -> None:
@@ -48,3 +48,8 @@ def test_whatever_is_left_of_the_last_write_the_one_before_it_is_read(
     assert found[0] in records[-2:]
     assert SlotFile(path).write(b"next")
     assert SlotFile(path).read()[0] == b"next"
+
+
+def test_the_file_system_of_a_path_is_that_of_the_mount_that_it_is_below() -> None:
+    assert file_system(Path("/proc/self")) == "proc"
+    assert file_system(Path("/proc/../sys")) == "sysfs"

@@ -311,3 +311,26 @@ def test_the_document_has_every_fault_of_a_version_and_every_group() -> None:
         assert f"nats-server {fault.source}" in text
     for group in (certificates.GROUP, certificates.CLOCK, machine.FILES, streams.GROUP, server.SERVER):
         assert group in text
+
+
+@pytest.mark.parametrize(
+    ("varz", "interval", "level", "words"),
+    [
+        ({"sync_always": True}, 0.0, OK, "before it acknowledges"),
+        ({"sync_always": True}, 1.0, OK, "before it acknowledges"),
+        ({"sync_interval": 10**9}, 1.0, OK, "each 1 s, and leaves keep their copies"),
+        ({"sync_interval": 2 * 10**9}, 1.0, WARNING, "acknowledged is not synced"),
+        ({"sync_interval": 10**9}, 0.0, WARNING, "acknowledged is not synced"),
+        ({}, 0.0, WARNING, "each 120 s"),
+    ],
+)
+def test_a_server_syncs_before_it_acknowledges_or_as_the_hub_wants_it(
+    varz: dict[str, Any], interval: float, level: Level, words: str
+) -> None:
+    only([server.synced({"jetstream": {"config": varz}}, interval)], level, words)
+
+
+def test_a_file_system_that_may_lose_a_replaced_file_is_named() -> None:
+    assert list(server.flushes("ext4")) == []
+    only(list(server.flushes("xfs")), WARNING, "file system (xfs)")
+    only(list(server.flushes(None)), WARNING, "file system (unknown)")
