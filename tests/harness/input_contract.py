@@ -85,7 +85,11 @@ def _post_stored(agent: Agent, body: bytes, key: str) -> bool:
 
 
 def _append(agent: Agent, numbers: range) -> None:
+    """Appends to a file that is rotated once in each round but the first, in which it may not be seen yet."""
+    path = agent.member.lines
     for number in numbers:
+        if number == numbers.start + 75 > 75:
+            path.rename(path.with_name(f"{path.name}-{20_251_101 + numbers.start // 15}"))
         _append_once(agent, lines([number]))
         time.sleep(0.002)
 
