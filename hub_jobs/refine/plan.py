@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,6 +30,8 @@ MAX_ROWS: Final = 1_000_000
 MAX_BYTES_A_CORE: Final = 128 * 1024**2
 """Bytes of bronze in a pass for each core: about half a minute of work, after which a run may be stopped."""
 _PART_BYTES: Final = 64 * 1024**2
+_LEAST_BYTES: Final = 1024**2
+"""Less is not worth a task and a file of its own."""
 
 Line = tuple[int, int | None]
 """A hub sequence and a line of that message, None for all of it."""
@@ -153,38 +156,49 @@ def parts(
     corrections: Corrections,
     cores: int,
 ) -> list[RefinePart]:
-    """The tasks of a pass: files of one history together, so that small ones share a task and every core has
-    one."""
+    """The tasks of a pass: sequences of one history with about as many bytes in each, so that every core has
+    as much to do; a file may be read for several of them."""
     total = sum(file.size for increment in planned.increments for file in increment.files)
-    least = min(_PART_BYTES, total // cores + 1)
+    share = max(_LEAST_BYTES, min(_PART_BYTES, -(-total // cores)))
     repeated = {
         history: np.sort(np.fromiter(sequences, np.int64)) for history, sequences in decision.repeated.items()
     }
     return [
         RefinePart(
             lake=lake,
-            paths=[file.path for file in group],
+            paths=[file.path for file in increment.files if file.last > after and file.first <= to],
             history=increment.name,
-            after=increment.after,
-            to=increment.to,
-            repeated=_within(repeated.get(increment.name), group),
+            after=after,
+            to=to,
+            repeated=_within(repeated.get(increment.name), after, to),
             other_content=decision.other_content.get(increment.name, {}),
             quarantined=in_quarantine.get(increment.name, frozenset()),
             corrections=corrections,
         )
         for increment in planned.increments
-        for group in _groups(increment.files, least)
+        for after, to in _cut(increment, share)
     ]
 
 
-def _within(sequences: Numbers | None, files: Sequence[BronzeFile]) -> frozenset[int]:
-    """Those of sorted sequences that these files may hold: after a hub was restored all of a pass are
-    repeats, of which no task needs those of the others."""
+def _cut(increment: Increment, share: int) -> Iterator[tuple[int, int]]:
+    """The sequences of an increment in pieces of about so many bytes, each after one and up to another, as if
+    those of a file were all of one size."""
+    files = sorted(increment.files, key=lambda file: file.last)
+    ends = np.minimum([increment.after, *(file.last for file in files)], increment.to)
+    read = np.cumsum([0, *(file.size for file in files)])
+    pieces = max(1, round(int(read[-1]) / share))
+    edges = np.interp(np.linspace(0, int(read[-1]), pieces + 1), read, ends).astype(np.int64)
+    edges[0], edges[-1] = increment.after, increment.to
+    yield from pairwise(np.unique(edges).tolist())
+
+
+def _within(sequences: Numbers | None, after: int, to: int) -> frozenset[int]:
+    """Those of sorted sequences that a part is about: after a hub was restored all of a pass are repeats, of
+    which no task needs those of the others."""
     if sequences is None:
         return frozenset()
-    first, last = min(file.first for file in files), max(file.last for file in files)
-    span = slice(*np.searchsorted(sequences, [first, last + 1]))
-    return frozenset(sequences[span].tolist())
+    first, end = np.searchsorted(sequences, [after, to], side="right")
+    return frozenset(sequences[first:end].tolist())
 
 
 def _files(bronze: Table) -> dict[History, list[BronzeFile]]:
@@ -217,17 +231,6 @@ def _first(increments: Sequence[Increment], most_bytes: int) -> Iterator[Increme
                 return
             to = min(file.last, increment.to)
         yield increment
-
-
-def _groups(files: Sequence[BronzeFile], least: int) -> Iterator[list[BronzeFile]]:
-    group: list[BronzeFile] = []
-    for file in files:
-        group.append(file)
-        if sum(member.size for member in group) >= least:
-            yield group
-            group = []
-    if group:
-        yield group
 
 
 def _earlier(bronze: Table, refined: dict[History, int], wanted: Wanted) -> EarlierRows:

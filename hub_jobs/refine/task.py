@@ -140,6 +140,9 @@ def _rows(path: Place, part: RefinePart) -> Any:
     """The rows to refine, a row group in memory at a time."""
     with parquet_file(path) as file:
         for group in range(file.num_row_groups):
+            first, last = file.bounds(group, "seq") or (part.to, part.to)
+            if first > part.to or last <= part.after:
+                continue
             table = file.read_row_group(group, columns=list(_COLUMNS))
             table = table.set_column(
                 table.column_names.index("arrived"), "arrived", table["arrived"].cast(pa.int64())

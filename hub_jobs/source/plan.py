@@ -208,8 +208,12 @@ def split(
     if min_partitions < 1 or max_records < 1:
         raise PlanError("minPartitions and maxRecordsPerPartition must be 1 or more")
     held = [range_ for range_ in ranges if range_.size > 0]
-    target = min(max_records, max(1, sum(range_.size for range_ in held) // min_partitions))
+    total = sum(range_.size for range_ in held)
+    target = min(max_records, max(1, -(-total // min_partitions)))
     counts = [-(-range_.size // target) for range_ in held]
+    if sum(counts) < min(min_partitions, total):
+        target = min(max_records, max(1, total // min_partitions))
+        counts = [-(-range_.size // target) for range_ in held]
     if sum(counts) > MAX_PARTITIONS:
         raise PlanError(
             f"{sum(counts)} partitions would be needed and {MAX_PARTITIONS} is the limit: "

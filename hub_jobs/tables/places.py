@@ -171,6 +171,15 @@ class ParquetFile:
         """Its columns as its writer knew them."""
         return self._file.schema_arrow
 
+    def bounds(self, number: int, column: str) -> tuple[Any, Any] | None:
+        """The least and the greatest value of a column in a row group, None where the file does not say."""
+        group = self._file.metadata.row_group(number)
+        for at in range(group.num_columns):
+            known = group.column(at)
+            if known.path_in_schema == column and known.statistics is not None:
+                return (known.statistics.min, known.statistics.max) if known.statistics.has_min_max else None
+        return None
+
     def read_row_group(self, number: int, **how: Any) -> pa.Table:
         """A row group, as the arguments of Arrow's method say. Raises `UnreadableError`, also where bits of a
         page are not those that were written."""
