@@ -1,5 +1,5 @@
-"""From decoded lines to Arrow columns. What a line's own decoder left unchecked, times and tags, is checked
-here, a column at a time; the rows that fail are named for the caller to look at one by one. Pure."""
+"""From decoded lines to Arrow columns. What a line's own decoder left unchecked, times, tags and sizes, is
+checked here, a column at a time; the rows that fail are named for the caller to look at one by one. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET, Meta
 
-from agent.contract import EPOCH_LIMIT, MACHINE_OFFSET
-from hub_jobs.refine.lines import FAULTS, ReadingLine, Tags
+from agent.contract import EPOCH_LIMIT, MACHINE_OFFSET, MAX_INT, MAX_NAME, MAX_TEXT
+from hub_jobs.refine.lines import FAULTS, QUOTE, ReadingLine, Tags
 from hub_jobs.tables.schemas import TIME
 
 _TIME: Final = msgspec.json.Decoder(Annotated[datetime, Meta(tz=True)])
@@ -40,6 +40,39 @@ class Moments(NamedTuple):
     own: Mask
     machine: Mask
     wrong: Mask
+    quotes: int
+    """How many quotes the fields have in all."""
+
+
+class LineColumns(NamedTuple):
+    """Rows as columns, as far as their lines tell."""
+
+    moments: Moments
+    device: pa.Array
+    """Null where a line names none."""
+    metric: pa.Array
+    value: pa.Array
+    text: pa.Array
+    tags: pa.MapArray
+    wrong: Mask
+    """Rows with a time, tags or a size that may not be."""
+    quotes: int
+    """How many quotes the lines have if none names a field twice or has an escape."""
+
+
+def columns(rows: Sequence[ReadingLine]) -> LineColumns:
+    """The columns of rows."""
+    moments = times(rows)
+    device, metric = _devices(rows), pa.array([row.metric for row in rows], pa.string())
+    value, text, too_large = _values(rows)
+    tags_, wrong, of_tags = tags(rows)
+    wrong |= moments.wrong
+    wrong[[*too_large, *_bad_sizes(metric), *_bad_sizes(device), *_bad_sizes(text, 0, MAX_TEXT)]] = True
+    # Of each row the names of metric and value and the metric, and whatever else it has.
+    quotes = 6 * len(rows) + 4 * (len(rows) - device.null_count) + moments.quotes + of_tags
+    if text.null_count < len(text):
+        quotes += 2 * sum([isinstance(row.value, str) for row in rows])
+    return LineColumns(moments, device, metric, value, text, tags_, wrong, quotes)
 
 
 def times(rows: Sequence[ReadingLine]) -> Moments:
@@ -47,15 +80,16 @@ def times(rows: Sequence[ReadingLine]) -> Moments:
     given = [row.ts for row in rows]
     kinds = set(map(type, given))
     stamps = np.zeros(len(given), dtype=np.int64)
+    every = np.ones(len(given), dtype=np.bool_)
     if kinds == {str}:
         fast = _texts(given)
         if fast is not None:
-            return Moments(fast[0], np.ones(len(given), dtype=np.bool_), fast[1], _outside(fast[0]))
+            return Moments(fast[0], every, fast[1], _outside(fast[0]), 4 * len(given))
     elif kinds == {float}:
         seconds = np.array(given, dtype=np.float64)
         wrong = ~((seconds >= 0) & (seconds <= EPOCH_LIMIT))
         stamps = np.rint(np.where(wrong, 0, seconds) * 1e6).astype(np.int64)
-        return Moments(stamps, np.ones(len(given), dtype=np.bool_), np.zeros(len(given), np.bool_), wrong)
+        return Moments(stamps, every, ~every, wrong, 2 * len(given))
     own = np.array([ts is not UNSET for ts in given], dtype=np.bool_)
     wrong = np.zeros(len(given), dtype=np.bool_)
     for at in np.flatnonzero(own).tolist():
@@ -65,7 +99,8 @@ def times(rows: Sequence[ReadingLine]) -> Moments:
         else:
             stamps[at] = found
     machine = np.array([isinstance(ts, str) and ts.endswith(MACHINE_OFFSET) for ts in given], dtype=np.bool_)
-    return Moments(stamps, own, machine, wrong)
+    texts = sum([isinstance(ts, str) for ts in given])
+    return Moments(stamps, own, machine, wrong, 2 * int(np.count_nonzero(own)) + 2 * texts)
 
 
 def _texts(given: Sequence[object]) -> tuple[Times, Mask] | None:
@@ -74,17 +109,26 @@ def _texts(given: Sequence[object]) -> tuple[Times, Mask] | None:
     excludes."""
     try:
         texts = pa.array(given, pa.string())
-        machine = pc.ends_with(texts, MACHINE_OFFSET)
-        strict = pc.and_(
-            pc.or_(pc.ends_with(texts, "Z"), machine),
-            pc.equal(pc.utf8_slice_codeunits(texts, start=16, stop=17), ":"),
-        )
-        if not pc.all(strict).as_py():
+        _, offsets, content = texts.buffers()
+        ends = np.frombuffer(offsets, np.int32)[: len(texts) + 1]
+        letters = np.frombuffer(content, np.uint8)
+        if (np.diff(ends) < _SHORTEST).any() or (letters[ends[:-1] + 16] != _COLON).any():
             return None
+        machine = np.zeros(len(texts), np.bool_)
+        if (letters[ends[1:] - 1] != _ZULU).any():
+            by_machine = pc.ends_with(texts, MACHINE_OFFSET)
+            if not pc.all(pc.or_(pc.ends_with(texts, "Z"), by_machine)).as_py():
+                return None
+            machine = by_machine.to_numpy(zero_copy_only=False)
         found: Times = texts.cast(TIME).cast(pa.int64()).to_numpy()
     except pa.ArrowException:
         return None
-    return found, machine.to_numpy(zero_copy_only=False)
+    return found, machine
+
+
+_COLON, _ZULU = ord(":"), ord("Z")
+_SHORTEST: Final = 18
+"""Characters of a time up to its seconds."""
 
 
 def _time(value: object) -> int | None:
@@ -106,51 +150,82 @@ def _outside(stamps: Times) -> Mask:
     return (stamps < _FIRST) | (stamps > _LAST)
 
 
-def values(rows: Sequence[ReadingLine]) -> tuple[pa.Array, pa.Array]:
-    """The columns `value` and `text`. A whole number that a double does not hold exactly is rounded in
-    `value` and stands with all its digits in `text`."""
+def _values(rows: Sequence[ReadingLine]) -> tuple[pa.Array, pa.Array, list[int]]:
+    """The columns `value` and `text`, and the rows with a whole number that has more than 64 bits. One that
+    a double does not hold exactly is rounded in `value` and stands with all its digits in `text`."""
     given: list[Any] = [row.value for row in rows]
+    kinds = list(map(type, given))
+    if set(kinds) <= {float}:
+        return pa.array(given, pa.float64()), pa.nulls(len(given), pa.string()), []
+    too_large = []
     texts: list[str | None] = [None] * len(given)
-    for at in [at for at, kind in enumerate(map(type, given)) if kind is not float and kind is not int]:
+    for at in [at for at, kind in enumerate(kinds) if kind is not float]:
         value = given[at]
-        texts[at] = value if isinstance(value, str) else _BOOLS[bool(value)]
-        given[at] = None if isinstance(value, str) else float(value)
+        if kinds[at] is not int:
+            texts[at] = value if isinstance(value, str) else _BOOLS[bool(value)]
+            given[at] = None if isinstance(value, str) else float(value)
+        elif not -MAX_INT - 1 <= value <= MAX_INT:
+            too_large.append(at)
+            given[at] = 0
     try:
         numbers = pa.array(given, pa.float64())
     except pa.ArrowInvalid:
         # Arrow takes no whole number beyond 2^53, though a double may hold it exactly.
-        for at in [at for at, kind in enumerate(map(type, given)) if kind is int]:
+        for at in [at for at, value in enumerate(given) if type(value) is int]:
             rounded = float(given[at])
             if int(rounded) != given[at]:
                 texts[at] = str(given[at])
             given[at] = rounded
         numbers = pa.array(given, pa.float64())
-    return numbers, pa.array(texts, pa.string())
+    return numbers, pa.array(texts, pa.string()), too_large
 
 
 _BOOLS: Final = {True: "true", False: "false"}
 
 
-def tags(rows: Sequence[ReadingLine]) -> tuple[pa.MapArray, Mask]:
-    """The column `tags`, each distinct text parsed once, and which rows have tags that are none."""
-    texts = pa.array(list(map(bytes, map(_RAW_TAGS, rows))), pa.binary()).dictionary_encode()
+def tags(rows: Sequence[ReadingLine]) -> tuple[pa.MapArray, Mask, int]:
+    """The column `tags`, each distinct text parsed once; which rows have tags that are none; and how many
+    quotes the fields have in all."""
+    raw = pa.array(list(map(bytes, map(_RAW_TAGS, rows))), pa.binary())
+    content = np.frombuffer(raw.buffers()[2] or b"", np.uint8)
+    texts = raw.dictionary_encode()
     parsed: list[list[tuple[str, str]]] = []
     wrong: list[int] = []
+    absent = 0
+    codes = texts.indices.to_numpy()
     for at, text in enumerate(texts.dictionary.to_pylist()):
+        if not text:
+            absent = int(np.count_nonzero(codes == at))
         try:
-            parsed.append(list(_TAGS.decode(text).items()))
+            parsed.append(list(_TAGS.decode(text or b"{}").items()))
         except FAULTS:
             parsed.append([])
             wrong.append(at)
-    codes = texts.indices.to_numpy()
-    column = pa.array(parsed, _MAP).take(texts.indices)
-    return column, np.isin(codes, np.array(wrong, dtype=np.int32))
+    quotes = int(np.count_nonzero(content == QUOTE)) + 2 * (len(rows) - absent)
+    bad = np.isin(codes, np.array(wrong, dtype=np.int32)) if wrong else np.zeros(len(rows), np.bool_)
+    return coded(pa.array(parsed, _MAP)).take(texts.indices), bad, quotes
 
 
-def devices(rows: Sequence[ReadingLine], domains: pa.Array, owner: npt.NDArray[np.int32]) -> pa.Array:
-    """The column `device`, with the domain of its message where a line has none."""
-    given = [row.device for row in rows]
-    if UNSET not in given:
-        return pa.array(given, pa.string())
-    named = pa.array([None if device is UNSET else device for device in given], pa.string())
-    return pc.coalesce(named, domains.take(pa.array(owner)))
+def coded(given: pa.MapArray) -> pa.MapArray:
+    """Tags with each distinct name and text once: Parquet takes them as they are."""
+    return pa.MapArray.from_arrays(
+        given.offsets, given.keys.dictionary_encode(), given.items.dictionary_encode()
+    )
+
+
+def _devices(rows: Sequence[ReadingLine]) -> pa.Array:
+    given: list[Any] = [row.device for row in rows]
+    if UNSET in given:
+        given = [None if device is UNSET else device for device in given]
+    return pa.array(given, pa.string())
+
+
+def _bad_sizes(texts: pa.Array, least: int = 1, most: int = MAX_NAME) -> list[int]:
+    """The rows whose text has fewer characters than it must have, or more than it may."""
+    found = pc.min_max(pc.binary_length(texts)).as_py()
+    if found["min"] is None or (found["min"] >= least and found["max"] <= most):
+        return []
+    length = pc.utf8_length(texts)
+    bad = pc.or_(pc.less(length, least), pc.greater(length, most))
+    rows: list[int] = np.flatnonzero(pc.fill_null(bad, False).to_numpy(zero_copy_only=False)).tolist()
+    return rows

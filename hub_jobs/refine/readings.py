@@ -11,11 +11,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from agent.contract import ContractError
 from hub_jobs.refine.clocks import Corrections, SealTime, errors
-from hub_jobs.refine.columns import Mask, Times, devices, tags, times, values
-from hub_jobs.refine.lines import ReadingLine, Slice, decode_content, recheck
+from hub_jobs.refine.columns import LineColumns, Mask, Times, coded, columns
+from hub_jobs.refine.lines import ReadingLine, Slice, checked, decode_content, recheck
 from hub_jobs.refine.messages import (
     BronzeMessage,
     QuarantinedError,
@@ -47,14 +48,25 @@ class _Part:
     """Rows of one message inside a chunk."""
 
     message: BronzeMessage
+    lines: Slice
     numbers: npt.NDArray[np.int32]
-    rows: list[ReadingLine]
-    text: bytes
-    first: int
+
+    @staticmethod
+    def of(message: BronzeMessage, lines: Slice) -> _Part:
+        """The readings of some lines."""
+        numbers = np.array(lines.numbers or (), dtype=np.int32)
+        if lines.numbers is None:
+            numbers = np.arange(lines.first, lines.first + len(lines.rows), dtype=np.int32)
+        return _Part(message, lines, numbers)
+
+    @property
+    def rows(self) -> list[ReadingLine]:
+        """The readings."""
+        return self.lines.rows
 
     def line(self, at: int) -> bytes:
         """The text of row `at`."""
-        return self.text.split(b"\n")[int(self.numbers[at]) - self.first]
+        return self.lines.text.split(b"\n")[int(self.numbers[at]) - self.lines.first]
 
 
 class Refiner:
@@ -90,27 +102,43 @@ class Refiner:
     def drain(self) -> pa.Table:
         """The readings gathered so far."""
         parts, self._parts, self._size = self._parts, [], 0
-        table, wrong = _table(parts, self._corrections)
+        given = _columns(parts)
+        if _are_in_doubt(parts, given):
+            parts = self._checked(parts)
+            given = _columns(parts)
+        table, wrong = _table(parts, given, self._corrections)
         if not wrong.any():
             return table
         repaired = self._recheck(parts, wrong)
         table = table.filter(pa.array(~wrong))
         if repaired:
-            rows, bad = _table(repaired, self._corrections)
+            rows, bad = _table(repaired, _columns(repaired), self._corrections)
             for part in (repaired[at] for at in np.flatnonzero(bad).tolist()):
                 self._quarantine_line(part.message, int(part.numbers[0]), part.line(0), _NO_MOMENT)
-            table = pa.concat_tables([table, rows.filter(pa.array(~bad))]).unify_dictionaries()
+            table = _joined(table, rows.filter(pa.array(~bad)))
         return table
 
+    def _checked(self, parts: Sequence[_Part]) -> list[_Part]:
+        """Parts some of which have lines that may name a field twice: these as the reference reads them."""
+        kept = []
+        for part in parts:
+            if part.lines.quotes is not None and part.lines.quotes != _columns([part]).quotes:
+                lines = checked(part.lines)
+                self._quarantine_bad(part.message, lines)
+                part = _Part.of(part.message, lines)
+            if part.rows:
+                kept.append(part)
+        return kept
+
     def _add_lines(self, message: BronzeMessage, lines: Slice) -> None:
+        self._quarantine_bad(message, lines)
+        if lines.rows:
+            self._parts.append(_Part.of(message, lines))
+            self._size += len(lines.rows)
+
+    def _quarantine_bad(self, message: BronzeMessage, lines: Slice) -> None:
         for bad in lines.bad:
             self._quarantine_line(message, bad.number, bad.text, bad.reason, bad.place)
-        if lines.rows:
-            numbers = np.array(lines.numbers or (), dtype=np.int32)
-            if lines.numbers is None:
-                numbers = np.arange(lines.first, lines.first + len(lines.rows), dtype=np.int32)
-            self._parts.append(_Part(message, numbers, lines.rows, lines.text, lines.first))
-            self._size += len(lines.rows)
 
     def _quarantine_line(
         self, message: BronzeMessage, line: int, text: bytes, detail: str, place: str | None = None
@@ -140,37 +168,61 @@ class Refiner:
             except ContractError as error:
                 self._quarantine_line(part.message, number, text, str(error))
             else:
-                repaired.append(_Part(part.message, part.numbers[inside : inside + 1], [line], text, number))
+                repaired.append(_Part.of(part.message, Slice(number, text, [line])))
         return repaired
 
 
 _NO_MOMENT: Final = "ts is not within the years 1 to 9999 in UTC"
 
 
-def _table(parts: Sequence[_Part], corrections: Corrections) -> tuple[pa.Table, Mask]:
-    """The rows of `readings`, and which of them have a time or tags that are none."""
-    rows = list(chain.from_iterable(part.rows for part in parts))
+def _are_in_doubt(parts: Sequence[_Part], given: LineColumns) -> bool:
+    """Whether a line of parts whose columns are given may name a field twice."""
+    unchecked = [part for part in parts if part.lines.quotes is not None]
+    if not unchecked:
+        return False
+    quotes = given.quotes if len(unchecked) == len(parts) else _columns(unchecked).quotes
+    return quotes != sum(part.lines.quotes or 0 for part in unchecked)
+
+
+def _columns(parts: Sequence[_Part]) -> LineColumns:
+    return columns(list(chain.from_iterable(part.rows for part in parts)))
+
+
+def _joined(table: pa.Table, rows: pa.Table) -> pa.Table:
+    """Both as one. Arrow does not unify the dictionaries within tags, so these are coded again."""
+    at = READINGS.names.index("tags")
+    plain = [
+        one.set_column(at, "tags", one["tags"].cast(READINGS.field("tags").type)) for one in (table, rows)
+    ]
+    both = pa.concat_tables(plain).unify_dictionaries().combine_chunks()
+    return both.set_column(at, "tags", coded(both["tags"].chunk(0)) if both.num_rows else both["tags"])
+
+
+def _table(parts: Sequence[_Part], lines: LineColumns, corrections: Corrections) -> tuple[pa.Table, Mask]:
+    """The rows of `readings`, and which of them have something that is none."""
     messages = [part.message for part in parts]
     sizes = np.array([len(part.rows) for part in parts], dtype=np.int64)
     owner = np.repeat(np.arange(len(parts), dtype=np.int32), sizes)
-    given = times(rows)
+    given = lines.moments
     default = np.array([message.default_ts for message in messages], dtype=np.int64)[owner]
     stamps = np.where(given.own, given.stamps, default)
     clocks = np.array([_CLOCKS.index(message.ts_source) for message in messages], dtype=np.int32)[owner]
     clocks = np.where(given.own & ~(given.machine & (clocks == _AGENT)), 0, clocks).astype(np.int32)
     error = _errors(parts, stamps, clocks == _AGENT, corrections)
     moments = pa.array(stamps + error).cast(TIME)
-    column, wrong_tags = tags(rows)
-    value, text = values(rows)
+    device = lines.device
+    if device.null_count:
+        domains = pa.array([message.domain for message in messages], pa.string())
+        device = pc.coalesce(device, domains.take(pa.array(owner)))
     arrays = {
         "ts": moments,
         "ts_source": _coded(np.where(error != 0, _CORRECTED, clocks).astype(np.int32), _CLOCKS),
         "domain": _coded(owner, [message.domain for message in messages]),
-        "device": devices(rows, pa.array([message.domain for message in messages], pa.string()), owner),
-        "metric": pa.array([row.metric for row in rows], pa.string()),
-        "value": value,
-        "text": text,
-        "tags": column,
+        "device": device.dictionary_encode(),
+        "metric": lines.metric.dictionary_encode(),
+        "value": lines.value,
+        "text": lines.text,
+        "tags": lines.tags,
         "class": _coded(owner, [message.cls for message in messages]),
         "run": _coded(owner, [message.run for message in messages]),
         "n": _number(owner, [message.n for message in messages]),
@@ -182,7 +234,7 @@ def _table(parts: Sequence[_Part], corrections: Corrections) -> tuple[pa.Table, 
         "source_seq": _number(owner, [message.source_seq for message in messages]),
         "ts_original": pa.array(stamps, mask=error == 0).cast(TIME),
     }
-    return pa.table(arrays).select(READINGS.names), given.wrong | wrong_tags
+    return pa.table(arrays).select(READINGS.names), lines.wrong
 
 
 def _errors(parts: Sequence[_Part], stamps: Times, by_machine: Mask, corrections: Corrections) -> Times:

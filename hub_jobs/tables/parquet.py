@@ -166,9 +166,12 @@ class Statistics:
         self.rows += rows.num_rows
         for name in self._columns:
             column = rows[name]
-            if pa.types.is_dictionary(column.type):
-                column = column.cast(column.type.value_type)
             self._nulls[name] = self._nulls.get(name, 0) + column.null_count
+            if pa.types.is_dictionary(column.type):
+                # It may hold what no row has; bounds need not be tight.
+                column = pa.chunked_array(
+                    [piece.dictionary for piece in column.chunks], column.type.value_type
+                )
             if pa.types.is_floating(column.type) and pc.all(pc.is_finite(column)).as_py() is False:
                 self._unbounded.add(name)  # JSON has no such number
             found = pc.min_max(column).as_py()
