@@ -273,9 +273,10 @@ class Config(Struct, forbid_unknown_fields=True):
 
     @property
     def hub_sync_seconds(self) -> float:
-        """How often the hub's server syncs its disk, in seconds; 0: before it acknowledges, which a server
-        that is not the agent's own has to do."""
-        return self.registrar.sync_interval if self.nats.server == "embedded" else 0.0
+        """How often the hub's server syncs its disk, in seconds; 0: before it acknowledges. A server that is
+        not the agent's own has to, and each of a cluster: a registrar syncs the disk of its machine only."""
+        alone = self.nats.server == "embedded" and not self.nats.cluster.on
+        return self.registrar.sync_interval if alone else 0.0
 
     @property
     def linger(self) -> float:
