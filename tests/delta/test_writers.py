@@ -12,18 +12,43 @@ import pytest
 from agent.contract import Exit
 from hub_jobs.audit import run as audit
 from hub_jobs.maintain import run as maintain
+from hub_jobs.refine import run as refine
 from hub_jobs.replay import run as replay
 from tests.harness.foreign import before_commit
 from tests.spark.lakes import add_bronze, contents
 from tests.spark.test_clocks import batch, correction, right, stamped
-from tests.spark.test_foreign_writers import every, ingest, lake, places, refined
+from tests.unit.hub_jobs.rows import batch_row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["lake"]
-
 Act = Callable[[Path], object]
+LINE = b'{"ts":1,"device":"d","metric":"m","value":1}\n'
+
+
+def refined(lake: Path) -> Exit:
+    return refine.main(["--lake", str(lake)])
+
+
+def ingest(lake: Path, *numbers: int) -> None:
+    add_bronze(lake, [batch_row(LINE * 2 + b"bad\n", n, source_seq=n) for n in numbers])
+
+
+def places(lake: Path) -> list[tuple[int, int]]:
+    return sorted(contents(lake, "readings", "n", "index"))
+
+
+def every(*numbers: int) -> list[tuple[int, int]]:
+    return [(n, index) for n in numbers for index in (0, 1)]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Readings and quarantine of two batches, in two files each."""
+    for n in (1, 2):
+        ingest(tmp_path, n)
+        assert refined(tmp_path) is Exit.WELL
+    return tmp_path
 
 
 @pytest.fixture

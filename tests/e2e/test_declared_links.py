@@ -214,18 +214,3 @@ async def test_what_was_missed_during_a_cut_comes_once(tmp_path: Path) -> None:
             await servers.hub.kill()
             await one.is_in(GATHERED, "away")
             assert one.value("petiole_link_up", GATHERED) == 0
-
-
-async def test_a_source_catches_up_after_its_hub_was_killed(tmp_path: Path) -> None:
-    async with open_servers(tmp_path, "edge-1") as servers:
-        hub, leaf = servers.ends["hub"], servers.ends["edge-1"]
-        await leaf.make("LOCAL", "local.>")
-        await leaf.store("local.x", *numbered(10))
-        async with at(servers.hub, hub_source("edge-1")) as one:
-            await hub.holds("ALL", numbered(10))
-            await one.is_in(GATHERED, "flowing")
-            await servers.hub.kill()
-            await leaf.store("local.x", *numbered(10, "kill"))
-            await servers.hub.start()
-            await hub.holds("ALL", [*numbered(10), *numbered(10, "kill")])
-            await one.is_in(GATHERED, "flowing")

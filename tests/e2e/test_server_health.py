@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from nats.aio.client import Client
 
 from agent.base.metrics import Metrics
 from agent.base.nats_server import find_binary
@@ -18,7 +16,6 @@ from agent.config import Config, Nats
 from agent.config.keys import ensure_key
 from agent.demo.ports import free_port
 from agent.process.hub import HubAgent
-from agent.server import watch
 from agent.server.health import ServerHealth
 from agent.server.watch import ServerWatch
 from tests.harness.agents import Agent, chunk
@@ -95,40 +92,6 @@ async def test_an_agent_does_not_use_an_old_server_that_is_not_its_own(
             await one.ready()
             await one.submit(chunk("a"))
             assert one.health.sentence is None
-
-
-async def test_a_server_is_unhealthy_when_it_says_so_for_a_while_and_not_when_it_says_so_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own, bad, sentences = OwnServer(tmp_path), 0, set()
-    asked = watch._ask
-
-    async def ask(nc: Client, question: str, name: str, **more: Any) -> Mapping[str, Any] | None:
-        nonlocal bad
-        sentences.add(one.health.sentence)
-        answer = await asked(nc, question, name, **more)
-        if question != "HEALTHZ" or not bad:
-            return answer
-        bad -= 1
-        return {
-            "status": "unavailable",
-            "status_code": 503,
-            "error": "JetStream stream could not be recovered",
-        }
-
-    monkeypatch.setattr(watch, "_ask", ask)
-    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(watch, "CONFIRM_SECONDS", 0.5)
-    async with own.running(find_binary()), beside(own, tmp_path / "state") as one:
-        await until(lambda: one.health.answers > 0, "it is looked at")
-        bad = 1
-        seen = one.health.answers
-        await until(lambda: one.health.answers > seen + 4, "it is looked at again")
-        assert sentences == {None}
-        bad = 1_000_000
-        await until(lambda: "could not be recovered" in (one.health.sentence or ""), "it lasts")
-        bad = 0
-        await until(lambda: one.health.sentence is None, "it is well again")
 
 
 @pytest.mark.parametrize(

@@ -175,56 +175,6 @@ async def test_a_sender_is_slowed_while_nothing_can_be_stored_and_a_small_one_ge
 
 
 @on_uvloop
-async def test_what_is_refused_is_handed_in_again_and_nothing_is_doubled(address: str) -> None:
-    async with listening(address) as one:
-        one.core.refuse = FULL
-        _, writer = await one.connect()
-        writer.write(lines(range(50)))
-        await until(lambda: one.core.waiting == 0 and one.value("petiole_input_connections") == 1, "read")
-        await asyncio.sleep(0.2)
-        assert one.core.stored == []
-        one.core.refuse = None
-        await one.stored(50)
-        assert one.numbers() == list(range(50))
-        one.core.refuse = UnknownOutcomeError("nobody knows")
-        writer.write(lines(range(50, 60)))
-        await asyncio.sleep(0.1)
-        one.core.refuse = None
-        writer.write(lines(range(60, 70)))
-        await one.stored(60)
-        assert one.numbers() == [*range(50), *range(60, 70)], "the core still has the ten, and goes on trying"
-
-
-@on_uvloop
-async def test_a_stop_stores_what_was_read_and_ends_the_connections(address: str) -> None:
-    async with listening(address) as one:
-        reader, writer = await one.connect()
-        one.core.open.clear()
-        writer.write(lines(range(5)))
-        await until(lambda: one.core.waiting > 0, "they are on their way")
-        one.stopping.set()
-        await asyncio.sleep(0.05)
-        assert not one.running.done()
-        one.core.open.set()
-        await one.running
-        assert one.numbers() == list(range(5))
-        with contextlib.suppress(ConnectionResetError):
-            assert await reader.read() == b""
-
-
-@on_uvloop
-async def test_a_stop_while_nothing_can_be_stored_is_not_held_up(address: str) -> None:
-    async with listening(address) as one:
-        one.core.refuse = RefusedError(RefusalReason.FULL, "the stream is full", 60)
-        _, writer = await one.connect()
-        writer.write(lines(range(5)))
-        await asyncio.sleep(0.1)
-        one.stopping.set()
-        async with asyncio.timeout(30):
-            await one.running
-
-
-@on_uvloop
 async def test_limits_hold_of_connections_lines_silence_and_other_languages(address: str) -> None:
     async with listening(address, max_connections=2, line=Size(1024), idle=Seconds(0.5)) as one:
         (reader, writer), (_, other) = await one.connect(), await one.connect()

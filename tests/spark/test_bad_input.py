@@ -129,25 +129,6 @@ def _state(lake: Path) -> list[Any]:
 REFINED: list[list[Any]] = [[(1, 0), (1, 1), (1, 2), (2, 0)], [(2, 1, "bad line")]]
 
 
-def test_a_file_of_bronze_that_can_not_be_read_is_named_and_nothing_of_the_run_is_committed(
-    lake: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    broken = max((lake / "bronze").glob("*.parquet"))
-    kept = broken.read_bytes()
-    broken.write_bytes(kept[: len(kept) // 2])
-
-    code, said = _refine(lake, capfd)
-
-    assert code == Exit.FAILED
-    assert str(broken) in said.splitlines()[-1]
-    assert _state(lake) == [[], []]
-    assert audit.main(["--lake", str(lake)]) == Exit.LOSS
-    assert f"bronze: file {broken.name} can't be read" in capfd.readouterr().out
-    broken.write_bytes(kept)
-    assert _refine(lake, capfd)[0] == Exit.WELL
-    assert _state(lake) == REFINED
-
-
 def test_a_table_that_was_deleted_is_made_again_or_missed_in_words(
     lake: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

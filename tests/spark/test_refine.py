@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,13 +15,12 @@ from hub_jobs.refine import plan
 from hub_jobs.refine import run as refine
 from hub_jobs.session import run_tasks
 from hub_jobs.tables import seen
-from hub_jobs.tables.delta import ensure_table, open_table
+from hub_jobs.tables.delta import open_table
 from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.schemas import VERSION
-from hub_jobs.tables.seen import batch_space, read
 from tests.spark.lakes import DRIVER, add_bronze, contents, killed, orphans, run_program
 from tests.unit.hub_jobs.damage import cut, flip
-from tests.unit.hub_jobs.rows import OTHER_RUN, RUN, batch_row, direct_row
+from tests.unit.hub_jobs.rows import OTHER_RUN, batch_row, direct_row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,31 +103,6 @@ def test_a_batch_that_comes_through_another_aggregate_is_a_repeat_too(lake: Path
     assert _run(lake) == Exit.WELL
 
     assert _readings(lake) == EXPECTED
-
-
-@pytest.mark.parametrize("lost", ["gone", "behind", "ahead"])
-def test_what_was_seen_is_made_again_when_it_is_lost_or_not_of_this_bronze(lake: Path, lost: str) -> None:
-    assert _run(lake) == Exit.WELL
-    copy = lake.with_name("copy")
-    if lost == "gone":
-        shutil.rmtree(lake / "seen")
-    elif lost == "behind":
-        shutil.copytree(lake / "seen", copy)
-        add_bronze(lake, [batch_row(LINE, n=5, source_seq=6)])
-        assert _run(lake) == Exit.WELL
-        shutil.rmtree(lake / "seen")
-        copy.rename(lake / "seen")
-    else:
-        for name in ("readings", "quarantine"):
-            shutil.rmtree(lake / name)
-    add_bronze(lake, [batch_row(LINE * 2, n=1, source_seq=1)])
-
-    assert _run(lake) == Exit.WELL
-
-    expected = [*EXPECTED, (5, 0)] if lost == "behind" else EXPECTED
-    assert _readings(lake) == sorted(expected, key=str)
-    held = read(ensure_table(lake, "seen")).ranges(batch_space("edge-1", "normal", RUN))
-    assert held == [(1, 5 if lost == "behind" else 4)]
 
 
 @pytest.mark.parametrize("harm", [cut, Path.unlink, partial(flip, column="first")])

@@ -85,6 +85,7 @@ class PublishScenario:
         self.metrics = Metrics()
         self.ledgers = {cls: ClassLedger(DOMAIN, cls, RUN) for cls in CLASSES}
         self.time.run(self._begin())
+        self.time.each_turn(lambda: promises.check_account(self))
 
     async def _begin(self) -> None:
         self.waits = HubAckWaiters(lambda cls: f"the link of {cls} is down")

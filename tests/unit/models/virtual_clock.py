@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -18,8 +18,10 @@ class _Selector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
+        self.each_turn: Callable[[], None] = lambda: None
 
     def select(self, timeout: float | None = None) -> Any:
+        self.each_turn()
         if timeout is None:
             raise AssertionError("all tasks wait for something that nobody will do")
         self.now += max(0.0, timeout)
@@ -41,6 +43,10 @@ class VirtualClock:
         """The loop's time."""
         return self._selector.now
 
+    def each_turn(self, look: Callable[[], None]) -> None:
+        """Call this between any two turns of the loop."""
+        self._selector.each_turn = look
+
     def run(self, what: Coroutine[Any, Any, Result]) -> Result:
         """Run this to its end."""
         result = self.loop.run_until_complete(what)
@@ -59,6 +65,7 @@ class VirtualClock:
 
     def close(self) -> None:
         """End every task and the loop."""
+        self.each_turn(lambda: None)
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
