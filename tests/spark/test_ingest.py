@@ -23,6 +23,7 @@ from nats.aio.msg import Msg
 
 from agent.contract import (
     FLEET_BUCKET,
+    SYNC_METADATA,
     BatchHeaders,
     ClassState,
     Clock,
@@ -223,6 +224,32 @@ async def test_a_run_with_nothing_to_do_starts_no_jvm_and_tells_the_registrar_ag
     committed = parse_committed(message.data)
     assert (committed.stream, committed.seq) == (AGGREGATE, 5)
     assert [committed.created] == sorted(set(fleet.bronze("created")))
+
+
+async def test_of_a_hub_that_syncs_at_an_interval_only_what_is_on_its_disk_is_read(
+    fleet: Fleet, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = (await api(fleet.registrar, f"STREAM.INFO.{AGGREGATE}"))["config"]
+    config["metadata"] = {**config.get("metadata", {}), SYNC_METADATA: "1"}
+    made = await api(fleet.registrar, f"STREAM.UPDATE.{AGGREGATE}", config)
+    on_disk, asked = 3, []
+
+    assert await fleet.ingest() == Exit.UNREACHABLE, "nobody says what is on disk"
+    assert "the hub's server syncs its disk each 1 s" in capfd.readouterr().err
+
+    async def answer(message: Msg) -> None:
+        asked.append(parse_committed(message.data).seq)
+        row = {"v": 1, "purged": 0, "created": made["created"], "synced": on_disk}
+        await message.respond(json.dumps(row).encode())
+
+    await fleet.registrar.subscribe(committed_subject(AGGREGATE), cb=answer)
+    await fleet.registrar.flush()
+    assert await fleet.ingest() == Exit.WELL
+    assert fleet.bronze("seq") == [1, 2, 3]
+    on_disk = 5
+    assert await fleet.ingest() == Exit.WELL
+    assert fleet.bronze("seq") == [1, 2, 3, 4, 5]
+    assert asked == [0, 3, 0, 5]
 
 
 async def test_a_gap_stops_nothing_and_is_named_once(fleet: Fleet, capfd: pytest.CaptureFixture[str]) -> None:
