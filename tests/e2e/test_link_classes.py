@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
 
 BATCHES = 3 * CAUGHT_UP
+CLASSES = ("alarms", "normal")
 
 
 async def arrived_since(hub: HubHand, seq: int) -> list[str]:
@@ -29,9 +32,11 @@ async def arrived_since(hub: HubHand, seq: int) -> list[str]:
     return [one.subject.split(".")[2] for one in messages if one is not None and "._batch." in one.subject]
 
 
-async def test_alarms_do_not_wait_behind_a_backlog_of_samples(tmp_path: Path) -> None:
-    async with open_server_pair(tmp_path, "edge-1", classes=("alarms", "normal")) as servers:
-        config = leaf_config(servers.leaf, tmp_path / "state", Publish(batch_readings=1))
+@asynccontextmanager
+async def two_classes(directory: Path) -> AsyncIterator[tuple[ServerPair, HubHand, Agent]]:
+    """A leaf whose class `alarms` goes before its class `normal`; both flow."""
+    async with open_server_pair(directory, "edge-1", classes=CLASSES) as servers:
+        config = leaf_config(servers.leaf, directory / "state", Publish(batch_readings=1))
         config.class_ = [StreamClass("normal"), StreamClass("alarms", priority=0)]
         hub = await hub_of(servers)
         async with hub.registrar():
@@ -39,26 +44,32 @@ async def test_alarms_do_not_wait_behind_a_backlog_of_samples(tmp_path: Path) ->
             await one.ready()
             board = one.leaf.link.status
             await until(lambda: board.state is LinkState.FLOWING, "both classes flow")
-            servers.leaf.proxy.cut()
-            await until(lambda: board.state is LinkState.DOWN, "the link is down")
-            before = (await hub.js.stream_info(AGGREGATE)).last
-            for cls in ("normal", "alarms"):
-                await asyncio.gather(
-                    *(one.leaf.intake.submit("http", cls, chunk(f"{n}")) for n in range(BATCHES))
-                )
-            work = one.leaf.link.controller._work["alarms"]
-            await until(lambda: work.behind >= BATCHES, "the backlog of the alarms is known")
-            servers.leaf.proxy.restore()
-            await until(lambda: board.classes["normal"].state is LinkState.IN_TURN, "the samples wait")
-            assert "class alarms, which goes first" in board.classes["normal"].sentence
-            await until(lambda: board.state is LinkState.FLOWING, "both classes flow again")
-
-            async def all_there() -> bool:
-                return len(await arrived_since(hub, before)) == 2 * BATCHES
-
-            await until(all_there, "all is at the hub")
-            order = await arrived_since(hub, before)
+            yield servers, hub, one
             await one.crash()
+
+
+async def test_alarms_do_not_wait_behind_a_backlog_of_samples(tmp_path: Path) -> None:
+    async with two_classes(tmp_path) as (servers, hub, one):
+        board = one.leaf.link.status
+        servers.leaf.proxy.cut()
+        await until(lambda: board.state is LinkState.DOWN, "the link is down")
+        before = (await hub.js.stream_info(AGGREGATE)).last
+        for cls in ("normal", "alarms"):
+            await asyncio.gather(
+                *(one.leaf.intake.submit("http", cls, chunk(f"{n}")) for n in range(BATCHES))
+            )
+        work = one.leaf.link.controller._work["alarms"]
+        await until(lambda: work.behind >= BATCHES, "the backlog of the alarms is known")
+        servers.leaf.proxy.restore()
+        await until(lambda: board.classes["normal"].state is LinkState.IN_TURN, "the samples wait")
+        assert "class alarms, which goes first" in board.classes["normal"].sentence
+        await until(lambda: board.state is LinkState.FLOWING, "both classes flow again")
+
+        async def all_there() -> bool:
+            return len(await arrived_since(hub, before)) == 2 * BATCHES
+
+        await until(all_there, "all is at the hub")
+        order = await arrived_since(hub, before)
     assert order[: BATCHES - CAUGHT_UP] == ["alarms"] * (BATCHES - CAUGHT_UP)
     assert sorted(order) == ["alarms"] * BATCHES + ["normal"] * BATCHES
 
@@ -67,27 +78,17 @@ async def test_no_class_waits_for_another_when_their_server_has_forgotten_their_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controller, "REPAIR_EVERY", 3600.0)
-    classes = ("alarms", "normal")
     for used_in in (controller, leaf):
-        monkeypatch.setattr(used_in, "consumers_in_memory", lambda _: classes)
-    async with open_server_pair(tmp_path, "edge-1", classes=classes) as servers:
-        config = leaf_config(servers.leaf, tmp_path / "state")
-        config.class_ = [StreamClass("normal"), StreamClass("alarms", priority=0)]
-        hub = await hub_of(servers)
-        async with hub.registrar():
-            one = Agent(config)
-            await one.ready()
-            board = one.leaf.link.status
-            await until(lambda: board.state is LinkState.FLOWING, "both classes flow")
-            await servers.leaf.kill()
-            await servers.leaf.start()
+        monkeypatch.setattr(used_in, "consumers_in_memory", lambda _: CLASSES)
+    async with two_classes(tmp_path) as (servers, _, one):
+        await servers.leaf.kill()
+        await servers.leaf.start()
 
-            def begun(cls: str) -> float:
-                return one.value("petiole_epochs_total", **{"class": cls}, reason="consumer_gone")
+        def begun(cls: str) -> float:
+            return one.value("petiole_epochs_total", **{"class": cls}, reason="consumer_gone")
 
-            await until(lambda: all(begun(cls) == 1 for cls in classes), "each class has another consumer")
-            await until(lambda: board.state is LinkState.FLOWING, "both classes flow again")
-            await one.crash()
+        await until(lambda: all(begun(cls) == 1 for cls in CLASSES), "each class has another consumer")
+        await until(lambda: one.leaf.link.status.state is LinkState.FLOWING, "both classes flow again")
 
 
 async def test_a_class_gets_its_rate_and_another_one_later_within_one_epoch(

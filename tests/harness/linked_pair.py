@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from agent.config import Config, Publish, Seconds
 from agent.contract import link_consumer
@@ -139,19 +139,15 @@ class LinkedPair:
         return self.agent.value("petiole_epochs_total", **{"class": CLASS}, reason=why)
 
 
+Pair = TypeVar("Pair", bound=LinkedPair)
+
+
 @asynccontextmanager
-async def open_linked_pair(
-    servers: ServerPair,
-    state_dir: Path,
-    state: LinkState = LinkState.FLOWING,
-    inputs: Sequence[InputOptions] = (),
-    **registrar: Any,
-) -> AsyncIterator[LinkedPair]:
-    """A pair whose link is in this state, with the levels of these `inputs`; `registrar` are options of
-    `HubHand.registrar`."""
-    config = leaf_config(servers.leaf, state_dir, QUICK)
-    config.input = list(inputs)
-    pair = LinkedPair(servers, config, await hub_of(servers), await probe_stream(servers.leaf))
+async def open_pair(
+    kind: type[Pair], servers: ServerPair, config: Config, state: LinkState, **registrar: Any
+) -> AsyncIterator[Pair]:
+    """A pair of this kind whose link is in this state; `registrar` are options of `HubHand.registrar`."""
+    pair = kind(servers, config, await hub_of(servers), await probe_stream(servers.leaf))
     await pair.start_registrar(**registrar)
     await pair.start_agent()
     try:
@@ -160,3 +156,18 @@ async def open_linked_pair(
     finally:
         await pair.agent.crash()
         await pair.stop_registrar()
+
+
+@asynccontextmanager
+async def open_linked_pair(
+    servers: ServerPair,
+    state_dir: Path,
+    state: LinkState = LinkState.FLOWING,
+    inputs: Sequence[InputOptions] = (),
+    **registrar: Any,
+) -> AsyncIterator[LinkedPair]:
+    """The same with the levels of these `inputs`."""
+    config = leaf_config(servers.leaf, state_dir, QUICK)
+    config.input = list(inputs)
+    async with open_pair(LinkedPair, servers, config, state, **registrar) as pair:
+        yield pair

@@ -19,9 +19,8 @@ from agent.contract import (
 )
 from agent.jetstream import RawMessage
 from agent.leaf.link.states import LinkState
-from tests.harness.agents import CLASS, chunk, leaf_config, probe_stream
-from tests.harness.linked_pair import QUICK, LinkedPair
-from tests.harness.registrar import hub_of
+from tests.harness.agents import CLASS, chunk, leaf_config
+from tests.harness.linked_pair import QUICK, LinkedPair, open_pair
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
@@ -108,15 +107,8 @@ async def open_lossy_pair(servers: ServerPair, directory: Path) -> AsyncIterator
     """A linked pair over which some batches have come to the hub."""
     cls = StreamClass(max_bytes=Size(MAX_BYTES), discard="old")
     config = leaf_config(servers.leaf, directory / "state", QUICK, cls)
-    pair = LossyPair(servers, config, await hub_of(servers), await probe_stream(servers.leaf))
-    pair.stored = {}
-    await pair.start_registrar()
-    await pair.start_agent()
-    try:
-        await pair.reaches(LinkState.FLOWING)
+    async with open_pair(LossyPair, servers, config, LinkState.FLOWING) as pair:
+        pair.stored = {}
         await pair.fill(3)
         await pair.agreed()
         yield pair
-    finally:
-        await pair.agent.crash()
-        await pair.stop_registrar()

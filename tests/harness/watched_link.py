@@ -13,9 +13,8 @@ from pathlib import Path
 from agent.contract import link_consumer
 from agent.jetstream import JetStreamError
 from agent.leaf.link.states import LinkState
-from tests.harness.agents import chunk, insist, leaf_config, probe_stream
-from tests.harness.linked_pair import QUICK, LinkedPair
-from tests.harness.registrar import hub_of
+from tests.harness.agents import chunk, insist, leaf_config
+from tests.harness.linked_pair import QUICK, LinkedPair, open_pair
 from tests.harness.servers import ServerPair
 from tests.harness.wait import WAIT_SECONDS, until
 
@@ -113,16 +112,11 @@ class WatchedLink(LinkedPair):
 async def open_watched_link(servers: ServerPair, state_dir: Path) -> AsyncIterator[WatchedLink]:
     """A linked pair over which some readings have come to the hub."""
     config = leaf_config(servers.leaf, state_dir, QUICK)
-    pair = WatchedLink(servers, config, await hub_of(servers), await probe_stream(servers.leaf))
-    await pair.start_registrar()
-    await pair.start_agent()
-    watching = pair.watch()
-    try:
-        await pair.reaches(LinkState.FLOWING)
-        await pair.sends()
-        await pair.nothing_lost_or_doubled()
-        yield pair
-    finally:
-        watching.cancel()
-        await pair.agent.crash()
-        await pair.stop_registrar()
+    async with open_pair(WatchedLink, servers, config, LinkState.FLOWING) as pair:
+        watching = pair.watch()
+        try:
+            await pair.sends()
+            await pair.nothing_lost_or_doubled()
+            yield pair
+        finally:
+            watching.cancel()
