@@ -126,20 +126,6 @@ def failure_on_load(nats: SparkSession, server: PlainServer, **options: str) -> 
     return str(caught.value)
 
 
-def test_records_that_expired_fail_the_read_unless_that_is_allowed(
-    nats: SparkSession, server: PlainServer
-) -> None:
-    with Connection(Server(server.url)) as conn:
-        make_stream(conn, "P")
-        fill(server, "P.a", [b"x"] * 100)
-        conn.api("STREAM.PURGE.P", {"seq": 41})
-    options = {"stream": "P", "startingOffsets": '{"P": 1}'}
-    assert "begins at 41: 40 records were purged" in failure(read(nats, server.url, **options))
-    assert read(nats, server.url, failOnDataLoss=False, **options).count() == 60
-    both = read(nats, server.url, stream="S,P").groupBy("stream").count().collect()
-    assert {row.stream: row["count"] for row in both} == {"S": 997, "P": 60}
-
-
 async def test_a_sourced_record_says_where_it_came_from_read_as_the_jobs_identity(
     nats: SparkSession, two_leaves: ServerPair
 ) -> None:
