@@ -15,6 +15,7 @@ NAMES: Final[tuple[str, ...]] = (
     "rules",
     "footprint",
     "relink",
+    "hub-sync",
     "fleet",
     "lake-fleet",
     "audit",
