@@ -23,7 +23,8 @@ from agent.leaf.inputs.exec.input import ExecInput
 from agent.leaf.inputs.exec.program import shown
 from agent.leaf.intake import RefusalReason, RefusedError
 from agent.process.preflight import problems
-from tests.harness.http_harness import Burying, on_uvloop
+from tests.harness.http_harness import on_uvloop
+from tests.harness.intakes import RunningInput, stopped_in_time
 from tests.harness.wait import until, wait_for
 
 LINE = '{"metric": "n", "value": %s}'
@@ -47,38 +48,12 @@ print('{"metric": "n", "value": 1}', flush=True)
 """
 
 
-class Running:
-    """A running input and its core."""
-
-    def __init__(self, options: ExecOptions) -> None:
-        self.core = Burying(options.name)
-        self.metrics = Metrics()
-        self.stopping = asyncio.Event()
-        self.running = asyncio.create_task(ExecInput(options, self.metrics).run(self.core, self.stopping))
-
-    def rows(self) -> list[dict[str, Any]]:
-        """All readings, in order."""
-        return [json.loads(row) for chunk in self.core.stored for row in chunk.payload.splitlines()]
-
-    def values(self) -> list[Any]:
-        """Their values."""
-        return [row["value"] for row in self.rows()]
-
-    def value(self, name: str, **labels: str) -> float:
-        """A metric of this input."""
-        return self.metrics.registry.get_sample_value(name, {"input": "exec", **labels}) or 0.0
-
-
 @contextlib.asynccontextmanager
-async def running(command: list[str], **options: Any) -> AsyncIterator[Running]:
-    one = Running(ExecOptions(command=command, **options))
-    try:
+async def running(command: list[str], **options: Any) -> AsyncIterator[RunningInput]:
+    metrics = Metrics()
+    made = ExecInput(ExecOptions(command=command, **options), metrics)
+    async with stopped_in_time(RunningInput(made, metrics)) as one:
         yield one
-    finally:
-        one.core.refuse = None
-        one.stopping.set()
-        async with asyncio.timeout(15):
-            await one.running
 
 
 def python(text: str, *arguments: object) -> list[str]:
@@ -106,8 +81,8 @@ async def test_a_command_is_run_at_intervals_and_its_lines_are_stored(tmp_path: 
     async with running(
         python(text), interval=Seconds(0.2), directory=tmp_path, environment={"MORE": "more"}
     ) as one:
-        await until(lambda: len(one.values()) >= 2, "it ran twice")
-        assert set(one.values()) == {f"{tmp_path} more"}
+        await until(lambda: len(one.core.values()) >= 2, "it ran twice")
+        assert set(one.core.values()) == {f"{tmp_path} more"}
         await until(lambda: bool(one.core.letters), "what is no reading is kept")
         assert one.core.letters[0].received == b"nonsense"
         assert one.value("petiole_invalid_requests_total", reason="bad_line") >= 1
@@ -143,12 +118,12 @@ async def test_a_command_that_runs_for_good_is_started_again_and_ended_in_order(
         "time.sleep(600)\n"
     )
     async with running(python(text)) as one:
-        await until(lambda: len(one.values()) == 1, "it runs")
-        os.kill(one.values()[0], signal.SIGKILL)
-        await until(lambda: len(one.values()) == 2, "it runs again")
+        await until(lambda: len(one.core.values()) == 1, "it runs")
+        os.kill(one.core.values()[0], signal.SIGKILL)
+        await until(lambda: len(one.core.values()) == 2, "it runs again")
         assert one.value("petiole_input_up") == 1
-    assert one.values()[2:] == ["end"], "what it says at its end is stored"
-    assert not alive(one.values()[1])
+    assert one.core.values()[2:] == ["end"], "what it says at its end is stored"
+    assert not alive(one.core.values()[1])
 
 
 @pytest.mark.parametrize(
@@ -162,9 +137,9 @@ async def test_a_command_that_runs_for_good_is_started_again_and_ended_in_order(
 @on_uvloop
 async def test_a_run_that_exceeds_its_bound_is_ended(options: dict[str, Any], text: str) -> None:
     async with running(python(text % (LINE % 1)), interval=Seconds(0.1), **options) as one:
-        await until(lambda: bool(one.values()), "it printed")
+        await until(lambda: bool(one.core.values()), "it printed")
         await until(lambda: one.value("petiole_input_up") == 0, "it was ended")
-        assert len(one.values()) <= 2**17 / len(LINE % 1) * 3
+        assert len(one.core.values()) <= 2**17 / len(LINE % 1) * 3
 
 
 @pytest.mark.parametrize("how", ["by itself", "stopped"])
@@ -172,7 +147,7 @@ async def test_a_run_that_exceeds_its_bound_is_ended(options: dict[str, Any], te
 async def test_what_a_command_has_started_ends_with_it(how: str, tmp_path: Path) -> None:
     text = ORPHANS if how == "by itself" else ORPHANS + "time.sleep(600)\n"
     async with running(python(text, tmp_path), interval=Seconds(60)) as one:
-        await until(lambda: one.values() == [1], "it has started others")
+        await until(lambda: one.core.values() == [1], "it has started others")
         pids = orphans(tmp_path)
         assert len(pids) == 2
         if how == "by itself":
@@ -198,8 +173,8 @@ async def test_a_command_waits_while_nothing_can_be_stored_and_a_stop_ends_it(tm
         assert before < 2**22 / len(LINE)
         assert one.core.stored == []
         one.core.refuse = None
-        await until(lambda: set(one.values()) >= set(range(before)), "it goes on, and nothing is lost")
-        assert len(one.values()) == len(set(one.values()))
+        await until(lambda: set(one.core.values()) >= set(range(before)), "it goes on, and nothing is lost")
+        assert len(one.core.values()) == len(set(one.core.values()))
         one.core.refuse = RefusedError(RefusalReason.FULL, "the stream is full", 60)
 
 
@@ -226,7 +201,7 @@ import asyncio, json, sys
 from agent.leaf.inputs.exec.input import ExecInput
 from agent.leaf.inputs.exec import ExecOptions
 from agent.base.metrics import Metrics
-from tests.harness.http_harness import Burying
+from tests.harness.intakes import Burying
 
 async def main():
     options = ExecOptions(command=json.loads(sys.argv[1]))

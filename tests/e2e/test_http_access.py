@@ -22,9 +22,9 @@ from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.inputs.http.input import HttpInput
 from agent.process.preflight import problems
 from tests.harness.certificates import self_signed
-from tests.harness.http_harness import NDJSON, Core, Served, serving
+from tests.harness.http_harness import FULL, NDJSON, Served, serving
+from tests.harness.intakes import Core
 
-READING = b'{"ts":1,"device":"d","metric":"m","value":1}\n'
 TOKEN = "s3cret-token"
 
 
@@ -56,7 +56,7 @@ def basic(user: str, password: str) -> str:
     "shown", [f"Bearer {TOKEN}", f"bearer  {TOKEN}", f"Token {TOKEN}", basic("x", TOKEN)]
 )
 async def test_who_shows_the_token_is_let_in(guarded: Served, shown: str) -> None:
-    assert (await guarded.post(READING, {"Authorization": shown}))[0] == 204
+    assert (await guarded.post(FULL, {"Authorization": shown}))[0] == 204
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ async def test_who_shows_the_token_is_let_in(guarded: Served, shown: str) -> Non
 )
 @pytest.mark.parametrize("path", ["/v1/readings", "/write", "/v1/metrics", "/elsewhere"])
 async def test_who_does_not_is_told_what_is_asked(guarded: Served, shown: str | None, path: str) -> None:
-    status, body, headers = await guarded.post(READING, {"Authorization": shown} if shown else {}, path)
+    status, body, headers = await guarded.post(FULL, {"Authorization": shown} if shown else {}, path)
     assert (status, headers["WWW-Authenticate"]) == (401, 'Bearer realm="petiole"')
     assert TOKEN not in str(body)
     assert guarded.core.stored == []
@@ -100,7 +100,7 @@ async def test_readings_are_taken_over_tls(pair: tuple[Path, Path]) -> None:
         trusting = ssl.create_default_context(cafile=str(pair[0]))
         url = f"https://127.0.0.1:{served.port}/v1/readings"
         for _ in range(2):
-            async with served.session.post(url, data=READING, headers=NDJSON, ssl=trusting) as answer:
+            async with served.session.post(url, data=FULL, headers=NDJSON, ssl=trusting) as answer:
                 assert answer.status == 204
         assert len(served.core.stored) == 2
 
@@ -111,13 +111,13 @@ async def test_what_is_not_tls_is_turned_away_without_noise(
     logged.set_level(logging.WARNING)
     async with serving(tls_cert=pair[0], tls_key=pair[1], timeout=Seconds(0.3)) as served:
         with pytest.raises(aiohttp.ClientError):
-            await served.post(READING)
+            await served.post(FULL)
         async with served.connection() as (reader, _):
             assert await reader.read() == b"", "a handshake that does not come is given up"
         old = ssl.create_default_context(cafile=str(pair[0]))
         old.maximum_version = ssl.TLSVersion.TLSv1_2
         url = f"https://127.0.0.1:{served.port}/v1/readings"
-        async with served.session.post(url, data=READING, headers=NDJSON, ssl=old) as answer:
+        async with served.session.post(url, data=FULL, headers=NDJSON, ssl=old) as answer:
             assert answer.status == 204
     assert not logged.records
 

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from agent.config import Seconds, Size
-from tests.harness.http_harness import on_uvloop, serving
+from tests.harness.http_harness import FULL, on_uvloop, request, serving
 from tests.harness.wait import until
 
-FULL = b'{"ts":1,"device":"d","metric":"m","value":1}\n'
 LENGTH = f"Content-Length: {len(FULL)}"
 CHUNKED = "Transfer-Encoding: chunked"
 IN_CHUNKS = b"%x\r\n%b\r\n0\r\n\r\n" % (len(FULL), FULL)
@@ -26,11 +25,6 @@ PONG = (
     b"X-Influxdb-Version: petiole\r\nX-Influxdb-Build: petiole\r\n\r\n"
 )
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-def request(body: bytes, *headers: str, first: str = "POST /v1/readings HTTP/1.1") -> bytes:
-    lines = [first, "Host: localhost", "Content-Type: application/x-ndjson", *headers]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 def reading(number: int) -> bytes:

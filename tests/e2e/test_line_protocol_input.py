@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -29,24 +28,20 @@ async def served() -> AsyncIterator[Served]:
         yield one
 
 
-def rows(served: Served) -> list[dict[str, Any]]:
-    return [json.loads(line) for chunk in served.core.stored for line in chunk.payload.splitlines()]
-
-
 @pytest.mark.parametrize("path", WRITES)
 async def test_each_field_is_stored_as_a_reading(served: Served, path: str) -> None:
     assert (await served.post(LINE, TEXT, path))[0] == 204
     assert (await served.post(gzip.compress(LINE), {**TEXT, "Content-Encoding": "gzip"}, path))[0] == 204
     reading = {"ts": "2026-09-21T14:13:20Z", "device": "pump-7", "tags": {"cpu": "cpu0"}}
     two = [{**reading, "metric": "cpu_usage", "value": 2.5}, {**reading, "metric": "cpu_idle", "value": 3}]
-    assert rows(served) == two * 2
+    assert served.core.rows() == two * 2
     assert [chunk.count for chunk in served.core.stored] == [2, 2]
 
 
 async def test_the_tag_that_is_the_device_can_be_chosen() -> None:
     async with serving(device_tag="cpu") as served:
         await served.post(LINE + b"mem free=1", TEXT, WRITES[0])
-        assert [(row["device"], row.get("tags")) for row in rows(served)][1:] == [
+        assert [(row["device"], row.get("tags")) for row in served.core.rows()][1:] == [
             ("cpu0", {"host": "pump-7"}),
             ("edge-1", None),
         ]
@@ -61,7 +56,7 @@ async def test_good_lines_are_stored_and_the_others_named(served: Served, path: 
     assert body["error"] == body["message"]
     assert body["error"].startswith("partial write: unable to parse line 2: ")
     assert "dropped=2; the other lines are stored (4 readings)" in body["error"]
-    assert len(rows(served)) == 4
+    assert len(served.core.rows()) == 4
     assert served.metric("petiole_invalid_requests_total", reason="bad_lines") == 1
     await served.post(LINE + b"m f=y\nm,a=1,a=2 f=1\nm f=1 noon\n", TEXT, path)
     left_out = ("form", "value", "tags", "time")
@@ -133,7 +128,7 @@ async def test_the_official_client_writes_and_reads_our_answers(served: Served) 
     assert ping
     assert error.status == 400
     assert error.message.startswith("partial write: unable to parse line 2")
-    stored = {row["metric"]: row for row in rows(served)}
+    stored = {row["metric"]: row for row in served.core.rows()}
     assert stored["weather station_text"]["value"] == 'say "x" \\ y'
     assert stored["weather station_t"] == {
         "ts": "2026-09-21T14:13:20Z",

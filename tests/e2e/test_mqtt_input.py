@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.base.metrics import Metrics
-from agent.contract import Letter
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.leaf.inputs.mqtt import MqttOptions, TopicTemplate, session
 from agent.leaf.inputs.mqtt.input import MqttInput
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from agent.process.preflight import problems
+from tests.harness.intakes import Burying
 from tests.harness.mqtt_broker import Mosquitto, keep_session, publish
 from tests.harness.wait import until
 
@@ -31,49 +31,20 @@ TOPICS = [
 ]
 
 
-class Core:
-    """An honest core that is killed and begun again with what it has stored."""
+class Core(Burying):
+    """A core that is killed and begun again with what it has stored; `place` stands in for its position."""
 
-    domain = "edge-1"
+    place: ResumePoint | None = None
 
     def __init__(self) -> None:
-        self.stored: list[Chunk] = []
-        self.buried: list[Letter] = []
-        self.refuse: Exception | None = None
-        self.open = asyncio.Event()
-        self.open.set()
-        self.waiting = 0
-        self.place: ResumePoint | None = None
-
-    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
-        assert (input_name, cls) == ("mqtt", "normal")
-        self.waiting += 1
-        try:
-            await self.open.wait()
-        finally:
-            self.waiting -= 1
-        if self.refuse is not None:
-            raise self.refuse
-        self.stored.append(chunk)
-        self.buried += chunk.letters
-
-    async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
-        self.buried += letters
+        super().__init__("mqtt")
 
     async def position(self, input_name: str) -> ResumePoint:
-        if self.place is not None:
-            return self.place
-        positions = [one.position for one in self.stored if one.position is not None]
-        return ResumePoint(positions[-1]) if positions else ResumePoint()
+        return await super().position(input_name) if self.place is None else self.place
 
-    def rows(self) -> list[tuple[Any, ...]]:
+    def named(self) -> list[tuple[Any, ...]]:
         """Device, metric and value of all readings."""
-        lines = [json.loads(line) for one in self.stored for line in one.payload.splitlines()]
-        return [(line["device"], line["metric"], line["value"]) for line in lines]
-
-    def values(self) -> list[Any]:
-        """The values of all readings."""
-        return [value for _, _, value in self.rows()]
+        return [(row["device"], row["metric"], row["value"]) for row in self.rows()]
 
 
 @pytest.fixture
@@ -119,15 +90,15 @@ async def test_a_message_becomes_readings_or_a_dead_letter(broker: Mosquitto) ->
         ):
             await asyncio.to_thread(publish, broker.port, topic, payload)
         await asyncio.to_thread(publish, broker.port, "plant/q/zero", b"0", qos=0)
-        await until(lambda: 0 in core.values() and len(core.buried) == 3, "all is taken")
-        assert core.rows() == [
+        await until(lambda: 0 in core.values() and len(core.letters) == 3, "all is taken")
+        assert core.named() == [
             ("pump.7", "oil.temp", 21.5),
             ("other", "state", "on"),
             ("edge-1", "on", True),
             ("edge-1", "power_now", 3),
             ("q", "zero", 0),
         ]
-        assert [(one.at, one.received) for one in core.buried] == [
+        assert [(one.at, one.received) for one in core.letters] == [
             ("plant/pump-7/x", b"no reading"),
             ("elsewhere", b"1"),
             ("zigbee/lamp", b"1"),

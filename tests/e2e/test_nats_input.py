@@ -22,7 +22,7 @@ from agent.leaf.inputs.nats import NatsOptions, SubjectTemplate
 from agent.leaf.inputs.nats.input import NatsInput
 from agent.leaf.inputs.shared import LocalServer
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
-from tests.harness.http_harness import Burying
+from tests.harness.intakes import RunningInput, stopped_in_time
 from tests.harness.servers import Leaf, make_leaf
 from tests.harness.wait import until
 
@@ -40,27 +40,19 @@ async def server(tmp_path: Path) -> AsyncIterator[Leaf]:
     await leaf.close()
 
 
-class Hearing:
+class Hearing(RunningInput):
     """A running input, its core, and a local program."""
 
     def __init__(self, server: Leaf, program: Client, options: NatsOptions) -> None:
-        self.program = program
-        self.core = Burying(options.name)
-        self.metrics = Metrics()
-        self.stopping = asyncio.Event()
+        self.program, metrics = program, Metrics()
         local_server = LocalServer(f"nats://{server.config.listen}", server.keys["agent"])
-        one = NatsInput(options, self.metrics, local_server)
-        assert one.check() == []
-        self.running = asyncio.create_task(one.run(self.core, self.stopping))
+        made = NatsInput(options, metrics, local_server)
+        assert made.check() == []
+        super().__init__(made, metrics)
 
     def rows(self) -> list[dict[str, Any]]:
         """All readings but their times, in order."""
-        rows = [json.loads(row) for chunk in self.core.stored for row in chunk.payload.splitlines()]
-        return [{name: value for name, value in row.items() if name != "ts"} for row in rows]
-
-    def value(self, name: str, **labels: str) -> float:
-        """A metric of this input."""
-        return self.metrics.registry.get_sample_value(name, {"input": "nats", **labels}) or 0.0
+        return [{name: value for name, value in row.items() if name != "ts"} for row in self.core.rows()]
 
     async def ask(self, payload: bytes, subject: str = "plant.pump-7.pressure", ident: str = "") -> Any:
         """What a request is answered."""
@@ -71,16 +63,10 @@ class Hearing:
 @contextlib.asynccontextmanager
 async def hearing(server: Leaf, **options: Any) -> AsyncIterator[Hearing]:
     program = await server.connect("device")
-    one = Hearing(server, program, NatsOptions(**{"subjects": [PLANT], **options}))
-    try:
+    hears = Hearing(server, program, NatsOptions(**{"subjects": [PLANT], **options}))
+    async with stopped_in_time(hears) as one:
         await until(lambda: one.value("petiole_input_up") == 1 or one.running.done(), "it hears")
         yield one
-    finally:
-        one.core.open.set()
-        one.core.refuse = None
-        one.stopping.set()
-        async with asyncio.timeout(15):
-            await one.running
 
 
 async def test_messages_become_readings_named_by_their_subject(server: Leaf) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import socket
 import stat
@@ -22,23 +21,22 @@ from agent.leaf.inputs.socket import SocketOptions
 from agent.leaf.inputs.socket.input import SocketInput
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from agent.process.preflight import problems
-from tests.harness.http_harness import Burying, on_uvloop
+from tests.harness.http_harness import on_uvloop
 from tests.harness.input_contract import lines
+from tests.harness.intakes import RunningInput, stopped_in_time
 from tests.harness.wait import until
 
 FULL = RefusedError(RefusalReason.FULL, "the stream is full", 0.05)
 
 
-class Listening:
-    """A running input and its core."""
+class Listening(RunningInput):
+    """A running input, its core and its connections."""
 
     def __init__(self, options: SocketOptions) -> None:
+        metrics = Metrics()
         self.options = options
-        self.core = Burying(options.name)
-        self.metrics = Metrics()
-        self.stopping = asyncio.Event()
-        self.input = SocketInput(options, self.metrics)
-        self.running = asyncio.create_task(self.input.run(self.core, self.stopping))
+        self.input = SocketInput(options, metrics)
+        super().__init__(self.input, metrics)
         self.writers: list[asyncio.StreamWriter] = []
 
     @property
@@ -63,40 +61,13 @@ class Listening:
                 assert not self.running.done(), self.running
                 await asyncio.sleep(0.01)
 
-    def numbers(self) -> list[float]:
-        """The values of all readings, in order."""
-        return [row["value"] for row in self.rows()]
-
-    def rows(self) -> list[dict[str, Any]]:
-        """All readings, in order."""
-        return [json.loads(row) for chunk in self.core.stored for row in chunk.payload.splitlines()]
-
-    async def stored(self, count: int) -> None:
-        """Return once so many readings are stored."""
-        await until(lambda: sum(one.count for one in self.core.stored) >= count, f"{count} are stored")
-
-    def invalid(self, reason: str) -> float:
-        """How often something was not taken for that reason."""
-        return self.value("petiole_invalid_requests_total", reason=reason)
-
-    def value(self, name: str, **labels: str) -> float:
-        """A metric of this input."""
-        return self.metrics.registry.get_sample_value(name, {"input": self.options.name, **labels}) or 0.0
-
 
 @contextlib.asynccontextmanager
 async def listening(listen: str, **options: Any) -> AsyncIterator[Listening]:
-    one = Listening(SocketOptions(listen=listen, **options))
-    try:
+    async with stopped_in_time(Listening(SocketOptions(listen=listen, **options))) as one:
         yield one
-    finally:
-        one.core.open.set()
-        one.core.refuse = None
-        one.stopping.set()
-        async with asyncio.timeout(30):
-            await one.running
-        for writer in one.writers:
-            writer.transport.abort()
+    for writer in one.writers:
+        writer.transport.abort()
 
 
 @pytest.fixture(params=["tcp", "unix"])
@@ -115,7 +86,7 @@ async def test_lines_are_stored_however_they_are_cut_and_bad_ones_are_counted(ad
         writer.write(lines([12])[:-1])  # without its newline
         writer.write_eof()
         await one.stored(13)
-        assert one.numbers() == list(range(13))
+        assert one.core.values() == list(range(13))
         assert one.invalid("bad_line") == 1
         await until(lambda: one.value("petiole_input_connections") == 0, "the connection is gone")
         assert [letter.received for letter in one.core.letters] == [b"nonsense"]
@@ -129,7 +100,9 @@ async def test_line_protocol_is_taken_with_its_unit_and_its_device(address: str)
         writer.write(b'm,box=b7,t=x a=1,b="open 1790000000\nm a=2i 1790000000\nm a=3')
         writer.write_eof()
         await one.stored(1)
-        assert one.rows() == [{"ts": "2026-09-21T14:13:20Z", "device": "edge-1", "metric": "m_a", "value": 2}]
+        assert one.core.rows() == [
+            {"ts": "2026-09-21T14:13:20Z", "device": "edge-1", "metric": "m_a", "value": 2}
+        ]
         await until(lambda: len(one.core.letters) == 2, "the last line may be a part of one")
         assert one.invalid("cut_off") == 1
         assert b"m a=3" in [letter.received for letter in one.core.letters]
@@ -187,7 +160,7 @@ async def test_limits_hold_of_connections_lines_silence_and_other_languages(addr
         await until(lambda: one.invalid("http") == 1, "HTTP is known for what it is")
         writer.write(b"x" * 5000 + b"\n" + lines([1], "y" * 2000) + lines([2]) + b"\x1b[2J<b>\n")
         await one.stored(1)
-        assert one.numbers() == [2]
+        assert one.core.values() == [2]
         assert (one.invalid("too_long"), one.invalid("bad_line")) == (2, 1)
         assert sorted(letter.received for letter in one.core.letters) == [b"", b"", b"\x1b[2J<b>"]
         _, noise = await one.connect()
@@ -208,7 +181,7 @@ async def test_a_group_is_answered_and_stored_once(address: str) -> None:
 
         assert await say(lines([1, 2]) + b"#k1\n") == b"ok k1 2"
         assert await say(lines([1, 2]) + b"#k1\n") == b"ok k1 2"
-        assert one.numbers() == [1, 2]
+        assert one.core.values() == [1, 2]
         assert (await say(lines([3]) + b"#k1\n")).startswith(b"refused k1 the key was used")
         assert (await say(lines([3]) + b"\nnonsense\n#k2\n")).startswith(b"refused k2 line 3: ")
         assert await say(b"#k3\n") == b"refused k3 the group holds no reading"
@@ -222,7 +195,7 @@ async def test_a_group_is_answered_and_stored_once(address: str) -> None:
         writer.write(lines([5]) + b"#k5\n" + lines([6]))
         writer.write_eof()
         assert await reader.read() == b"ok k5 1\n", "what no key closed is not stored"
-        assert one.numbers() == [1, 2, 4, 5]
+        assert one.core.values() == [1, 2, 4, 5]
         reader, writer = await one.connect()
         writer.write(lines(range(10_000)))
         assert (await reader.readline()).startswith(b"refused - a group has 65536 bytes at most")
@@ -287,7 +260,7 @@ async def test_datagrams_are_stored_and_bad_lines_of_them_counted(scheme: str, t
             out.sendto(lines([100]) + b"nonsense\n" + lines([101]), where)
             out.sendto(b"", where)
             await one.stored(102)
-            assert sorted(one.numbers()) == list(range(102))
+            assert sorted(one.core.values()) == list(range(102))
             assert one.invalid("bad_line") == 1
             assert one.value("petiole_dropped_messages_total") == 0
 
@@ -308,10 +281,10 @@ async def test_every_datagram_is_stored_or_counted_as_dropped_while_nothing_can_
         await until(lambda: one.value("petiole_dropped_messages_total") > 0, "drops are counted")
         one.core.open.set()
         await until(
-            lambda: len(one.numbers()) + one.value("petiole_dropped_messages_total") == 20_000,
+            lambda: len(one.core.values()) + one.value("petiole_dropped_messages_total") == 20_000,
             "each is stored or counted as dropped",
         )
-        assert len(set(one.numbers())) == len(one.numbers()) > 500
+        assert len(set(one.core.values())) == len(one.core.values()) > 500
 
 
 @on_uvloop

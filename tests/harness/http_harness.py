@@ -7,71 +7,32 @@ import contextlib
 import functools
 import io
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import aiohttp
 import uvloop
 
 from agent.base.metrics import Metrics
-from agent.contract import Letter
 from agent.demo.ports import free_port
 from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.inputs.http.input import HttpInput
-from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
-from agent.leaf.publish.idempotency import name_of
 from agent.process.preflight import problems
-from tests.harness.intakes import NoLetters
+from tests.harness.intakes import Core
 from tests.harness.wait import until
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 JSON = {"Content-Type": "application/json"}
+FULL = b'{"ts":1,"device":"d","metric":"m","value":1}\n'
+"""A reading that says all, as a line."""
 
 
-class Core(NoLetters):
-    """An honest core in memory: stores at once, knows the keys of what it stored, refuses when told to."""
-
-    domain = "edge-1"
-
-    def __init__(self, name: str = "http") -> None:
-        self._name = name
-        self.stored: list[Chunk] = []
-        self.refuse: Exception | None = None
-        self.open = asyncio.Event()
-        self.open.set()
-        self.waiting = 0
-
-    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
-        assert (input_name, cls) == (self._name, "normal")
-        self.waiting += 1
-        try:
-            await self.open.wait()
-        finally:
-            self.waiting -= 1
-        if self.refuse is not None:
-            raise self.refuse
-        known = {name_of(one.request): one.request for one in self.stored if one.request is not None}
-        if chunk.request is not None and (name := name_of(chunk.request)) in known:
-            if known[name] != chunk.request:
-                raise RefusedError(RefusalReason.KEY_REUSED, "the key was used for another request")
-            return
-        self.stored.append(chunk)
-
-    async def position(self, input_name: str) -> ResumePoint:
-        return ResumePoint()
-
-
-class Burying(Core):
-    """A core that keeps dead letters as well."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.letters: list[Letter] = []
-
-    async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
-        if self.refuse is not None:
-            raise self.refuse
-        self.letters += letters
+def request(
+    body: bytes, *headers: str, first: str = "POST /v1/readings HTTP/1.1", host: str = "localhost"
+) -> bytes:
+    """The bytes of a request with these lines of headers."""
+    lines = [first, *([f"Host: {host}"] if host else []), "Content-Type: application/x-ndjson", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 class Served:
