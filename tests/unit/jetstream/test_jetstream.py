@@ -1,4 +1,4 @@
-"""Comparing and merging configurations as JetStream writes them."""
+"""Comparing and merging configurations as JetStream writes them, and its reply subjects."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.jetstream import covers, merged, nanoseconds
+from agent.jetstream.readers import ack_position
 
 leaves = st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab", max_size=2)
 values = st.recursive(
@@ -55,3 +56,23 @@ def test_what_was_merged_covers_what_was_wanted_and_keeps_the_rest(
 )
 def test_a_servers_time_is_read_to_the_nanosecond(time: str, expected: int) -> None:
     assert nanoseconds(time) == expected
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "$JS.ACK.TEL_a_normal.consumer.1.42.7.1700000000500000000.3",
+        "$JS.ACK.edge-1.AbCdEf.TEL_a_normal.consumer.1.42.7.1700000000500000000.3.tOkEn",
+        "$JS.ACK._.AbCdEf.S.c.1.42.7.1700000000500000000.3",
+    ],
+)
+def test_where_a_message_is_stored_is_read_with_domain_and_account_and_without(reply: str) -> None:
+    assert ack_position(reply) == (42, 1700000000.5)
+
+
+@pytest.mark.parametrize(
+    "reply", ["", "_INBOX.x", "$JS.ACK.S.c", "$JS.FC.S.c.1.42.7.1.3", "$JS.ACK.S.c.1.x.7.1.3"]
+)
+def test_another_subject_is_refused(reply: str) -> None:
+    with pytest.raises(ValueError):
+        ack_position(reply)

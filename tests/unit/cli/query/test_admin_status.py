@@ -6,14 +6,29 @@ import http.server
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from agent.cli import query
 from agent.cli.query import AdminStatusError, checked, status_of
 from agent.config import Admin
-from tests.unit.cli.query.answers import LEAF
+
+LEAF: Final[dict[str, Any]] = {
+    "role": "leaf",
+    "domain": "edge-1",
+    "link": {"state": "flowing", "sentence": "data flows", "attention": False},
+    "classes": {
+        "normal": {
+            "state": "flowing",
+            "sentence": "data flows",
+            "last": 9,
+            "confirmed": 4,
+            "seconds_to_loss": None,
+        }
+    },
+    "links": [],
+}
 
 
 @contextmanager

@@ -1,12 +1,27 @@
-"""The life of a leaf in the file of its hub."""
+"""The life of a leaf in the file of its hub, and of a user in the configuration of an agent."""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from agent.cli.site.edit import Enrolled, MemberError, added, enrolled, forgotten, replaced, revoked
+from agent.cli.site.edit import (
+    Enrolled,
+    MemberError,
+    NewUser,
+    added,
+    enrolled,
+    forgotten,
+    replaced,
+    revoked,
+    user_added,
+    user_forgotten,
+    user_replaced,
+    user_revoked,
+)
 from tests.unit.server.test_render import key_of
 
 ONE, TWO, THREE = (key_of(number) for number in (1, 2, 3))
@@ -107,3 +122,48 @@ def test_what_makes_no_sense_is_refused_with_what_to_do(change: object, words: s
 def test_a_file_that_has_no_leaves_in_their_form_is_refused_in_words(text: str) -> None:
     with pytest.raises(MemberError, match="this file"):
         added(text, Enrolled("edge-1", ONE))
+
+
+OF_AN_AGENT = f'''\
+domain = "edge-1"   # the press
+
+[[user]]            # for the night shift
+name = "app"
+key = "{ONE}"
+reads = ["normal"]
+'''
+
+
+def users(text: str) -> dict[str, dict[str, Any]]:
+    return {row.pop("name"): row for row in tomllib.loads(text).get("user", [])}
+
+
+def test_a_users_life_from_the_first_key_to_the_end_leaves_the_rest_as_it_was() -> None:
+    text = user_added(OF_AN_AGENT, NewUser("plc", TWO, ("normal",), linked=True))
+    assert users(text)["plc"] == {"key": TWO, "reads": ["normal"], "linked": True}
+    assert user_added(text, NewUser("plc", TWO)) == text, "the same key again changes nothing"
+    text = user_revoked(user_replaced(text, "plc", THREE), "plc")
+    assert users(text)["plc"]["revoked"] == [TWO, THREE]
+    assert users(text)["app"] == users(OF_AN_AGENT)["app"]
+    assert "# the press" in text
+    assert "# for the night shift" in text
+    assert tomllib.loads(user_forgotten(text, "plc")) == tomllib.loads(OF_AN_AGENT)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda text: user_added(text, NewUser("app", TWO)), "petiole user replace app"),
+        (lambda text: user_added(user_revoked(text, "app"), NewUser("app", TWO)), "petiole user replace app"),
+        (lambda text: user_added(text, NewUser("plc", ONE)), "the key of app"),
+        (lambda text: user_added(user_revoked(text, "app"), NewUser("plc", ONE)), "was revoked of app"),
+        (lambda text: user_replaced(text, "plc", TWO), "no user 'plc'"),
+        (lambda text: user_revoked(user_revoked(text, "app"), "app"), "not let in"),
+        (lambda text: user_forgotten(text, "plc"), "no user 'plc'"),
+    ],
+)
+def test_what_makes_no_sense_for_a_user_is_refused_with_what_to_do(
+    change: Callable[[str], str], words: str
+) -> None:
+    with pytest.raises(MemberError, match=words):
+        change(OF_AN_AGENT)

@@ -1,13 +1,16 @@
-"""What is sent again: all that the hub lacks and the leaf has, and nothing that was purged or is on its
-way."""
+"""What `petiole resend` refuses before it does anything, and which batches it sends again."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from agent.base.range_set import Ranges
+from agent.cli.main import app
 from agent.cli.resend import plan
 from agent.cli.resend.plan import (
     Copies,
@@ -27,6 +30,7 @@ from agent.contract import (
     H_REQUESTS,
     H_RESENT,
     Edge,
+    Exit,
     Ledger,
     Readings,
     StreamState,
@@ -146,3 +150,29 @@ def test_what_goes_out_again_says_nothing_of_its_input_or_its_requests() -> None
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 5)).map(lambda span: (span[0], sum(span)))))
 def test_spans_that_meet_are_joined(spans: list[tuple[int, int]]) -> None:
     assert joined(spans) == ranges_of(numbers(tuple(spans)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "give either --missing or a range"),
+        (["--missing", "--from", "1"], "give either --missing or a range"),
+        (["--from", "3", "--to", "2"], "--from 3 is above --to 2"),
+        (["--to", "1", "--run", "x"], "--run: run 'x' is not a UUIDv7"),
+        (["--missing", "--class", "bulk"], "there is no such class; the configuration has normal"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_in_words(tmp_path: Path, arguments: list[str], words: str) -> None:
+    config = tmp_path / "petiole.toml"
+    config.write_text('domain = "edge-1"\n[nats]\nhub_urls = ["nats-leaf://hub:7422"]\n')
+    ended = CliRunner().invoke(app, ["resend", "-c", str(config), *arguments])
+    assert ended.exit_code == Exit.USAGE
+    assert words in ended.stderr
+
+
+def test_a_hub_has_nothing_to_send_again(tmp_path: Path) -> None:
+    config = tmp_path / "petiole.toml"
+    config.write_text('domain = "hub"\nrole = "hub"\n')
+    ended = CliRunner().invoke(app, ["resend", "-c", str(config), "--missing"])
+    assert ended.exit_code == Exit.USAGE
+    assert "resend is for a leaf" in ended.stderr
