@@ -11,6 +11,7 @@ CHOSEN = $(if $(findstring $(SPACE)or$(SPACE),$(CASE)),$(CASE),$(subst $(SPACE),
 
 help:
 	@echo "make demo    a hub, two leaves, three agents, faults, Spark jobs and the proof (about two minutes)"
+	@echo "make demo HUBS=3   the same with a hub of three machines, of which one is killed"
 	@echo "make test    style, types and all tests (about eleven minutes)"
 	@echo "make models  the state machines, with EXAMPLES=1000 examples each"
 	@echo "make fuzz    every parser of outside bytes, SECONDS=60 of it in all; build/fuzz/found/"
@@ -36,7 +37,7 @@ help:
 	@deploy/prepare.sh
 
 demo: .venv/ready
-	@$(BIN)/petiole demo
+	@$(BIN)/petiole demo $(if $(HUBS),--hubs $(HUBS))
 
 test: lint types
 	@$(BIN)/python -m pytest --numprocesses $(PROCESSES)

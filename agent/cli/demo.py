@@ -23,18 +23,21 @@ _DIRECTORY = Path("build/demo")
 Directory = Annotated[
     Path, typer.Option("--directory", help="Where it works; an earlier demonstration there is removed.")
 ]
+Hubs = Annotated[int, typer.Option("--hubs", help="How many machines the hub has, 1 or 3.")]
 
 
-def command(directory: Directory = _DIRECTORY) -> None:
+def command(directory: Directory = _DIRECTORY, hubs: Hubs = 1) -> None:
     """Run a hub and two leaves under load, break things while data flows, and show that every reading arrived
-    once."""
+    once. With --hubs 3 a whole machine of the hub is killed."""
+    if hubs not in (1, 3):
+        raise typer.BadParameter("a hub has 1 machine or 3", param_hint="--hubs")
     from rich.console import Console
 
     from agent.demo.processes import DemoError
     from agent.demo.story import Story, fresh
 
     console = Console(highlight=False)
-    story = partial(Story, directory.resolve(), partial(console.print, soft_wrap=True))
+    story = partial(Story, directory.resolve(), partial(console.print, soft_wrap=True), hubs)
     directory = directory.resolve()
     try:
         fresh(directory)

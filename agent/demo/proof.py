@@ -13,7 +13,6 @@ from rich.table import Table
 
 import hub_jobs
 from agent.contract import Exit
-from agent.demo.plan import Member
 from agent.demo.processes import Processes, program
 
 _MASTER = "local[*,4]"
@@ -107,10 +106,10 @@ class Audited:
 class Jobs:
     """Runs the jobs against one hub and one lake."""
 
-    def __init__(self, processes: Processes, hub: Member, directory: Path) -> None:
+    def __init__(self, processes: Processes, url: str, seed_file: Path, directory: Path) -> None:
         self._processes, self._directory = processes, directory
         self._lake = str(directory / "lake")
-        self._server = ("--server", hub.nats_url, "--seed-file", str(hub.state / "keys" / "jobs.nk"))
+        self._server = ("--server", url, "--seed-file", str(seed_file))
 
     async def ingest(self) -> None:
         """The hub's stream into `bronze`."""

@@ -1,11 +1,12 @@
-"""The demonstration: a hub and two leaves under load, three faults while data flows, the jobs, and the
-proof."""
+"""The demonstration: a hub, of one machine or three, and two leaves under load, three faults while data
+flows, the jobs, and the proof."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import secrets
 import shutil
 import signal
 import time
@@ -13,15 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agent import contract
+from agent.base.files import private_directory, write_private
 from agent.base.wait import loop_time
+from agent.config.keys import ensure_key
 from agent.demo import plan
 from agent.demo.load import FILE_DEVICE, write_lines
 from agent.demo.plan import Member
-from agent.demo.ports import free_port
 from agent.demo.processes import DemoError, Processes, program
 from agent.demo.proof import DemoReport, Domain, Jobs
 from agent.demo.proxy import Proxy
-from agent.demo.watch import Observer, ready, until
+from agent.demo.watch import Observer, leads, ready, until
 from agent.server.child import process_of
 
 _READY_SECONDS = 30.0
@@ -35,19 +37,20 @@ Say = Callable[[str], None]
 
 
 class Story:
-    """One demonstration in `directory`; `say` shows each stage as it goes."""
+    """One demonstration in `directory` with a hub of so many machines; `say` shows each stage as it goes."""
 
-    def __init__(self, directory: Path, say: Say) -> None:
+    def __init__(self, directory: Path, say: Say, hubs: int = 1) -> None:
         self._directory, self._say = directory, say
         self._processes = Processes(directory / "logs")
-        self._hub = plan.member(directory, contract.HUB_DOMAIN)
+        self._hubs = plan.hub_machines(directory, hubs)
+        self._hub = self._hubs[0].member
         self._leaves = {domain: plan.member(directory, domain) for domain in plan.LEAVES}
-        self._leaf_port = free_port()
-        self._proxy = Proxy(self._leaf_port)
+        self._proxies = [Proxy(machine.leaf_port) for machine in self._hubs]
         self._relink: dict[str, float] = {}
-        self._at_hub = Observer(self._hub.nats_url, self._hub.state / _JOBS_SEED, "jobs")
+        urls = [machine.member.nats_url for machine in self._hubs]
+        self._at_hub = Observer(urls, self._hub.state / _JOBS_SEED, "jobs")
         self._at_leaf = {
-            domain: Observer(member.nats_url, member.state / _AGENT_SEED, domain)
+            domain: Observer([member.nats_url], member.state / _AGENT_SEED, domain)
             for domain, member in self._leaves.items()
         }
 
@@ -62,28 +65,53 @@ class Story:
             domains = await self._prove(acknowledged)
         finally:
             await self._processes.end_all()
-            await self._proxy.stop()
+            for proxy in self._proxies:
+                await proxy.stop()
         return DemoReport(domains, self._relink, time.monotonic() - began)
 
     async def _set_up(self) -> None:
-        self._say("starting a hub and two leaves, each with its own NATS server and agent")
-        await self._proxy.start()
-        ports = {"edge-1": self._leaf_port, "edge-2": self._proxy.port}
+        hub = "a hub" if len(self._hubs) == 1 else f"a hub of {len(self._hubs)} machines"
+        self._say(f"starting {hub} and two leaves, each with its own NATS server and agent")
+        for proxy in self._proxies:
+            await proxy.start()
+        ports = {
+            "edge-1": [machine.leaf_port for machine in self._hubs],
+            "edge-2": [proxy.port for proxy in self._proxies],
+        }
         tables = []
         for domain, member in self._leaves.items():
             member.directory.mkdir(parents=True)
-            member.config.write_text(plan.leaf_toml(member, ports[domain]))
+            member.config.write_text(plan.leaf_toml(member, *ports[domain]))
             tables.append((await self._processes.output("enrol", *_petiole("enrol", member)))[1])
-        self._hub.directory.mkdir()
-        self._hub.config.write_text(plan.hub_toml(self._hub, self._leaf_port, tables))
-        for member in (self._hub, *self._leaves.values()):
-            self._processes.leaves_server(member.config)
-            await self._start(member)
+        self._configure_hub(tables)
+        for members in ([machine.member for machine in self._hubs], self._leaves.values()):
+            for member in members:
+                self._processes.leaves_server(member.config)
+            await asyncio.gather(*map(self._start, members))
         await self._at_hub.until_beyond(
             {contract.leaf_stream(domain, contract.DEFAULT_CLASS): 0 for domain in self._leaves},
             "each leaf's first message is at the hub",
             _READY_SECONDS,
         )
+
+    def _configure_hub(self, leaves: list[str]) -> None:
+        """Write the configuration of each of its machines, which let in these leaves and one key of the
+        jobs."""
+        password_file = self._directory / "cluster.password"
+        write_private(password_file, f"{secrets.token_urlsafe(32)}\n".encode())
+        several = len(self._hubs) > 1
+        for machine in self._hubs:
+            member = machine.member
+            cluster = plan.cluster_toml(machine, self._hubs, password_file) if several else ""
+            member.directory.mkdir()
+            member.config.write_text(plan.hub_toml(member, machine.leaf_port, leaves, cluster))
+            if member is self._hub:
+                ensure_key(member.state / _JOBS_SEED)
+            else:
+                seed = (self._hub.state / _JOBS_SEED).read_bytes()
+                private_directory(member.state)
+                private_directory(member.state / "keys")
+                write_private(member.state / _JOBS_SEED, seed)
 
     async def _start(self, member: Member) -> None:
         await self._processes.start(member.domain, *_petiole("run", member))
@@ -130,37 +158,65 @@ class Story:
     async def _faults(self, start: float) -> None:
         await _at(start + plan.CUT_AT)
         self._say(f"cutting the link of edge-2 for {plan.CUT_SECONDS:.0f} s")
-        self._proxy.cut()
+        for proxy in self._proxies:
+            proxy.cut()
         await _at(start + plan.CUT_AT + plan.CUT_SECONDS)
-        self._proxy.restore()
+        for proxy in self._proxies:
+            proxy.restore()
         self._relink["link_cut"] = await self._relinked(["edge-2"])
         self._say(f"  link restored: edge-2's new data is at the hub after {self._relink['link_cut']:.1f} s")
 
         await _at(start + plan.HUB_KILL_AT)
-        self._say("killing the hub's NATS server with SIGKILL; its agent starts it again")
-        await self._kill_hub_server()
+        gone = None
+        if len(self._hubs) == 1:
+            self._say("killing the hub's NATS server with SIGKILL; its agent starts it again")
+            await self._kill_server(self._hub)
+        else:
+            gone = await self._kill_leading_machine()
         self._relink["hub_kill"] = await self._relinked(list(self._leaves))
-        self._say(
-            f"  server started: both leaves' new data is at the hub after {self._relink['hub_kill']:.1f} s"
-        )
+        self._say(f"  both leaves' new data is at the hub after {self._relink['hub_kill']:.1f} s more")
 
         await _at(start + plan.AGENT_KILL_AT)
         self._say("killing the agent of edge-1 with SIGKILL; its server and link go on without it")
         await self._processes.kill("edge-1")
         await self._start(self._leaves["edge-1"])
         self._say("  the agent is back and has taken its server over")
+        if gone is not None:
+            await self._start(gone)
+            self._say(f"  {gone.domain} is started again and stands by")
 
-    async def _kill_hub_server(self) -> None:
-        configuration = self._hub.state / "nats" / "nats-server.conf"
-        old = process_of(configuration)
-        if old is None:
-            raise DemoError("the hub's server does not run")
-        os.kill(old, signal.SIGKILL)
+    async def _kill_leading_machine(self) -> Member:
+        """Kill the machine of the hub whose agent leads, and return it once another one's does."""
+        members = [machine.member for machine in self._hubs]
+        (leading,) = [member for member in members if await leads(member)]
+        self._say(f"killing {leading.domain}, which leads the hub, agent and server, with SIGKILL")
+        began = time.monotonic()
+        await self._processes.kill(leading.domain)
+        self._kill_server_of(leading)
+        others = [member for member in members if member is not leading]
+
+        async def led() -> bool:
+            return any([await leads(member) for member in others])
+
+        await until(led, "another machine leads the hub", _READY_SECONDS)
+        self._relink["takeover"] = time.monotonic() - began
+        self._say(f"  another machine leads after {self._relink['takeover']:.1f} s")
+        return leading
+
+    async def _kill_server(self, hub: Member) -> None:
+        old = self._kill_server_of(hub)
 
         async def started() -> bool:
-            return process_of(configuration) not in (None, old)
+            return process_of(_server_config(hub)) not in (None, old)
 
         await until(started, "the hub's server is started again", _READY_SECONDS)
+
+    def _kill_server_of(self, hub: Member) -> int:
+        pid = process_of(_server_config(hub))
+        if pid is None:
+            raise DemoError("the hub's server does not run")
+        os.kill(pid, signal.SIGKILL)
+        return pid
 
     async def _relinked(self, domains: list[str]) -> float:
         """Seconds from now until the hub holds what these leaves store from now on."""
@@ -191,7 +247,8 @@ class Story:
         await self._at_hub.until_beyond(ends, "all that the leaves hold is at the hub", _DRAIN_SECONDS)
 
     async def _prove(self, acknowledged: dict[str, dict[str, int]]) -> dict[str, Domain]:
-        jobs = Jobs(self._processes, self._hub, self._directory)
+        url = ",".join(machine.member.nats_url for machine in self._hubs)
+        jobs = Jobs(self._processes, url, self._hub.state / _JOBS_SEED, self._directory)
         self._say("spark-submit ingest: the hub's stream into bronze")
         await jobs.ingest()
         self._say("spark-submit refine: bronze into readings")
@@ -210,6 +267,10 @@ class Story:
                 f"the audit found a loss where the senders saw none; see {self._processes.log('audit')}"
             )
         return domains
+
+
+def _server_config(member: Member) -> Path:
+    return member.state / "nats" / "nats-server.conf"
 
 
 def _petiole(command: str, member: Member) -> tuple[str, ...]:

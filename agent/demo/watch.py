@@ -24,15 +24,15 @@ _CONNECT_SECONDS = 2
 
 
 class Observer:
-    """Reads one server over short connections with an identity's seed, so that a fault affects one read
-    only."""
+    """Reads one of these servers over short connections with an identity's seed, so that a fault affects one
+    read only."""
 
-    def __init__(self, url: str, seed_file: Path, identity: str) -> None:
-        self._url, self._seed_file, self._identity = url, seed_file, identity
+    def __init__(self, urls: list[str], seed_file: Path, identity: str) -> None:
+        self._urls, self._seed_file, self._identity = urls, seed_file, identity
 
     async def _ask(self, question: Callable[[JetStream], Awaitable[Any]]) -> Any:
         nc = await nats.connect(
-            self._url,
+            self._urls,
             nkeys_seed=str(self._seed_file),
             inbox_prefix=contract.inbox_prefix(self._identity).encode(),
             allow_reconnect=False,
@@ -49,7 +49,7 @@ class Observer:
         try:
             return int((await self._ask(lambda js: js.stream_info(stream))).last)
         except (NatsError, JetStreamError, OSError, TimeoutError) as error:
-            raise DemoError(f"{self._url} does not answer: {error}") from None
+            raise DemoError(f"{self._urls} do not answer: {error}") from None
 
     async def cursors(self) -> dict[str, int] | None:
         """How far the aggregate has each leaf's stream, by the stream's name; None while the hub does not
@@ -101,6 +101,16 @@ async def until(true: Callable[[], Awaitable[bool]], what: str, seconds: float) 
         if time.monotonic() > deadline:
             raise DemoError(f"timed out after {seconds:.0f} s: {what}")
         await asyncio.sleep(_POLL_SECONDS)
+
+
+async def leads(member: Member) -> bool:
+    """Whether an agent of the hub leads."""
+    try:
+        async with aiohttp.ClientSession() as session, session.get(f"{member.admin_url}/status") as answer:
+            fleet = (await answer.json()).get("fleet", {})
+    except aiohttp.ClientError:
+        return False
+    return bool(fleet.get("aggregates"))
 
 
 async def ready(member: Member) -> bool:

@@ -254,7 +254,7 @@ def open_environment(
 def _observer(machine: Machine) -> Observer:
     one = machine.member
     key, identity = ("jobs", "jobs") if one.domain == HUB_DOMAIN else ("agent", one.domain)
-    return Observer(one.nats_url, one.state / "keys" / f"{key}.nk", identity)
+    return Observer([one.nats_url], one.state / "keys" / f"{key}.nk", identity)
 
 
 def stream_of(machine: Machine, cls: str = DEFAULT_CLASS) -> str:
