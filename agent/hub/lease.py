@@ -57,7 +57,7 @@ class Election:
     """What the agent `me`, whose server is `name`, knows of the lease, and whether it leads."""
 
     def __init__(self, me: str, name: str) -> None:
-        self._me, self._name = me, name
+        self._me, self.name = me, name
         self._since = _NEVER
         self._until = _NEVER
         self.revision = 0
@@ -88,7 +88,7 @@ class Election:
         term = 0 if self.lease is None else self.lease.term
         if not self.leads(now):
             term += 1
-        return Lease(VERSION, term, self._me, self._name, SECONDS, connections)
+        return Lease(VERSION, term, self._me, self.name, SECONDS, connections)
 
     def stored(self, revision: int, lease: Lease, sent: float) -> None:
         """The record of `next`, sent at `sent`, was stored at a revision."""

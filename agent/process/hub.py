@@ -20,8 +20,9 @@ from agent.base.metrics import Metrics
 from agent.base.nats_server import ServerError
 from agent.base.supervisor import keep_serving
 from agent.base.wait import unless
-from agent.config import Config, members_digest, users_digest
-from agent.hub.leadership import Leadership, LeadMetrics
+from agent.config import Config, aggregates, members_digest, users_digest
+from agent.hub.leadership import Leadership
+from agent.hub.registrar.metrics import LeadMetrics
 from agent.hub.registrar.service import Registrar
 from agent.jetstream.connection import CancellableClient, abort, end, server_version
 from agent.mirrors import mirror_controller
@@ -103,7 +104,8 @@ class HubAgent:
     async def _stand_by(self, system: Client | None, metrics: LeadMetrics, stopping: asyncio.Event) -> None:
         """Wait for the lead, and serve until it is lost."""
         assert self._nc is not None
-        lead = Leadership(self._nc, system, self._identity, self._config.registrar.replicas, metrics)
+        replicas, streams = self._config.registrar.replicas, aggregates(self._config)
+        lead = Leadership(self._nc, system, self._identity, replicas, streams, metrics)
         self._leadership = lead
         async with asyncio.TaskGroup() as group:
             keeping = group.create_task(keep_serving("lead", lead.run))

@@ -66,9 +66,11 @@ def registrar(
     links: Iterable[LinkRights] = (),
     *,
     users: bool = False,
+    several: bool = False,
 ) -> Permissions:
     """The hub's agent: owns the streams of the hub, answers leaves, asks their JetStream for state only.
-    `leaves` are pairs of domain and classes. With `users` it keeps their consumers of the aggregates."""
+    `leaves` are pairs of domain and classes. With `users` it keeps their consumers of the aggregates; where
+    the hub has `several` servers it may have another one lead a stream."""
     aggregates = tuple(aggregates)
     asked = tuple(
         f"{api_prefix(domain)}.{question}"
@@ -88,6 +90,10 @@ def registrar(
             *_stream_api(COMMANDS),
             *_consumer_api(COMMANDS),
             *_stream_api(_FLEET_STREAM),
+            *(
+                f"{_API}.STREAM.LEADER.STEPDOWN.{stream}"
+                for stream in ((*aggregates, COMMANDS, _FLEET_STREAM) if several else ())
+            ),
             REGISTRAR_TRACES,
             f"$KV.{FLEET_BUCKET}.>",
             "cmd.>",

@@ -62,7 +62,13 @@ def _hub(config: HubConfig) -> dict[str, Any]:
         [
             _user(
                 config.registrar,
-                permissions.registrar(config.aggregates, served, config.links, users=bool(config.users)),
+                permissions.registrar(
+                    config.aggregates,
+                    served,
+                    config.links,
+                    users=bool(config.users),
+                    several=config.cluster is not None,
+                ),
             ),
             _user(config.jobs, permissions.jobs(config.aggregates)),
             *map(_leaf_user, ours),

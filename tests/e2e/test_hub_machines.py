@@ -21,6 +21,8 @@ from agent.config.keys import ensure_key
 from agent.contract import Committed, committed_subject, inbox_prefix
 from agent.demo.proxy import Proxy
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
+from hub_jobs.source.connection import Connection
+from hub_jobs.source.server import Server
 from tests.harness.hub_machines import HubMachines, three_hubs
 from tests.harness.registrar import LeafHand
 from tests.harness.servers import Leaf, make_leaf
@@ -136,8 +138,23 @@ async def test_another_machine_takes_over_when_one_goes_with_its_server(
 ) -> None:
     hubs, leaf = site
     first = hubs.leader()
+    other = await jobs_at(hubs, next(name for name in hubs.agents if name != first))
+
+    async def apart() -> bool:
+        info = await JetStream(other).api(f"STREAM.INFO.{AGGREGATE}")
+        return info["cluster"].get("leader") not in (None, "", first)
+
+    await until(apart, "another server than that of the leading agent leads the aggregate")
+    await other.close()
+    began = time.monotonic()
     await asyncio.to_thread(hubs.kill, first)
-    jobs = await jobs_at(hubs, await asyncio.to_thread(hubs.leader, first))
+    second = await asyncio.to_thread(hubs.leader, first)
+    assert time.monotonic() - began < TAKEOVER_SECONDS
+    jobs = await jobs_at(hubs, second)
+    members = [hubs.agents[name].member for name in (first, second)]
+    url = ",".join(member.nats_url for member in members)
+    with Connection(Server(url, seed_file=str(members[1].state / "keys" / "jobs.nk"))) as connection:
+        assert connection.api(f"STREAM.INFO.{AGGREGATE}"), "a job goes on to the next server"
     before = (await JetStream(jobs).stream_info(AGGREGATE)).last
     await until(partial(answered, leaf), "the leaf is answered")
     await leaf.store(20)

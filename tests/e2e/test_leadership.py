@@ -13,8 +13,9 @@ from agent.base.metrics import Metrics
 from agent.contract import inbox_prefix
 from agent.demo.proxy import Proxy
 from agent.hub import leadership, lease
-from agent.hub.leadership import Leadership, LeadJetStream, LeadMetrics, NotLeadingError, while_leading
+from agent.hub.leadership import Leadership, LeadJetStream, NotLeadingError, while_leading
 from agent.hub.registrar.aggregate import AggregateSettings, aggregate_config, fleet_config
+from agent.hub.registrar.metrics import LeadMetrics
 from agent.jetstream import ApiError, JetStream
 from agent.jetstream.connection import CancellableClient
 from agent.process.hub import ForgetfulClient
@@ -53,7 +54,7 @@ class Candidate:
 async def candidate(servers: ServerPair, name: str) -> AsyncIterator[Candidate]:
     """An agent that takes the lead when it can."""
     nc, system = await servers.hub.connect("registrar"), await servers.hub.connect("registrar_system")
-    lead = Leadership(nc, system, name, 1, LeadMetrics(Metrics().registry))
+    lead = Leadership(nc, system, name, 1, (), LeadMetrics(Metrics().registry))
     task = asyncio.create_task(lead.run())
     try:
         yield Candidate(lead, LeadJetStream(lead._nc, lead), task)

@@ -58,3 +58,19 @@ class RegistrarMetrics:
             "Leaves without metrics of their own, by [registrar] metrics and metrics_leaves.",
             registry=registry,
         )
+
+
+class LeadMetrics:
+    """Whether this agent leads, in the registry of its agent; they are there where several may."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.leading = Gauge(
+            "petiole_hub_leading",
+            "1 while this agent of the hub leads, 0 while it stands by.",
+            registry=registry,
+        )
+        self.term = Gauge(
+            "petiole_hub_term",
+            "How often the lead of the hub was taken, as this agent knows.",
+            registry=registry,
+        )
