@@ -1,8 +1,8 @@
 """Readings from the hub's stream into `readings`, committed: `ingest`, then `refine`.
 
 Batches of 500 readings, 500 series, 40 sets of tags, values with noise. Cold: both jobs as an operator starts
-them, each a process of its own. Warm: in a session that has done it once. Server, driver and tasks share this
-machine.
+them, each a process of its own. Warm: in a session that has done it once. Direct: as devices publish, a
+number a message. Server, driver and tasks share this machine.
 
 `READINGS=1000000 python -m bench spark-ingest` for fewer than five million.
 """
@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from agent.contract import DEFAULT_CLASS, direct_subject
 from bench import lake as lakes
 from bench.hub_stream import Message, fill_from_leaf, hub, messages_of
 from bench.result import Result, Row
@@ -34,6 +35,8 @@ _READINGS: Final = 5_000_000
 _REPEATS: Final = 3
 _STREAM: Final = "TELEMETRY_0"
 _AT_ONCE: Final = 200
+_TIMES_FEWER: Final = 10
+"""Direct messages than readings in batches."""
 
 
 def run() -> Result:
@@ -48,6 +51,11 @@ def run() -> Result:
         warm_up(url, next(fresh), shape)
         warm = [warm_up(url, next(fresh), shape) for _ in range(_REPEATS)]
         idle = _idle(url, next(fresh), shape)
+    direct = lakes.Shape(readings // _TIMES_FEWER, domains=1)
+    with hub() as one:
+        fill_from_leaf(one, _STREAM, direct.domain(0), _numbers(direct))
+        fresh = (one.directory / f"lake-{number}" for number in count())
+        by_device = [sum(warm_up(one.url, next(fresh), direct)) for _ in range(_REPEATS)]
     of_ingest, of_refine = median(one for one, _ in warm), median(one for _, one in warm)
     return Result(
         "spark-ingest",
@@ -56,6 +64,7 @@ def run() -> Result:
             Row("cold: stream to readings, two processes", shape.readings / cold, "readings/s"),
             Row("warm: ingest alone", shape.readings / of_ingest, "readings/s"),
             Row("warm: refine alone", shape.readings / of_refine, "readings/s"),
+            Row("direct, warm: stream to readings", direct.readings / median(by_device), "readings/s"),
             Row("ingest with nothing to do, its whole process", idle, "s"),
         ],
         {"readings": str(readings)},
@@ -67,6 +76,16 @@ def messages(shape: lakes.Shape) -> Iterator[Message]:
     for first in range(0, shape.batches, _AT_ONCE):
         yield from messages_of(lakes.batches(shape, range(first, min(first + _AT_ONCE, shape.batches))))
     yield from messages_of(lakes.ledgers(shape))
+
+
+def _numbers(shape: lakes.Shape) -> Iterator[Message]:
+    """A message a reading, of 500 devices in turns."""
+    for number in range(shape.readings):
+        yield (
+            direct_subject(shape.domain(0), DEFAULT_CLASS, f"pump-{number % 500}", "bar"),
+            {},
+            b"%d.25" % number,
+        )
 
 
 def warm_up(url: str, lake: Path, shape: lakes.Shape) -> tuple[float, float]:

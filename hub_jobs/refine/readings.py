@@ -216,21 +216,21 @@ def _table(parts: Sequence[_Part], lines: LineColumns, corrections: Corrections)
         device = pc.coalesce(device, domains.take(pa.array(owner)))
     arrays = {
         "ts": moments,
-        "ts_source": _coded(np.where(error != 0, _CORRECTED, clocks).astype(np.int32), _CLOCKS),
-        "domain": _coded(owner, [message.domain for message in messages]),
+        "ts_source": coded_texts(np.where(error != 0, _CORRECTED, clocks).astype(np.int32), _CLOCKS),
+        "domain": coded_texts(owner, [message.domain for message in messages]),
         "device": device.dictionary_encode(),
         "metric": lines.metric.dictionary_encode(),
         "value": lines.value,
         "text": lines.text,
         "tags": lines.tags,
-        "class": _coded(owner, [message.cls for message in messages]),
-        "run": _coded(owner, [message.run for message in messages]),
+        "class": coded_texts(owner, [message.cls for message in messages]),
+        "run": coded_texts(owner, [message.run for message in messages]),
         "n": _number(owner, [message.n for message in messages]),
         "index": pa.array(np.concatenate([_NO_NUMBERS, *(part.numbers for part in parts)])),
         "arrived": _number(owner, [message.arrived for message in messages]).cast(TIME),
         "event_date": moments.cast(pa.date32()),
-        "source_stream": _coded(owner, [message.source_stream for message in messages]),
-        "source_identity": _coded(owner, [message.source_identity for message in messages]),
+        "source_stream": coded_texts(owner, [message.source_stream for message in messages]),
+        "source_identity": coded_texts(owner, [message.source_identity for message in messages]),
         "source_seq": _number(owner, [message.source_seq for message in messages]),
         "ts_original": pa.array(stamps, mask=error == 0).cast(TIME),
     }
@@ -257,7 +257,7 @@ _AGENT: Final = 1
 _CORRECTED: Final = 3
 
 
-def _coded(codes: npt.NDArray[np.int32], texts: Sequence[str | None]) -> pa.DictionaryArray:
+def coded_texts(codes: npt.NDArray[np.int32], texts: Sequence[str | None]) -> pa.DictionaryArray:
     """A text for every row, each distinct one once: Parquet takes it as it is."""
     distinct = pa.array(texts, pa.string()).dictionary_encode()
     return pa.DictionaryArray.from_arrays(distinct.indices.take(pa.array(codes)), distinct.dictionary)

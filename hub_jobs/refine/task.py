@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from agent.contract import Correction
 from hub_jobs.refine.clocks import PLACED, Batch, Corrections, SealTime, errors_in, with_errors
+from hub_jobs.refine.direct import DirectReadings
 from hub_jobs.refine.messages import QuarantineReason
-from hub_jobs.refine.readings import Refiner, quarantine_table
+from hub_jobs.refine.readings import CHUNK_ROWS, Refiner, quarantine_table
 from hub_jobs.tables.parquet import PartFile, PartWriter
 from hub_jobs.tables.places import Place, parquet_file
 from hub_jobs.tables.ranges import History
@@ -118,41 +121,54 @@ def refine(part: RefinePart) -> Refined:
                 refiner.quarantined.clear()
                 quarantine.write(quarantine_table(entries))
 
-        for row in (row for path in part.paths for row in _rows(path, part)):
-            if row["seq"] in part.other_content:
-                refiner.quarantine(row, QuarantineReason.OTHER_CONTENT, part.other_content[row["seq"]])
-                continue
-            if row["payload"] is None:
-                refiner.quarantine(
-                    row, QuarantineReason.THINNED, "maintain dropped the payload before it was refined again"
-                )
-                continue
-            for chunk in refiner.add(row):
-                readings.write(chunk)
+        direct = DirectReadings()
+        for rows in (rows for path in part.paths for rows in _rows(path, part)):
+            for row in direct.add(rows).to_pylist():
+                if row["seq"] in part.other_content:
+                    refiner.quarantine(row, QuarantineReason.OTHER_CONTENT, part.other_content[row["seq"]])
+                    continue
+                if row["payload"] is None:
+                    refiner.quarantine(
+                        row,
+                        QuarantineReason.THINNED,
+                        "maintain dropped the payload before it was refined again",
+                    )
+                    continue
+                for chunk in refiner.add(row):
+                    readings.write(chunk)
+                    write_quarantine(_QUARANTINE_ROWS)
                 write_quarantine(_QUARANTINE_ROWS)
-            write_quarantine(_QUARANTINE_ROWS)
+            if direct.size >= CHUNK_ROWS:
+                readings.write(direct.drain())
+        readings.write(direct.drain())
         readings.write(refiner.drain())
         write_quarantine(1)
     return Refined(readings.files, quarantine.files)
 
 
-def _rows(path: Place, part: RefinePart) -> Any:
-    """The rows to refine, a row group in memory at a time."""
+def _rows(path: Place, part: RefinePart) -> Iterator[pa.Table]:
+    """The rows to refine, with `arrived` in microseconds, a row group in memory at a time."""
     with parquet_file(path) as file:
         for group in range(file.num_row_groups):
             first, last = file.bounds(group, "seq") or (part.to, part.to)
             if first > part.to or last <= part.after:
                 continue
             table = file.read_row_group(group, columns=list(_COLUMNS))
-            table = table.set_column(
-                table.column_names.index("arrived"), "arrived", table["arrived"].cast(pa.int64())
-            )
-            for row in table.to_pylist():
-                if (row["stream"], row["created"]) == part.history and _is_wanted(row["seq"], part):
-                    yield row
+            arrived = table["arrived"].cast(pa.int64())
+            table = table.set_column(table.column_names.index("arrived"), "arrived", arrived)
+            yield table.filter(_is_wanted(table, part))
 
 
-def _is_wanted(seq: int, part: RefinePart) -> bool:
-    if part.only is not None and seq not in part.only:
-        return False
-    return part.after < seq <= part.to and seq not in part.repeated
+def _is_wanted(table: pa.Table, part: RefinePart) -> Any:
+    seq, (stream, created) = table["seq"], part.history
+    conditions = [
+        pc.equal(table["stream"], stream),
+        pc.equal(table["created"], created),
+        pc.greater(seq, part.after),
+        pc.less_equal(seq, part.to),
+    ]
+    if part.repeated:
+        conditions.append(pc.invert(pc.is_in(seq, value_set=pa.array(sorted(part.repeated)))))
+    if part.only is not None:
+        conditions.append(pc.is_in(seq, value_set=pa.array(sorted(part.only), pa.int64())))
+    return reduce(pc.and_, conditions)

@@ -1,0 +1,133 @@
+"""Messages that devices publish themselves, where each is one bare number: rows of bronze become rows of
+`readings` by the column, without an object a message. A device that publishes each reading by itself sends
+hundreds of messages where an agent sends one. Whatever is not plainly such a message is left to the
+`Refiner`, which judges it as the contract does. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.contract import H_MQTT, ContractError, mqtt_text, parse_reading, parse_subject
+from hub_jobs.refine.columns import coded
+from hub_jobs.refine.readings import coded_texts
+from hub_jobs.tables.ranges import Mask, Numbers
+from hub_jobs.tables.schemas import READINGS, TIME
+
+_EXPONENT: Final = "[eE][-+]?[0-9]{1,2}"
+_NUMBER: Final = (
+    rf"^(0|-?[1-9][0-9]{{0,14}}|-?(0|[1-9][0-9]{{0,20}})(\.[0-9]{{1,20}}({_EXPONENT})?|{_EXPONENT}))$"
+)
+"""A number in JSON that a double holds: a whole one of at most 15 digits, or one that is not whole."""
+_MQTT: Final = f"\r\n{H_MQTT}:"
+_TAGS: Final = READINGS.names.index("tags")
+_NO_TAGS: Final = pa.array([[]], READINGS.field("tags").type)
+Names = tuple[str, str] | None
+"""Device and metric, None for what is not to be decided here."""
+
+
+class DirectReadings:
+    """Takes what it can of rows of bronze, and gathers their readings."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._gathered: list[pa.Table] = []
+        self._names: dict[tuple[str, str, bool], Names] = {}
+
+    def add(self, rows: pa.Table) -> pa.Table:
+        """Take bare numbers out of rows (`arrived` in microseconds); returns the others."""
+        may_be = pc.and_(pc.is_null(rows["n"]), pc.is_valid(rows["domain"]))
+        may_be = pc.and_(may_be, pc.match_substring_regex(rows["payload"], _NUMBER))
+        candidates = np.flatnonzero(pc.fill_null(may_be, False).to_numpy())
+        if not candidates.size:
+            return rows
+        names, codes = self._named(rows.take(pa.array(candidates)))
+        known = np.array([name is not None for name in names])[codes]
+        if not known.any():
+            return rows
+        taken = candidates[known]
+        self._gathered.append(_readings(rows.take(pa.array(taken)), names, codes[known]))
+        self.size += taken.size
+        others: Mask = np.ones(rows.num_rows, dtype=np.bool_)
+        others[taken] = False
+        return rows.filter(pa.array(others))
+
+    def drain(self) -> pa.Table:
+        """The readings gathered so far, with columns coded as those of the `Refiner`."""
+        gathered, self._gathered, self.size = self._gathered, [], 0
+        if not gathered:
+            return READINGS.empty_table()
+        rows = pa.concat_tables(gathered).unify_dictionaries().combine_chunks()
+        tags = coded(_NO_TAGS).take(pa.array(np.zeros(rows.num_rows, dtype=np.int32)))
+        return rows.add_column(_TAGS, "tags", tags)
+
+    def _named(self, rows: pa.Table) -> tuple[list[Names], Numbers]:
+        """Device and metric of each different subject and domain, and which of these each row has."""
+        is_mqtt = pc.match_substring(rows["headers"], _MQTT).combine_chunks()
+        columns = [
+            rows["subject"].combine_chunks().dictionary_encode(),
+            rows["domain"].combine_chunks().dictionary_encode(),
+            pc.fill_null(is_mqtt, False).dictionary_encode(),
+        ]
+        codes = np.zeros(rows.num_rows, dtype=np.int64)
+        for column in columns:
+            codes = codes * len(column.dictionary) + column.indices.to_numpy()
+        _, first, places = np.unique(codes, return_index=True, return_inverse=True)
+        keys = zip(*(column.take(pa.array(first)).to_pylist() for column in columns), strict=True)
+        return [self._name(key) for key in keys], places
+
+    def _name(self, key: tuple[str, str, bool]) -> Names:
+        if key not in self._names:
+            self._names[key] = _name(*key)
+        return self._names[key]
+
+
+def _name(subject: str, domain: str, is_mqtt: bool) -> Names:
+    try:
+        parsed = parse_subject(subject)
+        if parsed.kind != "direct" or parsed.domain != domain:
+            return None
+        device, metric = (
+            (mqtt_text(parsed.name), mqtt_text(parsed.metric)) if is_mqtt else (parsed.name, parsed.metric)
+        )
+        parse_reading(msgspec.json.encode({"device": device, "metric": metric, "value": 0}))
+    except ContractError:
+        return None
+    return device, metric
+
+
+def _readings(rows: pa.Table, names: list[Names], codes: Numbers) -> pa.Table:
+    """Rows of `readings` without their tags, which are all alike."""
+    count = rows.num_rows
+    arrived = rows["arrived"].combine_chunks().cast(TIME)
+    same = np.zeros(count, dtype=np.int32)
+    devices, metrics = zip(*(name or ("", "") for name in names), strict=True)
+    number = rows["payload"].combine_chunks().cast(pa.string()).cast(pa.float64())
+    arrays = {
+        "ts": arrived,
+        "ts_source": coded_texts(same, ["hub"]),
+        "domain": _coded_column(rows, "domain"),
+        "device": coded_texts(codes.astype(np.int32), devices),
+        "metric": coded_texts(codes.astype(np.int32), metrics),
+        "value": number,
+        "text": pa.nulls(count, pa.string()),
+        "class": _coded_column(rows, "class"),
+        "run": coded_texts(same, [None]),
+        "n": pa.nulls(count, pa.int64()),
+        "index": pa.array(same),
+        "arrived": arrived,
+        "event_date": arrived.cast(pa.date32()),
+        "source_stream": _coded_column(rows, "source_stream"),
+        "source_identity": _coded_column(rows, "source_identity"),
+        "source_seq": rows["source_seq"].combine_chunks(),
+        "ts_original": pa.nulls(count, TIME),
+    }
+    return pa.table(arrays)
+
+
+def _coded_column(rows: pa.Table, name: str) -> pa.DictionaryArray:
+    return rows[name].combine_chunks().dictionary_encode()
