@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from agent.contract import Exit, Ledger, Previous, Readings, StreamState
+from bench import lake as lakes
 from hub_jobs.audit import run as audit
 from hub_jobs.audit.accounts import Account
 from hub_jobs.audit.in_transit import InTransit
@@ -289,3 +290,18 @@ def test_jobs_that_commit_while_the_tables_are_opened_make_nothing_missing_or_un
 
     assert (code, run["missing"], run["doubled"], run["unexplained"]) == (Exit.WELL, 0, 0, 0), findings
     assert run["in_readings"] + run["pending"] == run["in_bronze"]
+
+
+def test_one_lost_reading_among_many_is_named_by_batch_and_index(tmp_path: Path) -> None:
+    lake, report, shape = tmp_path / "lake", tmp_path / "audit.json", lakes.Shape(100_250)
+    lakes.make(lake, shape, processes=1)
+
+    assert audit.main(["--lake", str(lake), "--json", str(report)]) == Exit.WELL
+    rows = json.loads(report.read_text())["rows"]
+    assert sum(row["in_readings"] for row in rows) == 100_250
+
+    sentence = lakes.lose(lake, shape, number=123, index=250)
+    assert audit.main(["--lake", str(lake), "--json", str(report)]) == Exit.LOSS
+    found = json.loads(report.read_text())
+    assert found["findings"] == [sentence]
+    assert sum(one["missing"] for one in found["rows"]) == 1
