@@ -264,9 +264,9 @@ def test_both_count_the_same(tmp_path: Path) -> None:
     letters = Letter(b"21,5", "/var/log/x:17", "not JSON").encode() + b"\n"
     said = replace(
         LEDGER,
-        n=9,
-        stored=((1, 9),),
-        readings=Readings(accepted=97, stored=88, discarded=10, dead=2, refused=5),
+        n=10,
+        stored=((1, 10),),
+        readings=Readings(accepted=107, stored=98, discarded=10, dead=2, refused=5),
         discarded=((7, 7, 10, "stream_full"),),
         gone=((7, 7, 0, "stream_full"),),
     )
@@ -315,3 +315,4 @@ def test_both_count_the_same(tmp_path: Path) -> None:
     assert sums.missing + sums.never_came == sum(one["missing"] for one in audited)
     assert sums.open_tail == sum(one["open_tail"] or 0 for one in audited)
     assert found.lost
+    assert sums.never_came > 0, "batch 10"
