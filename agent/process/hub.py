@@ -147,7 +147,14 @@ class HubAgent:
         if self._registrar is not None:
             fleet = self._registrar.status()
         elif standby is not None:
-            fleet = {"state": standby, "configured": members_digest(self._config.leaf), "links_settled": True}
+            fleet = {
+                "state": standby,
+                "standby": bool(self._leadership and self._leadership.holder),
+                "aggregates": {},
+                "leaves": {},
+                "configured": members_digest(self._config.leaf),
+                "links_settled": True,
+            }
         links = self._declared.status() if self._declared is not None else []
         return {
             "domain": self._config.domain,

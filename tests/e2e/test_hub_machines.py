@@ -125,6 +125,8 @@ async def test_another_agent_leads_soon_after_the_leaders_is_killed_and_says_so(
     assert standby.status()["standby"] == f"standby: {first} leads the hub"
     assert standby.metric("petiole_hub_leading") == 0
     assert standby.metric("petiole_announcements_total") == 0
+    shown = standby.petiole("status")
+    assert (shown.returncode, shown.stdout.splitlines()[0]) == (0, f"hub: standby: {first} leads the hub")
     began = time.monotonic()
     hubs.agents[first].end(signal.SIGKILL)
     await asyncio.to_thread(hubs.leader, first)

@@ -133,6 +133,9 @@ def _fleet(fleet: Mapping[str, Any]) -> Iterator[Finding]:
     if not fleet:
         yield failure(HUB, "the registrar has not reached its server yet", "see what is said of the server")
         return
+    if fleet.get("standby"):
+        yield ok(HUB, f"{fleet.get('state')}; run `petiole check` there for the leaves")
+        return
     if (state := fleet.get("state")) != "well":
         yield failure(HUB, f"{state}", "see the log of the hub's agent")
     for name, aggregate in (fleet.get("aggregates") or {}).items():

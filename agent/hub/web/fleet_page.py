@@ -92,7 +92,11 @@ def fleet_page(
         "Petiole fleet",
         STYLE,
         element("h1", "Fleet"),
-        said(str(known.get("state") or "not ready yet"), well=known.get("state") == "well", about="hub: "),
+        said(
+            str(known.get("state") or "not ready yet"),
+            well=known.get("state") == "well" or bool(known.get("standby")),
+            about="hub: ",
+        ),
         element("p", _counts(rows), f" As of {now:%Y-%m-%d %H:%M:%S} UTC.", class_="dim"),
         _form(question),
         _table(shown, question) if shown else element("p", _nothing(known, rows), class_="dim"),
@@ -178,6 +182,8 @@ def _row(row: FleetRow) -> Markup:
 def _nothing(known: Mapping[str, Any], rows: Sequence[FleetRow]) -> str:
     if not known:
         return "The hub's NATS server has not answered yet."
+    if known.get("standby"):
+        return "This machine stands by; the page of the one that leads has the leaves."
     return "No leaf fits." if rows else "The configuration of this hub has no leaf."
 
 

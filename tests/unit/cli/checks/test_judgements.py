@@ -293,6 +293,13 @@ def test_a_full_hub_and_a_leaf_that_does_not_flow_are_told() -> None:
     ]
 
 
+@pytest.mark.parametrize("led", [True, False])
+def test_a_hub_that_stands_by_is_well_as_long_as_another_leads(led: bool) -> None:
+    fleet = {"state": "standby: …", "standby": led, "aggregates": {}, "leaves": {}}
+    findings = list(agent_status.judge({"role": "hub", "fleet": fleet}))
+    assert any(finding.level is FAILURE for finding in findings) is not led
+
+
 def test_the_exit_code_is_that_of_the_worst_finding() -> None:
     assert outcome([ok("a", ""), warning("a", "", "b")]) is Exit.WELL
     for codes, expected in (

@@ -155,3 +155,13 @@ def test_a_hub_that_is_not_ready_has_a_page_that_says_so() -> None:
 
     assert answer is not None
     assert "has not answered yet" in str(answer.text)
+
+
+def test_a_machine_that_stands_by_sends_its_readers_to_the_one_that_leads() -> None:
+    fleet = {"state": "standby: hub-b leads the hub", "standby": True, "aggregates": {}, "leaves": {}}
+    answer = FleetPages(lambda: {"fleet": fleet}).answer("/fleet", {})
+
+    assert answer is not None
+    assert "hub-b leads the hub" in str(answer.text)
+    assert "the page of the one that leads has the leaves" in str(answer.text)
+    assert 'class="trouble"' not in str(answer.text)
