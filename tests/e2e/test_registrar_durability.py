@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -92,7 +93,7 @@ async def test_each_epoch_is_another_one_after_the_hub_was_without_power(
         await until(lambda: leaf.acknowledged(), "the leaf knows")
         agreed = await agreed_on(leaf)
         assert (await leaf.announce(agreed)).agreed is True
-    await servers.hub.back_up(tmp_path / "on_disk")
+    await asyncio.to_thread(shutil.copytree, servers.hub.config.store_dir, tmp_path / "on_disk")
     await hub.holds(leaf.domain, await leaf.store(4))
     await until(lambda: leaf.acknowledged(), "the leaf knows")
     await servers.hub.restore(tmp_path / "on_disk")
