@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -239,7 +240,7 @@ class JetStream:
         except nats.errors.Error as error:
             raise UnavailableError(f"JetStream did not answer {what}: {_reason(error)}") from error
         try:
-            answer = json.loads(message.data)
+            answer = msgspec.json.decode(message.data)
         except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):

@@ -27,6 +27,8 @@ class StreamInfo:
     """The state of each source."""
     last_time: str = ""
     """When its last message was stored (RFC 3339)."""
+    consumers: int = 0
+    """How many consumers it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ def stream_info(answer: Mapping[str, Any]) -> StreamInfo:
         config=answer["config"],
         sources=answer.get("sources") or [],
         last_time=state["last_ts"],
+        consumers=state["consumer_count"],
     )
 
 

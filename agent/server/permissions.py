@@ -94,6 +94,7 @@ def registrar(
                 f"{_API}.STREAM.LEADER.STEPDOWN.{stream}"
                 for stream in ((*aggregates, COMMANDS, _FLEET_STREAM) if several else ())
             ),
+            f"{_API}.DIRECT.GET.{_FLEET_STREAM}",
             REGISTRAR_TRACES,
             f"$KV.{FLEET_BUCKET}.>",
             "cmd.>",
