@@ -172,7 +172,7 @@ def parse_cursor_answer(data: bytes | str) -> CursorAnswer:
 
 
 _EXCHANGE = re.compile(r"[0-9a-f]{12}\Z")
-_MAX_REPEAT: Final = 64
+MAX_REPEAT: Final = 64
 """Bytes; every announcement and answer in full is longer."""
 
 
@@ -194,12 +194,12 @@ class Repeat:
 
     def encode(self) -> bytes:
         """The record as it is sent."""
-        return json.dumps({"v": VERSION, "same": self.exchange}, separators=(",", ":")).encode()
+        return f'{{"v":{VERSION},"same":"{self.exchange}"}}'.encode()
 
 
 def parse_repeat(data: bytes) -> Repeat | None:
     """Read a repeat, None if the record is one in full; raises `ContractError`."""
-    if len(data) > _MAX_REPEAT:
+    if len(data) > MAX_REPEAT:
         return None
     row = open_record(data, "repeat")
     return Repeat(check_exchange(row["same"])) if "same" in row else None

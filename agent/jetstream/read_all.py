@@ -8,8 +8,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from agent.jetstream.errors import UnavailableError
-from agent.jetstream.info import StreamInfo
+from agent.jetstream.info import StreamInfo, UnavailableError
 
 _ANSWER_SECONDS = 2.0
 """Until the first message; a server that does not allow the request says nothing."""

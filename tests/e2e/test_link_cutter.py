@@ -49,7 +49,7 @@ async def cutter_of(
         kicked = Kicked()
         for server in ("hub-1", "hub-2"):
             await client.subscribe(KICK.format(server), cb=kicked.take)
-        store = FleetStore(JetStream(client), 1, ActiveProblems())
+        store = FleetStore(client, JetStream(client), 1, ActiveProblems())
         await store.ensure()
         if before is not None:
             await store.save_let_in(before)

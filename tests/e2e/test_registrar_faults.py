@@ -117,7 +117,9 @@ async def test_the_aggregate_is_purged_up_to_what_is_committed_less_a_margin(ser
         assert await hub.committed(Committed(AGGREGATE, info.created, 12)) == {"v": 1, "purged": 12 - KEEP}
         assert (await hub.aggregate()).first == 12 - KEEP + 1
         assert "Spark committed" in registrar.status()["aggregates"][AGGREGATE]["state"]
-        assert hub.counted("petiole_hub_seconds_to_full", stream=AGGREGATE) > 0
+        await until(
+            lambda: hub.counted("petiole_hub_seconds_to_full", stream=AGGREGATE) > 0, "it is seen to fill"
+        )
 
 
 async def test_what_was_held_is_told_after_a_purge_though_the_hub_forgot_it(servers: ServerPair) -> None:

@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
 from agent.contract import Announce, Answer, ContractError, announce_subject, parse_announce
-from agent.hub.registrar import announcements
+from agent.hub.registrar import announcements, standing
 from agent.leaf.link.hub_exchange import HubExchange
 from tests.harness.registrar import HubHand, LeafHand, hub_of
 from tests.harness.servers import ServerPair
@@ -48,7 +48,8 @@ def in_full(data: bytes) -> bool:
 async def test_what_is_announced_again_crosses_the_link_in_few_bytes_and_news_in_full(
     servers: ServerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(announcements, "_OBSERVED", 0.0)
+    for looks in (announcements, standing):
+        monkeypatch.setattr(looks, "OBSERVED", 0.0)
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     exchange = HubExchange(leaf.nc, leaf.domain)
     async with hub.registrar(), announced(hub) as seen:

@@ -282,5 +282,5 @@ class AggregateController:
     def _has(self, sources: Mapping[str, Source]) -> bool:
         if self.seen is None:
             return False
-        have = {source["name"]: source for source in self.seen.info.config.get("sources") or []}
+        have = self._placed
         return all(name in have and covers(have[name], source) for name, source in sources.items())

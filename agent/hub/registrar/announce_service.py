@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Container
 from typing import Final
 
 import nats.errors
@@ -21,20 +20,25 @@ from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_watch import FleetWatch
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.readiness import Readiness
+from agent.hub.registrar.standing import StandingAnswers
 from agent.jetstream import JetStreamError
 
 MAX_ANNOUNCE: Final = 64 * 1024
 PENDING: Final = 4096
+_WAITING: Final = 1024
+"""More announcements than that are told at once to come again: they would not be answered in time."""
 _AT_ONCE: Final = 64
 _TOO_OFTEN: Final = "{domain!r} announces itself too often; one announcement in ten seconds is enough"
 _ANSWER_SECONDS: Final = 4.0
 """A leaf waits five seconds for an answer."""
+_CROWD: Final = "announcements"
+_LATER: Final = Answer(refused="many announcements wait for an answer; announce again", later=True)
 
 log = structlog.get_logger("registrar")
 
 
 class AnnounceService:
-    """Answers the announcements of these `domains`."""
+    """Answers announcements; those of domains that are not configured are refused."""
 
     def __init__(
         self,
@@ -42,7 +46,7 @@ class AnnounceService:
         commands: CommandConsumers,
         fleet: FleetState,
         watch: FleetWatch,
-        domains: Container[str],
+        standing: StandingAnswers,
         readiness: Readiness,
         problems: ActiveProblems,
         metrics: RegistrarMetrics,
@@ -51,10 +55,12 @@ class AnnounceService:
         self._commands = commands
         self._fleet = fleet
         self._watch = watch
-        self._domains = domains
+        self._domains = announcements.domains
+        self._standing = standing
         self._readiness = readiness
         self._problems = problems
-        self._metrics = metrics
+        self._taken_in = metrics.announcements.labels("taken_in")
+        self._refused = metrics.announcements.labels("refused")
         self._exchanges = Exchanges()
         self._busy: set[str] = set()
         self._places = asyncio.Semaphore(_AT_ONCE)
@@ -63,11 +69,36 @@ class AnnounceService:
         """Answer an announcement, in a task of `group` where that takes time."""
         domain = msg.subject.rpartition(".")[2]
         refused = self._turned_away(domain, msg.data)
-        if refused is None:
+        if refused is not None:
+            await self._respond(domain, msg, refused)
+        elif self._nothing_new(domain, msg.data):
+            self._taken_in.inc()
+            await respond(msg, msg.data)
+        elif len(self._busy) >= _WAITING:
+            self._refused.inc()
+            self._problems.begin(
+                _CROWD, f"{_WAITING} announcements wait; further leaves come again", hub=True
+            )
+            await respond(msg, _LATER.encode())
+        else:
             self._busy.add(domain)
             group.create_task(self._answer(domain, msg))
-        else:
-            await self._respond(domain, msg, refused)
+
+    def _nothing_new(self, domain: str, data: bytes) -> bool:
+        """Whether a leaf repeats itself and its answer would be what it was, as far as is known without a
+        request to the hub's server; counts the announcement if so."""
+        exchange = self._exchanges.repeated(domain, data)
+        if exchange is None or exchange.leaf is None or self._problems.of(about(domain)) is not None:
+            return False
+        announce, answer, now = exchange.announce, exchange.answer, loop_time()
+        if not (
+            self._readiness.is_at(exchange.reconnect)
+            and self._standing.stands(exchange.leaf, announce, answer, self._watch.linked_at(domain))
+            and self._commands.stands(announce, answer.commands, now)
+            and self._fleet.may_run_announce(domain, announce.run, now)
+        ):
+            return False
+        return self._fleet.ownership.goes_on(domain, announce.run, now)
 
     def _turned_away(self, domain: str, data: bytes) -> Answer | None:
         """Why an announcement is not even read."""
@@ -84,8 +115,6 @@ class AnnounceService:
             return _TOO_OFTEN.format(domain=domain)
         if domain in self._busy:
             return f"an announcement of {domain!r} is being answered; announce again"
-        if len(self._busy) >= PENDING:
-            return f"{PENDING} announcements wait for an answer; announce again"
         return None
 
     async def _answer(self, domain: str, msg: Msg) -> None:
@@ -108,6 +137,8 @@ class AnnounceService:
             answer = Answer(refused="the registrar failed on this announcement; its log says how")
         finally:
             self._busy.discard(domain)
+        if not self._busy:
+            self._problems.end(_CROWD, "no announcement waits")
         await self._respond(domain, msg, answer)
 
     async def _answered(self, domain: str, data: bytes) -> Answer:
@@ -118,13 +149,14 @@ class AnnounceService:
         answer = await self._announcements.answer(announce, self._watch.linked_at(domain))
         self._readiness.confirm(reconnect)
         if answer.refused is None:
+            leaf = self._fleet.leaves.get(domain)
             self._watch.announced(domain, announce.machine)
             answer = dataclasses.replace(answer, commands=await self._commands.answer(announce))
-            answer = self._exchanges.named(announce, answer)
+            answer = self._exchanges.named(announce, answer, leaf, reconnect)
         return answer
 
     async def _respond(self, domain: str, msg: Msg, answer: Answer) -> None:
-        self._metrics.announcements.labels("taken_in" if answer.refused is None else "refused").inc()
+        (self._taken_in if answer.refused is None else self._refused).inc()
         if answer.refused is not None:
             self._problems.begin(about(domain), f"{domain} is refused: {answer.refused}")
         elif not self._fleet.ownership.contested(domain, loop_time()):

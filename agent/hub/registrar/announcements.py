@@ -7,8 +7,7 @@ even after the message was purged.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -33,13 +32,12 @@ from agent.hub.registrar.answer import (
     agreed,
     agreeing,
     class_answer,
-    class_state,
     held_now,
     lacking,
     proposal,
     stored,
 )
-from agent.hub.registrar.durability import Durability, Proposals, bounded
+from agent.hub.registrar.durability import Durability, Proposals, ProvenCheckpoints, bounded
 from agent.hub.registrar.fleet_state import EPOCH_EVERY, FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.records import (
@@ -55,9 +53,10 @@ from agent.hub.registrar.records import (
 from agent.hub.registrar.resting import RESTING, awake, may_rest
 from agent.jetstream import JetStream, StreamInfo
 
-_OBSERVED: Final = 1.0
+OBSERVED: Final = 1.0
 _SETTLE_SECONDS: Final = 2.0
-_STORE_EVERY: Final = 300.0
+_SETTLING: Final = 32
+"""So many announcements at a time wait until their sources are there."""
 _NO_AGGREGATE: Final = (
     "{domain!r} is kept in {stream}, which the hub's configuration provides no more; raise [registrar] "
     "aggregates there, so that it does, and start the hub's server with it"
@@ -87,13 +86,19 @@ class Announcements:
         self._aggregates = aggregates
         self._classes = classes
         self._problems = problems
-        self._durability, self._proposals = durability, Proposals()
-        self._proven: dict[tuple[str, str], deque[tuple[str, Checkpoint]]] = {}
+        self._durability = durability
+        self.proposals, self.proven = Proposals(), ProvenCheckpoints()
+        self._settling = 0
+
+    @property
+    def domains(self) -> Container[str]:
+        """The domains that are configured."""
+        return self._classes
 
     def begin(self) -> None:
         """The hub's server was away: what was seen before has to be seen again."""
-        self._proven.clear()
-        self._proposals.clear()
+        self.proven.clear()
+        self.proposals.clear()
 
     async def answer(self, announce: Announce, linked_at: float) -> Answer:
         """The answer to an announcement that is well formed; `linked_at` is when the leaf's link came up, for
@@ -110,10 +115,10 @@ class Announcements:
         self._aggregates.wake(announce.domain, awake(announce, self._fleet.leaves.get(announce.domain)))
         changed = await self._take_in(announce, streams, now)
         fresh = now if changed or announce.repairs else linked_at
-        seen = await self._observe(announce, streams, max(fresh, now - _OBSERVED))
+        seen = await self._observe(announce, streams, max(fresh, now - OBSERVED))
         answers = {cls: await self._class(announce, cls, seen[streams[cls]]) for cls in announce.classes}
         answers = {cls: self._rested(announce, cls, answer) for cls, answer in answers.items()}
-        await self._store.save_changed(self._fleet.leaves[announce.domain], _STORE_EVERY)
+        await self._store.save_changed(self._fleet.leaves[announce.domain])
         return Answer(answers, sync_seconds=self._durability.seconds)
 
     def _rested(self, announce: Announce, cls: str, answer: ClassAnswer) -> ClassAnswer:
@@ -121,7 +126,8 @@ class Announcements:
             return answer
         record = self._fleet.leaves[announce.domain].classes[cls]
         # A reading may still come before the source is gone, and no later look would find it.
-        self._fleet.put(announce.domain, cls, msgspec.structs.replace(record, unsure=True))
+        rests = msgspec.structs.replace(record, unsure=True, rests=self._fleet.server)
+        self._fleet.put(announce.domain, cls, rests)
         self._aggregates.rest(announce.domain, cls)
         return replace(answer, state=RESTING)
 
@@ -168,12 +174,12 @@ class Announcements:
         domain = announce.domain
         places = {}
         for cls, stream in streams.items():
-            info = (await self._aggregates.controllers[stream].observe(now - _OBSERVED)).info
+            info = (await self._aggregates.controllers[stream].observe(now - OBSERVED)).info
             places[cls] = AggregateRef(info.name, info.created, info.last)
         known = self._fleet.leaves.get(domain)
         now_text = datetime.now(UTC).isoformat(timespec="seconds")
         leaf = admitted(announce, known, places, now_text, self._durability.boot)
-        self._fleet.leaves[domain] = leaf
+        self._fleet.keep(leaf)
         self._fleet.heard(announce, now)
         if not new_epochs(leaf, known):
             return False
@@ -182,8 +188,13 @@ class Announcements:
         await self._durability.sync()
         for stream, sources in self._fleet.sources_of(domain).items():
             self._aggregates.controllers[stream].want(sources)
-        for stream, sources in self._fleet.sources_of(domain).items():
-            await self._aggregates.controllers[stream].settled(sources, _SETTLE_SECONDS)
+        if self._settling < _SETTLING:  # a crowd is answered at once, and looks again when it comes again
+            self._settling += 1
+            try:
+                for stream, sources in self._fleet.sources_of(domain).items():
+                    await self._aggregates.controllers[stream].settled(sources, _SETTLE_SECONDS)
+            finally:
+                self._settling -= 1
         return True
 
     async def _observe(
@@ -229,17 +240,10 @@ class Announcements:
         batch = None
         if record.held is not None and not record.held.message_id:
             batch = await self._newest(domain, cls, batch_subject(domain, cls, ">"), info)
-        contested = self._fleet.ownership.contested(domain, loop_time())
-        word = class_state(
-            state,
-            info,
-            contested=contested,
-            capped=domain in self._fleet.capped,
-            resting=leaf_stream(domain, cls) in self._fleet.resting,
-        )
+        word = self._fleet.word(domain, cls, state, info, loop_time())
         answer = class_answer(record, word, agrees, batch, certain=certain, fallback=fallback)
         synced = self._durability.synced(info)
-        newest = self._proposals.synced(domain, cls, record.epoch, answer.checkpoint, synced)
+        newest = self.proposals.synced(domain, cls, record.epoch, answer.checkpoint, synced)
         answer = bounded(answer, record.held, newest, synced, heeds=announce.heeds_sync)
         self._fleet.put(domain, cls, agreeing(record, checkpoint, agrees, answer))
         return answer
@@ -275,7 +279,7 @@ class Announcements:
         record = self._fleet.leaves[domain].classes[cls]
         held = held_now(record.held, state, newest, info)
         if newest is not None and (found := proposal(held, info.name)) is not None:
-            self._prove(domain, cls, found, info)
+            self.proven.add(domain, cls, found, info)
         return msgspec.structs.replace(record, held=held)
 
     async def _newest(self, domain: str, cls: str, subject: str, info: StreamInfo) -> StoredMessage | None:
@@ -285,17 +289,12 @@ class Announcements:
     async def _agreed(
         self, domain: str, cls: str, checkpoint: Checkpoint, record: ClassRecord, info: StreamInfo
     ) -> bool | None:
-        if (info.created, checkpoint) in self._proven.get((domain, cls), ()):
+        if self.proven.holds(domain, cls, checkpoint, info):
             return True
         message = None
         if checkpoint.hub_stream == info.name:
             message = await self._js.get_message(info.name, seq=checkpoint.hub_seq)
         answer = agreed(checkpoint, leaf_stream(domain, cls), record, info, message)
         if answer:
-            self._prove(domain, cls, checkpoint, info)
+            self.proven.add(domain, cls, checkpoint, info)
         return answer
-
-    def _prove(self, domain: str, cls: str, checkpoint: Checkpoint, info: StreamInfo) -> None:
-        """This checkpoint was seen in the aggregate, which does not change while its server runs."""
-        proven = self._proven.setdefault((domain, cls), deque(maxlen=2))
-        proven.append((info.created, checkpoint))

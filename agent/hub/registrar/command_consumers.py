@@ -23,26 +23,19 @@ from agent.contract import (
     command_subjects,
 )
 from agent.hub.registrar.active_problems import ActiveProblems
-from agent.hub.registrar.aggregate import commands_config
-from agent.jetstream import (
-    ConsumerInfo,
-    JetStream,
-    JetStreamError,
-    RawMessage,
-    StreamInfo,
-    nanoseconds,
-)
+from agent.hub.registrar.command_stream import CommandStream
+from agent.jetstream import ConsumerInfo, JetStream, JetStreamError, StreamInfo, nanoseconds
 
 _MAX_ACK_PENDING: Final = 1000
+_OBSERVED: Final = 2.5
+"""Seconds for which a look at the stream holds for leaves that say nothing new."""
 
 
 class CommandConsumers:
-    """Keeps the consumers of `COMMANDS`, which stands on so many servers of the hub."""
+    """Keeps the consumers of `COMMANDS`, which `stream` looks at."""
 
-    def __init__(self, js: JetStream, problems: ActiveProblems, replicas: int = 1) -> None:
-        self._js = js
-        self._replicas = replicas
-        self._problems = problems
+    def __init__(self, js: JetStream, stream: CommandStream, problems: ActiveProblems) -> None:
+        self._js, self._stream, self._problems = js, stream, problems
 
     async def answer(self, announce: Announce) -> CommandsHeld | None:
         """What the hub holds for a leaf, once its consumer is there; None where the leaf asks for none or the
@@ -59,31 +52,42 @@ class CommandConsumers:
         self._problems.end(about, f"the commands of {announce.domain} are delivered")
         return held
 
-    async def _held(self, domain: str, wanted: CommandsWanted) -> CommandsHeld:
-        stream = await self._js.get_or_create_stream(commands_config(self._replicas))
-        newest = await self._js.get_message(COMMANDS, last_by_subject=command_subjects(domain))
-        last = newest.seq if newest is not None else 0
-        agreed = await self._agreed(wanted, stream, newest)
-        if wanted.idle and wanted.last == last and agreed is not False:
-            await self._drop(domain)
-            return CommandsHeld(wanted.epoch, stream.created, stream.last, last, 0, agreed)
-        # After the newest command: one that is stored in between counts as pending, never as delivered.
-        consumer = await self._consumer(domain, wanted.epoch)
-        # What was delivered counts as missing until the leaf has acknowledged it, which takes a second.
-        behind = consumer.pending + consumer.ack_pending if last > wanted.last else 0
-        return CommandsHeld(wanted.epoch, stream.created, stream.last, last, behind, agreed)
+    def stands(self, announce: Announce, held: CommandsHeld | None, now: float) -> bool:
+        """Whether `held`, answered to `announce`, is still the answer by the newest look at the stream. The
+        stream's last sequence may have grown by commands of other leaves."""
+        wanted, info = announce.commands, self._stream.seen_since(now - _OBSERVED)
+        if wanted is None or held is None:
+            return wanted is None and held is None
+        if info is None or info.created != held.stream_created or info.last < held.stream_last or held.behind:
+            return False
+        name = command_consumer(announce.domain)
+        deliver = (
+            None if _rests(wanted, held.last, held.agreed) else command_deliver(announce.domain, wanted.epoch)
+        )
+        return (
+            self._stream.newest_known(announce.domain) == held.last
+            and self._stream.delivers(name) == deliver
+            and held.agreed is not False
+        )
 
-    async def _agreed(
-        self, wanted: CommandsWanted, stream: StreamInfo, newest: RawMessage | None
-    ) -> bool | None:
+    async def _held(self, domain: str, wanted: CommandsWanted) -> CommandsHeld:
+        stream = await self._stream.look()
+        last = await self._stream.newest(domain)
+        agreed = await self._agreed(wanted, stream)
+        if _rests(wanted, last, agreed):
+            await self._drop(domain)
+            return CommandsHeld(wanted.epoch, stream.created, max(stream.last, last), last, 0, agreed)
+        # After the newest command: one that is stored in between counts as pending, never as delivered.
+        behind = await self._behind(domain, wanted.epoch, known=last <= wanted.last)
+        return CommandsHeld(wanted.epoch, stream.created, max(stream.last, last), last, behind, agreed)
+
+    async def _agreed(self, wanted: CommandsWanted, stream: StreamInfo) -> bool | None:
         """Whether the mirror's commands are those that stand there; None where none of them does."""
         agreed = None
         for seq, time in wanted.held[:COMMANDS_CHECKED]:
             if seq > stream.last:
                 return False
-            there = newest
-            if there is None or there.seq != seq:
-                there = await self._js.get_message(COMMANDS, seq=seq)
+            there = await self._js.get_message(COMMANDS, seq=seq)
             if there is not None:
                 agreed = nanoseconds(there.time) == time
                 if not agreed:
@@ -94,17 +98,32 @@ class CommandConsumers:
         """Nothing is to be delivered: without the consumer no heartbeat crosses the link. The leaf's server
         asks for it at least each two minutes, and finds it as soon as there is a command."""
         name = command_consumer(domain)
-        if await self._js.find_consumer(COMMANDS, name) is not None:
+        if self._stream.has_consumer(name):
             await self._js.delete_consumer(COMMANDS, name)
+            self._stream.consumer_gone(name)
 
-    async def _consumer(self, domain: str, epoch: str) -> ConsumerInfo:
-        name = command_consumer(domain)
-        info = await self._js.find_consumer(COMMANDS, name)
+    async def _behind(self, domain: str, epoch: str, *, known: bool) -> int:
+        """How many commands the mirror lacks at most, 0 where that is `known`, once the consumer is there."""
+        name, deliver = command_consumer(domain), command_deliver(domain, epoch)
+        if known and self._stream.delivers(name) == deliver:
+            return 0
+        consumer = await self._consumer(name, domain, epoch)
+        self._stream.consumer_is(name, deliver)
+        # What was delivered counts as missing until the leaf has acknowledged it, which takes a second.
+        return 0 if known else consumer.pending + consumer.ack_pending
+
+    async def _consumer(self, name: str, domain: str, epoch: str) -> ConsumerInfo:
+        info = await self._js.find_consumer(COMMANDS, name) if self._stream.has_consumer(name) else None
         if info is not None:
             if info.config.get("deliver_subject") == command_deliver(domain, epoch):
                 return info
             await self._js.delete_consumer(COMMANDS, name)
+            self._stream.consumer_gone(name)
         return await self._js.create_consumer(COMMANDS, consumer_config(domain, epoch))
+
+
+def _rests(wanted: CommandsWanted, last: int, agreed: bool | None) -> bool:
+    return wanted.idle and wanted.last == last and agreed is not False
 
 
 def consumer_config(domain: str, epoch: str) -> dict[str, Any]:

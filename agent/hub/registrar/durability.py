@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +108,27 @@ def sync_file_system(path: Path) -> None:
         os.close(descriptor)
 
 
+class ProvenCheckpoints:
+    """The newest checkpoints of each class that were seen in its aggregate, which does not change while its
+    server runs."""
+
+    def __init__(self) -> None:
+        self._proven: dict[tuple[str, str], deque[tuple[str, Checkpoint]]] = {}
+
+    def clear(self) -> None:
+        """What was seen has to be seen again."""
+        self._proven.clear()
+
+    def add(self, domain: str, cls: str, checkpoint: Checkpoint, info: StreamInfo) -> None:
+        """This checkpoint was seen."""
+        proven = self._proven.setdefault((domain, cls), deque(maxlen=2))
+        proven.append((info.created, checkpoint))
+
+    def holds(self, domain: str, cls: str, checkpoint: Checkpoint, info: StreamInfo) -> bool:
+        """Whether it was seen in this aggregate."""
+        return (info.created, checkpoint) in self._proven.get((domain, cls), ())
+
+
 class Proposals:
     """Checkpoints that wait until they are on disk, the oldest of each class. Pure."""
 
@@ -116,6 +138,10 @@ class Proposals:
     def clear(self) -> None:
         """The hub's server was away: what was there may be gone."""
         self._waiting.clear()
+
+    def wait(self, domain: str, cls: str) -> bool:
+        """Whether a checkpoint of a class waits."""
+        return (domain, cls) in self._waiting
 
     def synced(
         self, domain: str, cls: str, epoch: str, newest: Checkpoint | None, synced: int

@@ -1,6 +1,5 @@
 """The newest exchange with each leaf, by which both sides say that nothing is new
-(`agent.contract.checkpoint`). A repeat is answered like the announcement that it stands for: nothing is
-looked at less often for it. Pure.
+(`agent.contract.checkpoint`). Pure.
 """
 
 from __future__ import annotations
@@ -8,12 +7,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from agent.contract import Announce, Answer, Repeat, new_exchange, parse_announce, parse_repeat
+from agent.contract.checkpoint import MAX_REPEAT
+from agent.hub.registrar.records import LeafRecord
 
 
 @dataclass(frozen=True, slots=True)
-class _Exchange:
+class Exchange:
+    """An announcement and its answer; `leaf` is the record of the leaf with that answer, None where there is
+    none, and `reconnect` the connection to the hub's server over which it was looked up."""
+
     announce: Announce
     answer: Answer
+    leaf: LeafRecord | None = None
+    reconnect: int = 0
 
 
 class UnknownExchangeError(Exception):
@@ -28,7 +34,14 @@ class Exchanges:
     """The exchanges of all leaves."""
 
     def __init__(self) -> None:
-        self._newest: dict[str, _Exchange] = {}
+        self._newest: dict[str, Exchange] = {}
+
+    def repeated(self, domain: str, data: bytes) -> Exchange | None:
+        """The newest exchange with a leaf if this is its name and nothing else, as both sides write it."""
+        newest = self._newest.get(domain)
+        if newest is None or len(data) > MAX_REPEAT or Repeat(newest.answer.exchange).encode() != data:
+            return None
+        return newest
 
     def read(self, domain: str, data: bytes) -> Announce:
         """What a leaf announces. Raises `ContractError`, and `UnknownExchangeError` if it repeats an exchange
@@ -41,15 +54,18 @@ class Exchanges:
             raise UnknownExchangeError(domain)
         return newest.announce
 
-    def named(self, announce: Announce, answer: Answer) -> Answer:
+    def named(
+        self, announce: Announce, answer: Answer, leaf: LeafRecord | None = None, reconnect: int = 0
+    ) -> Answer:
         """The answer with the name of its exchange, which stays the same where nothing is new."""
         newest = self._newest.get(announce.domain)
         if newest is not None and newest.announce == announce:
             same = replace(answer, exchange=newest.answer.exchange)
             if same == newest.answer:
-                return same
+                self._newest[announce.domain] = Exchange(newest.announce, newest.answer, leaf, reconnect)
+                return newest.answer
         answer = replace(answer, exchange=new_exchange())
-        self._newest[announce.domain] = _Exchange(announce, answer)
+        self._newest[announce.domain] = Exchange(announce, answer, leaf, reconnect)
         return answer
 
 

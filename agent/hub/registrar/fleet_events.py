@@ -10,7 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
+
+import msgspec
+from msgspec import Struct
 
 from agent.contract import ACCOUNT, CHECK_SERVER, ContractError
 
@@ -52,6 +55,26 @@ def parse_event(data: bytes) -> LinkEvent | None:
         raise ContractError(f"system event {data[:160]!r} is not understood: {error!r}") from None
 
 
+class _Leaf(Struct):
+    id: int
+    name: str = ""
+    account: str = ""
+    in_bytes: int = 0
+
+
+class _Leafs(Struct):
+    server_id: str
+    leafs: list[_Leaf] | None = None
+
+
+class _Answer(Struct):
+    data: _Leafs
+
+
+_LEAFZ: Final = msgspec.json.Decoder(_Answer)
+"""Only what is needed of megabytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerLink:
     """A link of the list: the name of the leaf's server, the bytes that came from it so far, and the account
@@ -65,15 +88,13 @@ class ServerLink:
 def parse_links(data: bytes, accounts: Collection[str] = (ACCOUNT,)) -> dict[LinkId, ServerLink]:
     """All links to these accounts in an answer to LEAFZ. Raises `ContractError`."""
     try:
-        answer: Mapping[str, Any] = json.loads(data)["data"]
+        answer = _LEAFZ.decode(data).data
         return {
-            (answer["server_id"], leaf["id"]): ServerLink(
-                leaf["name"], int(leaf.get("in_bytes", 0)), leaf["account"]
-            )
-            for leaf in answer.get("leafs") or []
-            if leaf.get("account") in accounts
+            (answer.server_id, leaf.id): ServerLink(leaf.name, leaf.in_bytes, leaf.account)
+            for leaf in answer.leafs or ()
+            if leaf.account in accounts
         }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise ContractError(f"LEAFZ answer {data[:160]!r} is not understood: {error!r}") from None
 
 

@@ -3,15 +3,22 @@ times are monotonic seconds that the caller gives."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
 
+from agent.base.wait import Pacer
 from agent.contract import Announce, leaf_stream
 from agent.hub.registrar.aggregate import Observation, Source, SourceState, source, source_state
-from agent.hub.registrar.answer import held_at_start, held_now, is_certain, known_at_start
+from agent.hub.registrar.answer import (
+    class_state,
+    held_at_start,
+    held_now,
+    is_certain,
+    known_at_start,
+)
 from agent.hub.registrar.ownership import DomainOwnership
 from agent.hub.registrar.records import ClassRecord, LeafRecord, PurgeMarker
 from agent.jetstream import StreamInfo
@@ -20,21 +27,25 @@ ANNOUNCES_AT_ONCE: Final = 10
 ANNOUNCE_EVERY: Final = 1.0
 _MACHINES: Final = 3
 EPOCHS_AT_ONCE: Final = 3
+_NEVER: Final = float("-inf")
 EPOCH_EVERY: Final = 20.0
 
 
 class Allowance:
     """So many at once, and one more after each so many seconds."""
 
+    __slots__ = ("_every", "_full_at", "_most")
+
     def __init__(self, at_once: int, every: float) -> None:
-        self._every = every
-        self._free_at: deque[float] = deque([float("-inf")] * at_once, maxlen=at_once)
+        self._every, self._most = every, (at_once - 1) * every
+        self._full_at = _NEVER
+        """When all of them are allowed again."""
 
     def take(self, now: float) -> bool:
         """Whether one more is allowed now; counts it if so."""
-        if self._free_at[0] > now:
+        if self._full_at - now > self._most:
             return False
-        self._free_at.append(max(now, self._free_at[-1]) + self._every)
+        self._full_at = max(now, self._full_at) + self._every
         return True
 
 
@@ -44,17 +55,22 @@ class FleetState:
     def __init__(self, revoked: Collection[str] = ()) -> None:
         self.revoked = frozenset(revoked)
         self.leaves: dict[str, LeafRecord] = {}
+        """To be changed only by `keep`."""
+        self._of_stream: dict[str, dict[str, tuple[str, str]]] = {}
+        """The domain and class of each leaf stream, by its aggregate."""
         self._noted: dict[str, PurgeMarker] = {}
         self.announced: dict[str, Announce] = {}
         self.ownership = DomainOwnership()
         self.capped: set[str] = set()
+        self.server = ""
+        """The identity of the hub's server, another one after each of its starts."""
         self.resting: set[str] = set()
         """The leaf streams of idle classes, which have no source until their leaf announces news."""
         self._announces: dict[str, Allowance] = {}
         self._run_announces: dict[str, dict[str, Allowance]] = {}
         self._epochs: dict[str, Allowance] = {}
 
-    def begin(
+    async def begin(
         self,
         leaves: Mapping[str, LeafRecord],
         noted: Mapping[str, PurgeMarker],
@@ -62,11 +78,14 @@ class FleetState:
         now: float,
     ) -> None:
         """Take over the records as they were read back; what the hub may not hold any more is forgotten. A
-        machine that is known counts as heard now, so that another one cannot take its domain first."""
-        self.leaves = {}
-        self.resting.clear()
-        self._noted = dict(noted)
+        machine that is known counts as heard now, so that another one cannot take its domain first. A class
+        goes on to rest only if the hub's server is the one that dropped its source: another one may have a
+        store that was restored."""
+        begun: list[LeafRecord] = []
+        rests = set[str]()
+        pacer = Pacer()
         for leaf in leaves.values():
+            await pacer.give_way()
             records = {}
             for cls, record in leaf.classes.items():
                 look = seen.get(record.stream)
@@ -76,24 +95,43 @@ class FleetState:
                     held = held_at_start(record.held, state, look.info)
                     record = known_at_start(record, look.info)
                 records[cls] = msgspec.structs.replace(record, held=held)
-            self.leaves[leaf.domain] = msgspec.structs.replace(leaf, classes=records)
+                name = leaf_stream(leaf.domain, cls)
+                if look is not None and record.rests == self.server != "" and name not in look.states:
+                    rests.add(name)
+            begun.append(msgspec.structs.replace(leaf, classes=records))
             self.ownership.begin(leaf.domain, leaf.run, now)
+        self._noted, self.leaves, self._of_stream = dict(noted), {}, {}
+        self.resting.clear()
+        self.resting |= rests
+        for leaf in begun:
+            self.keep(leaf)
+
+    def keep(self, leaf: LeafRecord) -> None:
+        """Replace the record of a leaf, or add it."""
+        old = self.leaves.get(leaf.domain)
+        had = {} if old is None else old.classes
+        for cls, record in had.items():
+            if cls not in leaf.classes or leaf.classes[cls].stream != record.stream:
+                del self._of_stream[record.stream][leaf_stream(leaf.domain, cls)]
+        for cls, record in leaf.classes.items():
+            if cls not in had or had[cls].stream != record.stream:
+                names = self._of_stream.setdefault(record.stream, {})
+                names[leaf_stream(leaf.domain, cls)] = (leaf.domain, cls)
+        self.leaves[leaf.domain] = leaf
 
     def sources(self, stream: str) -> dict[str, Source]:
         """The sources that an aggregate shall have, by the name of the leaf's stream."""
         return {
-            name: source(leaf.domain, cls, record.epoch)
-            for name, leaf, cls, record in self._records()
-            if record.stream == stream
-            and name not in self.resting
-            and leaf.domain not in self.capped
-            and leaf.domain not in self.revoked
+            name: source(domain, cls, self.leaves[domain].classes[cls].epoch)
+            for name, (domain, cls) in self._of_stream.get(stream, {}).items()
+            if name not in self.resting and domain not in self.capped and domain not in self.revoked
         }
 
     def sources_of(self, domain: str) -> dict[str, dict[str, Source]]:
         """The sources of one leaf, by aggregate and the name of the leaf's stream."""
         found: dict[str, dict[str, Source]] = {}
-        leaf = self.leaves.get(domain) if domain not in self.capped | self.revoked else None
+        shut_out = domain in self.capped or domain in self.revoked
+        leaf = None if shut_out else self.leaves.get(domain)
         for cls, record in leaf.classes.items() if leaf else ():
             if leaf_stream(domain, cls) in self.resting:
                 continue
@@ -105,17 +143,18 @@ class FleetState:
         """Remember what the sources of an aggregate say they hold, before they are changed or it is
         purged."""
         info = seen.info
-        for name, leaf, cls, record in list(self._records()):
-            if (record.stream, record.stream_created) != (info.name, info.created):
+        for name, (domain, cls) in self._of_stream.get(info.name, {}).items():
+            record = self.leaves[domain].classes[cls]
+            if record.stream_created != info.created:
                 continue
-            state = source_state(seen, leaf.domain, cls, record.epoch)
+            state = source_state(seen, domain, cls, record.epoch)
             new = msgspec.structs.replace(
                 record,
                 held=held_now(record.held, state, None, info),
                 unsure=name in self.resting or not self.certain(record, state, info),
             )
             if new != record:
-                self.put(leaf.domain, cls, new)
+                self.put(domain, cls, new)
 
     def certain(self, record: ClassRecord, state: SourceState | None, info: StreamInfo) -> bool:
         """Whether what a record holds cannot be too little."""
@@ -123,29 +162,51 @@ class FleetState:
         last = noted.last if noted is not None and noted.created == info.created else 0
         return is_certain(record, state, info, last)
 
+    def word(self, domain: str, cls: str, state: SourceState | None, info: StreamInfo, now: float) -> str:
+        """The state of a class in one word (`class_state`)."""
+        return class_state(
+            state,
+            info,
+            contested=self.ownership.contested(domain, now),
+            capped=domain in self.capped,
+            resting=leaf_stream(domain, cls) in self.resting,
+        )
+
     def purging(self, noted: PurgeMarker) -> None:
         """All records of an aggregate are stored as they were at `noted`, and it is going to be purged."""
         self._noted[noted.stream] = noted
 
     def records(self, stream: str) -> Iterator[tuple[LeafRecord, str, ClassRecord]]:
         """The leaves, classes and records of an aggregate."""
-        return ((leaf, cls, record) for _, leaf, cls, record in self._records() if record.stream == stream)
+        for domain, cls in list(self._of_stream.get(stream, {}).values()):
+            leaf = self.leaves[domain]
+            yield leaf, cls, leaf.classes[cls]
 
     def put(self, domain: str, cls: str, record: ClassRecord) -> None:
         """Replace the record of one class."""
         leaf = self.leaves[domain]
-        self.leaves[domain] = msgspec.structs.replace(leaf, classes={**leaf.classes, cls: record})
+        if leaf.classes[cls] != record:
+            self.keep(msgspec.structs.replace(leaf, classes={**leaf.classes, cls: record}))
 
     def heard(self, announce: Announce, now: float) -> None:
         """A machine that owns its domain announced itself."""
         self.ownership.heard(announce.domain, now)
         self.announced[announce.domain] = announce
 
+    def announced_at(self, domain: str, now: float) -> str:
+        """When a leaf announced itself last (RFC 3339, by the hub's clock)."""
+        if domain not in self.announced:
+            return self.leaves[domain].announced_at
+        heard = datetime.now(UTC) - timedelta(seconds=self.ownership.heard_ago(domain, now))
+        return heard.isoformat(timespec="seconds")
+
     def silent(self, now: float) -> dict[str, float]:
         """The leaves whose agents have missed their announcements, with the seconds since the last one."""
-        ago = {domain: self.ownership.heard_ago(domain, now) for domain in self.leaves}
+        heard = self.ownership.heard_at()
         return {
-            domain: ago[domain] for domain, leaf in self.leaves.items() if ago[domain] > leaf.silent_after
+            domain: ago
+            for domain, leaf in self.leaves.items()
+            if (ago := now - heard.get(domain, _NEVER)) > leaf.silent_after
         }
 
     def lose(self, domain: str, reason: str) -> None:
@@ -155,35 +216,30 @@ class FleetState:
             cls: msgspec.structs.replace(record, lost=reason, proposed=None)
             for cls, record in leaf.classes.items()
         }
-        self.leaves[domain] = msgspec.structs.replace(leaf, classes=records)
+        self.keep(msgspec.structs.replace(leaf, classes=records))
 
     def load(self, streams: Iterable[str]) -> dict[str, int]:
         """How many sources each aggregate has been given."""
-        counts = dict.fromkeys(streams, 0)
-        for _, _, _, record in self._records():
-            if record.stream in counts:
-                counts[record.stream] += 1
-        return counts
+        return {stream: len(self._of_stream.get(stream, ())) for stream in streams}
 
     def may_announce(self, domain: str, now: float) -> bool:
         """Whether a domain keeps to its rate of announcements; counts this one. It is that of a few machines,
         so that a copy of one does not use up all that the first may say."""
-        allowance = Allowance(_MACHINES * ANNOUNCES_AT_ONCE, ANNOUNCE_EVERY / _MACHINES)
-        return self._announces.setdefault(domain, allowance).take(now)
+        if (allowance := self._announces.get(domain)) is None:
+            allowance = Allowance(_MACHINES * ANNOUNCES_AT_ONCE, ANNOUNCE_EVERY / _MACHINES)
+            self._announces[domain] = allowance
+        return allowance.take(now)
 
     def may_run_announce(self, domain: str, run: str, now: float) -> bool:
         """Whether one run of a domain keeps to its rate of announcements; counts this one."""
         runs = self._run_announces.setdefault(domain, {})
-        if run not in runs and len(runs) >= _MACHINES:
-            del runs[next(iter(runs))]
-        return runs.setdefault(run, Allowance(ANNOUNCES_AT_ONCE, ANNOUNCE_EVERY)).take(now)
+        if (allowance := runs.get(run)) is None:
+            if len(runs) >= _MACHINES:
+                del runs[next(iter(runs))]
+            allowance = runs[run] = Allowance(ANNOUNCES_AT_ONCE, ANNOUNCE_EVERY)
+        return allowance.take(now)
 
     def may_change(self, domain: str, now: float) -> bool:
         """Whether a domain keeps to its rate of new epochs, each of which scans the aggregate; counts this
         one."""
         return self._epochs.setdefault(domain, Allowance(EPOCHS_AT_ONCE, EPOCH_EVERY)).take(now)
-
-    def _records(self) -> Iterator[tuple[str, LeafRecord, str, ClassRecord]]:
-        for leaf in self.leaves.values():
-            for cls, record in leaf.classes.items():
-                yield leaf_stream(leaf.domain, cls), leaf, cls, record

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, TypeVar
 
 import msgspec
+import structlog
+from nats.aio.client import Client
 
-from agent.base.wait import bounded_gather, loop_time
+from agent.base.wait import Pacer, bounded_gather
 from agent.contract import FLEET_BUCKET, ContractError
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import fleet_config
 from agent.hub.registrar.records import LeafRecord, PurgeMarker, decode_leaf, decode_noted, encode
-from agent.jetstream import JetStream
+from agent.jetstream import JetStream, JetStreamError
+from agent.jetstream.read_all import read_all
 
 _STREAM: Final = f"KV_{FLEET_BUCKET}"
 _LET_IN: Final = f"$KV.{FLEET_BUCKET}.let.in"
+_FEW: Final = 100
+"""So many records are read one by one."""
+
+log = structlog.get_logger("registrar")
 
 Record = TypeVar("Record")
 
@@ -23,44 +30,69 @@ Record = TypeVar("Record")
 class FleetStore:
     """Reads and writes the records; knows nothing of what they mean."""
 
-    def __init__(self, js: JetStream, replicas: int, problems: ActiveProblems) -> None:
-        self._js = js
+    def __init__(self, nc: Client, js: JetStream, replicas: int, problems: ActiveProblems) -> None:
+        self._nc, self._js = nc, js
         self._replicas = replicas
         self._problems = problems
-        self._stored: dict[str, tuple[LeafRecord, float]] = {}
+        self._stored: dict[str, LeafRecord] = {}
+        self._created, self._last = "", 0
 
     async def ensure(self) -> None:
         """Make the bucket. Raises `ApiError` or `UnavailableError`."""
         self._stored.clear()
-        await self._js.ensure_stream(fleet_config(self._replicas))
+        info = await self._js.ensure_stream(fleet_config(self._replicas))
+        self._created, self._last = info.created, info.last
 
     async def save(self, leaf: LeafRecord) -> None:
         """Replace the record of a leaf. Raises `ApiError` or `UnavailableError`."""
-        await self._js.publish(_subject(leaf.domain), encode(leaf))
-        self._stored[leaf.domain] = (leaf, loop_time())
+        await self._put(_subject(leaf.domain), encode(leaf))
+        self._stored[leaf.domain] = leaf
 
-    async def save_changed(self, leaf: LeafRecord, every: float) -> None:
-        """The same if anything but the time of its announcement is new, or so many seconds have passed."""
-        old, at = self._stored.get(leaf.domain, (None, 0.0))
-        same = old is not None and msgspec.structs.replace(old, announced_at=leaf.announced_at) == leaf
-        if not same or loop_time() - at >= every:
+    def holds(self, leaf: LeafRecord) -> bool:
+        """Whether this very record is stored, as far as is known."""
+        return self._stored.get(leaf.domain) is leaf
+
+    async def save_changed(self, leaf: LeafRecord) -> None:
+        """Replace the record of a leaf if anything but the time of its announcement is new."""
+        old = self._stored.get(leaf.domain)
+        if old is None or msgspec.structs.replace(old, announced_at=leaf.announced_at) != leaf:
             await self.save(leaf)
+        else:
+            self._stored[leaf.domain] = leaf
 
     async def save_all(self, leaves: Iterable[LeafRecord]) -> None:
         """Replace these records, several at once. Raises `ApiError` or `UnavailableError`."""
         await bounded_gather(self.save, leaves)
 
+    async def check(self) -> None:
+        """Look whether the bucket still holds what was stored; if not, no record counts as stored any more.
+        Raises `ApiError` or `UnavailableError`."""
+        records, last = len(self._stored), self._last
+        info = await self._js.ensure_stream(fleet_config(self._replicas))
+        if info.created == self._created and info.last >= last and info.messages >= records:
+            return
+        log.warning("the hub's records of leaves are not what was stored; they are stored again")
+        self._stored.clear()
+        self._created, self._last = info.created, info.last
+
     async def note(self, noted: PurgeMarker) -> None:
         """Replace what is noted of an aggregate. Raises `ApiError` or `UnavailableError`."""
-        await self._js.publish(_noted_subject(noted.stream), encode(noted))
+        await self._put(_noted_subject(noted.stream), encode(noted))
 
-    async def load(self, domains: Iterable[str]) -> dict[str, LeafRecord]:
+    async def load(self, domains: Collection[str]) -> dict[str, LeafRecord]:
         """The records of these domains; one that cannot be read is said and left out, for the leaf's next
         announcement writes it again. Raises `ApiError` or `UnavailableError`."""
-        found = await bounded_gather(
-            lambda domain: self._load(_subject(domain), domain, decode_leaf), domains
-        )
-        return {leaf.domain: leaf for leaf in found if leaf is not None}
+        if self._replicas == 1 and len(domains) > _FEW and (read := await self._read_all()) is not None:
+            found, pacer = [], Pacer()
+            for domain in domains:
+                found.append(self._decoded(read.get(_subject(domain)), domain, decode_leaf))
+                await pacer.give_way()
+        else:
+            found = await bounded_gather(
+                lambda domain: self._load(_subject(domain), domain, decode_leaf), domains
+            )
+        self._stored = {leaf.domain: leaf for leaf in found if leaf is not None}
+        return dict(self._stored)
 
     async def load_noted(self, streams: Iterable[str]) -> dict[str, PurgeMarker]:
         """What is noted of these aggregates. Raises `ApiError` or `UnavailableError`."""
@@ -77,14 +109,28 @@ class FleetStore:
 
     async def save_let_in(self, keys: Iterable[str]) -> None:
         """Replace the keys that are let in. Raises `ApiError` or `UnavailableError`."""
-        await self._js.publish(_LET_IN, "\n".join(sorted(keys)).encode())
+        await self._put(_LET_IN, "\n".join(sorted(keys)).encode())
+
+    async def _put(self, subject: str, data: bytes) -> None:
+        self._last = max(self._last, await self._js.publish(subject, data))
+
+    async def _read_all(self) -> dict[str, bytes] | None:
+        """All records by subject, None where the server does not give them all at once."""
+        try:
+            return await read_all(self._nc, await self._js.stream_info(_STREAM))
+        except JetStreamError as error:
+            log.info("records are read one by one", reason=str(error))
+            return None
 
     async def _load(self, subject: str, what: str, decode: Callable[[bytes], Record]) -> Record | None:
         message = await self._js.get_message(_STREAM, last_by_subject=subject)
-        if message is None or not message.data:
+        return self._decoded(None if message is None else message.data, what, decode)
+
+    def _decoded(self, data: bytes | None, what: str, decode: Callable[[bytes], Record]) -> Record | None:
+        if not data:
             return None
         try:
-            return decode(message.data)
+            return decode(data)
         except ContractError as error:
             self._problems.begin(f"record of {what}", f"the hub's record of {what} cannot be read: {error}")
             return None

@@ -12,7 +12,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from agent.base.wait import event_within, loop_time
+from agent.base.wait import Pacer, event_within, loop_time
 from agent.contract import ContractError, server_name
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import ALIVE
@@ -135,8 +135,9 @@ class FleetWatch:
             return
         # Nothing says that these links are new, so a source that was heard lately is well.
         since = loop_time() - ALIVE
-        linked = self.links.domains()
-        for domain in self._fleet.leaves:
+        linked, pacer = self.links.domains(), Pacer()
+        for domain in list(self._fleet.leaves):
+            await pacer.give_way()
             if domain in linked:
                 self._aggregates.linked(domain, since)
             else:
@@ -168,8 +169,8 @@ class FleetWatch:
         quota.count({link: up.received for link, up in links.items()}, self.links.by_link(), now)
         self._judge(quota, now)
 
-    def _judge(self, quota: Quota, now: float) -> None:
-        begun, ended = quota.changed(now)
+    def _judge(self, quota: Quota, now: float, domains: Collection[str] | None = None) -> None:
+        begun, ended = quota.changed(now, domains)
         for domain in begun:
             self._aggregates.capped(domain)
         for domain in ended:
@@ -210,7 +211,7 @@ class FleetWatch:
         if quota is not None and domain is not None:
             now = loop_time()
             quota.ended(event.link, domain, event.sent, now)
-            self._judge(quota, now)
+            self._judge(quota, now, [domain])
         if (gone := self.links.disconnected(event)) is not None:
             self._aggregates.unlinked(gone)
 

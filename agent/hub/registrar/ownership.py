@@ -72,6 +72,15 @@ class DomainOwnership:
                 self._runs[domain].returned.clear()
         return gone
 
+    def goes_on(self, domain: str, run: str, now: float) -> bool:
+        """Whether this run alone announces a domain, as when it was heard last; counts the announcement if
+        so."""
+        runs = self._runs.get(domain)
+        if runs is None or runs.copied or runs.current != run or domain in self._rivals:
+            return False
+        runs.heard[run] = self._heard[domain] = now
+        return True
+
     def is_copied(self, domain: str) -> bool:
         """Whether two machines of one id take turns with a domain."""
         return domain in self._runs and self._runs[domain].copied

@@ -6,7 +6,7 @@ what the hub held of each leaf is stored; otherwise a leaf would be answered too
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
@@ -21,8 +21,6 @@ from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.records import ClassRecord, LeafRecord, PurgeMarker
 from agent.jetstream import JetStream
-
-_FOREVER: Final = float("inf")
 
 log = structlog.get_logger("registrar")
 
@@ -94,9 +92,7 @@ class Purging:
             for leaf, _, record in self._fleet.records(info.name)
             if record.unsure or (record.held is not None and record.held.hub_seq <= up_to)
         }
-        await bounded_gather(
-            lambda domain: self._store.save_changed(self._fleet.leaves[domain], _FOREVER), going
-        )
+        await bounded_gather(lambda domain: self._store.save_changed(self._fleet.leaves[domain]), going)
         noted = PurgeMarker(info.name, info.created, info.last)
         await self._store.note(noted)
         self._fleet.purging(noted)

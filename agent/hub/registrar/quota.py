@@ -4,7 +4,7 @@ seconds that the caller gives."""
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from agent.hub.registrar.fleet_events import LinkId
@@ -50,11 +50,14 @@ class Quota:
         if len(self._ended) > _ENDED:
             del self._ended[next(iter(self._ended))]
 
-    def changed(self, now: float) -> tuple[set[str], set[str]]:
-        """The domains that are over the limit since the last call, and those that are not any more."""
-        sent = {domain: self.sent(domain, now) for domain in list(self._sent)}
+    def changed(self, now: float, domains: Collection[str] | None = None) -> tuple[set[str], set[str]]:
+        """The domains that are over the limit since the last call, and those that are not any more; of these
+        `domains` only, if given."""
+        looked = list(self._sent) if domains is None else domains
+        sent = {domain: self.sent(domain, now) for domain in looked}
         begun = {domain for domain, size in sent.items() if size > self.limit} - self.over
-        ended = {domain for domain in self.over if sent.get(domain, 0) <= _AGAIN * self.limit}
+        over = self.over if domains is None else self.over.intersection(domains)
+        ended = {domain for domain in over if sent.get(domain, 0) <= _AGAIN * self.limit}
         self.over = self.over - ended | begun
         return begun, ended
 

@@ -42,6 +42,10 @@ class Readiness:
             self._reconnect = reconnect
             return reconnect
 
+    def is_at(self, reconnect: int) -> bool:
+        """Whether the hub is ready after this reconnect, which is the newest."""
+        return self._reconnect == reconnect == self._reconnects
+
     def confirm(self, reconnect: int) -> None:
         """Raise `UnavailableError` if the hub's server was restarted since this reconnect."""
         if reconnect != self._reconnects:

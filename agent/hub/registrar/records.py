@@ -78,6 +78,9 @@ class ClassRecord(Struct, frozen=True):
     there when it was restored without its record, or the record is new to it. None otherwise."""
     boot: str = ""
     """Identifies the page cache through which this epoch came (`Durability.boot`)."""
+    rests: str = ""
+    """The identity of the hub's server that had dropped its source, for the class is idle; "" if it had
+    not."""
 
     @property
     def known_to(self) -> int:

@@ -6,6 +6,7 @@ made go on flowing without it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from functools import partial
 from typing import Any, Final
@@ -16,7 +17,6 @@ from nats.aio.msg import Msg
 from prometheus_client import CollectorRegistry
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
-from agent.base.files import room
 from agent.base.wait import loop_time
 from agent.config import Config, aggregates, members_digest, readers, users_digest
 from agent.contract import (
@@ -37,6 +37,7 @@ from agent.hub.registrar.aggregates import Aggregates, settings_of
 from agent.hub.registrar.announce_service import PENDING, AnnounceService, about, respond
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.command_consumers import CommandConsumers
+from agent.hub.registrar.command_stream import CommandStream
 from agent.hub.registrar.cursors import Cursors
 from agent.hub.registrar.durability import Durability
 from agent.hub.registrar.fleet_state import FleetState
@@ -49,14 +50,15 @@ from agent.hub.registrar.purging import Purging
 from agent.hub.registrar.quota import Quota
 from agent.hub.registrar.readiness import Readiness
 from agent.hub.registrar.records import REVOKED
+from agent.hub.registrar.standing import StandingAnswers
 from agent.hub.registrar.status import fleet_status
-from agent.hub.registrar.time_to_full import TimeToFull
+from agent.hub.registrar.upkeep import Upkeep
 from agent.hub.registrar.verify import Verifier
 from agent.jetstream import JetStream, JetStreamError
 from agent.jetstream.readers import keep_readers
 from agent.server.setup import store_directory
 
-_LOOK_SECONDS: Final = 0.2
+_READY_SECONDS: Final = 0.2
 
 log = structlog.get_logger("registrar")
 
@@ -82,7 +84,7 @@ class Registrar:
         self._problems = ActiveProblems()
         self._js = js = JetStream(nc) if leadership is None else LeadJetStream(nc, leadership)
         self._fleet = FleetState({leaf.domain for leaf in config.leaf if not leaf.key})
-        self._store = FleetStore(js, self._replicas, self._problems)
+        self._store = FleetStore(nc, js, self._replicas, self._problems)
         self._aggregates = Aggregates(
             js,
             aggregates(config),
@@ -129,12 +131,13 @@ class Registrar:
             self._quota,
         )
         self._readiness = Readiness(nc, self._begin, self._problems)
+        self._commands = CommandStream(js, self._replicas)
         self._announce_service = AnnounceService(
             self._announcements,
-            CommandConsumers(js, self._problems, self._replicas),
+            CommandConsumers(js, self._commands, self._problems),
             self._fleet,
             self._watch,
-            self._classes,
+            StandingAnswers(self._fleet, self._store, self._aggregates, self._announcements),
             self._readiness,
             self._problems,
             self._metrics,
@@ -153,9 +156,16 @@ class Registrar:
             self._durability,
         )
         self._verifier = Verifier(nc, js, self._classes, lambda: list(self._aggregates.controllers))
-        self._time_to_full = TimeToFull()
         embedded = config.nats.server == "embedded"
-        self._disk = store_directory(config) if embedded else config.nats.store_dir
+        self._upkeep = Upkeep(
+            self._fleet,
+            self._store,
+            self._aggregates,
+            self._watch,
+            self._problems,
+            self._metrics,
+            store_directory(config) if embedded else config.nats.store_dir,
+        )
         at_work = self._classes.keys() - self._fleet.revoked
         self._shown = shown_leaves(at_work, config.registrar.metrics, config.registrar.metrics_leaves)
         self._metrics.unshown.set(len(at_work) - len(self._shown))
@@ -164,7 +174,14 @@ class Registrar:
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set, whatever the hub's server does meanwhile."""
         async with asyncio.TaskGroup() as group:
-            services = self._keep_ready, self._aggregates.run, self._watch.run, self._durability.run
+            services = (
+                self._keep_ready,
+                self._upkeep.run,
+                self._aggregates.run,
+                self._watch.run,
+                self._commands.run,
+                self._durability.run,
+            )
             tasks = [group.create_task(service()) for service in services]
 
             answers: dict[Any, Take] = {
@@ -190,10 +207,15 @@ class Registrar:
         """The aggregates, and every configured leaf with its state in one sentence."""
         linked = self._watch.links.domains()
         troubles = {domain: words for domain in self._classes if (words := self._trouble(domain))}
-        now, free = loop_time(), self._free()
-        ahead = {name: self._time_to_full.words(name, free, now) for name in self._time_to_full.names()}
         fleet = fleet_status(
-            self._classes, self._fleet, now, linked, troubles, self._aggregates.seen(), ahead, self.trouble()
+            self._classes,
+            self._fleet,
+            loop_time(),
+            linked,
+            troubles,
+            self._aggregates.seen(),
+            self._upkeep.ahead(),
+            self.trouble(),
         )
         return {**fleet, "configured": self._configured, "links_settled": self._cutter.settled}
 
@@ -228,7 +250,7 @@ class Registrar:
         return said or self._aggregates.trouble(domain)
 
     async def _keep_ready(self) -> None:
-        """Begin again after each reconnect, and keep the gauges."""
+        """Begin again after each reconnect."""
         while True:
             async for attempt in AsyncRetrying(
                 retry=retry_if_exception_type(JetStreamError),
@@ -236,32 +258,7 @@ class Registrar:
             ):
                 with attempt:
                     await self._readiness.wait()
-            self._look_ahead()
-            for domain in self._fleet.ownership.settled(loop_time()):
-                self._problems.end(f"rival of {domain}", f"{domain} is announced by one machine only")
-            self._metrics.leaves.set(len(self._fleet.leaves))
-            linked = self._watch.links.domains()
-            self._metrics.linked.set(len(linked))
-            silent = self._fleet.silent(loop_time()).keys()
-            self._metrics.silent.set(len(linked & silent))
-            for domain in silent if self._fleet.resting else ():
-                # Programs may still publish beside an agent that is dead.
-                self._aggregates.wake(domain, self._fleet.leaves[domain].classes)
-            await asyncio.sleep(_LOOK_SECONDS)
-
-    def _look_ahead(self) -> None:
-        """See how long until the hub is full."""
-        now, free = loop_time(), self._free()
-        seen = self._aggregates.seen()
-        self._time_to_full.see((observation.info for observation in seen.values()), now)
-        for name in seen:
-            self._metrics.seconds_to_full.labels(name).set(self._time_to_full.seconds(name, free))
-            self._metrics.since_commit.labels(name).set(self._time_to_full.since_commit(name, now))
-
-    def _free(self) -> int | None:
-        """Bytes that are free on the disk of the hub's server, None where that is not this machine's."""
-        left = None if self._disk is None else room(self._disk)
-        return None if left is None else left.free
+            await asyncio.sleep(_READY_SECONDS)
 
     async def _begin(self) -> None:
         await self._store.ensure()
@@ -269,14 +266,17 @@ class Registrar:
         leaves = await self._store.load(self._classes)
         noted = await self._store.load_noted(self._aggregates.controllers)
         self._announcements.begin()
+        self._commands.begin()
         seen = await self._aggregates.begin()
         await self._durability.begin()
         for name, wanted in self._readers.items():
             await keep_readers(self._js, name, wanted)
         self.users = self._users
-        self._fleet.begin(leaves, noted, seen, loop_time())
+        self._fleet.server = str(self._nc._server_info.get("server_id", ""))  # the client does not tell it
+        await self._fleet.begin(leaves, noted, seen, loop_time())
         self._aggregates.want_all()
         self._watch.look()
+        gc.freeze()  # a full collection would look at the whole fleet each time, and hold up the loop
         for name, observation in seen.items():
             log.info(
                 "ready",
@@ -293,7 +293,7 @@ class Registrar:
             stream = msg.subject.rpartition(".")[2]
             row |= await self._purging.answer(stream, msg.data)
             if "synced" not in row:
-                self._time_to_full.committed(stream, loop_time())
+                self._upkeep.committed(stream)
         except (ContractError, JetStreamError) as error:
             log.warning("what was committed is not purged", reason=str(error))
             row["refused"] = str(error)

@@ -47,6 +47,7 @@ def fleet_status(
                 states,
                 silent.get(domain),
                 fleet.resting,
+                fleet.announced_at(domain, now) if domain in fleet.leaves else "",
             )
             | ({"word": "away"} if domain in fleet.revoked else {})
             for domain in domains
@@ -75,6 +76,7 @@ def _leaf(
     states: Mapping[str, SourceState],
     unheard: float | None,
     resting: Container[str],
+    announced_at: str,
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"linked": linked}
     if leaf is not None:
@@ -82,7 +84,7 @@ def _leaf(
             "machine": leaf.machine,
             "run": leaf.run,
             "versions": leaf.versions,
-            "announced_at": leaf.announced_at,
+            "announced_at": announced_at,
             "classes": {
                 cls: _class(
                     record,
@@ -92,7 +94,7 @@ def _leaf(
                 for cls, record in leaf.classes.items()
             },
         }
-    word, sentence = leaf_state(domain, leaf, linked, trouble, states, unheard, resting)
+    word, sentence = leaf_state(domain, leaf, linked, trouble, states, unheard, resting, announced_at)
     return {"state": sentence, "word": word, **row}
 
 
@@ -120,6 +122,7 @@ def leaf_state(
     states: Mapping[str, SourceState],
     unheard: float | None,
     resting: Container[str],
+    announced_at: str = "",
 ) -> tuple[str, str]:
     """How a leaf is, in one word and in a sentence; `unheard` is the seconds since its agent was heard, None
     unless it is silent. Sources flow on while an agent is dead, for they are between the servers; but nothing
@@ -138,7 +141,7 @@ def leaf_state(
     ]
     rests = all(leaf_stream(domain, cls) in resting for cls in leaf.classes)
     if not linked and (stopped or (rests and unheard is not None)):
-        return "away", f"not linked; last announced at {leaf.announced_at}"
+        return "away", f"not linked; last announced at {announced_at or leaf.announced_at}"
     if unheard is not None:
         return (
             "silent",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -192,7 +193,7 @@ def observation(last: int, seq: int, created: str = CREATED, first: int = 1, epo
 def fleet_of(seen: Any, now: float = 0.0, noted: int = 0, **record: Any) -> FleetState:
     fleet = FleetState()
     all_noted = {"TELEMETRY_0": PurgeMarker(*AGGREGATE, noted)} if noted else {}
-    fleet.begin({"a": leaf(**record)}, all_noted, {"TELEMETRY_0": seen}, now)
+    asyncio.run(fleet.begin({"a": leaf(**record)}, all_noted, {"TELEMETRY_0": seen}, now))
     return fleet
 
 
@@ -217,7 +218,7 @@ def test_a_fleet_that_is_read_back_believes_only_what_the_stream_allows(
 def test_a_machine_that_was_read_back_counts_as_heard_but_is_not_refreshed_by_a_reconnect() -> None:
     fleet = FleetState()
     for now in (100.0, 130.0):
-        fleet.begin({"a": leaf()}, {}, {"TELEMETRY_0": observation(60, 9)}, now)
+        asyncio.run(fleet.begin({"a": leaf()}, {}, {"TELEMETRY_0": observation(60, 9)}, now))
     assert fleet.ownership.heard_ago("a", 140.0) == 40.0
     assert fleet.ownership.heard_ago("unknown", 140.0) == float("inf")
 

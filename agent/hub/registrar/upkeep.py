@@ -1,0 +1,112 @@
+"""What the registrar looks at each second for the whole fleet: who is silent, how long until the hub is full,
+and whether the stored records are still there. It takes some milliseconds for thousands of leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+from agent.base.files import room
+from agent.base.wait import loop_time
+from agent.hub.registrar.active_problems import ActiveProblems
+from agent.hub.registrar.aggregates import Aggregates
+from agent.hub.registrar.fleet_state import FleetState
+from agent.hub.registrar.fleet_store import FleetStore
+from agent.hub.registrar.fleet_watch import FleetWatch
+from agent.hub.registrar.metrics import RegistrarMetrics
+from agent.hub.registrar.time_to_full import TimeToFull
+from agent.jetstream import JetStreamError
+
+_LOOK_SECONDS: Final = 1.0
+_COMPARE_SECONDS: Final = 60.0
+"""From one comparison of the stored records with what was stored to the next."""
+
+log = structlog.get_logger("registrar")
+
+
+class Upkeep:
+    """Keeps the gauges of the fleet; `disk` is where the hub's server has its streams, None where that is not
+    this machine."""
+
+    def __init__(
+        self,
+        fleet: FleetState,
+        store: FleetStore,
+        aggregates: Aggregates,
+        watch: FleetWatch,
+        problems: ActiveProblems,
+        metrics: RegistrarMetrics,
+        disk: Path | None,
+    ) -> None:
+        self._fleet, self._store, self._aggregates, self._watch = fleet, store, aggregates, watch
+        self._problems, self._metrics, self._disk = problems, metrics, disk
+        self._time_to_full = TimeToFull()
+        self._silent: set[str] = set()
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        compare_at = loop_time() + _COMPARE_SECONDS
+        while True:
+            self._look_ahead()
+            for domain in self._fleet.ownership.settled(loop_time()):
+                self._problems.end(f"rival of {domain}", f"{domain} is announced by one machine only")
+            news = self._look_for_silent()
+            try:
+                await self._remember(news)
+                if loop_time() >= compare_at:
+                    compare_at = loop_time() + _COMPARE_SECONDS
+                    await self._store.check()
+            except JetStreamError as error:
+                log.info("records are compared later", reason=str(error))
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def ahead(self) -> dict[str, str]:
+        """How long until each aggregate is full, in a sentence."""
+        now, free = loop_time(), self._free()
+        return {name: self._time_to_full.words(name, free, now) for name in self._time_to_full.names()}
+
+    def committed(self, stream: str) -> None:
+        """`ingest` said how far it has committed an aggregate."""
+        self._time_to_full.committed(stream, loop_time())
+
+    def _look_for_silent(self) -> set[str]:
+        """Keep the gauges; returns the leaves whose agents have become silent since the last look."""
+        linked = self._watch.links.domains()
+        before, self._silent = self._silent, set(self._fleet.silent(loop_time()))
+        self._metrics.leaves.set(len(self._fleet.leaves))
+        self._metrics.linked.set(len(linked))
+        self._metrics.silent.set(len(linked & self._silent))
+        for domain in self._silent if self._fleet.resting else ():
+            # Programs may still publish beside an agent that is dead.
+            self._aggregates.wake(domain, self._fleet.leaves[domain].classes)
+        return self._silent - before
+
+    async def _remember(self, silent: Iterable[str]) -> None:
+        """Store when these leaves announced themselves last: while nothing is new that is in memory only."""
+        leaves = []
+        for domain in silent:
+            leaf, heard = self._fleet.leaves[domain], self._fleet.announced_at(domain, loop_time())
+            if heard != leaf.announced_at:
+                leaves.append(msgspec.structs.replace(leaf, announced_at=heard))
+                self._fleet.keep(leaves[-1])
+        await self._store.save_all(leaves)
+
+    def _look_ahead(self) -> None:
+        """See how long until the hub is full."""
+        now, free = loop_time(), self._free()
+        seen = self._aggregates.seen()
+        self._time_to_full.see((observation.info for observation in seen.values()), now)
+        for name in seen:
+            self._metrics.seconds_to_full.labels(name).set(self._time_to_full.seconds(name, free))
+            self._metrics.since_commit.labels(name).set(self._time_to_full.since_commit(name, now))
+
+    def _free(self) -> int | None:
+        """Bytes that are free on the disk of the hub's server, None where that is not this machine's."""
+        left = None if self._disk is None else room(self._disk)
+        return None if left is None else left.free

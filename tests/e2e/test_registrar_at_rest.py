@@ -1,0 +1,201 @@
+"""What a fleet costs while nothing happens: requests to the hub's server that do not grow with the leaves; and
+what has to be noticed all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agent.contract import (
+    COMMANDS,
+    FLEET_BUCKET,
+    Announce,
+    Answer,
+    CommandsWanted,
+    command_consumer,
+    new_epoch,
+)
+from agent.hub.registrar import upkeep
+from agent.jetstream import JetStream
+from agent.leaf.link.hub_exchange import HubExchange
+from tests.harness.registrar import HubHand, LeafHand, hub_of
+from tests.harness.servers import ServerPair
+from tests.harness.wait import until
+
+BUCKET = f"KV_{FLEET_BUCKET}"
+
+
+@contextmanager
+def requests_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """What is asked of JetStream by this process as long as the context lasts, the looks at the hub's streams
+    apart, which are for all leaves."""
+    counted: Counter[str] = Counter()
+    asked = JetStream._request
+
+    async def ask(self: JetStream, subject: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        counted[subject] += 1
+        return await asked(self, subject, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JetStream, "_request", ask)
+        yield counted
+    for look in ("TELEMETRY_0", COMMANDS, BUCKET):
+        del counted[f"$JS.API.STREAM.INFO.{look}"]
+
+
+class Repeating:
+    """A leaf with commands that says what it said."""
+
+    def __init__(self, leaf: LeafHand) -> None:
+        self._exchange = HubExchange(leaf.nc, leaf.domain)
+        self._commands = CommandsWanted(new_epoch(), 0)
+        self.leaf, self.epoch = leaf, self._commands.epoch
+        self.announce: Announce
+
+    async def settle(self) -> None:
+        """Announce until both sides say the same."""
+        self.announce = replace(
+            await self.leaf.announcement(confirmed=self.leaf.sent), commands=self._commands
+        )
+        before = None
+        while before != (before := await self.say()):
+            await asyncio.sleep(1.1)  # one announcement a second is taken, after ten
+
+    async def say(self) -> Answer:
+        """The answer to the same announcement as before."""
+        answer = await self._exchange.ask(self.announce)
+        assert isinstance(answer, Answer), answer
+        assert answer.refused is None, answer.refused
+        return answer
+
+
+async def settled(servers: ServerPair, hub: HubHand) -> Repeating:
+    """A leaf with a message at the hub that has nothing new to say."""
+    leaf = Repeating(await LeafHand.make(servers.leaf))
+    await leaf.settle()
+    await hub.holds(leaf.leaf.domain, await leaf.leaf.store())
+    await leaf.settle()
+    return leaf
+
+
+async def test_announcements_of_an_unchanged_leaf_cost_no_request_and_no_record(
+    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = await hub_of(servers)
+    async with hub.registrar() as registrar:
+        leaf = await settled(servers, hub)
+        written = (await hub.js.stream_info(BUCKET)).last
+        heard = registrar.status()["leaves"]["edge-1"]["announced_at"]
+        with requests_of(monkeypatch) as counted:
+            answers = [await leaf.say() for _ in range(5)]
+        assert not counted
+        assert answers == [answers[0]] * 5
+        assert hub.counted("petiole_announcements_total", outcome="taken_in") >= 8
+        assert (await hub.js.stream_info(BUCKET)).last == written
+
+        async def told() -> bool:
+            await leaf.say()
+            await asyncio.sleep(1.1)
+            return bool(registrar.status()["leaves"]["edge-1"]["announced_at"] > heard)
+
+        await until(told, "the fleet's status says when the leaf was heard")
+
+
+async def test_an_unchanged_leaf_is_told_of_a_command_and_the_others_are_not_asked_about(
+    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = await hub_of(servers)
+    async with hub.registrar():
+        leaf = await settled(servers, hub)
+        await hub.js.publish("cmd.edge-2.tool.ping", b"{}")
+        await asyncio.sleep(1.5)  # a look a second
+        with requests_of(monkeypatch) as counted:
+            held = (await leaf.say()).commands
+        assert not counted
+        assert held is not None
+        assert held.last == 0
+        mine = await hub.js.publish("cmd.edge-1.tool.ping", b"{}")
+
+        async def told() -> bool:
+            await asyncio.sleep(1.1)
+            held = (await leaf.say()).commands
+            return held is not None and (held.last, held.behind) == (mine, 1)
+
+        await until(told, "the leaf is told of its command")
+
+
+async def test_a_command_consumer_that_is_deleted_is_made_again_for_an_unchanged_leaf(
+    servers: ServerPair,
+) -> None:
+    hub = await hub_of(servers)
+    async with hub.registrar():
+        leaf = await settled(servers, hub)
+        await hub.js.delete_consumer(COMMANDS, command_consumer("edge-1"))
+
+        async def back() -> bool:
+            await asyncio.sleep(1.1)
+            await leaf.say()
+            return await hub.js.find_consumer(COMMANDS, command_consumer("edge-1")) is not None
+
+        await until(back, "the consumer is there")
+
+
+async def test_records_that_are_gone_from_the_bucket_are_stored_again(
+    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "_COMPARE_SECONDS", 0.5)
+    hub = await hub_of(servers)
+    async with hub.registrar():
+        leaf = await settled(servers, hub)
+        await hub.js.purge(BUCKET, (await hub.js.stream_info(BUCKET)).last)
+
+        async def stored() -> bool:
+            await asyncio.sleep(1.1)
+            await leaf.say()
+            found = await hub.js.get_message(BUCKET, last_by_subject=f"$KV.{FLEET_BUCKET}.edge-1")
+            return found is not None
+
+        await until(stored, "the record of the leaf is there")
+
+
+async def test_a_class_rests_on_when_the_registrar_is_started_again_and_not_after_a_start_of_the_server(
+    servers: ServerPair,
+) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+
+    async def say() -> str:
+        said = await leaf.announcement(confirmed=1)
+        idle = replace(said, classes={"normal": replace(said.classes["normal"], idle=True)})
+        return (await leaf.say(idle.encode())).classes["normal"].state
+
+    async def rested() -> bool:
+        await asyncio.sleep(0.5)
+        return await say() == "resting"
+
+    async def sources() -> list[Any]:
+        return (await hub.aggregate()).config.get("sources") or []
+
+    async with hub.registrar():
+        await leaf.announce()
+        await hub.holds(leaf.domain, await leaf.store())
+        await until(rested, "the class rests")
+    async with hub.registrar() as registrar:
+        assert registrar._fleet.resting == {"TEL_edge-1_normal"}
+        assert await say() == "resting"
+        assert not await sources()
+        began = time.monotonic()
+        await servers.hub.kill()
+        await servers.hub.start()
+        await until(lambda: not registrar._fleet.resting or time.monotonic() - began > 60, "it is woken")
+
+        async def back() -> bool:
+            return bool(await sources())
+
+        await until(back, "the source is there again")
