@@ -18,6 +18,7 @@ NAMES: Final[tuple[str, ...]] = (
     "hub-sync",
     "fleet",
     "lake-fleet",
+    "fleet-10k",
     "audit",
     "spark-read",
     "spark-ingest",

@@ -1,0 +1,421 @@
+"""Ten thousand leaves on one hub, each with its own link and key and the permissions that are rendered: what
+the registrar costs while nothing happens, and how soon it knows all of them again after it was killed.
+
+The hub is a `petiole run` with its embedded server and a [[leaf]] table each. Two thousand leaves are
+accounts of a real nats-server, with a stream, a link consumer and a batch each, whose sources stay. The
+others speak the protocol of a leaf's server from this process; their only class is idle and rests, as the
+registrar's records say from the beginning (a fleet that joins at once is not what is measured here). Each
+announces itself every ten seconds as an agent does; one of the profile `thin`, whose classes rest, does so
+once a minute.
+
+`LEAVES=1000 python -m bench fleet-10k` for fewer, of which a fifth are real; `PROFILE=FILE` for a profile of
+the agent at rest, `KEEP=DIRECTORY` for its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import nats
+import nkeys
+import psutil
+import uvloop
+from nats.aio.client import Client
+
+from agent.base.machine_id import machine_id
+from agent.base.wait import bounded_gather
+from agent.contract import FLEET_BUCKET, aggregate, inbox_prefix, server_name
+from agent.demo.ports import free_port
+from agent.hub.registrar.records import encode
+from agent.jetstream import JetStream, JetStreamError
+from bench import fleet_servers
+from bench.fleet_leaves import AnnouncingLeaf, Counted, RealLeaf, SmallLeaf
+from bench.fleet_wire import LinkKey
+from bench.measured import load
+from bench.result import Result, Row, measuring
+
+_LEAVES: Final = 10_000
+_REAL: Final = 0.2
+_SOURCES: Final = 1_000
+"""Of an aggregate."""
+_REST_SECONDS: Final = 60.0
+_SETTLE_SECONDS: Final = 30.0
+_WAIT_SECONDS: Final = 300.0
+_LOOK_SECONDS: Final = 0.25
+
+
+@dataclass(slots=True)
+class Hub:
+    """The hub's agent, its server beside it."""
+
+    directory: Path
+    port: int
+    links: int
+    admin: int
+    process: subprocess.Popen[bytes] | None = None
+    looked: int = field(default=0)
+
+    def start(self) -> float:
+        """Start the agent; returns when, in seconds since 1970."""
+        began = time.time()
+        with (self.directory / "agent.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "bench.fleet_agent", self._loop, "run", "-c", self._toml],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=Path(__file__).parent.parent,
+            )
+        return began
+
+    async def ready(self) -> float:
+        """When it answered that it is ready, in seconds since 1970. Raises `RuntimeError`."""
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while await asyncio.to_thread(self._get, "/readyz") is None:
+            if time.monotonic() > deadline or self.process is None or self.process.poll() is not None:
+                raise RuntimeError(f"the hub's agent is not ready; see {self.directory / 'agent.log'}")
+            await asyncio.sleep(0.1)
+        return time.time()
+
+    @property
+    def agent(self) -> psutil.Process:
+        """The agent's process."""
+        assert self.process is not None
+        return psutil.Process(self.process.pid)
+
+    @property
+    def server(self) -> psutil.Process:
+        """The process of its nats-server."""
+        return psutil.Process(int((self.directory / "state" / "nats" / "nats-server.pid").read_text()))
+
+    async def gauge(self, name: str) -> float:
+        """A metric without labels, 0 where it is not there."""
+        text = await asyncio.to_thread(self._get, "/metrics") or ""
+        lines = (line for line in text.splitlines() if line.startswith(f"{name} "))
+        return float(next(lines, "x 0").split()[1])
+
+    def blocked(self, since: float) -> tuple[float, float]:
+        """The longest time between two turns of the event loop since then, and the most that it ran itself
+        between two, in seconds."""
+        lines = self._loop.read_text().splitlines() if self._loop.exists() else []
+        rows = [row for row in map(json.loads, lines) if row["at"] >= since]
+        return max((row["longest"] for row in rows), default=0.0), max(
+            (row["ran"] for row in rows), default=0.0
+        )
+
+    async def client(self, identity: str) -> Client:
+        """A connection with one of the agent's identities."""
+        return await nats.connect(
+            f"nats://127.0.0.1:{self.port}",
+            nkeys_seed=str(self.directory / "state" / "keys" / f"{identity}.nk"),
+            inbox_prefix=inbox_prefix("registrar").encode(),
+        )
+
+    def kill(self) -> None:
+        """End the agent by SIGKILL; its server goes on."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def end(self) -> None:
+        """End both processes."""
+        with suppress(OSError, psutil.Error, ValueError):
+            self.server.kill()
+        self.kill()
+        if keep := os.environ.get("KEEP"):
+            for path in (self.directory / "agent.log", self._loop):
+                shutil.copy(path, keep)
+
+    @property
+    def _toml(self) -> Path:
+        return self.directory / "petiole.toml"
+
+    @property
+    def _loop(self) -> Path:
+        return self.directory / "loop.jsonl"
+
+    def _get(self, path: str) -> str | None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}{path}", timeout=10) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return None
+
+
+@dataclass(slots=True)
+class Fleet:
+    """The hub and all leaves."""
+
+    hub: Hub
+    leaves: list[AnnouncingLeaf]
+    counted: Counted
+    real: int
+
+    async def all_answered(self, since: float) -> float:
+        """When the last leaf was answered after a time, in seconds since 1970. Raises `RuntimeError`."""
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while missing := sum(leaf.answered_at < since for leaf in self.leaves):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{missing} leaves are not answered: {self.counted}")
+            await asyncio.sleep(_LOOK_SECONDS)
+        return max(leaf.answered_at for leaf in self.leaves if leaf.answered_at >= since)
+
+    async def at_rest(self) -> None:
+        """Return when every class flows or rests. Raises `RuntimeError`."""
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while missing := sum(leaf.classes_state not in ("flowing", "resting") for leaf in self.leaves):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{missing} classes are not at rest: {self.counted}")
+            await asyncio.sleep(1.0)
+
+
+def run() -> Result:
+    """Measure."""
+    leaves = int(os.environ.get("LEAVES", _LEAVES))
+    with measuring("fleet-10k", {"leaves": str(leaves)}) as result:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_measure(result, leaves, int(leaves * _REAL)))
+    return result
+
+
+async def _measure(result: Result, leaves: int, real: int) -> None:
+    named = f"{leaves:,} leaves, {real:,} with a real source"
+    async with _fleet(leaves, real) as (fleet, first):
+        result.rows.append(Row(f"{named}: all known after they first announce", first, "s", least=True))
+        await fleet.at_rest()
+        await asyncio.sleep(_SETTLE_SECONDS)
+        result.rows += await _rest(fleet, named)
+        result.rows.append(
+            Row(f"{named}: a silent agent is seen after", await _silent(fleet), "s", least=True)
+        )
+        result.rows += await _restart(fleet, named)
+
+
+async def _rest(fleet: Fleet, named: str) -> list[Row]:
+    hub, counted = fleet.hub, fleet.counted
+    clients = [await hub.client("registrar"), await hub.client("registrar_system")]
+    try:
+        before, began = await _figures(fleet, clients), time.time()
+        counted.slowest = 0.0
+        if os.environ.get("PROFILE"):
+            hub.agent.send_signal(signal.SIGUSR2)
+        await asyncio.sleep(_REST_SECONDS)
+        if os.environ.get("PROFILE"):
+            hub.agent.send_signal(signal.SIGUSR2)
+        others = await asyncio.to_thread(load)
+        after, seconds = await _figures(fleet, clients), time.time() - began
+    finally:
+        for client in clients:
+            await client.close()
+    spent = {name: after[name] - before[name] for name in after}
+    print(counted, spent, "load", others, flush=True)
+    longest, ran = hub.blocked(began)
+    answered = spent["answered"]
+    return [
+        Row(f"{named}, at rest: registrar, CPU", 100 * spent["agent"] / seconds, "% of a core", least=True),
+        Row(f"{named}, at rest: registrar, RSS", hub.agent.memory_info().rss / 1e6, "MB", least=True),
+        Row(f"{named}, at rest: the hub's nats-server, CPU", 100 * spent["server"] / seconds, "% of a core"),
+        Row(f"{named}, at rest: announcements answered", answered / seconds, "a second"),
+        Row(f"{named}, at rest: requests to JetStream", spent["api"] / seconds, "a second", least=True),
+        Row(f"{named}, at rest: records written", spent["records"] / seconds, "a second", least=True),
+        Row(f"{named}, at rest: longest between two turns of the loop", 1e3 * longest, "ms", least=True),
+        Row(f"{named}, at rest: most that the loop ran in one turn", 1e3 * ran, "ms", least=True),
+        Row(f"{named}, at rest: slowest answer", 1e3 * counted.slowest, "ms", least=True),
+    ]
+
+
+async def _figures(fleet: Fleet, clients: list[Client]) -> dict[str, float]:
+    account, system = clients
+    agent, server = fleet.hub.agent.cpu_times(), fleet.hub.server.cpu_times()
+    varz = json.loads((await system.request("$SYS.REQ.SERVER.PING.VARZ", timeout=10)).data)
+    records = await JetStream(account, timeout=10.0).stream_info(f"KV_{FLEET_BUCKET}")
+    return {
+        "agent": agent.user + agent.system,
+        "server": server.user + server.system,
+        "api": float(varz["data"]["jetstream"]["stats"]["api"]["total"]),
+        "records": float(records.last),
+        "answered": float(fleet.counted.answered),
+        "repeats": float(fleet.counted.repeats),
+        "refused": float(fleet.counted.refused),
+        "timed_out": float(fleet.counted.timed_out),
+    }
+
+
+async def _silent(fleet: Fleet) -> float:
+    """Seconds from the last answer to an agent that ends until the hub counts it as silent."""
+    leaf = fleet.leaves[0]
+    leaf.silent = True
+    deadline = time.monotonic() + _WAIT_SECONDS
+    await asyncio.sleep(15.0)
+    while not await fleet.hub.gauge("petiole_fleet_silent_leaves"):
+        if time.monotonic() > deadline:
+            raise RuntimeError("no agent is counted as silent")
+        await asyncio.sleep(0.5)
+    seen = time.time() - leaf.answered_at
+    leaf.silent = False
+    await fleet.all_answered(time.time())
+    return seen
+
+
+async def _restart(fleet: Fleet, named: str) -> list[Row]:
+    hub = fleet.hub
+    hub.kill()
+    fleet.counted.refused, fleet.counted.slowest = 0, 0.0
+    fleet.counted.reasons.clear()
+    await asyncio.sleep(3.0)
+    began = hub.start()
+    ready = await hub.ready()
+    known = await fleet.all_answered(began)
+    used = hub.agent.cpu_times()
+    longest, ran = hub.blocked(began)
+    print(fleet.counted, flush=True)
+    named = f"{named}, registrar killed"
+    return [
+        Row(f"{named}: ready after its start", ready - began, "s", least=True),
+        Row(f"{named}: all known after its start", known - began, "s", least=True),
+        Row(f"{named}: registrar, CPU until then", used.user + used.system, "CPU-seconds", least=True),
+        Row(f"{named}: announcements refused for now", fleet.counted.refused, "announcements", least=True),
+        Row(f"{named}: longest between two turns of the loop", 1e3 * longest, "ms", least=True),
+        Row(f"{named}: most that the loop ran in one turn", 1e3 * ran, "ms", least=True),
+        Row(f"{named}: registrar, RSS", hub.agent.memory_info().rss / 1e6, "MB", least=True),
+    ]
+
+
+@asynccontextmanager
+async def _fleet(leaves: int, real: int) -> AsyncIterator[tuple[Fleet, float]]:
+    """All processes, and how long it took until each leaf was answered once."""
+    with tempfile.TemporaryDirectory(prefix="petiole-bench-") as name:
+        directory = Path(name)
+        keys = [_key(number) for number in range(leaves)]
+        hub = _hub(directory / "hub", [key for key, _ in keys], [public for _, public in keys])
+        counted, sources, port = Counted(), None, free_port()
+        small = [SmallLeaf(key, _MACHINE, counted) for key, _ in keys[real:]]
+        large = [RealLeaf(key, _MACHINE, counted) for key, _ in keys[:real]]
+        try:
+            await _seed(hub, small, real)
+            text = fleet_servers.configuration(
+                directory / "real", port, hub.links, [one.key for one in large]
+            )
+            sources = fleet_servers.start(directory / "real", text)
+            await _listens(port)
+            at = time.time()
+            await bounded_gather(lambda leaf: leaf.connect(port), large)
+            _announcing(large)
+            await Fleet(hub, list(large), counted, real).at_rest()
+            print(f"{real} sources after {time.time() - at:.1f} s: {counted}", flush=True)
+            at = time.time()
+            await bounded_gather(lambda leaf: leaf.connect(hub.links), small)
+            print(f"{len(small)} links after {time.time() - at:.1f} s", flush=True)
+            fleet, at = Fleet(hub, [*small, *large], counted, real), time.time()
+            _announcing(small)
+            first = await fleet.all_answered(at) - at
+            print(f"all answered after {first:.1f} s: {counted}", flush=True)
+            yield fleet, first
+        finally:
+            hub.end()
+            if sources is not None:
+                sources.kill()
+                sources.wait()
+
+
+def _announcing(leaves: Iterable[AnnouncingLeaf]) -> None:
+    """Let leaves begin to announce, at moments of their own."""
+    for leaf in leaves:
+        leaf.begin(random.uniform(0.0, 10.0))
+
+
+async def _seed(hub: Hub, small: list[SmallLeaf], real: int) -> None:
+    """Start the hub with the records of leaves that rest."""
+    began = hub.start()
+    print(f"hub ready after {await hub.ready() - began:.1f} s", flush=True)
+    client = await hub.client("registrar")
+    js = JetStream(client, timeout=10.0)
+    await _made(js, aggregate(-(-(real + len(small)) // _SOURCES) - 1))
+    hub.kill()
+    server = str(client._server_info["server_id"])  # the client does not tell it
+
+    async def store(numbered: tuple[int, SmallLeaf]) -> None:
+        number, leaf = numbered
+        info = infos[(real + number) // _SOURCES]
+        await js.publish(f"$KV.{FLEET_BUCKET}.{leaf.domain}", encode(leaf.record(info, server)))
+
+    count = -(-(real + len(small)) // _SOURCES)
+    infos = [await js.stream_info(aggregate(number)) for number in range(count)]
+    await bounded_gather(store, enumerate(small))
+    await client.close()
+    began = hub.start()
+    print(f"hub with records ready after {await hub.ready() - began:.1f} s", flush=True)
+
+
+async def _listens(port: int) -> None:
+    """Return when something listens at a port of this machine."""
+    async with asyncio.timeout(_WAIT_SECONDS):
+        while True:
+            with suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.close()
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def _made(js: JetStream, stream: str) -> None:
+    """Return when the registrar has made a stream."""
+    async with asyncio.timeout(_WAIT_SECONDS):
+        while True:
+            with suppress(JetStreamError):
+                await js.stream_info(stream)
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
+_MACHINE: Final = machine_id()
+
+
+def _key(number: int) -> tuple[LinkKey, str]:
+    seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
+    domain = f"edge-{number}"
+    public = bytes(nkeys.from_seed(seed).public_key).decode()
+    return LinkKey(seed.decode(), domain, server_name(domain, _MACHINE)), public
+
+
+def _hub(directory: Path, keys: list[LinkKey], public: list[str]) -> Hub:
+    directory.mkdir()
+    hub = Hub(directory, free_port(), free_port(), free_port())
+    tables = "".join(
+        f'[[leaf]]\ndomain = "{key.domain}"\nkey = "{text}"\nclasses = ["normal"]\n'
+        for key, text in zip(keys, public, strict=True)
+    )
+    (directory / "petiole.toml").write_text(f"""\
+role = "hub"
+domain = "hub"
+state_dir = "{directory / "state"}"
+
+[nats]
+server = "embedded"
+listen = "127.0.0.1:{hub.port}"
+leaf_listen = "127.0.0.1:{hub.links}"
+
+[registrar]
+max_sources = {_SOURCES}
+max_bytes = "64MiB"
+
+[admin]
+listen = "127.0.0.1:{hub.admin}"
+
+{tables}""")
+    return hub
