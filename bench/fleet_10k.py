@@ -187,9 +187,9 @@ class Fleet:
 def run() -> Result:
     """Measure."""
     leaves = int(os.environ.get("LEAVES", _LEAVES))
-    with measuring("fleet-10k", {"leaves": str(leaves)}) as result:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_measure(result, leaves, int(leaves * _REAL)))
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    with measuring("fleet-10k", {"leaves": str(leaves)}) as result, runner:
+        runner.run(_measure(result, leaves, int(leaves * _REAL)))
     return result
 
 

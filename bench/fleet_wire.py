@@ -9,7 +9,7 @@ import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import nkeys
 
@@ -87,8 +87,7 @@ class Wire(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport, self.open = transport, True
+        self._transport, self.open = cast(asyncio.Transport, transport), True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.open = False

@@ -1,5 +1,5 @@
-"""What a fleet costs while nothing happens: requests to the hub's server that do not grow with the leaves; and
-what has to be noticed all the same."""
+"""What a fleet costs while nothing happens: requests to the hub's server that do not grow with the leaves;
+and what has to be noticed all the same."""
 
 from __future__ import annotations
 
@@ -64,9 +64,14 @@ class Repeating:
         self.announce = replace(
             await self.leaf.announcement(confirmed=self.leaf.sent), commands=self._commands
         )
-        before = None
-        while before != (before := await self.say()):
+        said: list[Answer] = []
+
+        async def same() -> bool:
             await asyncio.sleep(1.1)  # one announcement a second is taken, after ten
+            said.append(await self.say())
+            return said[-2:-1] == said[-1:]
+
+        await until(same, "both sides say the same")
 
     async def say(self) -> Answer:
         """The answer to the same announcement as before."""
