@@ -8,7 +8,7 @@ registrar's records say from the beginning (a fleet that joins at once is not wh
 announces itself every ten seconds as an agent does; one of the profile `thin`, whose classes rest, does so
 once a minute.
 
-`LEAVES=1000 python -m bench fleet-10k` for fewer, of which a fifth are real; `PROFILE=FILE` for a profile of
+`LEAVES=1000 python -m bench fleet-10k` for fewer, of which a fifth are real, or so many as `REAL`; `PROFILE=FILE` for a profile of
 the agent at rest, `KEEP=DIRECTORY` for its log.
 """
 
@@ -37,7 +37,7 @@ import psutil
 import uvloop
 from nats.aio.client import Client
 
-from agent.base.machine_id import machine_id
+from agent.base.machine import machine_id
 from agent.base.wait import bounded_gather
 from agent.contract import FLEET_BUCKET, aggregate, inbox_prefix, server_name
 from agent.demo.ports import free_port
@@ -188,8 +188,11 @@ def run() -> Result:
     """Measure."""
     leaves = int(os.environ.get("LEAVES", _LEAVES))
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-    with measuring("fleet-10k", {"leaves": str(leaves)}) as result, runner:
-        runner.run(_measure(result, leaves, int(leaves * _REAL)))
+    with (
+        measuring("fleet-10k", {"leaves": str(leaves), "real": os.environ.get("REAL", "a fifth")}) as result,
+        runner,
+    ):
+        runner.run(_measure(result, leaves, int(os.environ.get("REAL", leaves * _REAL))))
     return result
 
 
