@@ -8,8 +8,8 @@ registrar's records say from the beginning (a fleet that joins at once is not wh
 announces itself every ten seconds as an agent does; one of the profile `thin`, whose classes rest, does so
 once a minute.
 
-`LEAVES=1000 python -m bench fleet-10k` for fewer, of which a fifth are real, or so many as `REAL`; `PROFILE=FILE` for a profile of
-the agent at rest, `KEEP=DIRECTORY` for its log.
+`LEAVES=1000 python -m bench fleet-10k` for fewer, of which a fifth are real, or so many as `REAL`;
+`PROFILE=FILE` for a profile of the agent at rest, `KEEP=DIRECTORY` for its log.
 """
 
 from __future__ import annotations

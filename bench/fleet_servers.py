@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from agent.base.nats_server_version import find_binary
-
 from agent.base.files import write_private
+from agent.base.nats_server import find_binary
 from bench.fleet_wire import LinkKey
 
 PASSWORD: Final = "bench"
