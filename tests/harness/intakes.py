@@ -82,6 +82,37 @@ class Burying(Core):
         self.letters += letters
 
 
+class SampleCore(NoLetters):
+    """Takes samples, which have no position, after refusing the first few."""
+
+    domain = "edge-1"
+
+    def __init__(self, refuse: int = 0) -> None:
+        self.refuse = refuse
+        self.chunks: list[Chunk] = []
+        self.taken = asyncio.Event()
+
+    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
+        if self.refuse:
+            self.refuse -= 1
+            raise RefusedError(RefusalReason.FULL, "the stream is full", 10.0)
+        assert len(chunk.payload.splitlines()) == chunk.count
+        self.chunks.append(chunk)
+        self.taken.set()
+
+    async def position(self, input_name: str) -> ResumePoint:
+        raise AssertionError("a sample has no position")
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """All readings, in order."""
+        return [json.loads(row) for chunk in self.chunks for row in chunk.payload.splitlines()]
+
+    def values(self, metric: str) -> list[float]:
+        """The values of a metric, in order."""
+        return [row["value"] for row in self.rows if row["metric"] == metric]
+
+
 class RunningInput:
     """An input that runs before such a core."""
 

@@ -17,36 +17,14 @@ from agent.leaf.inputs.host import GROUPS, HostOptions
 from agent.leaf.inputs.host.input import HostInput
 from agent.leaf.inputs.host.psutil_metrics import Sampler, cpu_shares, mounts
 from agent.leaf.inputs.shared.samples import next_due
-from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
-from tests.harness.intakes import NoLetters
+from tests.harness.intakes import SampleCore
 
 TIMES = st.fixed_dictionaries(
     {mode: st.floats(0, 1e6) for mode in ("user", "nice", "system", "idle", "iowait", "irq")}
 )
 
 
-class Core(NoLetters):
-    """Takes chunks, after refusing the first few."""
-
-    domain = "edge-1"
-
-    def __init__(self, refuse: int = 0) -> None:
-        self.refuse = refuse
-        self.chunks: list[Chunk] = []
-        self.taken = asyncio.Event()
-
-    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
-        if self.refuse:
-            self.refuse -= 1
-            raise RefusedError(RefusalReason.FULL, "the stream is full", 10.0)
-        self.chunks.append(chunk)
-        self.taken.set()
-
-    async def position(self, input_name: str) -> ResumePoint:
-        raise AssertionError("a host has no position")
-
-
-async def run_until_taken(core: Core, **options: object) -> None:
+async def run_until_taken(core: SampleCore, **options: object) -> None:
     stopping = asyncio.Event()
     settings = HostOptions(interval=Seconds(0.1), **options)  # type: ignore[arg-type]
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
@@ -56,7 +34,7 @@ async def run_until_taken(core: Core, **options: object) -> None:
 
 
 async def test_a_sample_is_one_chunk_of_valid_readings_of_one_instant() -> None:
-    core = Core()
+    core = SampleCore()
     await run_until_taken(core)
     lines = core.chunks[0].payload.splitlines()
     readings = [contract.parse_reading(line) for line in lines]
@@ -70,7 +48,7 @@ async def test_a_sample_is_one_chunk_of_valid_readings_of_one_instant() -> None:
 
 
 async def test_only_what_is_asked_for_is_collected() -> None:
-    core = Core()
+    core = SampleCore()
     await run_until_taken(core, collect=["memory"])
     metrics = [json.loads(line)["metric"] for line in core.chunks[0].payload.splitlines()]
     assert metrics
@@ -78,7 +56,7 @@ async def test_only_what_is_asked_for_is_collected() -> None:
 
 
 async def test_a_refused_sample_is_dropped_and_the_next_goes_on() -> None:
-    core = Core(refuse=2)
+    core = SampleCore(refuse=2)
     with structlog.testing.capture_logs() as logged:
         await run_until_taken(core, collect=["memory"])
     assert [entry["event"] for entry in logged] == [

@@ -33,9 +33,8 @@ from agent.leaf.inputs.prometheus import PrometheusOptions
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
 from agent.leaf.inputs.prometheus.input import PrometheusInput
 from agent.leaf.inputs.shared.samples import Names
-from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from agent.process.preflight import problems
-from tests.harness.intakes import NoLetters
+from tests.harness.intakes import SampleCore
 from tests.harness.wait import until
 
 NOW = 1_700_000_000_000_000_000
@@ -56,35 +55,9 @@ def rows(text: str, content_type: str = "text/plain", **options: Any) -> list[di
     return [json.loads(line) for line in payload.splitlines()]
 
 
-class Core(NoLetters):
-    """Takes chunks, after refusing the first few."""
-
-    domain = "edge-1"
-
-    def __init__(self, refuse: int = 0) -> None:
-        self.refuse = refuse
-        self.rows: list[dict[str, Any]] = []
-        self.chunks = 0
-
-    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
-        if self.refuse:
-            self.refuse -= 1
-            raise RefusedError(RefusalReason.FULL, "the stream is full", 10.0)
-        found = [json.loads(line) for line in chunk.payload.splitlines()]
-        assert len(found) == chunk.count
-        self.rows += found
-        self.chunks += 1
-
-    async def position(self, input_name: str) -> ResumePoint:
-        raise AssertionError("a scrape has no position")
-
-    def values(self, metric: str) -> list[float]:
-        return [row["value"] for row in self.rows if row["metric"] == metric]
-
-
 @asynccontextmanager
 async def scraping(
-    core: Core, *urls: str, metrics: Metrics | None = None, **options: Any
+    core: SampleCore, *urls: str, metrics: Metrics | None = None, **options: Any
 ) -> AsyncIterator[None]:
     stopping = asyncio.Event()
     settings: dict[str, Any] = {"interval": Seconds(0.1), "timeout": Seconds(10.0), **options}
@@ -129,7 +102,7 @@ def exporter() -> Iterator[str]:
 
 
 async def test_an_exporter_of_the_official_client_is_read_whole(exporter: str) -> None:
-    core, metrics = Core(), Metrics()
+    core, metrics = SampleCore(), Metrics()
     async with scraping(core, exporter, metrics=metrics):
         await until(lambda: bool(core.values("up")))
     instance = exporter.split("/")[2]
@@ -153,7 +126,7 @@ async def test_an_exporter_of_the_official_client_is_read_whole(exporter: str) -
 
 
 async def test_a_target_that_fails_is_down_and_holds_no_other_up(exporter: str) -> None:
-    core, metrics = Core(), Metrics()
+    core, metrics = SampleCore(), Metrics()
 
     async def broken(_request: web.Request) -> web.Response:
         return web.Response(status=500)
@@ -181,7 +154,7 @@ async def test_a_target_that_fails_is_down_and_holds_no_other_up(exporter: str) 
 async def test_what_is_no_exposition_is_counted_by_why(
     answer: Callable[[], web.Response], reason: str
 ) -> None:
-    core, metrics = Core(), Metrics()
+    core, metrics = SampleCore(), Metrics()
 
     async def expose(_request: web.Request) -> web.Response:
         return answer()
@@ -194,7 +167,7 @@ async def test_what_is_no_exposition_is_counted_by_why(
 
 
 async def test_one_that_never_answers_and_one_that_never_ends_are_given_up_in_time() -> None:
-    core, metrics = Core(), Metrics()
+    core, metrics = SampleCore(), Metrics()
     hold = asyncio.Event()
 
     async def silent(_request: web.Request) -> web.Response:
@@ -228,7 +201,7 @@ async def test_the_token_is_shown_and_a_file_that_others_may_read_is_not_used(tm
         seen.append(request.headers.get("Authorization"))
         return web.Response(text="a 1\n")
 
-    core = Core()
+    core = SampleCore()
     async with exposing(expose) as url, scraping(core, url, token_file=token):
         await until(lambda: bool(core.values("a")))
         token.chmod(0o644)
@@ -244,7 +217,7 @@ async def test_a_refused_sample_is_dropped_with_the_rest_of_its_scrape_and_the_n
         scrapes += 1
         return web.Response(text="".join(f'a{{n="{n}"}} {scrapes}\n' for n in range(2500)))
 
-    core = Core(refuse=1)
+    core = SampleCore(refuse=1)
     async with exposing(expose) as url, scraping(core, url):
         await until(lambda: 3 in core.values("a"))
     assert 1 not in core.values("a")
