@@ -104,6 +104,8 @@ class AggregateController:
         """The aggregate as it was at or after a monotonic time, by default now. Those who ask together share
         one question. Raises `ApiError` or `UnavailableError`."""
         wanted = loop_time() if not_before is None else not_before
+        if self.seen is not None and self.seen.asked >= wanted:
+            return self.seen  # without waiting for a change that is under way
         async with self._looking:
             if self.seen is not None and self.seen.asked >= wanted:
                 return self.seen
