@@ -23,9 +23,12 @@ from agent.contract import (
     new_epoch,
 )
 from agent.hub.registrar import upkeep
+from agent.hub.registrar.active_problems import ActiveProblems
+from agent.hub.registrar.fleet_store import FleetStore
+from agent.hub.registrar.records import LeafRecord
 from agent.jetstream import JetStream
 from agent.leaf.link.hub_exchange import HubExchange
-from tests.harness.registrar import HubHand, LeafHand, hub_of
+from tests.harness.registrar import MACHINE, HubHand, LeafHand, hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
@@ -204,3 +207,17 @@ async def test_a_class_rests_on_when_the_registrar_is_started_again_and_not_afte
             return bool(await sources())
 
         await until(back, "the source is there again")
+
+
+async def test_the_records_of_many_leaves_are_read_in_one_request(
+    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nc = await servers.hub.connect("registrar")
+    store = FleetStore(nc, JetStream(nc), 1, ActiveProblems())
+    await store.ensure()
+    leaves = [LeafRecord(f"edge-{n}", MACHINE, "run", {}, f"{n}", {}) for n in range(150)]
+    await store.save_all(leaves)
+    with requests_of(monkeypatch) as counted:
+        found = await store.load([*(leaf.domain for leaf in leaves), "unknown"])
+    assert found == {leaf.domain: leaf for leaf in leaves}
+    assert not counted

@@ -72,3 +72,15 @@ def test_an_agent_that_is_started_ever_again_is_never_its_own_copy(gaps: list[fl
     for number, gap in enumerate(gaps):
         now += gap
         assert not claims.is_copy("a", f"run {number}", now)
+
+
+def test_a_run_goes_on_while_it_alone_announces_its_domain() -> None:
+    claims = DomainOwnership()
+    assert not claims.goes_on("a", "A", 0)
+    assert not claims.is_copy("a", "A", 0)
+    assert claims.goes_on("a", "A", 5)
+    assert claims.heard_ago("a", 6) == 1
+    assert not claims.goes_on("a", "B", 7)
+    claims.claimed("a", 8)
+    assert not claims.goes_on("a", "A", 9)
+    assert claims.heard_ago("a", 9) == 4

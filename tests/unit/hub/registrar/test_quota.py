@@ -68,3 +68,13 @@ def test_the_bytes_of_the_last_hour_are_counted_to_within_a_minute(steps: list[t
         quota.count({ONE: total}, {ONE: "a"}, now)
     within = sum(size for at, size in sent if now - at < HOUR - 60)
     assert within <= quota.sent("a", now) <= sum(size for at, size in sent if now - at < HOUR + 60)
+
+
+def test_a_look_at_some_domains_says_nothing_of_the_others() -> None:
+    quota = Quota(100)
+    quota.count({ONE: 101, TWO: 101}, {ONE: "a", TWO: "b"}, 0)
+    assert quota.changed(0, ["a"]) == ({"a"}, set())
+    assert quota.changed(HOUR, ["c"]) == (set(), set())
+    assert quota.changed(1) == ({"b"}, set())
+    assert quota.changed(HOUR, ["b"]) == (set(), {"b"})
+    assert quota.over == {"a"}

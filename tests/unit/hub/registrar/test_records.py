@@ -410,3 +410,16 @@ def test_a_problem_is_told_once_when_it_begins_and_once_when_it_ends() -> None:
         problems.end("x", "well")
         problems.end("x", "well")
     assert [one["event"] for one in logs] == ["broken", "broken otherwise", "well"]
+
+
+def test_an_aggregate_has_the_sources_of_the_leaves_that_are_kept_there() -> None:
+    fleet = FleetState()
+    fleet.keep(leaf())
+    assert fleet.sources("TELEMETRY_0").keys() == {"TEL_a_normal"}
+    fleet.keep(leaf(stream="TELEMETRY_1"))
+    assert not fleet.sources("TELEMETRY_0")
+    assert fleet.sources("TELEMETRY_1").keys() == {"TEL_a_normal"}
+    assert fleet.load(["TELEMETRY_0", "TELEMETRY_1"]) == {"TELEMETRY_0": 0, "TELEMETRY_1": 1}
+    assert [cls for _, cls, _ in fleet.records("TELEMETRY_1")] == ["normal"]
+    fleet.keep(msgspec.structs.replace(leaf(), classes={}))
+    assert not fleet.sources("TELEMETRY_1")
