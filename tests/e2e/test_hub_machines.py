@@ -7,25 +7,17 @@ import json
 import signal
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 
-import nats
 import pytest
 import pytest_asyncio
-from nats.aio.client import Client
-from nats.errors import Error as NatsError
 
-from agent.config.keys import ensure_key
-from agent.contract import Committed, committed_subject, inbox_prefix
-from agent.demo.proxy import Proxy
-from agent.jetstream import JetStream, JetStreamError, StreamInfo
+from agent.contract import Committed, committed_subject
+from agent.jetstream import JetStream, StreamInfo
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.server import Server
-from tests.harness.hub_machines import HubMachines, three_hubs
+from tests.harness.hub_machines import HubMachines, answered, connected_to, hubs_and_leaf
 from tests.harness.registrar import LeafHand
-from tests.harness.servers import Leaf, make_leaf
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until, wait_for
 
@@ -41,31 +33,8 @@ async def site(
 ) -> AsyncIterator[tuple[HubMachines, LeafHand]]:
     """Three machines of a hub, and a leaf that dials all of them, with a source at the hub. Each test leaves
     them running."""
-    directory = tmp_path_factory.mktemp("hubs")
-    link = directory / "edge-1" / "link.nk"
-    table = f'[[leaf]]\ndomain = "edge-1"\nkey = "{ensure_key(link)}"\n'
-    async with AsyncExitStack() as stack:
-        hubs = stack.enter_context(three_hubs(directory, [table]))
-        proxy = Proxy(hubs.machines[0].leaf_port)
-        bare = make_leaf(directory / "edge-1", "edge-1", ("normal",), proxy, link)
-        urls = tuple(f"nats-leaf://127.0.0.1:{hub.leaf_port}" for hub in hubs.machines)
-        leaf = Leaf(replace(bare.config, hub_urls=urls), bare.directory, bare.keys, bare._inboxes, proxy)
-        stack.push_async_callback(leaf.close)
-        await leaf.start()
-        await leaf.wait_linked()
-        hand = await LeafHand.make(leaf)
-        await until(partial(answered, hand), "the leaf is taken in")
-        yield hubs, hand
-
-
-async def jobs_at(hubs: HubMachines, name: str) -> Client:
-    """A connection of the jobs to one of the servers."""
-    member = hubs.agents[name].member
-    return await nats.connect(
-        member.nats_url,
-        nkeys_seed=str(member.state / "keys" / "jobs.nk"),
-        inbox_prefix=inbox_prefix("jobs").encode(),
-    )
+    async with hubs_and_leaf(tmp_path_factory.mktemp("hubs")) as running:
+        yield running
 
 
 async def holds(js: JetStream, count: int) -> StreamInfo:
@@ -78,21 +47,13 @@ async def holds(js: JetStream, count: int) -> StreamInfo:
     return await js.stream_info(AGGREGATE)
 
 
-async def answered(leaf: LeafHand) -> bool:
-    """Whether an announcement is answered; its link may be down."""
-    try:
-        return (await leaf.say((await leaf.announcement()).encode())).refused is None
-    except (NatsError, JetStreamError):
-        return False
-
-
 async def test_a_leader_that_was_stopped_past_its_lease_changes_nothing_when_it_goes_on(
     site: tuple[HubMachines, LeafHand],
 ) -> None:
     hubs, leaf = site
     first = hubs.leader()
     stopped = hubs.agents[first]
-    jobs = await jobs_at(hubs, first)
+    jobs = await connected_to(hubs, "jobs", first)
     await leaf.store(20)
     info = await holds(JetStream(jobs), 20)
     request = Committed(AGGREGATE, info.created, 20).encode()
@@ -140,7 +101,7 @@ async def test_another_machine_takes_over_when_one_goes_with_its_server(
 ) -> None:
     hubs, leaf = site
     first = hubs.leader()
-    other = await jobs_at(hubs, next(name for name in hubs.agents if name != first))
+    other = await connected_to(hubs, "jobs", next(name for name in hubs.agents if name != first))
 
     async def apart() -> bool:
         info = await JetStream(other).api(f"STREAM.INFO.{AGGREGATE}")
@@ -152,7 +113,7 @@ async def test_another_machine_takes_over_when_one_goes_with_its_server(
     await asyncio.to_thread(hubs.kill, first)
     second = await asyncio.to_thread(hubs.leader, first)
     assert time.monotonic() - began < TAKEOVER_SECONDS
-    jobs = await jobs_at(hubs, second)
+    jobs = await connected_to(hubs, "jobs", second)
     members = [hubs.agents[name].member for name in (first, second)]
     url = ",".join(member.nats_url for member in members)
     with Connection(Server(url, seed_file=str(members[1].state / "keys" / "jobs.nk"))) as connection:

@@ -6,15 +6,26 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import nats
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
 from agent.config.keys import ensure_key
+from agent.contract import inbox_prefix
 from agent.demo import plan
 from agent.demo.plan import HubMachine
+from agent.demo.proxy import Proxy
+from agent.jetstream import JetStreamError
 from tests.harness.agent_process import Agent
-from tests.harness.wait import wait_for
+from tests.harness.registrar import LeafHand
+from tests.harness.servers import Leaf, make_leaf
+from tests.harness.wait import until, wait_for
 
 
 class HubMachines:
@@ -79,3 +90,40 @@ def three_hubs(directory: Path, leaves: list[str]) -> Iterator[HubMachines]:
     finally:
         for agent in hubs.agents.values():
             agent.close()
+
+
+@asynccontextmanager
+async def hubs_and_leaf(directory: Path) -> AsyncIterator[tuple[HubMachines, LeafHand]]:
+    """Three machines of a hub, and a leaf that dials all of them, with a source at the hub."""
+    link = directory / "edge-1" / "link.nk"
+    table = f'[[leaf]]\ndomain = "edge-1"\nkey = "{ensure_key(link)}"\n'
+    async with AsyncExitStack() as stack:
+        hubs = stack.enter_context(three_hubs(directory, [table]))
+        proxy = Proxy(hubs.machines[0].leaf_port)
+        bare = make_leaf(directory / "edge-1", "edge-1", ("normal",), proxy, link)
+        urls = tuple(f"nats-leaf://127.0.0.1:{hub.leaf_port}" for hub in hubs.machines)
+        leaf = Leaf(replace(bare.config, hub_urls=urls), bare.directory, bare.keys, bare._inboxes, proxy)
+        stack.push_async_callback(leaf.close)
+        await leaf.start()
+        await leaf.wait_linked()
+        hand = await LeafHand.make(leaf)
+        await until(partial(answered, hand), "the leaf is taken in")
+        yield hubs, hand
+
+
+async def connected_to(hubs: HubMachines, identity: str, name: str) -> Client:
+    """A connection of the `jobs` or the `registrar` to one of the servers."""
+    member = hubs.agents[name].member
+    return await nats.connect(
+        member.nats_url,
+        nkeys_seed=str(member.state / "keys" / f"{identity}.nk"),
+        inbox_prefix=inbox_prefix(identity).encode(),
+    )
+
+
+async def answered(leaf: LeafHand) -> bool:
+    """Whether an announcement is answered; its link may be down."""
+    try:
+        return (await leaf.say((await leaf.announcement()).encode())).refused is None
+    except (NatsError, JetStreamError):
+        return False
