@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+FLUSHING: Final = ("ext3", "ext4", "btrfs", "zfs")
+"""File systems that write a file which replaces another, in a power cut too, without a sync of it."""
 _RESERVE: Final = 64 * 2**20
 _SHARE: Final = 20
 

@@ -33,7 +33,7 @@ from agent.server.health import ServerHealth
 from agent.server.link_schedule import LinkScheduler
 from agent.server.process import EmbeddedServer
 from agent.server.render import render
-from agent.server.setup import check_keys, identities, server_config, server_directory
+from agent.server.setup import check_keys, hub_sync_seconds, identities, server_config, server_directory
 from agent.server.values import ServerConfig
 from agent.server.watch import ServerWatch
 
@@ -226,7 +226,7 @@ def _watch(config: Config, server: EmbeddedServer | None, health: ServerHealth) 
     if server is None:
         return ServerWatch(f"nats://{config.nats.listen}", system, own, health)
     store = server.config.store_dir
-    interval = config.hub_sync_seconds if config.role == "hub" else 0.0
+    interval = hub_sync_seconds(config) if config.role == "hub" else 0.0
     return ServerWatch(server.url, system, own, health, restart=server.end, store=store, interval=interval)
 
 

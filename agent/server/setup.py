@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent import contract
-from agent.base.files import is_there
+from agent.base.files import FLUSHING, file_system, is_there
 from agent.base.listen_sockets import obstacle
 from agent.config import Config, LeafMember, aggregates, listen_address
 from agent.config.keys import ensure_key, public_key
@@ -110,7 +110,7 @@ def _hub(config: Config, machine: str) -> HubConfig:
         users=account_users(config),
         listen=config.nats.listen,
         leaf_listen=config.nats.leaf_listen,
-        sync_seconds=config.hub_sync_seconds,
+        sync_seconds=hub_sync_seconds(config),
         cluster=ClusterConfig(
             cluster.listen, routes=tuple(cluster.routes), password_file=cluster.password_file
         )
@@ -118,6 +118,14 @@ def _hub(config: Config, machine: str) -> HubConfig:
         else None,
         extra=config.nats.extra,
     )
+
+
+def hub_sync_seconds(config: Config) -> float:
+    """How often the hub's server syncs its disk; 0: before it acknowledges, also where its store is on a file
+    system that may lose a file which is replaced without a sync. So nats-server replaces blocks of messages
+    that it compacts, unless it syncs always."""
+    seconds = config.hub_sync_seconds
+    return seconds if seconds and file_system(store_directory(config)) in FLUSHING else 0.0
 
 
 def leaf_users(members: Iterable[LeafMember]) -> tuple[LeafUser, ...]:

@@ -15,12 +15,18 @@ from agent.config import SyncInterval
 from agent.contract import Checkpoint, Committed
 from agent.hub.registrar import durability
 from agent.hub.registrar.durability import sync_file_system
+from agent.server import setup
 from tests.harness.registrar import LeafHand, hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import WAIT_SECONDS, until
 
 OFTEN = SyncInterval(0.1)
+
+
+@pytest.fixture(autouse=True)
+def _flushing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup, "file_system", lambda _: "ext4")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from agent.config.keys import SeedError, public_key
 from agent.contract import Exit
 from agent.server import link_permissions, permissions
 from agent.server.permissions import AGENT_TRACES, REGISTRAR_TRACES, Permissions
-from agent.server.setup import identities, link_rights, store_directory
+from agent.server.setup import hub_sync_seconds, identities, link_rights, store_directory
 
 _REGISTRAR: Final = "registrar"
 _NO_KEY: Final = (
@@ -170,9 +170,10 @@ def judge(config: Config, seen: LocalServerInfo, hub: Mapping[str, Any] | None) 
     if "HEALTHZ" in system:
         findings += server.health(system["HEALTHZ"])
     if "VARZ" in system:
-        interval = config.hub_sync_seconds if config.role == "hub" else 0.0
-        findings.append(server.synced(system["VARZ"], interval))
-        findings += server.flushes(file_system(store_directory(config))) if interval else []
+        is_hub = config.role == "hub"
+        findings.append(server.synced(system["VARZ"], hub_sync_seconds(config) if is_hub else 0.0))
+        if is_hub and config.hub_sync_seconds:
+            findings += server.flushes(file_system(store_directory(config)))
         findings += [] if embedded else [_store(system["VARZ"])]
     return findings
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from agent.base.files import Room
+from agent.base.files import FLUSHING, Room
 from agent.base.nats_server import MINIMUM
 from agent.cli.checks import Finding, failure, ok, warning
 from agent.contract import ACCOUNT, Exit
@@ -21,7 +21,6 @@ SERVER: Final = "server"
 DISK: Final = "disk"
 DOMAIN: Final = "domain"
 LINK: Final = "link"
-_FLUSHING: Final = ("ext3", "ext4", "btrfs", "zfs")
 _MIB: Final = 2**20
 _GIB: Final = 2**30
 
@@ -108,12 +107,12 @@ def synced(varz: Mapping[str, Any], interval: float = 0.0) -> Finding:
 def flushes(kind: str | None) -> Iterator[Finding]:
     """Whether the store's file system, of this `kind`, keeps a file whole that is replaced without a sync, as
     nats-server does it at an interval."""
-    if kind not in _FLUSHING:
+    if kind not in FLUSHING:
         yield warning(
             DISK,
-            f"the store is on a file system ({kind or 'unknown'}) that may lose a whole file of messages in "
-            "a power cut, for nats-server replaces files without a sync at an interval",
-            'set registrar.sync_interval to "always", or move the store to ext4 or btrfs',
+            f"the store is on a file system ({kind or 'unknown'}) that may lose a file which is replaced "
+            "without a sync, so the server syncs each message and not at registrar.sync_interval",
+            'set that to "always", or move the store to ext4 or btrfs',
         )
 
 

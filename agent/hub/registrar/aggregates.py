@@ -17,6 +17,7 @@ from agent.hub.registrar.aggregate_controller import AggregateController
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.jetstream import JetStream
+from agent.server.setup import hub_sync_seconds
 
 _SCANS_AT_ONCE = 2
 """A new source makes the hub's server scan the aggregate, so few aggregates are changed at once."""
@@ -26,7 +27,7 @@ def settings_of(config: Config) -> AggregateSettings:
     """The settings of every aggregate by the configuration."""
     registrar = config.registrar
     return AggregateSettings(
-        registrar.max_bytes, registrar.replicas, registrar.max_sources, config.hub_sync_seconds
+        registrar.max_bytes, registrar.replicas, registrar.max_sources, hub_sync_seconds(config)
     )
 
 

@@ -25,10 +25,12 @@ import structlog
 from agent.base.clock import machine
 from agent.base.logs import LogEdge
 from agent.base.wait import loop_time
+from agent.config import Config
 from agent.contract import MAX_INT, Checkpoint, ClassAnswer
 from agent.hub.registrar.aggregate import Observation
 from agent.hub.registrar.records import HubPosition
 from agent.jetstream import StreamInfo, UnavailableError
+from agent.server.setup import hub_sync_seconds, store_directory
 
 log = structlog.get_logger("registrar")
 
@@ -94,6 +96,11 @@ class Durability:
 
     def _seen(self) -> dict[str, tuple[str, int]]:
         return {name: (seen.info.created, seen.info.last) for name, seen in self._look().items()}
+
+
+def durability_of(config: Config, look: Callable[[], Mapping[str, Observation]]) -> Durability:
+    """The durability of the hub's streams by the configuration."""
+    return Durability(store_directory(config), hub_sync_seconds(config), look)
 
 
 def sync_file_system(path: Path) -> None:

@@ -39,7 +39,7 @@ from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.command_consumers import CommandConsumers
 from agent.hub.registrar.command_stream import CommandStream
 from agent.hub.registrar.cursors import Cursors
-from agent.hub.registrar.durability import Durability
+from agent.hub.registrar.durability import durability_of
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.fleet_watch import FleetWatch, LinkedAccounts
@@ -94,7 +94,7 @@ class Registrar:
             self._problems,
             self._metrics,
         )
-        self._durability = Durability(store_directory(config), config.hub_sync_seconds, self._aggregates.seen)
+        self._durability = durability_of(config, self._aggregates.seen)
         self._announcements = Announcements(
             js,
             self._fleet,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from agent.config import Config, Nats, SyncInterval
 from agent.config.schema import Cluster, Mqtt, MqttUserConfig
-from agent.server.setup import server_config
+from agent.server import setup
+from agent.server.setup import hub_sync_seconds, server_config
 from agent.server.values import HubConfig, LeafConfig
 
 
@@ -31,20 +34,24 @@ def test_mqtt_devices_are_kept_out_of_a_store_without_the_streams_that_answer_fo
     assert let_in()
 
 
-def test_a_hub_that_stands_alone_syncs_as_its_registrar_has_the_disk_synced(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "seconds"), [("ext4", 1.0), ("btrfs", 1.0), ("xfs", 0.0), (None, 0.0)])
+def test_a_hub_that_stands_alone_syncs_at_an_interval_where_a_replaced_file_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str | None, seconds: float
+) -> None:
+    monkeypatch.setattr(setup, "file_system", lambda _: kind)
     config = Config(domain="hub", role="hub", state_dir=tmp_path)
     made = server_config(config, "machine")
     assert isinstance(made, HubConfig)
-    assert made.sync_seconds == config.hub_sync_seconds == 1.0
+    assert made.sync_seconds == hub_sync_seconds(config) == seconds
     config.registrar.sync_interval = SyncInterval.parse("always")
-    assert config.hub_sync_seconds == 0.0
+    assert hub_sync_seconds(config) == 0.0
 
 
 def test_a_server_of_others_or_of_a_cluster_syncs_before_it_acknowledges(tmp_path: Path) -> None:
     others = Config(domain="hub", role="hub", nats=Nats(server="external"))
     cluster = Cluster(name="a", routes=["10.0.0.2:6222", "10.0.0.3:6222"])
     one = Config(domain="hub", role="hub", state_dir=tmp_path, nats=Nats(cluster=cluster))
-    assert others.hub_sync_seconds == one.hub_sync_seconds == 0.0
+    assert hub_sync_seconds(others) == hub_sync_seconds(one) == 0.0
     made = server_config(one, "machine")
     assert isinstance(made, HubConfig)
     assert made.sync_seconds == 0.0
