@@ -127,7 +127,7 @@ class Leadership:
             await asyncio.sleep(RENEW_EVERY if self.taken.is_set() and not self._trouble else _LOOK_EVERY)
 
     async def release(self) -> None:
-        """Let go of the lease, so that nobody has to wait for its end."""
+        """Let go of the lease, so that the others need not wait for its end."""
         async with self._turn:
             lease = self._election.released(_now())
             self._metrics.leading.set(0)
