@@ -54,7 +54,7 @@ _REAL: Final = 0.2
 _SOURCES: Final = 1_000
 """Of an aggregate."""
 _REST_SECONDS: Final = 60.0
-_SETTLE_SECONDS: Final = 30.0
+_SETTLE_SECONDS: Final = 20.0
 _WAIT_SECONDS: Final = 300.0
 _LOOK_SECONDS: Final = 0.25
 
@@ -245,8 +245,8 @@ async def _rest(fleet: Fleet, named: str) -> list[Row]:
 async def _figures(fleet: Fleet, clients: list[Client]) -> dict[str, float]:
     account, system = clients
     agent, server = fleet.hub.agent.cpu_times(), fleet.hub.server.cpu_times()
-    varz = json.loads((await system.request("$SYS.REQ.SERVER.PING.VARZ", timeout=10)).data)
-    records = await JetStream(account, timeout=10.0).stream_info(f"KV_{FLEET_BUCKET}")
+    varz = json.loads((await system.request("$SYS.REQ.SERVER.PING.VARZ", timeout=60)).data)
+    records = await JetStream(account, timeout=60.0).stream_info(f"KV_{FLEET_BUCKET}")
     return {
         "agent": agent.user + agent.system,
         "server": server.user + server.system,

@@ -88,17 +88,20 @@ class AnnounceService:
         """Whether a leaf repeats itself and its answer would be what it was, as far as is known without a
         request to the hub's server; counts the announcement if so."""
         exchange = self._exchanges.repeated(domain, data)
-        if exchange is None or exchange.leaf is None or self._problems.of(about(domain)) is not None:
+        if exchange is None:
             return False
         announce, answer, now = exchange.announce, exchange.answer, loop_time()
-        if not (
-            self._readiness.is_at(exchange.reconnect)
+        # It is heard even if the hub's server is too slow to answer it: then nobody is to wake its sources.
+        goes_on = self._fleet.ownership.goes_on(domain, announce.run, now)
+        return (
+            goes_on
+            and exchange.leaf is not None
+            and self._problems.of(about(domain)) is None
+            and self._readiness.is_at(exchange.reconnect)
             and self._standing.stands(exchange.leaf, announce, answer, self._watch.linked_at(domain))
             and self._commands.stands(announce, answer.commands, now)
             and self._fleet.may_run_announce(domain, announce.run, now)
-        ):
-            return False
-        return self._fleet.ownership.goes_on(domain, announce.run, now)
+        )
 
     def _turned_away(self, domain: str, data: bytes) -> Answer | None:
         """Why an announcement is not even read."""
