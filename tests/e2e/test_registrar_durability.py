@@ -71,6 +71,25 @@ async def test_nothing_is_agreed_on_before_the_disk_of_the_hub_has_it(
         assert await agreed_on(leaf) == Checkpoint(3, f"{leaf.run}-normal-3", AGGREGATE, 3)
 
 
+async def test_an_epoch_begins_once_its_record_is_on_the_disk_that_refused_it(
+    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+    broken = threading.Event()
+
+    def sync(path: Path) -> None:
+        if broken.is_set():
+            raise OSError("input/output error")
+
+    monkeypatch.setattr(durability, "sync_file_system", sync)
+    async with hub.registrar(sync_interval=OFTEN):
+        broken.set()
+        assert "cannot be synced" in await leaf.refused((await leaf.announcement()).encode())
+        broken.clear()
+        await leaf.announce()
+        await hub.holds(leaf.domain, await leaf.store(3))
+
+
 async def test_ingest_is_told_what_is_on_the_disk_once_all_is(
     servers: ServerPair, disk: threading.Event
 ) -> None:

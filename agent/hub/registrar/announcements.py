@@ -88,7 +88,7 @@ class Announcements:
         self._problems = problems
         self._durability = durability
         self.proposals, self.proven = Proposals(), ProvenCheckpoints()
-        self._settling = 0
+        self._settling, self._unsaved = 0, set[str]()
 
     @property
     def domains(self) -> Container[str]:
@@ -181,11 +181,12 @@ class Announcements:
         leaf = admitted(announce, known, places, now_text, self._durability.boot)
         self._fleet.keep(leaf)
         self._fleet.heard(announce, now)
-        if not new_epochs(leaf, known):
+        if not new_epochs(leaf, known) and domain not in self._unsaved:
             return False
+        self._unsaved.add(domain)  # nothing comes through an epoch of which a power cut may take the record
         await self._store.save(leaf)
-        # Nothing comes through an epoch of which a power cut may take the record.
         await self._durability.sync()
+        self._unsaved.discard(domain)
         for stream, sources in self._fleet.sources_of(domain).items():
             self._aggregates.controllers[stream].want(sources)
         if self._settling < _SETTLING:  # a crowd is answered at once, and looks again when it comes again
