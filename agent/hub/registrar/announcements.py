@@ -86,8 +86,7 @@ class Announcements:
         self._aggregates = aggregates
         self._classes = classes
         self._problems = problems
-        self._durability = durability
-        self.proposals, self.proven = Proposals(), ProvenCheckpoints()
+        self._durability, self.proposals, self.proven = durability, Proposals(), ProvenCheckpoints()
         self._settling, self._unsaved = 0, set[str]()
 
     @property
