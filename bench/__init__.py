@@ -12,6 +12,7 @@ NAMES: Final[tuple[str, ...]] = (
     "latency",
     "commit",
     "wire",
+    "sizing",
     "rules",
     "footprint",
     "relink",

@@ -162,7 +162,7 @@ def batches(shape: Shape, numbers: Sequence[int]) -> Columns:
             Clock(True, "boot", sealed_ns),
             True,
         ).encode()
-        payload = _PACKER.compress(b"".join(_lines(moment, number, shape.count(number))))
+        payload = _PACKER.compress(b"".join(lines(moment, number, shape.count(number))))
         _add(found, number + 1, n, domain, batch_subject(domain, _CLASS, "http"), headers, payload)
     return found
 
@@ -178,11 +178,12 @@ _SERIES_TEXTS: Final = [
 ]
 
 
-def _lines(moment: datetime, number: int, count: int) -> Iterator[bytes]:
-    """Every series' value of a moment, with noise that does not compress well."""
+def lines(moment: datetime, number: int, count: int) -> Iterator[bytes]:
+    """The values of so many series at a moment, after those of the batch before, with noise that does not
+    compress well."""
     noise = random.Random(number)
     ts = b'{"ts":"%b' % moment.isoformat().replace("+00:00", "Z").encode()
-    for at in range(count):
+    for at in range(number * count, (number + 1) * count):
         yield b"%b%b%.3f}\n" % (ts, _SERIES_TEXTS[at % _SERIES], noise.random() * 100)
 
 

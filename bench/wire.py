@@ -32,8 +32,8 @@ from bench.relink_raw import RawStream, make_at_hub, make_at_leaf
 from bench.relink_world import OURS, RAW, RAW_PLAIN, LinkWorld, link_world
 from bench.result import Against, Result, Row
 
-_DOMAIN = "edge-1"
-_RAW = RawStream(_DOMAIN, "durable", "durable")
+DOMAIN = "edge-1"
+_RAW = RawStream(DOMAIN, "durable", "durable")
 _TAGS = {"site": "north", "line": "a4", "model": "m3"}
 _THREE = 3
 _SAMPLES = 120
@@ -93,14 +93,14 @@ async def _run() -> Result:
     readings = [line for sample in samples for line in sample]
     requests = [readings[n : n + _A_REQUEST] for n in range(0, len(readings), _A_REQUEST)]
     thin = asyncio.create_task(_thin())
-    async with _link((DEFAULT_CLASS,)) as one, _link(_CLASSES) as three:
+    async with open_link((DEFAULT_CLASS,)) as one, open_link(_CLASSES) as three:
         idle, idle_raw, idle_three = await asyncio.gather(
             _idle(one, OURS), _idle(one, RAW), _idle(three, OURS)
         )
-        ours = await _posted(one, requests) / len(readings)
-        small = await _posted(one, samples) / len(readings)
+        ours = await posted(one, requests) / len(readings)
+        small = await posted(one, samples) / len(readings)
         plain = await _published(one, readings) / len(readings)
-    async with _link((DEFAULT_CLASS,), "s2_better") as packed:
+    async with open_link((DEFAULT_CLASS,), "s2_better") as packed:
         squeezed = await _published(packed, readings) / len(readings)
     idle_thin = await thin
     raw = Against("raw JetStream, one durable source", idle_raw.total() / _MB)
@@ -149,16 +149,16 @@ def _sampled() -> list[list[str]]:
     return samples
 
 
-async def _posted(link: Link, requests: list[list[str]]) -> int:
+async def posted(link: Link, requests: list[list[str]]) -> int:
     """The bytes that it takes to bring readings to the hub through the agent."""
-    stream, url = aggregate(0), f"http://127.0.0.1:{link.servers.agents[_DOMAIN].http_port}/v1/readings"
+    stream, url = aggregate(0), f"http://127.0.0.1:{link.servers.agents[DOMAIN].http_port}/v1/readings"
     before = await link.passed(OURS)
     async with aiohttp.ClientSession() as session:
         for lines in requests:
             body = "\n".join(lines)
             async with session.post(url, data=body, headers={"Content-Type": "application/x-ndjson"}) as told:
                 told.raise_for_status()
-    there = await JetStream(link.leaf).stream_info(leaf_stream(_DOMAIN, DEFAULT_CLASS))
+    there = await JetStream(link.leaf).stream_info(leaf_stream(DOMAIN, DEFAULT_CLASS))
     await _held(JetStream(link.hub), stream, there.last)
     return await link.passed(OURS) - before
 
@@ -200,7 +200,7 @@ async def _idle(link: Link, account: str, seconds: float = _IDLE_SECONDS) -> Cou
 
 async def _thin() -> Counter[str]:
     """The same of a `thin` link that has come to rest: it has no source."""
-    async with _link(_CLASSES, profile="thin") as link:
+    async with open_link(_CLASSES, profile="thin") as link:
         deadline = time.monotonic() + _REST_SECONDS
         while (await JetStream(link.hub).stream_info(aggregate(0))).config.get("sources"):
             if time.monotonic() > deadline:
@@ -221,7 +221,7 @@ def _idle_rows(what: str, idle: Counter[str], goal: float, raw: Against) -> list
 
 
 @asynccontextmanager
-async def _link(
+async def open_link(
     classes: tuple[str, ...], compression: str = "", profile: Literal["normal", "thin"] = "normal"
 ) -> AsyncIterator[Link]:
     """A hub and a leaf with their agents, settled; the raw link compressed as told, or none."""
@@ -229,25 +229,25 @@ async def _link(
         async with metered(causes=not compression) as meter:
             with link_world(
                 Path(directory),
-                [_DOMAIN],
+                [DOMAIN],
                 classes=classes,
                 proxy=meter,
                 leaf_listen=meter.hub,
                 profile=profile,
             ) as servers:
                 if compression:
-                    _compress(Path(directory) / _DOMAIN / "nats-server.conf", compression)
+                    _compress(Path(directory) / DOMAIN / "nats-server.conf", compression)
                 servers.hub.start()
-                servers.leaves[_DOMAIN].start()
+                servers.leaves[DOMAIN].start()
                 await asyncio.sleep(1.0)
                 # Starting waits in this thread, and the meter needs it.
                 await asyncio.to_thread(servers.registrar.start)
-                await asyncio.to_thread(servers.agents[_DOMAIN].start)
-                hub, leaf = servers.hub, servers.leaves[_DOMAIN]
+                await asyncio.to_thread(servers.agents[DOMAIN].start)
+                hub, leaf = servers.hub, servers.leaves[DOMAIN]
                 clients = [
                     await hub.ours("jobs", "jobs"),
                     await hub.ours("registrar_system", "registrar"),
-                    await leaf.ours("agent", _DOMAIN),
+                    await leaf.ours("agent", DOMAIN),
                     await leaf.raw(),
                     await hub.raw(),
                 ]
