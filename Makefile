@@ -1,6 +1,6 @@
 # `make demo` and `make test` do all of their own set-up.
 .PHONY: help demo test lint types models fuzz faults bench bench-report dist deb reference dashboards
-.PHONY: soak test-package test-deploy test-browser test-delta test-security security-table recording faults-page clean
+.PHONY: soak test-package test-deploy test-browser test-delta test-security security-table sizing-table recording faults-page clean
 
 BIN := .venv/bin
 # Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/harness/xdist_groups.py).
@@ -90,6 +90,10 @@ test-security: .venv/ready
 # After a wanted change of what somebody may do: read what `git diff` shows.
 security-table: .venv/ready
 	@PETIOLE_WRITE=1 $(BIN)/python -m pytest --quiet tests/security/test_subjects.py -k nothing_gets_through
+
+# After a benchmark whose figures `petiole sizing` reckons with, and after they are taken over into its table.
+sizing-table: .venv/ready
+	@PETIOLE_WRITE=1 $(BIN)/python -m pytest --quiet tests/docs/test_sizing_document.py -k shows_them
 
 test-package: .venv/ready
 	@$(BIN)/python -m pytest --timeout 1800 tests/package

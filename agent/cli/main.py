@@ -25,6 +25,7 @@ _COMMANDS: Final = {
     "tap": "agent.cli.tap:command",
     "demo": "agent.cli.demo:command",
     "server": "agent.cli.server:app",
+    "sizing": "agent.cli.sizing:command",
     "fleet": "agent.cli.fleet:app",
     "user": "agent.cli.user:app",
     "version": "agent.cli.main:version",
