@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from agent.base.clock import machine
 from agent.contract import (
     DEFAULT_CLASS,
     Announce,
@@ -216,7 +217,13 @@ class SmallLeaf(AnnouncingLeaf):
     def record(self, aggregate: StreamInfo, server: str) -> LeafRecord:
         """What the registrar stores of it while its source rests, dropped by a server."""
         record = ClassRecord(
-            self.epoch, _CREATED, aggregate.name, aggregate.created, unsure=True, rests=server
+            self.epoch,
+            _CREATED,
+            aggregate.name,
+            aggregate.created,
+            unsure=True,
+            rests=server,
+            boot=machine.boot,
         )
         return LeafRecord(
             self.domain,
