@@ -31,7 +31,7 @@ from packaging.utils import canonicalize_name
 ROOT: Final = Path(__file__).parents[1]
 _PACKAGE: Final = "petiole"
 _NOT_SHIPPED: Final = {"pyspark", "py4j"}
-_JOBS_BASE: Final = ("msgspec", "nkeys", "tenacity", "zstandard")
+_JOBS_BASE: Final = ("msgspec", "nkeys", "prometheus-client", "tenacity", "zstandard")
 """What the jobs import of the package's own requirements; the rest of those is the agent's."""
 _LEFT_OUT: Final = {"test", "tests", "site-packages", "dist-packages", "idlelib", "tkinter", "turtledemo"}
 _LEFT_OUT_PREFIX: Final = "config-"

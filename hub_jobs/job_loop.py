@@ -5,6 +5,7 @@ sentence to standard error. Moments and lengths of time of command lines are rea
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import signal
 import sys
@@ -13,20 +14,26 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
 from agent.contract import Exit
+from hub_jobs.metrics import DIRECTORY_VARIABLE, AddressError, JobMetrics, address
 from hub_jobs.source.protocol import ApiError, Denied, Unreachable, WireError
 from hub_jobs.tables.delta import ConflictError, TableError
 
 
-def ended(name: str, job: Callable[[], Exit]) -> Exit:
-    """Run a job; what it raises for outcomes that are foreseen becomes a sentence and an exit code."""
+def ended(name: str, job: Callable[[], Exit], metrics: JobMetrics | None = None) -> Exit:
+    """Run a job; what it raises for outcomes that are foreseen becomes a sentence and an exit code. Conflicts
+    are counted."""
     try:
         return job()
     except ConflictError as error:
+        if metrics is not None:
+            metrics.conflicts.labels(metrics.name).inc()
         return _failed(name, Exit.CONFLICT, error)
     except (Unreachable, Denied) as error:
         return _failed(name, Exit.UNREACHABLE, error)
@@ -87,8 +94,35 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _FORM: Final = re.compile(r"([0-9]{1,6})(ms|s|m|h)\Z")
 
 
+def add_metrics_option(parser: argparse.ArgumentParser) -> None:
+    """`--metrics`, for `metrics_of`."""
+    parser.add_argument(
+        "--metrics",
+        type=Path,
+        metavar="DIR",
+        default=os.environ.get(DIRECTORY_VARIABLE) or None,
+        help="a directory for a file with metrics, which node_exporter's textfile collector reads "
+        f"(default: ${DIRECTORY_VARIABLE}, else none)",
+    )
+
+
+def metrics_of(name: str, parser: argparse.ArgumentParser, given: argparse.Namespace) -> JobMetrics:
+    """The metrics of a job, shown where its command line says."""
+    listen = getattr(given, "metrics_listen", None)
+    if listen is not None and given.every is None:
+        parser.error("--metrics-listen needs --every: a single run is over before anybody asks")
+    return JobMetrics(name, given.metrics, listen)
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """`--once`, which is the default, or `--every`, as `every` in seconds or None."""
+    """`--once`, which is the default, or `--every`, as `every` in seconds or None; and those of metrics."""
+    add_metrics_option(parser)
+    parser.add_argument(
+        "--metrics-listen",
+        type=address,
+        metavar="HOST:PORT",
+        help="with --every, answer scrapes of Prometheus here; a port alone is on 127.0.0.1",
+    )
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--once", dest="every", action="store_const", const=None, help="one run (the default)")
     how.add_argument(
@@ -105,16 +139,27 @@ def never() -> bool:
     return False
 
 
-def run_job(name: str, job: Callable[[Stop], Exit], every: float | None) -> Exit:
+def run_job(
+    name: str, job: Callable[[Stop], Exit], every: float | None, metrics: JobMetrics | None = None
+) -> Exit:
     """Run a job as `ended` does: once, or each `every` seconds. SIGTERM or SIGINT ends it after the
     commit under way, for which the job looks at its argument; a second one ends it at once. What goes wrong
     in one run is said, and the next one tries again; only wrong usage ends them. Returns the code of a single
     run, and of several `LOSS` when any found one. Outside of the main thread it handles no signals."""
+    metrics = metrics or JobMetrics(name)
+    try:
+        with metrics.served():
+            return _run_job(name, job, every, metrics)
+    except AddressError as error:
+        return _failed(name, Exit.FAILED, error)
+
+
+def _run_job(name: str, job: Callable[[Stop], Exit], every: float | None, metrics: JobMetrics) -> Exit:
     lost = False
     with _stopped_by_signals() as stopping:
         while not stopping.is_set():
             due = time.monotonic() + (every or 0.0)
-            code = ended(name, lambda: job(stopping.is_set))
+            code = run_once(name, partial(job, stopping.is_set), metrics)
             if every is None and stopping.is_set():
                 say(name, "stopped")
             if every is None or code is Exit.USAGE:
@@ -123,6 +168,18 @@ def run_job(name: str, job: Callable[[Stop], Exit], every: float | None) -> Exit
             stopping.wait(max(0.0, due - time.monotonic()))
     say(name, "stopped")
     return Exit.LOSS if lost else Exit.WELL
+
+
+def run_once(name: str, job: Callable[[], Exit], metrics: JobMetrics) -> Exit:
+    """Run a job as `ended` does, with what it raises, and record how it went."""
+    begun = time.monotonic()
+    code = Exit.FAILED
+    metrics.begin()
+    try:
+        code = ended(name, job, metrics)
+    finally:
+        metrics.end(code, time.monotonic() - begun)
+    return code
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from hub_jobs.audit.rows.mismatches import StrayRows
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.audit.rows.totals import Class, RowTotals
 from hub_jobs.audit.stream_gaps import find_gaps
-from hub_jobs.job_loop import ended, say
+from hub_jobs.job_loop import add_metrics_option, metrics_of, run_once, say
 from hub_jobs.source.protocol import WireError
 from hub_jobs.source.server import Server, add_server_options, server_of
 from hub_jobs.tables import stream_history
@@ -54,10 +54,12 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     parser.add_argument(
         "--stream", action="append", help="an aggregate to ask about beside those in bronze (may be repeated)"
     )
+    add_metrics_option(parser)
     given = parser.parse_args(argv)
     server = server_of(parser, given)
     asked = None if server is None else (server, given.stream or [])
-    return ended(_NAME, lambda: run(given.lake, given.json, given.html, asked, deep=given.deep))
+    metrics = metrics_of(_NAME, parser, given)
+    return run_once(_NAME, lambda: run(given.lake, given.json, given.html, asked, deep=given.deep), metrics)
 
 
 def run(

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +21,8 @@ from agent.contract import Exit
 from hub_jobs.gaps import cadence
 from hub_jobs.gaps.outages import COLUMNS, worst
 from hub_jobs.gaps.report import GapFindings, Late, as_json, as_text
-from hub_jobs.job_loop import back, ended, moment, say, stretch
+from hub_jobs.job_loop import add_metrics_option, back, metrics_of, moment, run_once, say, stretch
+from hub_jobs.metrics import JobMetrics
 from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.parquet import written
 from hub_jobs.tables.places import Place, parse_place
@@ -51,8 +52,8 @@ class GapsOptions:
 
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
-    options = _options(argv)
-    return ended(_NAME, lambda: run(options))
+    options, metrics = _options(argv)
+    return run_once(_NAME, partial(run, options), metrics)
 
 
 def run(options: GapsOptions) -> Exit:
@@ -132,7 +133,7 @@ def _late(rows: DataFrame) -> list[Late]:
     return sorted(found, key=lambda late: late.domain)
 
 
-def _options(argv: Sequence[str] | None) -> GapsOptions:
+def _options(argv: Sequence[str] | None) -> tuple[GapsOptions, JobMetrics]:
     parser = argparse.ArgumentParser(prog="gaps.py", description="Silent devices, holes, and what came late.")
     parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     parser.add_argument(
@@ -165,10 +166,11 @@ def _options(argv: Sequence[str] | None) -> GapsOptions:
     )
     parser.add_argument("--domain", help="only this one")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found as JSON too")
+    add_metrics_option(parser)
     given = parser.parse_args(argv)
     if given.begin is not None and given.end is not None and given.begin >= given.end:
         parser.error("--from is not before --to")
-    return GapsOptions(
+    options = GapsOptions(
         given.lake,
         given.begin,
         given.end,
@@ -177,6 +179,7 @@ def _options(argv: Sequence[str] | None) -> GapsOptions:
         given.domain,
         given.json,
     )
+    return options, metrics_of(_NAME, parser, given)
 
 
 def _factor(text: str) -> float:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -22,10 +23,12 @@ from agent.contract import Committed, ContractError, Exit, aggregate, committed_
 from hub_jobs import job_loop
 from hub_jobs.ingest.bronze import IngestPart, StreamOrigin, ingest
 from hub_jobs.job_loop import Stop, ended, gravest, never, run_job, say
+from hub_jobs.metrics import JobMetrics
 from hub_jobs.session import run_tasks
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.plan import Range, split
 from hub_jobs.source.protocol import ApiError, Denied, UnknownIdentity, Unreachable, WireError
+from hub_jobs.source.ranges import read_columns
 from hub_jobs.source.server import Server, add_server_options, server_of, unknown_key
 from hub_jobs.source.streams import StreamInfo, stream_info
 from hub_jobs.tables import ranges, stream_history
@@ -61,21 +64,28 @@ class IngestOptions:
 
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
-    streams, every = _options(argv)
-    return run_job(_NAME, lambda stop: _run_each(streams, stop), every)
+    streams, every, metrics = _options(argv)
+    return run_job(_NAME, partial(_run_each, streams, metrics), every, metrics)
 
 
-def _run_each(streams: Sequence[IngestOptions], stop: Stop) -> Exit:
+def _run_each(streams: Sequence[IngestOptions], metrics: JobMetrics, stop: Stop) -> Exit:
     """Ingest one stream after the other; what is wrong with one of them is said and stops no other."""
     if len(streams) == 1:
-        return run(streams[0], stop)
+        return run(streams[0], stop, metrics)
     left = takewhile(lambda _: not stop(), streams)
-    return gravest([ended(f"{_NAME} {options.stream}", partial(run, options, stop)) for options in left])
+    return gravest(
+        [
+            ended(f"{_NAME} {options.stream}", partial(run, options, stop, metrics), metrics)
+            for options in left
+        ]
+    )
 
 
-def run(options: IngestOptions, stop: Stop = never) -> Exit:
+def run(options: IngestOptions, stop: Stop = never, metrics: JobMetrics | None = None) -> Exit:
     """Ingest all that the stream held on its hub's disk when the run began, a commit at a time until it is to
     stop."""
+    metrics = metrics or JobMetrics(_NAME)
+    metrics.add_ingested(options.stream, 0, 0)
     end = _end(options)
     spark: SparkSession | None = None
     gaps: list[ranges.Range] = []
@@ -85,7 +95,8 @@ def run(options: IngestOptions, stop: Stop = never) -> Exit:
         with Connection(options.server) as conn:
             info = stream_info(conn, options.stream)
             known = stream_history.current(bronze, info, conn)
-        first = max(info.first_seq, 1) if known.done is None else known.done + 1
+            first = max(info.first_seq, 1) if known.done is None else known.done + 1
+            metrics.set_lag(info.name, info.last_seq - first + 1, partial(_waits_since, conn, info, first))
         last = min(end, info.last_seq)
         if first > last or stop():
             break
@@ -93,12 +104,20 @@ def run(options: IngestOptions, stop: Stop = never) -> Exit:
             from hub_jobs.session import session
 
             spark = session(_NAME)
-        gaps += _commit_next(spark, options, bronze, info, known, (first, last))
+        gaps += _commit_next(spark, options, bronze, info, known, (first, last), metrics)
     _tell_registrar(options, info, known.done)
     if gaps:
         say(_NAME, f"stream {options.stream} has lost sequences {ranges.text(ranges.union(gaps))}")
         return Exit.LOSS
     return Exit.WELL
+
+
+def _waits_since(conn: Connection, info: StreamInfo, seq: int) -> float | None:
+    """When the hub stored a message (unix time), None where it can't tell."""
+    with suppress(WireError):
+        for columns in read_columns(conn, info.name, seq, seq, created=info.created, allow_lost=True):
+            return columns.timestamps_ns[0] / 1e9
+    return None
 
 
 def _end(options: IngestOptions) -> int:
@@ -142,6 +161,7 @@ def _commit_next(
     info: StreamInfo,
     known: StreamHistory,
     wanted: ranges.Range,
+    metrics: JobMetrics,
 ) -> list[ranges.Range]:
     """Read the next ranges, write and commit them; what of them the stream no longer has."""
     parts = _parts(info, wanted, spark.sparkContext.defaultParallelism)
@@ -160,7 +180,9 @@ def _commit_next(
         stream_history.GAP_REASON_NOTE: stream_history.gap_reason_note(known, info),
     }
     bronze.commit(files, {known.ingested: last}, notes if gaps else None)
-    say(_NAME, f"{sum(file.rows for file in files)} messages of {options.stream} up to {last} are in bronze")
+    messages = sum(file.rows for file in files)
+    metrics.add_ingested(options.stream, messages, sum(file.size for file in files))
+    say(_NAME, f"{messages} messages of {options.stream} up to {last} are in bronze")
     return gaps
 
 
@@ -185,8 +207,9 @@ def _tell_registrar(options: IngestOptions, info: StreamInfo, done: int | None) 
         say(_NAME, f"the registrar does not know yet what it may purge; the next run tells it: {error}")
 
 
-def _options(argv: Sequence[str] | None) -> tuple[list[IngestOptions], float | None]:
-    """What the command line asks for, one for each stream, and how often in seconds, None for once."""
+def _options(argv: Sequence[str] | None) -> tuple[list[IngestOptions], float | None, JobMetrics]:
+    """What the command line asks for, one for each stream, and how often in seconds, None for
+    once."""
     parser = argparse.ArgumentParser(prog="ingest.py", description="Bring a stream of the hub into `bronze`.")
     add_server_options(parser)
     parser.add_argument(
@@ -200,4 +223,5 @@ def _options(argv: Sequence[str] | None) -> tuple[list[IngestOptions], float | N
     server = server_of(parser, given)
     assert server is not None  # it is required
     streams = given.stream or [aggregate(0)]
-    return [IngestOptions(server, name, given.lake) for name in streams], given.every
+    metrics = job_loop.metrics_of(_NAME, parser, given)
+    return [IngestOptions(server, name, given.lake) for name in streams], given.every, metrics

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import Exit
-from hub_jobs.job_loop import Stop, never, run_job, say
+from hub_jobs.job_loop import Stop, add_metrics_option, metrics_of, never, run_job, say
+from hub_jobs.metrics import JobMetrics
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import ailing, groups, healed, rewrite, small_files
 from hub_jobs.tables.delta import Table, ensure_table, open_table
@@ -47,8 +48,15 @@ class MaintainOptions:
 
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
-    options = _options(argv)
-    return run_job(_NAME, partial(run, options), None)
+    options, metrics = _options(argv)
+    return run_job(_NAME, partial(_measured, options, metrics), None, metrics)
+
+
+def _measured(options: MaintainOptions, metrics: JobMetrics, stop: Stop) -> Exit:
+    """Maintain the tables, and show what became of them."""
+    code = run(options, stop)
+    metrics.measure(options.lake, SCHEMAS)
+    return code
 
 
 def run(options: MaintainOptions, stop: Stop = never) -> Exit:
@@ -159,7 +167,7 @@ def _vacuum(options: MaintainOptions, table: Table) -> None:
         say(_NAME, f"{table.name}: {len(gone)} files that no table names {verb} deleted")
 
 
-def _options(argv: Sequence[str] | None) -> MaintainOptions:
+def _options(argv: Sequence[str] | None) -> tuple[MaintainOptions, JobMetrics]:
     parser = argparse.ArgumentParser(prog="maintain.py", description="Keep the tables small and quick.")
     parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     parser.add_argument(
@@ -177,9 +185,11 @@ def _options(argv: Sequence[str] | None) -> MaintainOptions:
         help="delete files that no table names after this (default: 7); longer than any job runs",
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    add_metrics_option(parser)
     given = parser.parse_args(argv)
     if given.vacuum_after < _LEAST_VACUUM_DAYS:
         parser.error(f"--vacuum-after is {given.vacuum_after:g}: a job that still runs would lose its files")
     if given.thin_bronze_after is not None and given.thin_bronze_after < 0:
         parser.error(f"--thin-bronze-after is {given.thin_bronze_after:g}; give a number of days from 0 on")
-    return MaintainOptions(given.lake, given.thin_bronze_after, given.vacuum_after, given.dry_run)
+    options = MaintainOptions(given.lake, given.thin_bronze_after, given.vacuum_after, given.dry_run)
+    return options, metrics_of(_NAME, parser, given)

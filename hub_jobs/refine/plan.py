@@ -87,6 +87,11 @@ class Pass:
         return [replace(history, done=ends.get(history.history, history.done)) for history in self.before]
 
     @property
+    def sequences(self) -> int:
+        """How many sequences of bronze are to be refined."""
+        return sum(increment.to - increment.after for increment in self.increments)
+
+    @property
     def offsets(self) -> dict[str, int]:
         """The transactions of its commits."""
         return {increment.history.refined: increment.to for increment in self.increments}

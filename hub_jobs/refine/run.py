@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from agent.contract import Exit
 from hub_jobs import job_loop
 from hub_jobs.job_loop import Stop, never, run_job, say
+from hub_jobs.metrics import JobMetrics
 from hub_jobs.refine import clock_corrections, plan, task
 from hub_jobs.refine.clock_corrections import ClockCorrections
 from hub_jobs.session import run_tasks
@@ -44,15 +45,17 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     job_loop.add_options(parser)
     given = parser.parse_args(argv)
-    lake = given.lake
-    return run_job(_NAME, partial(run, lake), given.every)
+    metrics = job_loop.metrics_of(_NAME, parser, given)
+    return run_job(_NAME, partial(run, given.lake, metrics=metrics), given.every, metrics)
 
 
-def run(lake: Place, stop: Stop = never) -> Exit:
+def run(lake: Place, stop: Stop = never, metrics: JobMetrics | None = None) -> Exit:
     """Refine all that bronze holds, a pass at a time until it is to stop."""
     if not lake.is_dir():
         say(_NAME, f"there is no directory {lake}: give --lake the directory that ingest writes to")
         return Exit.USAGE
+    metrics = metrics or JobMetrics(_NAME)
+    metrics.add_refined(0, 0, 0)
     spark: SparkSession | None = None
     known: Known | None = None
     done: plan.Pass | None = None
@@ -63,6 +66,7 @@ def run(lake: Place, stop: Stop = never) -> Exit:
             return Exit.WELL
         tables = plan.RefineTables(bronze, ensure_table(lake, "readings"), ensure_table(lake, "quarantine"))
         planned = plan.plan(tables)
+        metrics.set_unrefined(0 if planned is None else planned.sequences)
         if planned is None:
             break
         if known is None:
@@ -75,19 +79,20 @@ def run(lake: Place, stop: Stop = never) -> Exit:
 
             spark = session(_NAME)
         planned = plan.bounded(planned, spark.sparkContext.defaultParallelism)
-        _refine(spark, lake, tables, planned, known)
+        metrics.add_refined(*_refine(spark, lake, tables, planned, known))
         done = planned
     if done is not None and known is not None:
         known.seen.save(lake, done.after)
         clock_corrections.save(lake, known.clocks, done.after)
+    metrics.measure(lake, ("bronze", "readings", "quarantine"))
     return Exit.WELL
 
 
 def _refine(
     spark: SparkSession, lake: Place, tables: plan.RefineTables, planned: plan.Pass, known: Known
-) -> None:
+) -> tuple[int, int, int]:
     """One pass: correct what is there, decide, decode, commit. Afterwards `known` holds the rows of the pass
-    too."""
+    too. Returns the rows of readings and quarantine, and how many messages were repeats."""
     increments = [(increment.history, increment.after, increment.to) for increment in planned.increments]
     news = clock_corrections.new_corrections(tables.bronze, increments, known.clocks)
     corrected = clock_corrections.rewrite(spark, lake, tables.bronze, tables.readings, news)
@@ -108,13 +113,11 @@ def _refine(
         tables.readings.rewrite(readings + corrected.files, corrected.replaced, planned.offsets, changed=True)
     else:
         tables.readings.commit(readings, planned.offsets)
-    say(
-        _NAME,
-        f"{sum(file.rows for file in readings)} readings, "
-        f"{sum(file.rows for file in quarantine)} rows to quarantine, "
-        f"{sum(map(len, decision.repeated.values()))} repeated messages dropped",
-    )
+    rows = sum(file.rows for file in readings), sum(file.rows for file in quarantine)
+    repeats = sum(map(len, decision.repeated.values()))
+    say(_NAME, f"{rows[0]} readings, {rows[1]} rows to quarantine, {repeats} repeated messages dropped")
     if corrected.rows:
         say(_NAME, f"{corrected.rows} readings had been stamped by a wrong clock and are corrected")
     if decision.unverified:
         say(_NAME, f"{decision.unverified} repeats by number alone: bronze no longer has their first copy")
+    return *rows, repeats

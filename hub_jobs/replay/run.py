@@ -14,13 +14,15 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import Exit
-from hub_jobs.job_loop import ended, moment, say
+from hub_jobs.job_loop import add_metrics_option, metrics_of, moment, run_once, say
+from hub_jobs.metrics import JobMetrics
 from hub_jobs.refine import clock_corrections, task
 from hub_jobs.refine.clocks import Corrections
 from hub_jobs.refine.messages import QuarantineReason
@@ -57,8 +59,8 @@ class ReplayOptions:
 
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
-    options = _options(argv)
-    return ended(_NAME, lambda: run(options))
+    options, metrics = _options(argv)
+    return run_once(_NAME, partial(run, options), metrics)
 
 
 def run(options: ReplayOptions) -> Exit:
@@ -82,7 +84,7 @@ def run(options: ReplayOptions) -> Exit:
     return Exit.WELL
 
 
-def _options(argv: Sequence[str] | None) -> ReplayOptions:
+def _options(argv: Sequence[str] | None) -> tuple[ReplayOptions, JobMetrics]:
     parser = argparse.ArgumentParser(prog="replay.py", description="Decode a range of `bronze` again.")
     parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     parser.add_argument("--stream", required=True, help="the hub's stream, such as TELEMETRY_0")
@@ -92,11 +94,13 @@ def _options(argv: Sequence[str] | None) -> ReplayOptions:
     parser.add_argument("--since", type=moment, metavar="TIME", help="arrived at or after, RFC 3339")
     parser.add_argument("--until", type=moment, metavar="TIME", help="arrived at or before, RFC 3339")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    add_metrics_option(parser)
     given = parser.parse_args(argv)
     bounds = (given.from_seq, given.to_seq, given.since, given.until)
     if all(bound is None for bound in bounds):
         parser.error("give a range: --from-seq, --to-seq, --since or --until")
-    return ReplayOptions(given.lake, given.stream, given.created, *bounds, given.dry_run)
+    options = ReplayOptions(given.lake, given.stream, given.created, *bounds, given.dry_run)
+    return options, metrics_of(_NAME, parser, given)
 
 
 def _replay(lake: Place, tables: RefineTables, selection: ReplaySelection, corrections: Corrections) -> None:

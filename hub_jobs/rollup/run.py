@@ -66,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     job_loop.add_options(parser)
     given = parser.parse_args(argv)
     options = RollupOptions(given.lake, given.quantiles, given.counter or _COUNTERS)
-    return run_job(_NAME, partial(run, options), given.every)
+    metrics = job_loop.metrics_of(_NAME, parser, given)
+    return run_job(_NAME, partial(run, options), given.every, metrics)
 
 
 def run(options: RollupOptions, stop: Stop = never) -> Exit:

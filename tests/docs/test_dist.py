@@ -46,7 +46,8 @@ def test_the_same_code_is_packed_to_the_same_bytes(tmp_path: Path) -> None:
 def test_the_archive_is_to_hold_what_the_jobs_import_and_not_spark() -> None:
     names = {name for _, name in dist.packages()}
 
-    for package in ("deltalake", "msgspec", "nkeys", "numpy", "pandas", "pyarrow", "tenacity", "zstandard"):
+    needed = ("deltalake", "msgspec", "nkeys", "numpy", "pandas", "prometheus_client", "pyarrow", "tenacity")
+    for package in (*needed, "zstandard"):
         assert f"packages/{package}/__init__.py" in names
     assert not any(
         name.startswith(("packages/pyspark", "packages/nats/", "packages/uvloop")) for name in names

@@ -1,0 +1,254 @@
+"""What Prometheus may know of the jobs: a text file that node_exporter reads, and an endpoint of a job that
+runs again and again. docs/metrics.md describes each metric.
+
+The label with the job's name is `name`, because Prometheus keeps `job` for itself. Nothing here fails a job:
+what can't be written is said on standard error, and tried again after the next run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    disable_created_metrics,
+    generate_latest,
+    start_http_server,
+)
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.contract import Exit
+from hub_jobs.tables.delta import TableError, open_table
+from hub_jobs.tables.places import Place
+from hub_jobs.tables.scan import files
+
+DIRECTORY_VARIABLE: Final = "PETIOLE_JOB_METRICS"
+"""The environment variable with the directory where `--metrics` is not given."""
+_LOOPBACK: Final = "127.0.0.1"
+_MODE: Final = 0o644
+"""node_exporter runs as another user; there is no secret in the file."""
+
+
+class AddressError(Exception):
+    """Nobody can listen at the address; the text says which and why."""
+
+
+class Address(NamedTuple):
+    """Where the endpoint listens."""
+
+    host: str
+    port: int
+
+
+def address(text: str) -> Address:
+    """`HOST:PORT`, `[::1]:PORT`, or a port on loopback. Raises `ArgumentTypeError`, for argparse."""
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and 0 <= int(port) < 1 << 16):
+        raise argparse.ArgumentTypeError(f"{text!r} is no address; write 127.0.0.1:9465, or a port alone")
+    return Address(host.strip("[]") or _LOOPBACK, int(port))
+
+
+class JobMetrics:
+    """The figures of one job in this process. Without a directory and an address nobody sees them, and what
+    costs something is not looked for (`shown`)."""
+
+    def __init__(self, name: str, directory: Path | None = None, listen: Address | None = None) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.name = name
+        self.shown = directory is not None or listen is not None
+        self.registry = registry = CollectorRegistry()
+        self._file = None if directory is None else directory / f"petiole_job_{name}.prom"
+        self._listen = listen
+        by_name, by_stream, by_table = ["name"], ["name", "stream"], ["name", "table"]
+        self.last_end = Gauge(
+            "petiole_job_last_end_timestamp_seconds", "When the last run ended.", by_name, registry=registry
+        )
+        self.last_success = Gauge(
+            "petiole_job_last_success_timestamp_seconds",
+            "When the last run with exit code 0 ended.",
+            by_name,
+            registry=registry,
+        )
+        self.last_duration = Gauge(
+            "petiole_job_last_duration_seconds", "How long the last run took.", by_name, registry=registry
+        )
+        self.last_exit = Gauge(
+            "petiole_job_last_exit_code", "The exit code of the last run.", by_name, registry=registry
+        )
+        self.runs = Counter(
+            "petiole_job_runs", "Runs, by what their exit code means.", ["name", "outcome"], registry=registry
+        )
+        self.conflicts = Counter(
+            "petiole_job_conflicts", "Commits that another writer was ahead of.", by_name, registry=registry
+        )
+        self.lag_sequences = Gauge(
+            "petiole_job_stream_lag_sequences",
+            "Sequences of the hub's stream that are not in bronze.",
+            by_stream,
+            registry=registry,
+        )
+        self.lag_seconds = Gauge(
+            "petiole_job_stream_lag_seconds",
+            "Age of the oldest message that is not in bronze.",
+            by_stream,
+            registry=registry,
+        )
+        self.ingested_messages = Gauge(
+            "petiole_job_ingested_messages",
+            "Messages that the last run committed to bronze.",
+            by_stream,
+            registry=registry,
+        )
+        self.ingested_bytes = Gauge(
+            "petiole_job_ingested_bytes", "Bytes of the files with them.", by_stream, registry=registry
+        )
+        self.refined = Gauge(
+            "petiole_job_refined_rows",
+            "Rows of the last run, by what became of them.",
+            ["name", "kind"],
+            registry=registry,
+        )
+        self.unrefined = Gauge(
+            "petiole_job_unrefined_sequences",
+            "Sequences of bronze that are not refined.",
+            by_name,
+            registry=registry,
+        )
+        self.table_files = Gauge(
+            "petiole_job_table_files", "Files of a table's snapshot.", by_table, registry=registry
+        )
+        self.table_bytes = Gauge("petiole_job_table_bytes", "Bytes of them.", by_table, registry=registry)
+        self.table_rows = Gauge(
+            "petiole_job_table_rows", "Rows in them, as the log says.", by_table, registry=registry
+        )
+        for outcome in Exit:
+            self.runs.labels(name, outcome.name.lower())
+        self.conflicts.labels(name)
+        self._resume()
+
+    def begin(self) -> None:
+        """A run begins: what the one before it had done is no longer shown."""
+        for figure in (self.ingested_messages, self.ingested_bytes, self.refined):
+            figure.clear()
+
+    def end(self, code: Exit, seconds: float) -> None:
+        """A run has ended."""
+        now = time.time()
+        self.last_end.labels(self.name).set(now)
+        self.last_duration.labels(self.name).set(seconds)
+        self.last_exit.labels(self.name).set(code)
+        self.runs.labels(self.name, code.name.lower()).inc()
+        if code is Exit.WELL:
+            self.last_success.labels(self.name).set(now)
+        self.write()
+
+    def add_ingested(self, stream: str, messages: int, size: int) -> None:
+        """A commit of `ingest`; nothing, for a run that begins."""
+        self.ingested_messages.labels(self.name, stream).inc(messages)
+        self.ingested_bytes.labels(self.name, stream).inc(size)
+
+    def set_lag(self, stream: str, sequences: int, oldest: Callable[[], float | None]) -> None:
+        """How far `ingest` is behind a stream. `oldest` tells since when (unix time) the first message waits,
+        None where it can't be told."""
+        if not self.shown:
+            return
+        self.lag_sequences.labels(self.name, stream).set(max(0, sequences))
+        now = time.time()
+        since = oldest() if sequences > 0 else now
+        if since is not None:
+            self.lag_seconds.labels(self.name, stream).set(max(0.0, now - since))
+        else:
+            with suppress(KeyError):
+                self.lag_seconds.remove(self.name, stream)
+        self.write()
+
+    def add_refined(self, readings: int, quarantine: int, repeats: int) -> None:
+        """A pass of `refine`; nothing, for a run that begins."""
+        for kind, rows in (("readings", readings), ("quarantine", quarantine), ("repeats", repeats)):
+            self.refined.labels(self.name, kind).inc(rows)
+
+    def set_unrefined(self, sequences: int) -> None:
+        """How far `refine` is behind bronze."""
+        self.unrefined.labels(self.name).set(sequences)
+        self.write()
+
+    def measure(self, lake: Place, names: Iterable[str]) -> None:
+        """The size of tables, as their newest snapshots say."""
+        if not self.shown:
+            return
+        for name in names:
+            with suppress(TableError, OSError, pa.ArrowException):  # who reads or commits to it says so
+                table = open_table(lake, name)
+                if table is not None:
+                    found = files(table)
+                    labels = (self.name, name)
+                    self.table_files.labels(*labels).set(found.num_rows)
+                    self.table_bytes.labels(*labels).set(pc.sum(found["size_bytes"]).as_py() or 0)
+                    self.table_rows.labels(*labels).set(pc.sum(found["num_records"]).as_py() or 0)
+
+    @contextmanager
+    def served(self) -> Iterator[int | None]:
+        """Answer at the address, if there is one; its port. Raises `AddressError`."""
+        if self._listen is None:
+            yield None
+            return
+        try:
+            server, thread = start_http_server(self._listen.port, self._listen.host, self.registry)
+        except OSError as error:
+            host, port = self._listen
+            raise AddressError(f"--metrics-listen: can't listen on {host} port {port}: {error}") from error
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+    def write(self) -> None:
+        """Put the file, if there is one, in the place of the one before."""
+        if self._file is None:
+            return
+        draft = self._file.with_name(f".{self._file.name}.{os.getpid()}")
+        try:
+            draft.write_bytes(generate_latest(self.registry))
+            draft.chmod(_MODE)
+            draft.replace(self._file)
+        except OSError as error:
+            self._say(f"the metrics are not written to {self._file}: {error}")
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+
+    def _resume(self) -> None:
+        """Go on from what the file says of earlier processes: their counts, and how the last run ended."""
+        if self._file is None:
+            return
+        try:
+            for family in text_string_to_metric_families(self._file.read_text()):
+                for sample in family.samples:
+                    self._restore(sample.name, sample.labels.get("outcome", ""), sample.value)
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, LookupError) as error:
+            self._say(f"the metrics of earlier runs in {self._file} can't be read and begin again: {error}")
+
+    def _restore(self, sample: str, outcome: str, value: float) -> None:
+        for gauge in (self.last_end, self.last_success, self.last_duration, self.last_exit):
+            if sample == gauge._name:
+                gauge.labels(self.name).set(value)
+        if sample == "petiole_job_runs_total" and outcome in (code.name.lower() for code in Exit):
+            self.runs.labels(self.name, outcome).inc(value)
+        elif sample == "petiole_job_conflicts_total":
+            self.conflicts.labels(self.name).inc(value)
+
+    def _say(self, text: str) -> None:
+        print(f"{self.name}: {text}", file=sys.stderr, flush=True)
