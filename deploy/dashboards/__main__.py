@@ -1,7 +1,7 @@
 """python -m deploy.dashboards: the Grafana dashboards `deploy/grafana/*.json`.
 
-leaf.py, hub.py and fleet.py say what they show, docs/metrics.md what the figures mean. A test sees to it that
-every metric stands there or in an alert.
+leaf.py, hub.py, fleet.py and jobs.py say what they show, docs/metrics.md what the figures mean. A test sees
+to it that every metric stands there or in an alert.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Final
 
 from deploy.dashboards.fleet import FLEET
 from deploy.dashboards.hub import HUB
+from deploy.dashboards.jobs import JOBS
 from deploy.dashboards.leaf import LEAF
 from deploy.dashboards.model import text
 from deploy.dist import ROOT
 
-DASHBOARDS: Final = {"leaf.json": LEAF, "hub.json": HUB, "fleet.json": FLEET}
+DASHBOARDS: Final = {"leaf.json": LEAF, "hub.json": HUB, "fleet.json": FLEET, "jobs.json": JOBS}
 
 
 def main() -> None:

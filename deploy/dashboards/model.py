@@ -1,6 +1,6 @@
 """What a Grafana dashboard is made of, and its JSON: the classic model, which Grafana 10 and newer import.
 
-It knows nothing of what is shown; leaf.py, hub.py and fleet.py say that.
+It knows nothing of what is shown; leaf.py, hub.py, fleet.py and jobs.py say that.
 Source: https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/
 """
 

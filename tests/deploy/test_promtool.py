@@ -16,6 +16,7 @@ from agent.base.metrics import Metrics
 from agent.hub.registrar.leaf_metrics import LeafCollector
 from deploy.dashboards.__main__ import DASHBOARDS
 from deploy.dashboards.model import Dashboard
+from hub_jobs.metrics import JobMetrics
 from tests.unit.hub.registrar.test_leaf_metrics import class_state, look, record
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +47,11 @@ def test_it_would_have_no_metric_otherwise(promtool: str) -> None:
     leaf = record("edge-1", normal=class_state(100))
     metrics.registry.register(LeafCollector(lambda: look(leaf, sent={"edge-1": 1})))
     assert says(promtool, "check", "metrics", given=generate_latest(metrics.registry)) == ""
+    jobs = JobMetrics("ingest")
+    for collector in vars(jobs).values():
+        if isinstance(collector, MetricWrapperBase):
+            collector.labels(*("a" for _ in collector._labelnames))
+    assert says(promtool, "check", "metrics", given=generate_latest(jobs.registry)) == ""
     assert "petiole_x" in says(promtool, "check", "metrics", given=b"# TYPE petiole_x counter\npetiole_x 1\n")
 
 

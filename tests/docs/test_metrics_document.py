@@ -1,4 +1,4 @@
-"""docs/metrics.md names every metric of the agent, as it is, and no other."""
+"""docs/metrics.md names every metric of the agent and of the jobs, as it is, and no other."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
 from prometheus_client.metrics import MetricWrapperBase
 
 from agent.base.metrics import Metrics
 from agent.hub.registrar.leaf_metrics import LEAF_METRICS
+from hub_jobs.metrics import JobMetrics
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"\| `(?P<name>petiole_\w+)` \| (?P<kind>\w+) \| (?P<labels>[^|]+) \| [^|]+ \| [^|]+ \|")
@@ -26,9 +28,9 @@ def exposed(name: str, kind: str) -> str:
 
 
 def defined() -> dict[str, str]:
-    """Exposed name to type, of every collector that is made anywhere in the agent."""
+    """Exposed name to type, of every collector that is made anywhere in the agent and the jobs."""
     found = {}
-    for path in (ROOT / "agent").rglob("*.py"):
+    for path in (path for top in ("agent", "hub_jobs") for path in (ROOT / top).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Call(
@@ -43,9 +45,10 @@ def test_every_metric_is_documented_with_its_type_and_none_that_is_gone() -> Non
     assert {name: kind for name, (kind, _) in documented().items()} == defined()
 
 
-def test_every_metric_of_the_agent_is_documented_with_its_labels() -> None:
+@pytest.mark.parametrize("metrics", [Metrics(), JobMetrics("ingest")], ids=["agent", "jobs"])
+def test_every_metric_is_documented_with_its_labels(metrics: Metrics | JobMetrics) -> None:
     described = documented()
-    for collector in vars(Metrics()).values():
+    for collector in vars(metrics).values():
         if isinstance(collector, MetricWrapperBase):
             family = next(iter(collector.describe()))
             labels = ", ".join(f"`{label}`" for label in collector._labelnames) or "none"
