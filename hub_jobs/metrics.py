@@ -40,7 +40,7 @@ _MODE: Final = 0o644
 
 
 class AddressError(Exception):
-    """Nobody can listen at the address; the text says which and why."""
+    """No endpoint can listen at the address; the text says which and why."""
 
 
 class Address(NamedTuple):
@@ -59,8 +59,8 @@ def address(text: str) -> Address:
 
 
 class JobMetrics:
-    """The figures of one job in this process. Without a directory and an address nobody sees them, and what
-    costs something is not looked for (`shown`)."""
+    """The figures of one job in this process. Without a directory and an address they are shown nowhere,
+    and what costs something is not looked for (`shown`)."""
 
     def __init__(self, name: str, directory: Path | None = None, listen: Address | None = None) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -159,7 +159,7 @@ class JobMetrics:
 
     def set_lag(self, stream: str, sequences: int, oldest: Callable[[], float | None]) -> None:
         """How far `ingest` is behind a stream. `oldest` tells since when (unix time) the first message waits,
-        None where it can't be told."""
+        None where it is unknown."""
         if not self.shown:
             return
         self.lag_sequences.labels(self.name, stream).set(max(0, sequences))

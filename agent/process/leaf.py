@@ -340,7 +340,7 @@ class LeafAgent:
             infos[name] = info
             await keep_readers(js, info.name, readers(self._config, name))
             self._waits.began(name, info.last)
-        # Not before: who adds a user is told that it is let in once this is shown, and it then has to find
+        # Not before: `petiole user add` returns once this is shown, and its program then has to find
         # its consumers.
         self._users = users_digest(self._config.user)
         self._completed = True

@@ -25,7 +25,7 @@ _NOT_ENABLED: Final = "JetStream not enabled"
 _FULL: Final = ("no space left on device", "disk quota exceeded")
 _UNKNOWN: Final = float("nan")
 _DEFAULT_NS: Final = 120 * 10**9
-"""At which a server syncs that is not told anything."""
+"""At which a server syncs by default."""
 
 log = structlog.get_logger("server")
 

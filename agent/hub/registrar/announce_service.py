@@ -26,7 +26,7 @@ from agent.jetstream import JetStreamError
 MAX_ANNOUNCE: Final = 64 * 1024
 PENDING: Final = 4096
 _WAITING: Final = 1024
-"""More announcements than that are told at once to come again: they would not be answered in time."""
+"""More announcements than that are asked at once to come again: they would not be answered in time."""
 _AT_ONCE: Final = 64
 _TOO_OFTEN: Final = "{domain!r} announces itself too often; one announcement in ten seconds is enough"
 _ANSWER_SECONDS: Final = 4.0
@@ -91,7 +91,7 @@ class AnnounceService:
         if exchange is None:
             return False
         announce, answer, now = exchange.announce, exchange.answer, loop_time()
-        # It is heard even if the hub's server is too slow to answer it: then nobody is to wake its sources.
+        # It is heard even if the hub's server is too slow to answer it: then its sources are not to be woken.
         goes_on = self._fleet.ownership.goes_on(domain, announce.run, now)
         return (
             goes_on

@@ -4,7 +4,7 @@ A server that syncs at intervals acknowledges what is only in the kernel's page 
 server's own end, however it ends, and not that of its machine. So the leaf stays the durable copy until the
 hub's disk has a message: the registrar has the file system of the store synced, proposes no checkpoint above
 what was seen before such a sync, and tells a leaf whether its cursor is below it. nats-server's own interval
-proves nothing of that: a slow disk syncs later, and nobody syncs what a server found at its start.
+proves nothing of that: a slow disk syncs later, and what a server found at its start is never synced.
 
 After a restart of the machine every epoch is another one (`records.admitted`): the source of an old one may
 have gone on behind what was lost before anybody could compare.
@@ -171,8 +171,8 @@ def bounded(
     answer: ClassAnswer, held: HubPosition | None, proposal: Checkpoint | None, synced: int, *, heeds: bool
 ) -> ClassAnswer:
     """The answer with what is on disk up to the aggregate's sequence `synced`: it proposes `proposal`, and
-    says whether its cursor is. A leaf that does not heed that (`Announce.heeds_sync`) is not told the message
-    at such a cursor, so that it confirms nothing by it."""
+    says whether its cursor is. A leaf that does not heed that (`Announce.heeds_sync`) does not get the
+    message id at such a cursor, so that it confirms nothing by it."""
     known = answer.cursor == 0 or held is None or (held.hub_seq or held.last) <= synced
     message_id = answer.message_id if known or heeds else ""
     return replace(answer, checkpoint=proposal, synced=known, message_id=message_id)
