@@ -291,7 +291,7 @@ class RealLeaf(AnnouncingLeaf):
         if wait is not None and not wait.done():
             wait.set_result(body)
         elif subject == self._inbox and self._asked is not None and not body:
-            self._asked = None  # nobody answers announcements
+            self._asked = None  # no registrar answers announcements
             self._later(_UNANSWERED_SECONDS)
         else:
             super().received(subject, reply, body)

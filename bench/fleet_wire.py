@@ -60,7 +60,7 @@ class Wire(asyncio.Protocol):
         self.refused = ""
         """The newest error that the server named."""
         self.interest: Callable[[str, bool], None] | None = None
-        """Told what the hub wants to hear over a link, or no more."""
+        """Takes in what the hub wants to hear over a link, or no more."""
 
     @classmethod
     async def connect(cls, port: int, wire: Wire) -> None:
@@ -131,7 +131,7 @@ class Wire(asyncio.Protocol):
                 b"CONNECT " + json.dumps(self._hello(json.loads(line[5:]))).encode() + b"\r\nPING\r\n"
             )
         elif line.startswith((b"LS+", b"LS-")) and self.interest is not None:
-            if not line.startswith(b"$JSC.R.", 4):  # what the hub asks of one leaf, each is told
+            if not line.startswith(b"$JSC.R.", 4):  # what the hub asks of one leaf, goes to each
                 self.interest(line.split()[1].decode(), line[2:3] == b"+")
         elif line.startswith(b"-ERR"):
             self.refused = line.decode(errors="replace")

@@ -49,7 +49,7 @@ class CommandStream:
             try:
                 await self.look()
             except JetStreamError:
-                continue  # what is not seen in time does not hold, and who asks next is told why
+                continue  # what is not seen in time does not hold; the next one who asks learns why
 
     async def look(self) -> StreamInfo:
         """The stream as it is now; those who ask together share one question. Raises `ApiError` or
