@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from agent.contract import H_MQTT, ContractError, mqtt_text, parse_reading, parse_subject
 from hub_jobs.refine.columns import coded
 from hub_jobs.refine.readings import coded_texts
-from hub_jobs.tables.ranges import Mask, Numbers
+from hub_jobs.tables.ranges import Mask, Numbers, different_rows
 from hub_jobs.tables.schemas import READINGS, TIME
 
 _EXPONENT: Final = "[eE][-+]?[0-9]{1,2}"
@@ -67,18 +67,11 @@ class DirectReadings:
 
     def _named(self, rows: pa.Table) -> tuple[list[Names], Numbers]:
         """Device and metric of each different subject and domain, and which of these each row has."""
-        is_mqtt = pc.match_substring(rows["headers"], _MQTT).combine_chunks()
-        columns = [
-            rows["subject"].combine_chunks().dictionary_encode(),
-            rows["domain"].combine_chunks().dictionary_encode(),
-            pc.fill_null(is_mqtt, False).dictionary_encode(),
-        ]
-        codes = np.zeros(rows.num_rows, dtype=np.int64)
-        for column in columns:
-            codes = codes * len(column.dictionary) + column.indices.to_numpy()
-        _, first, places = np.unique(codes, return_index=True, return_inverse=True)
+        is_mqtt = pc.fill_null(pc.match_substring(rows["headers"], _MQTT), False)
+        columns = [rows["subject"], rows["domain"], is_mqtt]
+        first, which = different_rows(columns)
         keys = zip(*(column.take(pa.array(first)).to_pylist() for column in columns), strict=True)
-        return [self._name(key) for key in keys], places
+        return [self._name(key) for key in keys], which
 
     def _name(self, key: tuple[str, str, bool]) -> Names:
         if key not in self._names:

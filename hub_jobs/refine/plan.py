@@ -20,7 +20,7 @@ from hub_jobs.refine.task import RefinePart
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.ranges import History, Mask, Numbers
+from hub_jobs.tables.ranges import History, Mask, Numbers, different_rows
 from hub_jobs.tables.scan import Condition, batches, rows
 from hub_jobs.tables.seen import ID_COLUMNS, SeenTable, by_batch, by_source, identities
 from hub_jobs.tables.stream_history import StreamHistory, file_histories
@@ -275,12 +275,9 @@ def _places(rows: pa.Table, wanted: Wanted) -> Numbers:
 
 
 def _are_refined(rows: pa.Table, refined: dict[History, int]) -> Mask:
-    named = (
-        pc.binary_join_element_wise(rows["stream"], rows["created"], "\n")
-        .combine_chunks()
-        .dictionary_encode()
-    )
-    histories = (tuple(name.split("\n")) for name in named.dictionary.to_pylist())
-    done = np.array([refined.get(history, 0) for history in histories], dtype=np.int64)
-    mask: Mask = rows["seq"].to_numpy() <= done[named.indices.to_numpy()]
+    columns = [rows["stream"], rows["created"]]
+    first, which = different_rows(columns)
+    histories = zip(*(column.take(pa.array(first)).to_pylist() for column in columns), strict=True)
+    done = np.array([refined.get((stream, created), 0) for stream, created in histories], dtype=np.int64)
+    mask: Mask = rows["seq"].to_numpy() <= done[which]
     return mask

@@ -6,9 +6,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 History = tuple[str, str]
 """A stream and which history of it, as in the columns `stream` and `created`."""
@@ -16,6 +18,25 @@ History = tuple[str, str]
 Range = tuple[int, int]
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+
+_MOST_CODES: Final = 2**62
+"""What a code of several columns may grow to; rows themselves are fewer than 2**31."""
+
+
+def different_rows(columns: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
+    """Of columns of one length: a row for each different combination of values, and of every row which
+    of these it has. Each column is coded by itself, so that nothing is put together once a row."""
+    size = len(columns[0])
+    codes, most = np.zeros(size, dtype=np.int64), 1
+    for column in columns:
+        coded = column.combine_chunks().dictionary_encode("encode")
+        if most * len(coded.dictionary) >= _MOST_CODES:
+            codes, most = np.unique(codes, return_inverse=True)[1], size
+        codes = codes * len(coded.dictionary) + coded.indices.to_numpy()
+        most *= len(coded.dictionary)
+    _, first, which = np.unique(codes, return_index=True, return_inverse=True)
+    return first, which
 
 
 @dataclass(frozen=True, slots=True)

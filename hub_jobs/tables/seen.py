@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from hub_jobs.tables import cache
 from hub_jobs.tables.delta import Table, ensure_table
 from hub_jobs.tables.places import Place, UnreadableError
-from hub_jobs.tables.ranges import CodedRanges, Numbers, Range, runs_of, union, without
+from hub_jobs.tables.ranges import CodedRanges, Numbers, Range, different_rows, runs_of, union, without
 from hub_jobs.tables.scan import batches, rows
 from hub_jobs.tables.schemas import SEEN
 from hub_jobs.tables.stream_history import StreamHistory
@@ -26,8 +26,6 @@ from hub_jobs.tables.stream_history import StreamHistory
 _LOOSE: Final = 1_000_000
 _MOST_FILES: Final = 32
 """Files of `seen` from which on a run writes one in the place of all."""
-_MOST_CODES: Final = 2**62
-"""What a code of several columns may grow to; rows themselves are fewer than 2**31."""
 _Read = TypeVar("_Read")
 
 ID_COLUMNS: Final = (
@@ -269,22 +267,15 @@ def source_space(stream: str, identity: str) -> str:
 
 
 def _placed(ids: pa.Table, kind: str, columns: tuple[str, ...], number: str) -> Placed:
-    """Each column is coded by itself, so that a name is put together once a space and not once a row."""
-    codes, different = np.zeros(ids.num_rows, dtype=np.int64), 1
     has_place = pc.is_valid(ids[number]).to_numpy()
     for name in columns:
-        coded = ids[name].combine_chunks().dictionary_encode()
-        has_place &= coded.indices.is_valid().to_numpy(zero_copy_only=False)
-        if different * len(coded.dictionary) >= _MOST_CODES:
-            codes, different = np.unique(codes, return_inverse=True)[1], ids.num_rows
-        codes = codes * len(coded.dictionary) + pc.fill_null(coded.indices, 0).to_numpy()
-        different *= len(coded.dictionary)
+        has_place &= pc.is_valid(ids[name]).to_numpy()
     rows = np.flatnonzero(has_place)
-    _, first, places = np.unique(codes[rows], return_index=True, return_inverse=True)
+    found = ids.select(columns) if has_place.all() else ids.select(columns).take(pa.array(rows))
+    first, which = different_rows(found.columns)
     placed = np.full(ids.num_rows, -1, dtype=np.int64)
-    placed[rows] = places
-    of_spaces = ids.select(columns).take(pa.array(rows[first]))
-    names = pc.binary_join_element_wise(kind, *of_spaces.columns, "/").to_pylist()
+    placed[rows] = which
+    names = pc.binary_join_element_wise(kind, *found.take(pa.array(first)).columns, "/").to_pylist()
     return Placed(names, placed, pc.fill_null(ids[number], 0).to_numpy())
 
 

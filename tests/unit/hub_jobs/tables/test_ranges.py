@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hub_jobs.tables import ranges
 from hub_jobs.tables.ranges import (
     CodedNumbers,
     CodedRanges,
@@ -99,6 +102,17 @@ def test_numbers_of_many_spaces_have_places(
     assert list(zip(found.codes.tolist(), found.numbers.tolist(), strict=True)) == pairs
     places = found.places(_column(asked, 0), _column(asked, 1)).tolist()
     assert places == [pairs.index(pair) if pair in pairs else -1 for pair in asked]
+
+
+@pytest.mark.parametrize("most", [2**62, 1])
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([None, "x", "y"])), min_size=1))
+def test_each_combination_of_values_has_one_row_that_shows_it(most: int, rows: list[tuple[str, str]]) -> None:
+    columns = [pa.chunked_array([[row[at] for row in rows]], pa.string()) for at in (0, 1)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranges, "_MOST_CODES", most)
+        first, which = ranges.different_rows(columns)
+    assert [rows[first[code]] for code in which.tolist()] == rows
+    assert len(first) == len(set(rows))
 
 
 def test_many_ranges_are_shown_as_some_and_how_many_more() -> None:
