@@ -10,17 +10,20 @@ import structlog
 
 from agent import contract
 from agent.base.metrics import Metrics
+from agent.base.wait import bounded_gather, loop_time
 from agent.config import StreamClass
-from agent.contract import LostStream
+from agent.contract import Checkpoint, LostStream
 from agent.jetstream import CONSUMER_NOT_FOUND, ApiError, JetStream, StreamInfo
 from agent.leaf import stream_configs
 from agent.leaf.events import Events, StreamTrimmed
 from agent.leaf.link import checkpoints
+from agent.leaf.link.announcer import Announcer, AnnounceResult
 from agent.leaf.link.guard import EpochReason, NewEpoch
+from agent.leaf.link.observation import HubComparison, confirmed, difference
+from agent.leaf.link.status import LinkStatus
 from agent.leaf.positions import PullPosition
 from agent.leaf.state import Acked, StateFile
 
-TRIM_ABOVE: Final = 0.8
 _KEY = "rate_limit_bps"
 _CONSUMER_PREFIX: Final = contract.link_consumer("")
 
@@ -109,11 +112,6 @@ async def ensure_rate(js: JetStream, domain: str, cls: StreamClass, epoch: str) 
         await js.create_consumer(stream, {**consumer.config, _KEY: bits})
 
 
-def is_crowded(info: StreamInfo, max_bytes: int) -> bool:
-    """Whether a stream is so full that it is trimmed."""
-    return info.bytes > TRIM_ABOVE * max_bytes
-
-
 class Trimmer:
     """Purges streams if `allowed()`, and emits `StreamTrimmed`. `prepare` saves what only the purged messages
     hold."""
@@ -153,3 +151,61 @@ class Trimmer:
         self._metrics.trimmed.labels(cls).inc(purged)
         self._events.emit(StreamTrimmed(cls, info.first, up_to))
         log.info("stream trimmed", **{"class": cls}, messages=purged, up_to=up_to)
+
+
+class HubAgreement:
+    """Agrees with the hub on what both hold, class by class, and has trimmed what is confirmed."""
+
+    def __init__(self, domain: str, state: StateFile, status: LinkStatus, trimmer: Trimmer) -> None:
+        self._domain, self._state, self._status, self._trimmer = domain, state, status, trimmer
+        self._checkpoints = checkpoints.CheckpointLog(state.current)
+        self._accepted: dict[str, str] = {}
+        """By class the newest epoch over which the hub has answered."""
+
+    async def take(
+        self, js: JetStream, announcer: Announcer, result: AnnounceResult, classes: Sequence[str]
+    ) -> None:
+        """Agree on these classes of a result that has an answer. Raises `JetStreamError`."""
+        answer = result.answer
+        assert answer is not None
+
+        async def agree(cls: str) -> None:
+            info, comparison = result.streams[cls], result.comparisons[cls]
+            await self._agree(js, announcer, info, comparison, cls, answer.classes[cls].checkpoint)
+            self._status.count(cls, info)
+
+        await bounded_gather(agree, classes)
+        for cls in classes:
+            status = self._status.classes[cls]
+            if status.crowded and difference(result.comparisons[cls]) is None:
+                await self._trimmer.trim(js, cls, result.streams[cls], status.confirmed)
+
+    async def _agree(
+        self,
+        js: JetStream,
+        announcer: Announcer,
+        info: StreamInfo,
+        comparison: HubComparison,
+        cls: str,
+        proposed: Checkpoint | None,
+    ) -> None:
+        """While both sides differ, nothing is trimmed and no newer checkpoint is agreed on: that would hide
+        what one side has lost."""
+        if self._accepted.get(cls) != comparison.epoch:
+            await drop_other_epochs(js, self._domain, cls, comparison.epoch)
+            self._accepted[cls] = comparison.epoch
+        holds = False
+        if proposed and difference(comparison) is None:
+            holds = bool(await announcer.holds(cls, info, proposed.leaf_seq, proposed.message_id))
+        if comparison.epoch != self._state.current.epochs[cls]:
+            return  # a new epoch has begun meanwhile
+        status = self._status.classes[cls]
+        if difference(comparison) is not None:
+            status.confirmed = 0
+            return
+        agreed = confirmed(comparison)
+        if proposed and holds:
+            agreed = max(agreed, proposed.leaf_seq)
+            self._checkpoints.agree(cls, proposed, loop_time())
+            self._state.mark()
+        status.confirmed = agreed

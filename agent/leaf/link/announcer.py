@@ -17,7 +17,7 @@ from nats.aio.client import Client
 
 from agent import contract
 from agent.base.metrics import Metrics
-from agent.base.wait import Backoff, event_within, loop_time
+from agent.base.wait import Backoff, bounded_gather, event_within, loop_time, unless
 from agent.contract import (
     H_MESSAGE_ID,
     Announce,
@@ -25,14 +25,12 @@ from agent.contract import (
     ClassAnswer,
     ClassState,
     CommandsWanted,
-    Previous,
 )
 from agent.jetstream import ConsumerInfo, JetStream, JetStreamError, StreamInfo
 from agent.leaf.link.command_mirror.controller import CommandMirror
-from agent.leaf.link.hub_exchange import HubExchange
+from agent.leaf.link.hub_exchange import AnnouncedLeaf, HubExchange
 from agent.leaf.link.observation import HubComparison, UplinkStatus
 from agent.leaf.link.status import LinkStatus
-from agent.leaf.state import StateFile
 
 CROWDED_SECONDS: Final = 2.0
 """From announcement to announcement while a stream waits to be trimmed."""
@@ -62,6 +60,8 @@ class AnnounceLoop:
         self._repairs = repairs
         self._over: tuple[JetStream, Announcer] | None = None
         self._due = asyncio.Event()
+        self._relinked = asyncio.Event()
+        self._asking = False
         self._silence = ""
         self.refused: str | None = None
         """The hub's sentence if it refused the newest announcement."""
@@ -79,7 +79,18 @@ class AnnounceLoop:
             self._over = None
 
     def announce_now(self) -> None:
-        """Announce without waiting for the next turn."""
+        """Announce without waiting for the next turn, after failures no sooner than the backoff allows."""
+        self._due.set()
+
+    def ask(self) -> None:
+        """Announce without waiting for the next turn, unless an announcement waits for its answer."""
+        if not self._asking:
+            self._due.set()
+
+    def link_changed(self) -> None:
+        """Announce at once. What failed over the link before says nothing of this one, and what was asked
+        over it may never be answered."""
+        self._relinked.set()
         self._due.set()
 
     async def run(self) -> None:
@@ -87,11 +98,14 @@ class AnnounceLoop:
         backoff = Backoff(_FIRST, _LONGEST)
         while True:
             self._due.clear()
+            if self._relinked.is_set():
+                self._relinked.clear()
+                backoff.reset()
             if self._over is not None:
                 if await self._once(*self._over):
                     backoff.reset()
                 else:
-                    await asyncio.sleep(backoff.next())
+                    await event_within(self._relinked, backoff.next())
             await event_within(self._due, self._pause())
 
     def _pause(self) -> float:
@@ -104,7 +118,9 @@ class AnnounceLoop:
         """Announce; returns whether the hub answered."""
         confirmed = {cls: link.confirmed for cls, link in self._status.classes.items()}
         try:
-            result = await announcer.announce(confirmed, self._uplink(), repairs=self._repairs())
+            result = await self._answer(announcer, confirmed)
+            if result is None:
+                return False
             if self._over is None or self._over[0] is not js:
                 return True
             self._note(result)
@@ -113,6 +129,15 @@ class AnnounceLoop:
             self._unreachable(js, error)
             return False
         return result.answer is not None
+
+    async def _answer(self, announcer: Announcer, confirmed: Mapping[str, int]) -> AnnounceResult | None:
+        """Announce; None if the link has changed meanwhile."""
+        self._asking = True
+        try:
+            asked = announcer.announce(confirmed, self._uplink(), repairs=self._repairs())
+            return await unless(self._relinked, asked)
+        finally:
+            self._asking = False
 
     def _note(self, result: AnnounceResult) -> None:
         self._metrics.linked.set(result.answer is not None)
@@ -138,24 +163,6 @@ class AnnounceResult:
     comparisons: Mapping[str, HubComparison] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class AnnouncedLeaf:
-    """What a leaf announces of itself."""
-
-    domain: str
-    run: str
-    versions: Mapping[str, str]
-    every: float
-    """Seconds from one announcement to the next."""
-    state: StateFile
-    ledger: Callable[[str], Previous]
-    """Returns the newest counts of a class."""
-    seconds_to_loss: Callable[[str], float]
-    clock: Callable[[], str]
-    is_idle: Callable[[str], bool]
-    """Whether the hub may drop the source of a class if it holds all of it."""
-
-
 class Announcer:
     """Announces a leaf to the registrar over one connection to the local server."""
 
@@ -173,26 +180,33 @@ class Announcer:
         asked_at = loop_time()
         epochs = {cls: self._leaf.state.current.epochs[cls] for cls in confirmed}
         names = {cls: contract.leaf_stream(self._leaf.domain, cls) for cls in confirmed}
-        consumers = {
-            cls: await self._js.find_consumer(name, contract.link_consumer(epochs[cls]))
-            for cls, name in names.items()
-        }
-        streams = {cls: await self._js.stream_info(name) for cls, name in names.items()}
+        links = {cls: contract.link_consumer(epochs[cls]) for cls in names}
+        # All consumers before all streams: a floor is never above what its stream is known to hold.
+        consumers = dict(
+            zip(
+                names,
+                await bounded_gather(lambda cls: self._js.find_consumer(names[cls], links[cls]), names),
+                strict=True,
+            )
+        )
+        streams = dict(zip(names, await bounded_gather(self._js.stream_info, names.values()), strict=True))
         acked = {cls: acknowledged(consumers[cls], info) for cls, info in streams.items()}
         commands = await self._commands.wanted()
         answer = await self._request(streams, epochs, confirmed, acked, commands, repairs)
         self._commands.answered(commands, None if isinstance(answer, str) else answer.commands)
         if isinstance(answer, str):
             return AnnounceResult(silence=answer, streams=streams)
-        comparisons = {}
-        for cls, class_answer in answer.classes.items():
-            if cls not in streams:
-                continue
+
+        async def compared(cls: str) -> HubComparison:
+            class_answer = answer.classes[cls]
             if class_answer.cursor > streams[cls].last:
                 streams[cls] = await self._js.stream_info(streams[cls].name)
-            comparisons[cls] = await self._compare(
+            return await self._compare(
                 cls, class_answer, asked_at, link.key, epochs[cls], consumers[cls], streams[cls]
             )
+
+        answered = [cls for cls in answer.classes if cls in streams]
+        comparisons = dict(zip(answered, await bounded_gather(compared, answered), strict=True))
         return AnnounceResult(answer, "", streams, comparisons)
 
     async def holds(self, cls: str, info: StreamInfo, seq: int, message_id: str) -> bool | None:

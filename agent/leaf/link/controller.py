@@ -14,32 +14,30 @@ import structlog
 
 from agent import contract
 from agent.base.metrics import Metrics
-from agent.base.wait import event_within, loop_time
+from agent.base.wait import bounded_gather, event_within, loop_time
 from agent.config import Config
-from agent.contract import Checkpoint
 from agent.jetstream import (
     STREAM_NOT_FOUND,
     ApiError,
     JetStream,
     JetStreamError,
-    StreamInfo,
 )
 from agent.leaf.events import ConnectionStuck, EpochBegun, Events, StoreLost
 from agent.leaf.link import act
-from agent.leaf.link.act import Trimmer
+from agent.leaf.link.act import HubAgreement, Trimmer
 from agent.leaf.link.announcer import AnnounceLoop, Announcer, AnnounceResult
-from agent.leaf.link.checkpoints import CheckpointLog
 from agent.leaf.link.decide import REPAIR_EVERY, AnnounceNow, LinkDecision, Pause, Repair, Resume, decide
 from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.link.idle import IdleClasses
 from agent.leaf.link.observation import (
+    ConsumerStatus,
     HubComparison,
     LinkMemory,
     LinkObservation,
     UplinkStatus,
     blocking_class,
-    confirmed,
     difference,
+    may_repair_at,
 )
 from agent.leaf.link.prepare import consumer_status, consumers_in_memory
 from agent.leaf.link.states import LinkState
@@ -63,7 +61,6 @@ class _Work:
     memory: LinkMemory = field(default_factory=LinkMemory)
     comparison: HubComparison | None = None
     behind: int = 0
-    accepted_epoch: str = ""
     may_repair_at: float = 0.0
 
 
@@ -94,8 +91,8 @@ class LinkController:
         self._domain, self._classes = config.domain, {cls.name: cls for cls in config.class_}
         self._in_memory = consumers_in_memory(config)
         self._state, self._metrics, self._status = state, metrics, status
-        self._trimmer, self._hooks, self._events = trimmer, hooks, events
-        self._checkpoints = CheckpointLog(state.current)
+        self._hooks, self._events = hooks, events
+        self._agreement = HubAgreement(config.domain, state, status, trimmer)
         self._js: JetStream | None = None
         self._due = asyncio.Event()
         self._announcing = AnnounceLoop(
@@ -108,6 +105,9 @@ class LinkController:
             config.link.announce_seconds,
         )
         self._paused_until = 0.0
+        self._resumed = False
+        """Whether the newest look had a class resumed. What comes of it is seen a little later, for all that
+        can go on by itself goes on at that moment."""
         self._may_repair_at = 0.0
         self._work = {cls: _Work() for cls in self._classes}
         self.idle = IdleClasses(self._classes, config.link.rest_seconds, self.announce_now)
@@ -165,6 +165,11 @@ class LinkController:
         """Announce at once: something has changed that the hub should know, or that it knows."""
         self._announcing.announce_now()
 
+    def link_changed(self) -> None:
+        """Look and announce at once: the link came up or went down."""
+        self.look()
+        self._announcing.link_changed()
+
     def pause(self, seconds: float) -> None:
         """Pause the link of every class for so long."""
         self._paused_until = loop_time() + seconds
@@ -189,15 +194,26 @@ class LinkController:
         states = {link.state for link in self._status.classes.values()}
         if LinkState.REPAIRING in states:
             return _REPAIR_LOOK_SECONDS
-        return _LOOK_SECONDS if states == {LinkState.FLOWING} else _CLOSE_LOOK_SECONDS
+        if states == {LinkState.FLOWING} and not self._resumed:
+            return _LOOK_SECONDS
+        return _CLOSE_LOOK_SECONDS
 
     async def _turn(self, js: JetStream) -> None:
+        """Look at all classes at once, decide for one after the other, and pause or resume them at once."""
         try:
-            for cls in self._classes:
-                observation = await self._observe(js, cls)
+            looks = await bounded_gather(lambda cls: self._look_at(js, cls), self._classes)
+            for cls, _, consumer, _ in looks:
+                self._work[cls].behind = 0 if consumer is None else consumer.pending + consumer.in_flight
+            due: list[tuple[str, str, float]] = []
+            for cls, epoch, consumer, link in looks:
                 if js is self._js:
-                    decision = decide(self._work[cls].memory, observation)
-                    await self._carry_out(js, cls, observation.epoch, decision)
+                    decision = decide(self._work[cls].memory, self._observation(cls, epoch, consumer, link))
+                    due += await self._carry_out(js, cls, epoch, decision)
+            if due:
+                await bounded_gather(lambda pause: act.pause(js, self._domain, *pause), due)
+            self._resumed = any(not seconds for *_, seconds in due)
+            if any(seconds for *_, seconds in due):
+                self._due.set()
         except JetStreamError as error:
             self._unreachable(js, error)
 
@@ -210,15 +226,17 @@ class LinkController:
         if isinstance(error, ApiError) and error.err_code == STREAM_NOT_FOUND:
             self._events.emit(ConnectionStuck(str(error)))
 
-    async def _observe(self, js: JetStream, cls: str) -> LinkObservation:
+    async def _look_at(self, js: JetStream, cls: str) -> tuple[str, str, ConsumerStatus | None, UplinkStatus]:
         epoch = self._state.current.epochs[cls]
         # The link first: a consumer that is observed afterwards was paused no later than the link was lost.
         link = self._uplink()
-        consumer = await consumer_status(
-            js, contract.leaf_stream(self._domain, cls), epoch, in_memory=cls in self._in_memory
-        )
-        self._work[cls].behind = 0 if consumer is None else consumer.pending + consumer.in_flight
-        now = loop_time()
+        stream, in_memory = contract.leaf_stream(self._domain, cls), cls in self._in_memory
+        return cls, epoch, await consumer_status(js, stream, epoch, in_memory=in_memory), link
+
+    def _observation(
+        self, cls: str, epoch: str, consumer: ConsumerStatus | None, link: UplinkStatus
+    ) -> LinkObservation:
+        now, work = loop_time(), self._work[cls]
         if consumer is not None:
             is_paused = consumer.paused_for > 0
             self.idle.seen(cls, epoch, link.key, consumer.delivered, consumer.pending, is_paused)
@@ -227,13 +245,12 @@ class LinkController:
             epoch=epoch,
             link=link,
             consumer=consumer,
-            comparison=self._work[cls].comparison,
+            comparison=work.comparison,
             refused=self._announcing.refused,
             silent_since=self._announcing.silent_since,
             paused_until=self._paused_until,
             blocking_class=self._blocking_class(cls, now - link.since),
-            # A restarted server has forgotten the consumers of all classes: none waits for another.
-            may_repair_at=self._may_repair_at if consumer is not None else self._work[cls].may_repair_at,
+            may_repair_at=may_repair_at(consumer, work.memory.due, self._may_repair_at, work.may_repair_at),
         )
 
     def _is_repairing(self) -> bool:
@@ -247,21 +264,24 @@ class LinkController:
         behind = {name: work.behind for name, work in self._work.items()}
         return blocking_class(cls, priorities, behind, linked)
 
-    async def _carry_out(self, js: JetStream, cls: str, epoch: str, decision: LinkDecision) -> None:
+    async def _carry_out(
+        self, js: JetStream, cls: str, epoch: str, decision: LinkDecision
+    ) -> list[tuple[str, str, float]]:
+        """Show and do what was decided; returns the pauses to be set: class, epoch and seconds."""
         self._work[cls].memory = decision.memory
         self._status.show(cls, decision.state, decision.detail)
+        pauses: list[tuple[str, str, float]] = []
         for action in decision.actions:
             match action:
                 case Pause(seconds):
-                    await act.pause(js, self._domain, cls, epoch, seconds)
-                    self._due.set()
+                    pauses.append((cls, epoch, seconds))
                 case Resume():
-                    await act.pause(js, self._domain, cls, epoch, 0.0)
-                    self._due.set()
+                    pauses.append((cls, epoch, 0.0))
                 case AnnounceNow():
-                    self.announce_now()
+                    self._announcing.ask()
                 case Repair(due):
                     await self._repair(js, cls, due)
+        return pauses
 
     async def _repair(self, js: JetStream, cls: str, due: NewEpoch) -> None:
         acked = self._state.current.acked.get(cls)
@@ -280,40 +300,17 @@ class LinkController:
         self._due.set()
 
     async def _accept(self, js: JetStream, announcer: Announcer, result: AnnounceResult) -> None:
-        """Take over the result of an announcement."""
+        """Take over the result of an announcement. All comparisons first, for data waits for them."""
         self._due.set()
         for cls, info in result.streams.items():
             self._status.count(cls, info)
-        if result.answer is not None:
-            self._status.hub_sync_seconds = result.answer.sync_seconds
-        for cls, comparison in result.comparisons.items():
-            if result.answer is None or comparison.epoch != self._state.current.epochs[cls]:
-                continue
-            answer = result.answer.classes[cls]
-            self._work[cls].comparison = comparison
-            self._status.classes[cls].hub_stream = answer.stream
-            await self._agree(js, announcer, cls, result.streams[cls], answer.checkpoint)
-            self._status.count(cls, result.streams[cls])
-
-    async def _agree(
-        self, js: JetStream, announcer: Announcer, cls: str, info: StreamInfo, proposed: Checkpoint | None
-    ) -> None:
-        """Agree on what both sides hold. While they differ, nothing is trimmed and no newer checkpoint is
-        agreed on: that would hide what one side has lost."""
-        work, status = self._work[cls], self._status.classes[cls]
-        comparison = work.comparison
-        assert comparison is not None
-        if work.accepted_epoch != comparison.epoch:
-            await act.drop_other_epochs(js, self._domain, cls, comparison.epoch)
-            work.accepted_epoch = comparison.epoch
-        if difference(comparison) is not None:
-            status.confirmed = 0
+        if result.answer is None:
             return
-        agreed = confirmed(comparison)
-        if proposed and await announcer.holds(cls, info, proposed.leaf_seq, proposed.message_id):
-            agreed = max(agreed, proposed.leaf_seq)
-            self._checkpoints.agree(cls, proposed, loop_time())
-            self._state.mark()
-        status.confirmed = agreed
-        if status.crowded:
-            await self._trimmer.trim(js, cls, info, agreed)
+        self._status.hub_sync_seconds = result.answer.sync_seconds
+        taken = []
+        for cls, comparison in result.comparisons.items():
+            if comparison.epoch == self._state.current.epochs[cls]:
+                self._work[cls].comparison = comparison
+                self._status.classes[cls].hub_stream = result.answer.classes[cls].stream
+                taken.append(cls)
+        await self._agreement.take(js, announcer, result, taken)

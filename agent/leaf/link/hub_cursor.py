@@ -15,7 +15,7 @@ from agent import contract
 from agent.base.wait import Backoff
 from agent.contract import H_MESSAGE_ID, Checkpoint, ContractError, CursorAnswer, CursorRequest
 from agent.jetstream import JetStream, JetStreamError, request
-from agent.leaf.hub_acks import HubAckWaiters
+from agent.leaf.acks import HubAckWaiters
 from agent.leaf.state import StateFile
 
 SOONEST: Final = 0.02

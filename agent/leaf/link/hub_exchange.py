@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from nats.aio.client import Client
@@ -13,16 +14,36 @@ from agent.contract import (
     Announce,
     Answer,
     ContractError,
+    Previous,
     Repeat,
     announce_subject,
     parse_answer,
     parse_repeat,
 )
 from agent.jetstream import request
+from agent.leaf.state import StateFile
 
 ANSWER_SECONDS: Final = 5.0
 _READING: Final = "; monotonic="
 """What follows it in the text of a clock is another one at each reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedLeaf:
+    """What a leaf announces of itself."""
+
+    domain: str
+    run: str
+    versions: Mapping[str, str]
+    every: float
+    """Seconds from one announcement to the next."""
+    state: StateFile
+    ledger: Callable[[str], Previous]
+    """Returns the newest counts of a class."""
+    seconds_to_loss: Callable[[str], float]
+    clock: Callable[[], str]
+    is_idle: Callable[[str], bool]
+    """Whether the hub may drop the source of a class if it holds all of it."""
 
 
 class HubExchange:

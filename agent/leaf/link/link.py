@@ -16,16 +16,17 @@ from agent.base.wait import loop_time
 from agent.config import Config
 from agent.contract import Previous, hub_api, leaf_stream
 from agent.jetstream import JetStream
+from agent.leaf.acks import HubAckWaiters
 from agent.leaf.events import Events, LinkChanged, StreamSeen
-from agent.leaf.hub_acks import HubAckWaiters
 from agent.leaf.link.act import Trimmer
-from agent.leaf.link.announcer import AnnouncedLeaf, Announcer
+from agent.leaf.link.announcer import Announcer
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
 from agent.leaf.link.controller import ControllerHooks, LinkController
 from agent.leaf.link.disk_quota import DiskQuota
 from agent.leaf.link.guard import NewEpoch
 from agent.leaf.link.hub_cursor import HubCursorPoller
+from agent.leaf.link.hub_exchange import AnnouncedLeaf
 from agent.leaf.link.observation import UplinkStatus
 from agent.leaf.link.states import ORDINARY, PATIENT
 from agent.leaf.link.status import LinkStatus
@@ -201,6 +202,5 @@ class LeafLink:
         return dataclasses.replace(status, closed=self._view.health.closed)
 
     def changed(self, _changed: LinkChanged) -> None:
-        """Look and announce at once: the link came up or went down."""
-        self.controller.look()
-        self.controller.announce_now()
+        """The link came up or went down."""
+        self.controller.link_changed()

@@ -207,6 +207,13 @@ def blocking_class(cls: str, priorities: Mapping[str, int], behind: Mapping[str,
     return min(blocking, key=lambda name: (priorities[name], name), default="")
 
 
+def may_repair_at(consumer: ConsumerStatus | None, due: NewEpoch | None, domain: float, own: float) -> float:
+    """When a class may begin a new epoch: `domain` is when the domain may, `own` when the class itself may. A
+    restarted server has forgotten the consumers of all classes, and a hub's server that takes nothing of one
+    class often takes nothing of others: then none waits for another."""
+    return own if consumer is None or (due is not None and due.reason is EpochReason.STALLED) else domain
+
+
 @dataclass(frozen=True, slots=True)
 class LinkMemory:
     """What one decision leaves for the next one."""

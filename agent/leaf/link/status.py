@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -12,8 +13,10 @@ from agent.base.metrics import Metrics
 from agent.config import StreamClass
 from agent.jetstream import StreamInfo
 from agent.leaf.events import Events, StreamSeen
-from agent.leaf.link.act import is_crowded
 from agent.leaf.link.states import ORDINARY, LinkState, hint, sentence, worst
+
+TRIM_ABOVE: Final = 0.8
+"""Of what its stream may hold, a class is trimmed above."""
 
 log = structlog.get_logger("link")
 
@@ -30,6 +33,11 @@ class ClassLinkStatus:
     hub_stream: str = ""
     crowded: bool = False
     """Whether the stream is so full that what is confirmed is trimmed."""
+
+
+def is_crowded(info: StreamInfo, max_bytes: int) -> bool:
+    """Whether a stream is so full that it is trimmed."""
+    return info.bytes > TRIM_ABOVE * max_bytes
 
 
 class LinkStatus:

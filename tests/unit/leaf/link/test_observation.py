@@ -13,12 +13,14 @@ from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.link.observation import (
     CAUGHT_UP,
     TURN_SECONDS,
+    ConsumerStatus,
     HubComparison,
     agreed_start,
     blocking_class,
     confirmed,
     difference,
     discarded,
+    may_repair_at,
 )
 
 PRIORITIES = {"alarms": 0, "normal": 10, "bulk": 20}
@@ -269,3 +271,22 @@ def test_somebody_may_always_go(classes: dict[str, tuple[int, int]]) -> None:
     waits = {name: blocking_class(name, priorities, behind, 0.0) for name in classes}
     assert "" in waits.values()
     assert all(waits[other] == "" for other in waits.values() if other), "who is waited for does not wait"
+
+
+THERE = ConsumerStatus(1, 0.0, True, 5, 0, 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("consumer", "due", "expected"),
+    [
+        (THERE, None, 30.0),
+        (THERE, NewEpoch(EpochReason.HUB_LOST, 1), 30.0),
+        (THERE, NewEpoch(EpochReason.STALLED, 1), 10.0),
+        (None, None, 10.0),
+        (None, NewEpoch(EpochReason.CONSUMER_GONE, 1), 10.0),
+    ],
+)
+def test_classes_that_a_server_forgot_or_takes_nothing_of_do_not_wait_for_each_other(
+    consumer: ConsumerStatus | None, due: NewEpoch | None, expected: float
+) -> None:
+    assert may_repair_at(consumer, due, domain=30.0, own=10.0) == expected

@@ -1,0 +1,99 @@
+"""When a leaf announces itself: soon after a failure, ever more rarely while it fails, and at once over a new
+link."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from agent.base.metrics import Metrics
+from agent.contract import Answer
+from agent.jetstream import JetStream
+from agent.leaf.events import Events
+from agent.leaf.link.announcer import AnnounceLoop, Announcer, AnnounceResult
+from agent.leaf.link.observation import UplinkStatus
+from agent.leaf.link.status import LinkStatus
+from tests.unit.models.virtual_clock import VirtualClock
+
+_LINK = UplinkStatus(True, 0.0, "link")
+_MINUTE = 60.0
+
+
+class Hub:
+    """Notes when it is asked; answers at once, not at all, or says that nobody listens."""
+
+    def __init__(self, time: VirtualClock) -> None:
+        self.asked: list[float] = []
+        self.says: AnnounceResult | None = AnnounceResult(silence="nobody listens")
+        """None: it has been asked, and no answer comes."""
+        self._time = time
+
+    async def announce(self, *_: Any, **__: Any) -> AnnounceResult:
+        """In the place of the announcer."""
+        self.asked.append(self._time.now)
+        if self.says is None:
+            await asyncio.sleep(_MINUTE)
+        return self.says or AnnounceResult(silence="no answer came")
+
+
+@pytest.fixture
+def time() -> Iterator[VirtualClock]:
+    clock = VirtualClock()
+    yield clock
+    clock.close()
+
+
+@pytest.fixture
+def hub(time: VirtualClock) -> Hub:
+    return Hub(time)
+
+
+@pytest.fixture
+def announcing(time: VirtualClock, hub: Hub) -> Iterator[AnnounceLoop]:
+    metrics = Metrics()
+    status = LinkStatus("edge-1", {}, metrics, Events(), lambda: False)
+
+    async def accept(*_: Any) -> None:
+        """Nothing is remembered here."""
+
+    loop = AnnounceLoop(status, metrics, lambda: _LINK, accept, lambda *_: None, lambda: False, 10.0)
+    with loop.connected(cast(JetStream, None), cast(Announcer, hub)):
+        time.spawn(loop.run())
+        yield loop
+
+
+def test_a_hub_that_does_not_answer_is_asked_ever_more_rarely(
+    time: VirtualClock, hub: Hub, announcing: AnnounceLoop
+) -> None:
+    for _ in range(200):
+        announcing.announce_now()
+        time.passes(0.1)
+    assert 20 <= len(hub.asked) <= 30
+
+
+def test_a_new_link_is_announced_over_at_once_however_long_the_hub_was_away(
+    time: VirtualClock, hub: Hub, announcing: AnnounceLoop
+) -> None:
+    for _ in range(200):
+        announcing.announce_now()
+        time.passes(0.1)
+    since = time.now
+    announcing.link_changed()
+    time.passes()
+    assert hub.asked[-1] == since
+
+
+def test_a_new_link_ends_the_wait_for_an_answer_over_the_one_before(
+    time: VirtualClock, hub: Hub, announcing: AnnounceLoop
+) -> None:
+    hub.says = None
+    time.passes(2.0)
+    assert len(hub.asked) == 1
+    hub.says, since = AnnounceResult(Answer()), time.now
+    announcing.link_changed()
+    time.passes()
+    assert hub.asked[1:] == [since]
+    assert announcing.silent_since is None
