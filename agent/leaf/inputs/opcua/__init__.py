@@ -1,0 +1,171 @@
+"""The options of the input `opcua`, and what can be wrong with them."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, ClassVar, Final, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta, Struct
+
+from agent.base.files import open_regular
+from agent.config import Seconds
+from agent.config.keys import check_password
+from agent.leaf.inputs.formats.message import TopicNames, fill_template, template_problem
+from agent.leaf.inputs.shared import InputOptions, missing_extra, names_server
+from agent.leaf.inputs.shared.samples import MAX_INTERVAL
+
+Security = Literal["none", "sign", "encrypt"]
+_NODE_ID: Final = re.compile(
+    r"(ns=\d{1,5};)?(i=\d{1,10}|s=.+|g=[0-9a-fA-F-]{36}|b=[A-Za-z0-9+/=]+)", re.DOTALL
+)
+_MAX_QUEUE: Final = 100_000
+_MIN_PUBLISH: Final = 0.01
+_MIN_KEEP, _MAX_KEEP = 10.0, 7 * 86_400.0
+
+
+class OpcuaOptions(InputOptions, tag="opcua", kw_only=True):
+    """The options of one `opcua` input. deploy/reference.toml says what each means."""
+
+    name: str = "opcua"
+    url: Annotated[
+        str,
+        Meta(
+            examples=["opc.tcp://127.0.0.1:4840"], extra={"also": ("server", "endpoint", "host", "address")}
+        ),
+    ]
+    nodes: list[NodeSelection]
+    interval: Seconds | None = None
+    publish: Seconds = Seconds(1.0)
+    queue: int = 100
+    keep: Seconds = Seconds(600.0)
+    security: Security = "none"
+    cert: Path | None = None
+    key: Path | None = None
+    server_cert: Path | None = None
+    user: str | None = None
+    password_file: Path | None = None
+    pulls: ClassVar[bool] = True
+
+
+class NodeSelection(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Variables to follow, by `id` (one) or by `path` (all that match), and what they are called: in `device`
+    and `metric` `{1}` is the first name of the path below Objects, `{2}` the second, `{2+}` the second and
+    all after it with dots between, `{0}` the whole path. For an `id` the path is the browse name alone."""
+
+    id: str | None = None
+    path: str | None = None
+    device: str = ""
+    metric: str = "{1+}"
+
+    def problems(self) -> list[str]:
+        """What is wrong with it."""
+        mistakes = []
+        if (self.id is None) == (self.path is None):
+            mistakes.append(
+                'a node has neither or both of id and path; write id = "ns=2;s=Line1.Speed" or path'
+            )
+        elif self.id is not None and _NODE_ID.fullmatch(self.id) is None:
+            mistakes.append(f"id {self.id!r:.80} is no node id, such as ns=2;s=Line1.Speed or ns=3;i=1001")
+        elif self.path is not None and not all(self.path.split("/")):
+            mistakes.append(f"path {self.path!r:.80} is no path below Objects, such as Line*/Motor/Speed")
+        for name, template in (("device", self.device), ("metric", self.metric)):
+            if (problem := template_problem(template)) is not None:
+                mistakes.append(f"{name} {problem}")
+        if not self.metric:
+            mistakes.append('metric is empty; leave it out, or write metric = "{2+}"')
+        return mistakes
+
+    def names(self, path: str) -> TopicNames:
+        """What the variable at a path (names parted by `/`) is called."""
+        return TopicNames(
+            fill_template(self.device, path, "/") or None, fill_template(self.metric, path, "/")
+        )
+
+
+def problems(options: OpcuaOptions) -> list[str]:
+    """What of the options can't be used."""
+    return [*_values(options), *_secrets(options), *missing_extra("opcua", "asyncua")]
+
+
+def _values(options: OpcuaOptions) -> list[str]:
+    mistakes = []
+    if not names_server(options.url, ("opc.tcp",)):
+        mistakes.append("url is no server without a user in it; write it as opc.tcp://<host>:4840")
+    if not options.nodes:
+        mistakes.append('nodes is empty; write nodes = [{ path = "Line1/*" }]')
+    mistakes += [problem for node in options.nodes for problem in node.problems()]
+    if options.interval is not None and options.interval > MAX_INTERVAL:
+        mistakes.append(f"interval is {options.interval} s; take at most 1d, or leave it out for each change")
+    if not _MIN_PUBLISH <= options.publish <= 3600:
+        mistakes.append(f"publish is {options.publish} s; take 10ms to 1h")
+    if not 1 <= options.queue <= _MAX_QUEUE:
+        mistakes.append(f"queue is {options.queue}; take 1 to {_MAX_QUEUE} values")
+    if not _MIN_KEEP <= options.keep <= _MAX_KEEP:
+        mistakes.append(f"keep is {options.keep} s; take 10s to 7d")
+    return mistakes
+
+
+def _secrets(options: OpcuaOptions) -> list[str]:
+    mistakes = []
+    files = (options.cert, options.key, options.server_cert)
+    if options.security == "none" and any(file is not None for file in files):
+        mistakes.append('cert, key and server_cert stand without security; write security = "encrypt"')
+    if options.security != "none" and None in files:
+        mistakes.append(f'security = "{options.security}" needs cert, key and server_cert; name all three')
+    if (options.user is None) != (options.password_file is None):
+        mistakes.append("user and password_file go together; give both, or none")
+    elif options.user is not None and options.security == "none" and not _is_local(options.url):
+        mistakes.append('the password would go unprotected over the network; write security = "encrypt"')
+    return mistakes
+
+
+def _is_local(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def file_problems(options: OpcuaOptions) -> list[str]:
+    """What of the files that are named can't be used now."""
+    obstacles = []
+    if options.password_file is not None and (wrong := check_password(options.password_file)) is not None:
+        obstacles.append(wrong)
+    for path in (options.cert, options.key, options.server_cert):
+        if path is not None:
+            try:
+                open_regular(path).close()
+            except OSError as error:
+                obstacles.append(f"a file of security cannot be read: {error}; put it there in PEM or DER")
+    return obstacles
+
+
+class Position(Struct, frozen=True):
+    """Up to where the notifications of a subscription are stored. All before `sequence` are, and of this one
+    the first `parts` pieces."""
+
+    server: str
+    """When the server was started: another one counts its subscriptions from the beginning again."""
+    subscription: int
+    nodes: str
+    """A digest of what the subscription's handles mean."""
+    sequence: int
+    parts: int
+    v: int = 1
+
+    def encode(self) -> str:
+        """The text that travels with the readings."""
+        return msgspec.json.encode(self).decode()
+
+
+def parse_position(text: str) -> Position:
+    """Read a position; raises `ValueError` for one of a later version."""
+    position = msgspec.json.decode(text, type=Position)
+    if position.v != 1:
+        raise ValueError(f"the position is of version {position.v}, this release reads 1")
+    return position

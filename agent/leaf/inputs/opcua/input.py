@@ -1,0 +1,207 @@
+"""The input `opcua`: follows variables of an OPC UA server.
+
+A notification is acknowledged to the server after the local stream has it, and carries its place: the agent
+that comes back goes on in the same subscription, which the server keeps for `keep`, with what was not
+acknowledged. So a killed agent loses and doubles nothing as long as the server lives. A server that was
+restarted, or has dropped the subscription, begins with the present values; what changed in between is gone,
+and the log says since when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from agent.base.logs import listed
+from agent.base.metrics import Metrics
+from agent.base.wait import unless
+from agent.leaf.inputs.opcua import OpcuaOptions, Position, file_problems, parse_position, problems
+from agent.leaf.inputs.shared import NO_SERVER, LocalServer
+from agent.leaf.inputs.shared.session_input import SessionInput
+from agent.leaf.intake import Chunk, Intake
+
+if TYPE_CHECKING:
+    from asyncua import ua
+
+    from agent.leaf.inputs.opcua.notifications import Change, FollowedNode, Piece
+    from agent.leaf.inputs.opcua.session import Session, Subscription
+
+_NEW: Final = "the server has no earlier subscription of this agent"
+
+
+class OpcuaInput(SessionInput[OpcuaOptions]):
+    """Stores what one server reports."""
+
+    def __init__(self, options: OpcuaOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
+        super().__init__(
+            options,
+            metrics,
+            server,
+            source="server",
+            url=options.url,
+            connected="the server reports",
+            stored="values are stored again",
+        )
+        self._position: Position | None = None
+        self._changes: dict[str, Change] = {}
+        """The last stored change of each variable, by its id: a new subscription begins with it once more."""
+
+    def _mistakes(self) -> list[str]:
+        return problems(self._options)
+
+    def _obstacles(self) -> list[str]:
+        # A server that does not answer is none.
+        return file_problems(self._options)
+
+    async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
+        """Take and store notifications until `stopping` is set."""
+        from agent.leaf.inputs.opcua.session import OpcuaError, connected  # with asyncua, where it is needed
+
+        self._up.set(0)
+        await self._restore(intake, stopping)
+
+        async def hold() -> str:
+            async with connected(self._options, intake.domain) as session:
+                await self._follow(session, intake, stopping)
+            return "stopping"
+
+        await self._hold(hold, (OpcuaError, OSError), stopping)
+
+    async def _restore(self, intake: Intake, stopping: asyncio.Event) -> None:
+        resume = await unless(stopping, intake.position(self.name))
+        if resume is None:
+            return
+        try:
+            if resume.position is not None:
+                self._position = parse_position(resume.position)
+            elif resume.until is not None:
+                # Of the first piece ever only some lines are stored.
+                begun = parse_position(resume.until)
+                self._position = structs.replace(begun, parts=begun.parts - 1)
+        except ValueError as error:
+            self._log.warning("the present values are stored again", reason=str(error))
+
+    async def _follow(self, session: Session, intake: Intake, stopping: asyncio.Event) -> None:
+        """Go on where the input was, and store what the server reports until the session is over."""
+        from agent.leaf.inputs.opcua.nodes import find
+        from agent.leaf.inputs.opcua.notifications import digest
+        from agent.leaf.inputs.opcua.session import OpcuaError
+
+        nodes, lacking = await find(session, self._options.nodes)
+        if lacking:
+            self._log.warning(
+                "variables missing",
+                reason=listed(lacking, by="; "),
+                effect="looked for at the next connection",
+            )
+        if not nodes:
+            raise OpcuaError("it has none of the variables that are selected")
+        server, meaning = await session.server(), digest(nodes)
+        subscription = await self._resume(session, server, meaning)
+        known: dict[int, Change] | None = None
+        if subscription is None:
+            known = {
+                handle: self._changes[node.id]
+                for handle, node in enumerate(nodes)
+                if node.id in self._changes
+            }
+            subscription = await self._begin(session, server, meaning, nodes)
+        self._flows()
+        while not stopping.is_set():
+            message = await self._next(session, subscription, stopping)
+            if message is None or not await self._store(message, nodes, known, intake, stopping):
+                return
+            session.stored(subscription, int(message.SequenceNumber))
+            known = None
+
+    async def _resume(self, session: Session, server: str, meaning: str) -> Subscription | None:
+        """The subscription that the position is of, None where a new one is needed."""
+        position = self._position
+        if position is None or position.server != server:
+            return None
+        subscription = await session.take_over(position)
+        if subscription is not None and position.nodes != meaning:
+            await session.drop(position.subscription)
+            return None
+        return subscription
+
+    async def _begin(
+        self, session: Session, server: str, meaning: str, nodes: Sequence[FollowedNode]
+    ) -> Subscription:
+        before, subscription = self._position, await session.subscribe(nodes)
+        if subscription.refused:
+            refused = [f"{node.path} ({status})" for node, status in subscription.refused]
+            self._log.warning("variables not followed", reason=listed(refused))
+        if before is not None:
+            changed = "the variables that are selected" if before.nodes != meaning else _NEW
+            why = changed if before.server == server else "the server was restarted"
+            self._missed(why)
+        self._position = Position(server, subscription.id, meaning, 0, 0)
+        return subscription
+
+    async def _next(
+        self, session: Session, subscription: Subscription, stopping: asyncio.Event
+    ) -> ua.NotificationMessage | None:
+        """The next notification: one that is not acknowledged, then new ones. None when the agent stops."""
+        from agent.leaf.inputs.opcua.notifications import endings
+        from agent.leaf.inputs.opcua.session import OpcuaError
+
+        message = None
+        while message is None and subscription.waiting and not stopping.is_set():
+            message = await unless(stopping, session.again(subscription, subscription.waiting.pop(0)))
+        if message is None:
+            message = await unless(stopping, session.next())
+        if message is None:
+            return None
+        if ended := endings(message):
+            raise OpcuaError(f"the subscription has ended: {listed(ended)}")
+        number, stored = int(message.SequenceNumber), subscription.sequence
+        if number not in (stored, stored + 1):
+            self._missed(f"notification {number} came after {stored}")
+        return message
+
+    async def _store(
+        self,
+        message: ua.NotificationMessage,
+        nodes: Sequence[FollowedNode],
+        known: dict[int, Change] | None,
+        intake: Intake,
+        stopping: asyncio.Event,
+    ) -> bool:
+        """Store a notification; False when the agent stops before."""
+        from agent.leaf.inputs.opcua.notifications import sort
+
+        position, sequence = self._position, int(message.SequenceNumber)
+        assert position is not None, "a subscription has a position"
+        parts = sort(message, nodes, intake.domain, known)
+        done = position.parts if position.sequence == sequence else 0
+        for part, piece in enumerate(parts.pieces[done:], done + 1):
+            after = structs.replace(position, sequence=sequence, parts=part)
+            chunk = Chunk(piece.payload, piece.count, position=after.encode(), letters=piece.letters)
+            if not await self._submit(chunk, intake, stopping):
+                return False
+            self._position = position = after
+            if piece.letters:
+                self._refuse(piece)
+        self._changes |= {nodes[handle].id: change for handle, change in parts.newest.items()}
+        if parts.overflowed:
+            self._missed(f"the server's queue was too short for {listed(parts.overflowed)}; raise queue")
+        return True
+
+    def _refuse(self, piece: Piece) -> None:
+        self._invalid.labels(self.name, "bad_value").inc(len(piece.letters))
+        held_back = self._sparse.held_back(time.monotonic())
+        if held_back is not None:
+            letter = piece.letters[0]
+            self._log.warning(
+                "value not taken", variable=letter.at, reason=letter.reason, not_reported_before=held_back
+            )
+
+    def _missed(self, why: str) -> None:
+        """Say that changes may be missing, and since when."""
+        self._metrics.source_gaps.labels(self.name).inc()
+        self._log.warning("changes may be missing", reason=why)

@@ -1,0 +1,194 @@
+"""From notifications of OPC UA to readings. Pure: the same message makes the same pieces whenever it is sent,
+so that one of which a part is stored can be gone on with.
+
+A value whose status is not good keeps it as the tag `status`. A bad one without a value, an array and what
+else is no value become letters; a variable that has no value yet is passed over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+import msgspec
+from asyncua import ua
+from asyncua.ua.status_codes import StatusCodes
+
+from agent import contract
+from agent.base.clock import wall_ns
+from agent.contract import Letter
+from agent.leaf.inputs.formats import split_valid
+from agent.leaf.inputs.formats.message import TopicNames
+
+PIECE_BYTES: Final = contract.MAX_BATCH_BYTES // 2
+"""Bytes of readings after which a piece ends."""
+_SEVERITY: Final = 0xC000_0000
+_CODE: Final = 0xFFFF_0000
+_OVERFLOW: Final = 0x0480
+"""The bits by which a server says that values before this one did not fit its queue: Part 4, 7.39."""
+_NO_VALUE_YET: Final = (StatusCodes.BadWaitingForInitialData, StatusCodes.UncertainInitialValue)
+_encode: Final = msgspec.json.encode
+
+
+class FollowedNode(NamedTuple):
+    """A variable that is followed."""
+
+    id: str
+    path: str
+    names: TopicNames
+
+
+class Change(NamedTuple):
+    """A value of a variable: when it was measured, in seconds since 1970, and what it was."""
+
+    time: float
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What is stored together of a message: NDJSON of `count` readings, and letters."""
+
+    payload: bytes
+    count: int
+    letters: tuple[Letter, ...]
+
+
+@dataclass(slots=True)
+class Sorted:
+    """A message taken apart."""
+
+    pieces: list[Piece]
+    newest: dict[int, Change]
+    """The last change of each handle."""
+    overflowed: list[str]
+    """The paths of variables of which the server has dropped values."""
+
+
+def digest(nodes: Sequence[FollowedNode]) -> str:
+    """What the handles 0, 1, … of these nodes mean, as a short text."""
+    return hashlib.sha256(_encode(nodes)).hexdigest()[:16]
+
+
+def sort(
+    message: ua.NotificationMessage,
+    nodes: Sequence[FollowedNode],
+    domain: str,
+    known: dict[int, Change] | None = None,
+) -> Sorted:
+    """Take a message apart. What `known` has of a handle already is passed over: a new subscription begins
+    with the present value of each variable."""
+    result = Sorted([], {}, [])
+    lines: list[bytes] = []
+    letters: list[Letter] = []
+    size = 0
+    for handle, data in changes(message):
+        if not 0 <= handle < len(nodes):
+            continue
+        node, code = nodes[handle], data.StatusCode.value if data.StatusCode is not None else 0
+        if code & _OVERFLOW == _OVERFLOW:
+            result.overflowed.append(node.path)
+        if code & _CODE in _NO_VALUE_YET:
+            continue
+        change = Change(_time(data, message), None if data.Value is None else data.Value.Value)
+        result.newest[handle] = change
+        if known is not None and known.get(handle) == change:
+            continue
+        line = _line(node, change, code, letters)
+        if size + len(line) > PIECE_BYTES:
+            result.pieces.append(_piece(lines, letters, domain))
+            lines, letters, size = [], [], 0
+        lines.append(line)
+        size += len(line)
+    if size or letters:
+        result.pieces.append(_piece(lines, letters, domain))
+    return result
+
+
+def changes(message: ua.NotificationMessage) -> Iterable[tuple[int, ua.DataValue]]:
+    """The values of a message, with the handles of their variables, in order."""
+    for data in message.NotificationData or ():
+        if isinstance(data, ua.DataChangeNotification):
+            for item in data.MonitoredItems:
+                yield int(item.ClientHandle), item.Value
+
+
+def endings(message: ua.NotificationMessage) -> list[str]:
+    """Why the subscription is over, by what a message says of it. That it was transferred is no reason:
+    node-opcua 2.182 says so to the session that has taken over, and where another one has, the next request
+    is refused."""
+    return [
+        data.Status.name
+        for data in message.NotificationData or ()
+        if isinstance(data, ua.StatusChangeNotification)
+        and data.Status.value != StatusCodes.GoodSubscriptionTransferred
+    ]
+
+
+def _line(node: FollowedNode, change: Change, code: int, letters: list[Letter]) -> bytes:
+    """A reading as a line, empty where it becomes a letter."""
+    value, status = (
+        _value(change.value),
+        "" if not code & _SEVERITY else ua.StatusCode(ua.UInt32(code & _CODE)).name,
+    )
+    if value is None:
+        reason = (
+            f"its status is {status}, and it has no value"
+            if change.value is None
+            else _no_value(change.value)
+        )
+        row = {
+            "node": node.id,
+            "ts": change.time,
+            "status": status or "Good",
+            "value": repr(change.value)[:2000],
+        }
+        letters.append(Letter(_encode(row), node.path, reason))
+        return b""
+    line = {name: text for name, text in node.names._asdict().items() if text is not None}
+    row = {"ts": change.time, **line, "value": value} | ({"tags": {"status": status}} if status else {})
+    return _encode(row) + b"\n"
+
+
+def _value(value: object) -> bool | int | float | str | None:
+    match value:
+        case bool() | int():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case str():
+            return value.replace("\n", " ").replace("\r", " ")
+        case ua.LocalizedText():
+            return _value(value.Text)
+        case datetime():
+            return _aware(value).isoformat()
+    return None
+
+
+def _no_value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value} is no finite number"
+    kind = "array" if isinstance(value, list) else type(value).__name__
+    return f"its value is of the type {kind}, which is no value of a reading"
+
+
+def _time(data: ua.DataValue, message: ua.NotificationMessage) -> float:
+    for time in (data.SourceTimestamp, data.ServerTimestamp, message.PublishTime):
+        if time is not None and (seconds := _aware(time).timestamp()) > 0:
+            return seconds
+    return wall_ns() / 1e9
+
+
+def _aware(time: datetime) -> datetime:
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+def _piece(lines: list[bytes], letters: list[Letter], domain: str) -> Piece:
+    block = b"".join(lines)
+    parsed = split_valid(block, domain, wall_ns())
+    bad = [Letter(block[at : block.find(b"\n", at)], "a value", reason) for at, reason in parsed.bad]
+    return Piece(parsed.payload, parsed.count, (*letters, *bad))

@@ -1,0 +1,292 @@
+"""One session with an OPC UA server, on asyncua: a subscription that outlives the session, whose
+notifications are acknowledged once they are stored.
+
+A server keeps a notification until it is acknowledged, and a subscription for as long as it was asked to when
+no session asks for notifications (OPC 10000-4, 5.14.1). So an agent that comes back has the subscription
+transferred to its new session, and is sent again what was not acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from asyncua import ua
+from asyncua.client.client import Client
+from asyncua.crypto import security_policies
+from asyncua.crypto.uacrypto import CertProperties
+from asyncua.ua.attribute_ids import AttributeIds
+from asyncua.ua.object_ids import ObjectIds
+from asyncua.ua.uaerrors import UaError, UaStatusCodeError
+from cryptography import x509
+
+from agent.config.keys import SeedError, read_password
+from agent.leaf.inputs.opcua import OpcuaOptions, Position
+from agent.leaf.inputs.opcua.notifications import FollowedNode
+
+ANSWER_SECONDS: Final = 10.0
+"""How long a request may take."""
+_CLOSE_SECONDS: Final = 2.0
+"""How long a stop waits for a server that does not answer any more, twice."""
+_SESSION_SECONDS: Final = 60.0
+"""After which a server drops the session of an agent that was killed. Many servers have room for few."""
+_ALIVE_SECONDS: Final = 10.0
+"""At most so long a server that has nothing to say is silent."""
+_VALUES: Final = 500
+"""Values of a notification, at most."""
+_ITEMS: Final = 500
+"""Variables that are subscribed to in one request; servers have limits of their own."""
+
+_FAULTS: Final = (UaError, OSError, TimeoutError, ConnectionError)
+for _noisy in ("asyncua", "asyncuacrypto"):
+    # What matters is raised; the library also logs each lost connection with a traceback.
+    logging.getLogger(_noisy).setLevel(logging.CRITICAL)
+
+
+class OpcuaError(Exception):
+    """The server does not do what is asked of it, or is gone; the text says why."""
+
+
+class Unfollowed(NamedTuple):
+    """A variable that the server did not let the agent follow."""
+
+    node: FollowedNode
+    status: str
+
+
+@dataclass(slots=True)
+class Subscription:
+    """A subscription of this session."""
+
+    id: int
+    sequence: int
+    """The number of the last notification of which something is stored."""
+    waiting: list[int] = field(default_factory=list)
+    """Those that an earlier session was sent and did not acknowledge, from `sequence` on."""
+    refused: Sequence[Unfollowed] = ()
+
+
+@contextlib.asynccontextmanager
+async def connected(options: OpcuaOptions, domain: str) -> AsyncIterator[Session]:
+    """A session as long as the scope lasts; its subscription stays at the server. Raises `OpcuaError`."""
+    client = Client(options.url, timeout=ANSWER_SECONDS, watchdog_intervall=_ALIVE_SECONDS)
+    client.name = client.description = f"petiole {domain}"
+    client.session_timeout = int(_SESSION_SECONDS * 1000)
+    # The library's own loop acknowledges by itself and hides what it could not read; `Session` publishes.
+    client.uaclient.session.ensure_publish_loop = lambda: None  # type: ignore[method-assign]
+    try:
+        await _ask(_open(client, options))
+        yield Session(client, options)
+    finally:
+        with contextlib.suppress(*_FAULTS):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await client.uaclient.close_session(False)
+        with contextlib.suppress(*_FAULTS):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                # Ends what the library runs beside; the session is closed already.
+                await client.disconnect()
+
+
+async def _open(client: Client, options: OpcuaOptions) -> None:
+    if options.user is not None and options.password_file is not None:
+        client.set_user(options.user)
+        client.set_password(read_password(options.password_file))
+    if options.security != "none" and options.cert and options.key and options.server_cert:
+        mode = ua.MessageSecurityMode
+        own = options.cert.read_bytes()
+        client.application_uri = _application_uri(own) or client.application_uri
+        await client.set_security(
+            security_policies.SecurityPolicyBasic256Sha256,
+            _credential(own),
+            _credential(options.key.read_bytes()),
+            server_certificate=_credential(options.server_cert.read_bytes()),
+            mode=mode.Sign if options.security == "sign" else mode.SignAndEncrypt,
+        )
+    await client.connect()
+
+
+def _credential(content: bytes) -> CertProperties:
+    """A certificate or key for the library, which would tell PEM from DER by the name of the file."""
+    return CertProperties(content, extension="pem" if _is_pem(content) else "der")
+
+
+def _is_pem(content: bytes) -> bool:
+    return content.lstrip().startswith(b"-----")
+
+
+def _application_uri(certificate: bytes) -> str | None:
+    """The URI by which a certificate names its application: a server compares it with the session's."""
+    load = x509.load_pem_x509_certificate if _is_pem(certificate) else x509.load_der_x509_certificate
+    parsed = load(certificate)
+    with contextlib.suppress(x509.ExtensionNotFound):
+        names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return next(iter(names.get_values_for_type(x509.UniformResourceIdentifier)), None)
+    return None
+
+
+class Session:
+    """An open session. All methods raise `OpcuaError`."""
+
+    def __init__(self, client: Client, options: OpcuaOptions) -> None:
+        self._client, self._options = client, options
+        self._service = client.uaclient.session
+        self._due: list[ua.SubscriptionAcknowledgement] = []
+        self._silence = 2 * _ALIVE_SECONDS + 3 * options.publish
+
+    async def server(self) -> str:
+        """When the server was started."""
+        node = self._client.get_node(standard(ObjectIds.Server_ServerStatus_StartTime))
+        return str(await _ask(node.read_value()))
+
+    async def browse(self, ids: Sequence[ua.NodeId]) -> list[list[ua.ReferenceDescription]]:
+        """What lies below each of these nodes."""
+        found: list[list[ua.ReferenceDescription]] = await _ask(self._browse(ids))
+        return found
+
+    async def browse_names(self, ids: Sequence[ua.NodeId]) -> list[str | None]:
+        """The browse name of each of these nodes, None for one that is not there."""
+        values = await _ask(self._service.read_attributes(list(ids), AttributeIds.BrowseName))
+        return [
+            None if value.Value is None or value.Value.Value is None else value.Value.Value.Name
+            for value in values
+        ]
+
+    async def subscribe(self, nodes: Sequence[FollowedNode]) -> Subscription:
+        """A new subscription to these variables; the handle of each is its place."""
+        options = self._options
+        alive = max(1, round(_ALIVE_SECONDS / options.publish))
+        parameters = ua.CreateSubscriptionParameters(
+            RequestedPublishingInterval=options.publish * 1000,
+            RequestedMaxKeepAliveCount=alive,
+            RequestedLifetimeCount=max(3 * alive, round(options.keep / options.publish)),
+            MaxNotificationsPerPublish=_VALUES,
+            PublishingEnabled=True,
+        )
+        created = await _ask(self._service.create_subscription(parameters, _ignored))
+        refused: list[Unfollowed] = []
+        for first in range(0, len(nodes), _ITEMS):
+            some = nodes[first : first + _ITEMS]
+            asked = [_item(first + place, node, options) for place, node in enumerate(some)]
+            results = await _ask(
+                self._service.create_monitored_items(
+                    ua.CreateMonitoredItemsParameters(
+                        SubscriptionId=created.SubscriptionId,
+                        TimestampsToReturn=ua.TimestampsToReturn.Both,
+                        ItemsToCreate=asked,
+                    )
+                )
+            )
+            refused += [
+                Unfollowed(node, result.StatusCode.name)
+                for node, result in zip(some, results, strict=True)
+                if not result.StatusCode.is_good()
+            ]
+        return Subscription(int(created.SubscriptionId), 0, refused=refused)
+
+    async def take_over(self, position: Position) -> Subscription | None:
+        """The subscription of an earlier session, None where the server does not have it any more."""
+        asked = ua.TransferSubscriptionsParameters(
+            SubscriptionIds=[ua.IntegerId(position.subscription)], SendInitialValues=False
+        )
+        try:
+            (result,) = await _ask(self._service.transfer_subscriptions(asked))
+        except (OpcuaError, ValueError):
+            return None  # a server need not know how to
+        if not result.StatusCode.is_good():
+            return None
+        waiting = sorted(int(number) for number in result.AvailableSequenceNumbers or ())
+        since = [number for number in waiting if number >= position.sequence]
+        return Subscription(position.subscription, position.sequence, since)
+
+    async def drop(self, subscription: int) -> None:
+        """Delete a subscription that is not followed any more."""
+        with contextlib.suppress(OpcuaError):
+            await _ask(self._service.delete_subscriptions([subscription]))
+
+    async def again(self, subscription: Subscription, sequence: int) -> ua.NotificationMessage | None:
+        """A notification that was not acknowledged, once more; None where the server does not have it."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                message = await self._service.republish(subscription.id, sequence)
+        except UaStatusCodeError:
+            return None
+        except _FAULTS as error:
+            raise OpcuaError(str(error) or type(error).__name__) from error
+        return message if message.SequenceNumber == sequence else None
+
+    def stored(self, subscription: Subscription, sequence: int) -> None:
+        """The notification is stored; the next request says so to the server."""
+        subscription.sequence = sequence
+        self._due.append(
+            ua.SubscriptionAcknowledgement(
+                SubscriptionId=ua.IntegerId(subscription.id), SequenceNumber=ua.Counter(sequence)
+            )
+        )
+
+    async def next(self) -> ua.NotificationMessage:
+        """The next notification, after what is stored was acknowledged."""
+        while True:
+            due, self._due = self._due, []
+            response = await _ask(self._service.publish(due), self._silence)
+            message: ua.NotificationMessage = response.Parameters.NotificationMessage
+            if message.NotificationData:
+                return message
+
+    async def _browse(self, ids: Sequence[ua.NodeId]) -> list[list[ua.ReferenceDescription]]:
+        asked = [
+            ua.BrowseDescription(
+                NodeId=node,
+                ReferenceTypeId=standard(ObjectIds.HierarchicalReferences),
+                NodeClassMask=ua.NodeClass.Object | ua.NodeClass.Variable,
+                ResultMask=ua.BrowseResultMask.BrowseName | ua.BrowseResultMask.NodeClass,
+            )
+            for node in ids
+        ]
+        results = await self._service.browse(ua.BrowseParameters(NodesToBrowse=asked))
+        found = [list(result.References or ()) for result in results]
+        for place, result in enumerate(results):
+            point = result.ContinuationPoint
+            while point:
+                parameters = ua.BrowseNextParameters(ContinuationPoints=[point])
+                (more,) = await self._service.browse_next(parameters)
+                found[place] += more.References or ()
+                point = more.ContinuationPoint
+        return found
+
+
+def standard(number: int) -> ua.NodeId:
+    """The id of a node that every server has."""
+    return ua.NodeId(ua.Int32(number))
+
+
+async def _ignored(_result: ua.PublishResult) -> None:
+    """`Session.next` takes what is published."""
+
+
+def _item(handle: int, node: FollowedNode, options: OpcuaOptions) -> ua.MonitoredItemCreateRequest:
+    return ua.MonitoredItemCreateRequest(
+        ItemToMonitor=ua.ReadValueId(NodeId=ua.NodeId.from_string(node.id), AttributeId=AttributeIds.Value),
+        MonitoringMode=ua.MonitoringMode.Reporting,
+        RequestedParameters=ua.MonitoringParameters(
+            ClientHandle=ua.IntegerId(handle),
+            SamplingInterval=(options.interval or 0.0) * 1000,
+            QueueSize=ua.Counter(options.queue),
+            DiscardOldest=True,
+        ),
+    )
+
+
+async def _ask(request: Awaitable[Any], seconds: float = ANSWER_SECONDS * 3) -> Any:
+    """The answer to a request; raises `OpcuaError` for whatever the library raises."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await request
+    except TimeoutError:
+        raise OpcuaError(f"the server has not answered within {seconds:.0f} s") from None
+    except (*_FAULTS, SeedError, socket.gaierror, ValueError) as error:
+        raise OpcuaError(str(error) or type(error).__name__) from error

@@ -1,0 +1,124 @@
+"""The input `opcua` with a real server that is not Python, which is killed, stopped and encrypted."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_every_input import leaf_of, numbers_in, readings
+from tests.harness.agent_process import Agent
+from tests.harness.input_contract import INPUTS
+from tests.harness.opcua_server import OpcuaServer, server_of
+from tests.harness.wait import wait_for
+
+SUBJECT = "/CN=edge"
+NAMES = "subjectAltName=URI:urn:petiole:edge-1,DNS:edge-1"
+USES = "keyUsage=digitalSignature,nonRepudiation,keyEncipherment,dataEncipherment"
+
+
+@pytest.fixture
+def leaf(tmp_path: Path) -> Iterator[Agent]:
+    """A leaf that follows a server beside it."""
+    entry = INPUTS["opcua"]
+    agent = leaf_of(tmp_path, entry)
+    with entry.beside(agent.member):
+        yield agent
+        agent.close()
+
+
+@pytest.fixture
+def server(leaf: Agent) -> OpcuaServer:
+    """That server."""
+    return server_of(leaf.member)
+
+
+def gaps(leaf: Agent) -> float:
+    return leaf.metric("petiole_source_gaps_total", input="opcua")
+
+
+def write(server: OpcuaServer, *numbers: float) -> None:
+    server.followed("Line1/n")
+    for number in numbers:
+        server.write("Line1/n", number)
+
+
+def test_a_server_that_was_killed_is_followed_again_and_the_gap_is_counted(
+    leaf: Agent, server: OpcuaServer
+) -> None:
+    leaf.start()
+    write(server, 1.0, 2.0)
+    wait_for(lambda: len(numbers_in(leaf)) == 2, "two are stored")
+    assert gaps(leaf) == 0
+    server.kill()
+    wait_for(lambda: leaf.metric("petiole_input_up", input="opcua") == 0, "the loss is seen")
+    server.start()
+    write(server, 3.0)
+    wait_for(lambda: 3.0 in numbers_in(leaf), "it goes on")
+    assert dict(numbers_in(leaf)) == {1.0: 1, 2.0: 1, 3.0: 1}
+    assert gaps(leaf) == 1
+    assert "the server was restarted" in leaf.log.read_text()
+
+
+def test_a_server_that_stands_still_costs_nothing(leaf: Agent, server: OpcuaServer) -> None:
+    leaf.start()
+    write(server, 1.0)
+    wait_for(lambda: len(numbers_in(leaf)) == 1, "one is stored")
+    server.signal(signal.SIGSTOP)
+    try:
+        wait_for(lambda: leaf.metric("petiole_input_up", input="opcua") == 0, "silence is seen")
+    finally:
+        server.signal(signal.SIGCONT)
+    write(server, 2.0, 3.0)
+    wait_for(lambda: len(numbers_in(leaf)) == 3, "it goes on")
+    assert dict(numbers_in(leaf)) == {1.0: 1, 2.0: 1, 3.0: 1}
+    assert gaps(leaf) == 0, "the subscription has outlived it"
+
+
+def test_other_variables_are_followed_after_a_change_and_present_values_stored_once(
+    leaf: Agent, server: OpcuaServer
+) -> None:
+    leaf.start()
+    write(server, 1.0)
+    server.write("Line1/noise", "hiss")
+    wait_for(lambda: len(readings(leaf)) == 2, "both are stored")
+    assert leaf.end(signal.SIGTERM) == 0
+    text = leaf.member.config.read_text()
+    leaf.member.config.write_text(text.replace('metric = "{2}"', 'metric = "line.{2}"'))
+    leaf.start()
+    wait_for(lambda: len(readings(leaf)) == 4, "the present values are stored under their new names")
+    assert sorted(row["metric"] for row in readings(leaf)) == ["line.n", "line.noise", "n", "noise"]
+    assert gaps(leaf) == 1
+
+
+def test_messages_are_encrypted_with_certificates_and_a_foreign_server_is_refused(
+    leaf: Agent, server: OpcuaServer, tmp_path: Path
+) -> None:
+    own, key, foreign = tmp_path / "own.crt", tmp_path / "own.key", tmp_path / "foreign.crt"
+    for cert, secret in ((own, key), (foreign, tmp_path / "foreign.key")):
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", SUBJECT]
+        command += ["-addext", NAMES, "-addext", USES, "-keyout", str(secret), "-out", str(cert)]
+        subprocess.run(command, check=True, capture_output=True)
+    config = leaf.member.config
+    plain = config.read_text()
+
+    def secured(certificate: Path) -> str:
+        files = {"cert": own, "key": key, "server_cert": certificate}
+        return (
+            plain
+            + 'security = "encrypt"\n'
+            + "".join(f"{name} = {json.dumps(str(path))}\n" for name, path in files.items())
+        )
+
+    config.write_text(secured(foreign))
+    leaf.start()
+    wait_for(lambda: "nothing comes from the server" in leaf.log.read_text(), "it is refused")
+    assert leaf.end(signal.SIGTERM) == 0
+    config.write_text(secured(server.certificate))
+    leaf.start()
+    write(server, 1.0)
+    wait_for(lambda: len(numbers_in(leaf)) == 1, "it is stored")
