@@ -1,0 +1,143 @@
+"""The input `modbus`: reads registers of the units on one TCP connection or serial line at an interval.
+
+A sample that is refused is dropped (the core counts it), and the next is taken when it is due: samples never
+queue up. A unit that does not answer is asked more and more rarely, so that it holds the others up for one
+`timeout` at a time and seldom; what a unit refuses is counted with its exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from agent import contract
+from agent.base.clock import wall_ns
+from agent.base.logs import LogEdge
+from agent.base.metrics import Metrics
+from agent.base.wait import Backoff, event_within, unless
+from agent.leaf.inputs.formats import split_valid
+from agent.leaf.inputs.modbus import ModbusOptions, problems
+from agent.leaf.inputs.modbus.plan import Read, numbers, plan, split
+from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
+from agent.leaf.inputs.shared.samples import SampleLine, SampleStore, encode, next_due
+from agent.leaf.intake import Chunk, Intake
+
+if TYPE_CHECKING:
+    from agent.leaf.inputs.modbus.line import Line, UnitError
+
+_FIRST_DELAY, _LONGEST_DELAY = 1.0, 60.0
+_CHUNK_READINGS: Final = 1_000
+"""What is stored at a time: with the longest names it fits a batch."""
+
+
+@dataclass(slots=True)
+class _Unit:
+    """A unit of the line: when it is asked again after it did not answer."""
+
+    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_DELAY, _LONGEST_DELAY))
+    silent_until: float = 0.0
+
+
+class ModbusInput(ConfiguredInput[ModbusOptions]):
+    """Samples the units of one line."""
+
+    def __init__(self, options: ModbusOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
+        super().__init__(options, metrics, server)
+        self._invalid = metrics.invalid
+        self._up = metrics.input_up.labels(options.name)
+        self._store = SampleStore(options.name, options.class_, self._log)
+        self._connecting = LogEdge(self._log, f"{options.url} can be read again")
+        self._units = {register.unit: _Unit() for register in options.registers}
+        self._failing: dict[tuple[int, str, int], LogEdge] = {}
+        """The requests that fail, by unit, table and address: others of the unit may succeed meanwhile."""
+
+    def _mistakes(self) -> list[str]:
+        return problems(self._options)
+
+    async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
+        """Take and store samples until `stopping` is set."""
+        from agent.leaf.inputs.modbus.line import Line  # with pymodbus, where it is needed
+
+        self._up.set(0)
+        line = Line(self._options)
+        groups = plan(self._options.registers, self._options.interval, self._options.gap)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for interval, reads in groups.items():
+                    group.create_task(self._follow(interval, reads, line, intake, stopping))
+        finally:
+            line.close()
+
+    async def _follow(
+        self, interval: float, reads: list[Read], line: Line, intake: Intake, stopping: asyncio.Event
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while not stopping.is_set():
+            reads = await self._sample(reads, line, intake, stopping)
+            self._up.set(0 if self._connecting or self._failing else 1)
+            due = next_due(due, loop.time(), interval)
+            await event_within(stopping, due - loop.time())
+
+    async def _sample(
+        self, reads: list[Read], line: Line, intake: Intake, stopping: asyncio.Event
+    ) -> list[Read]:
+        """Read all once and store it; returns the requests of the next sample."""
+        from agent.leaf.inputs.modbus.line import ILLEGAL_ADDRESS, LineError, UnitError
+
+        lines: list[SampleLine] = []
+        following: list[Read] = []
+        failing = {unit for unit, _, _ in self._failing}
+        ordered = sorted(reads, key=lambda read: read.unit in failing)
+        for place, read in enumerate(ordered, 1):
+            following.append(read)
+            unit = self._units[read.unit]
+            if stopping.is_set() or time.monotonic() < unit.silent_until:
+                continue
+            try:
+                answer = await unless(stopping, line.read(read))
+            except LineError as error:
+                self._connecting.begin(f"{self._options.url} cannot be read: {error}")
+                self._invalid.labels(self.name, "unreachable").inc()
+                following += ordered[place:]
+                break
+            except UnitError as error:
+                self._connecting.end()
+                if error.code == ILLEGAL_ADDRESS and read.has_gaps:
+                    following[-1:] = split(read)  # what lies between may not be read
+                    continue
+                self._fail(read, unit, error)
+                continue
+            self._connecting.end()
+            if answer is not None:
+                lines += self._lines(read, unit, answer, intake.domain)
+        for first in range(0, len(lines), _CHUNK_READINGS):
+            parsed = split_valid(encode(lines[first : first + _CHUNK_READINGS]), intake.domain, wall_ns())
+            if not await self._store.store(Chunk(parsed.payload, parsed.count), intake):
+                break
+        return following
+
+    def _lines(
+        self, read: Read, unit: _Unit, answer: Sequence[int | bool], domain: str
+    ) -> Iterator[SampleLine]:
+        unit.backoff.reset()
+        if (failing := self._failing.pop((read.unit, read.table, read.address), None)) is not None:
+            failing.end()
+        ts = contract.machine_time(wall_ns())
+        for value, number in numbers(read, answer):
+            if number is None:
+                self._invalid.labels(self.name, "not_finite").inc()
+            else:
+                yield SampleLine(ts, value.device or domain, value.metric, number)
+
+    def _fail(self, read: Read, unit: _Unit, error: UnitError) -> None:
+        """A unit that has not answered waits; one that has refused is asked as before."""
+        self._invalid.labels(self.name, error.reason).inc()
+        if error.code is None:
+            unit.silent_until = time.monotonic() + unit.backoff.next()
+        place = (read.unit, read.table, read.address)
+        failing = self._failing.setdefault(place, LogEdge(self._log, f"unit {read.unit} can be read again"))
+        failing.begin(f"unit {read.unit} cannot be read: {error}", table=read.table, address=read.address)
