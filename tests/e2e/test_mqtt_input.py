@@ -14,12 +14,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.base.metrics import Metrics
+from agent.cli.configuration import problems
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.leaf.inputs.mqtt import MqttOptions, TopicTemplate, session
 from agent.leaf.inputs.mqtt.input import MqttInput
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
-from agent.process.preflight import problems
 from tests.harness.intakes import Burying
 from tests.harness.mqtt_broker import Mosquitto, keep_session, publish
 from tests.harness.wait import until

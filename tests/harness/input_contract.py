@@ -24,7 +24,9 @@ from agent.contract import inbox_prefix
 from agent.demo.plan import Member
 from agent.server.permissions import DEVICE
 from tests.harness.agent_process import Agent
+from tests.harness.modbus_server import modbus_beside, modbus_port
 from tests.harness.mqtt_broker import broker_beside, broker_port, publish
+from tests.harness.opcua_server import server_beside, server_of
 from tests.harness.wait import wait_for
 
 LARGE = 300 * 1024
@@ -195,6 +197,34 @@ def _mqtt_toml(member: Member) -> str:
     return f'type = "mqtt"\nurl = "mqtt://127.0.0.1:{broker_port(member)}"\ntopics = {topics}\n'
 
 
+def _opcua_toml(member: Member) -> str:
+    nodes = '[{ path = "Line?/*", device = "d", metric = "{2}" }]'
+    return (
+        f'type = "opcua"\nurl = "{server_of(member).url}"\nnodes = {nodes}\npublish = "50ms"\nqueue = 1000\n'
+    )
+
+
+def _write(agent: Agent, numbers: range) -> None:
+    server = server_of(agent.member)
+    server.followed("Line1/n")
+    for number in numbers:
+        server.write("Line1/n", float(number))
+
+
+def _write_once(agent: Agent, body: bytes) -> None:
+    """A reading that does not fit as text, or what is no value: no data from a sensor, a wave."""
+    server = server_of(agent.member)
+    server.followed("Line1/wave")
+    if body == b"wave":
+        server.write("Line1/wave", [1.0, 2.0])
+    elif body == b"broken":
+        server.write("Line1/n", status="BadSensorFailure")
+    else:
+        server.write("Line1/noise", json.loads(body)["tags"]["padding"])
+        # An agent that has stored nothing yet can't say where it was.
+        wait_for(lambda: agent.metric("petiole_stored_readings_total", input="opcua") > 0, "one is stored")
+
+
 _LARGE_LINE = lines([-1], "x" * LARGE)
 _NO_READING = b'{"metric": "n"}\n'
 
@@ -224,10 +254,7 @@ INPUTS = {
             _say_once,
             ((_NO_READING, "bad_lines"), (b"\xff\x00{[\n", "bad_lines"), (_LARGE_LINE, "too_long")),
         ),
-        Entry(
-            "exec",
-            lambda _: f'type = "exec"\ninterval = "100ms"\ncommand = {json.dumps(_PRINTS)}\n',
-        ),
+        Entry("exec", lambda _: f'type = "exec"\ninterval = "100ms"\ncommand = {json.dumps(_PRINTS)}\n'),
         Entry(
             "mqtt",
             _mqtt_toml,
@@ -235,6 +262,22 @@ INPUTS = {
             _publish_once,
             ((_NO_READING, "bad_message"), (b"\xff\x00{[\n", "bad_message"), (_LARGE_LINE, "too_large")),
             broker_beside,
+        ),
+        Entry(
+            "modbus",
+            lambda member: (
+                f'type = "modbus"\nurl = "tcp://127.0.0.1:{modbus_port(member)}"\ninterval = "100ms"\n'
+                'registers = [{ metric = "r{address}", address = 0, count = 40 }]\n'
+            ),
+            beside=modbus_beside,
+        ),
+        Entry(
+            "opcua",
+            _opcua_toml,
+            _write,
+            _write_once,
+            ((b"broken", "bad_value"), (b"wave", "bad_value")),
+            server_beside,
         ),
         Entry(
             "prometheus",

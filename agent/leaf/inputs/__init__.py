@@ -30,8 +30,10 @@ _INPUTS: Final = {
     "file": _Classes("FileOptions", "FileInput"),
     "host": _Classes("HostOptions", "HostInput"),
     "http": _Classes("HttpOptions", "HttpInput"),
+    "modbus": _Classes("ModbusOptions", "ModbusInput"),
     "mqtt": _Classes("MqttOptions", "MqttInput"),
     "nats": _Classes("NatsOptions", "NatsInput"),
+    "opcua": _Classes("OpcuaOptions", "OpcuaInput"),
     "prometheus": _Classes("PrometheusOptions", "PrometheusInput"),
     "socket": _Classes("SocketOptions", "SocketInput"),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import ssl
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
@@ -15,7 +14,7 @@ from agent.base.files import open_regular
 from agent.config import Seconds
 from agent.config.keys import check_password, read_password
 from agent.leaf.inputs.formats.message import TopicNames, fill_template, template_problem
-from agent.leaf.inputs.shared import InputOptions
+from agent.leaf.inputs.shared import InputOptions, missing_extra, names_server
 
 if TYPE_CHECKING:
     from agent.leaf.inputs.mqtt.session import Broker
@@ -95,20 +94,12 @@ def _own(filter_: str) -> str:
 
 def problems(options: MqttOptions) -> list[str]:
     """What of the options can't be used."""
-    mistakes = _values(options)
-    if find_spec("paho") is None:
-        mistakes.append('needs the extra mqtt; install it with: pip install "petiole[mqtt]"')
-    return mistakes
+    return [*_values(options), *missing_extra("mqtt", "paho")]
 
 
 def _values(options: MqttOptions) -> list[str]:
     mistakes = []
-    try:
-        parts = urlsplit(options.url)
-        good = parts.scheme in _PORTS and parts.hostname and not parts.username and parts.port != 0
-    except ValueError:
-        good = False
-    if not good:
+    if not names_server(options.url, _PORTS):
         mistakes.append("url is no broker without a user in it; write it as mqtt://<host>:1883")
     if not options.topics:
         mistakes.append('topics is empty; write topics = [{ filter = "plant/+/#" }]')

@@ -18,24 +18,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent import contract
 from agent.base.clock import wall_ns
-from agent.base.logs import LogEdge, Sparse
 from agent.base.metrics import Metrics
-from agent.base.wait import Backoff, event_within, unless
+from agent.base.wait import unless
 from agent.config.keys import SeedError
 from agent.contract import Letter
 from agent.leaf.inputs.formats import split_valid
 from agent.leaf.inputs.formats.message import MessageError, message_lines
 from agent.leaf.inputs.mqtt import MqttOptions, broker, file_problems, names_of_topic, problems
 from agent.leaf.inputs.mqtt.redelivery import MessageIdentity, Redelivery, are_same_messages, identity_of
-from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
+from agent.leaf.inputs.shared import NO_SERVER, LocalServer
+from agent.leaf.inputs.shared.session_input import SessionInput
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 if TYPE_CHECKING:
     from agent.leaf.inputs.mqtt.session import Received, Session
 
-_FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
-_STEADY_SECONDS: Final = 60.0
-_RETRY: Final = 1.0
 _BATCH_MESSAGES: Final = 200
 _BATCH_BYTES: Final = 64 * 2**10
 _AGAIN_SECONDS: Final = 5.0
@@ -59,17 +56,19 @@ class _Begun(NamedTuple):
     held: list[MessageIdentity]
 
 
-class MqttInput(ConfiguredInput[MqttOptions]):
+class MqttInput(SessionInput[MqttOptions]):
     """Stores what one broker sends."""
 
     def __init__(self, options: MqttOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
-        super().__init__(options, metrics, server)
-        self._log = self._log.bind(broker=options.url)
-        self._up = metrics.input_up.labels(options.name)
-        self._invalid = metrics.invalid
-        self._connecting = LogEdge(self._log, "the broker is connected")
-        self._storing = LogEdge(self._log, "messages are stored again")
-        self._sparse = Sparse()
+        super().__init__(
+            options,
+            metrics,
+            server,
+            source="broker",
+            url=options.url,
+            connected="the broker is connected",
+            stored="messages are stored again",
+        )
         self._redelivery = Redelivery()
         self._begun: _Begun | None = None
 
@@ -86,27 +85,14 @@ class MqttInput(ConfiguredInput[MqttOptions]):
 
         self._up.set(0)
         await self._restore(intake, stopping)
-        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
-        while not stopping.is_set():
-            began = time.monotonic()
-            try:
-                session = Session(broker(self._options, intake.domain), self._subscribed)
-                async with session.connected([topic.filter for topic in self._options.topics]):
-                    self._redelivery.connected(time.monotonic(), resumed=session.resumed)
-                    why = await self._pump(session, intake, stopping)
-            except (BrokerError, SeedError, OSError) as error:
-                why = str(error)
-            if stopping.is_set():
-                break
-            self._up.set(0)
-            self._connecting.begin(f"nothing comes from the broker: {why}")
-            if time.monotonic() - began > _STEADY_SECONDS:
-                backoff.reset()
-            await event_within(stopping, backoff.next())
 
-    def _subscribed(self) -> None:
-        self._connecting.end()
-        self._up.set(1)
+        async def hold() -> str:
+            session = Session(broker(self._options, intake.domain), self._flows)
+            async with session.connected([topic.filter for topic in self._options.topics]):
+                self._redelivery.connected(time.monotonic(), resumed=session.resumed)
+                return await self._pump(session, intake, stopping)
+
+        await self._hold(hold, (BrokerError, SeedError, OSError), stopping)
 
     async def _restore(self, intake: Intake, stopping: asyncio.Event) -> None:
         resume, now = await unless(stopping, intake.position(self.name)), time.monotonic()
@@ -227,24 +213,11 @@ class MqttInput(ConfiguredInput[MqttOptions]):
         if position is None:
             position = self._redelivery.position(secrets.token_hex(4), identities, time.monotonic())
         chunk = Chunk(piece.payload, piece.count, position=position, letters=piece.letters)
-        while not stopping.is_set():
-            try:
-                await intake.submit(self.name, self._options.class_, chunk)
-                stored = True
-            except RefusedError as refusal:
-                self._storing.begin(f"the broker keeps what it has: {refusal}")
-                await event_within(stopping, min(refusal.retry_after or _RETRY, _LONGEST_DELAY))
-                stored = False
-            except UnknownOutcomeError as error:
-                self._storing.begin(str(error))
-                resume = await unless(stopping, intake.position(self.name))
-                stored = resume is not None and resume.position == position
-            if stored:
-                self._storing.end()
-                for message in identities:
-                    self._redelivery.store(message, time.monotonic())
-                return True
-        return False
+        is_stored = await self._submit(chunk, intake, stopping)
+        if is_stored:
+            for message in identities:
+                self._redelivery.store(message, time.monotonic())
+        return is_stored
 
     async def _try(self, piece: _Piece, intake: Intake) -> None:
         """Submit what came with QoS 0 once: the broker does not have it any more."""

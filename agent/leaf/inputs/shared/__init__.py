@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar, Final, Generic, TypeVar, final
+from urllib.parse import urlsplit
 
 import structlog
 from msgspec import Struct, field
@@ -101,3 +103,19 @@ class ConfiguredInput(ABC, Generic[_Options]):
     @abstractmethod
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Take in readings until `stopping` is set, then answer or store what was taken in."""
+
+
+def names_server(url: str, schemes: Container[str]) -> bool:
+    """Whether a URL of one of these schemes names a host, and no user."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.scheme in schemes and parts.hostname and not parts.username and parts.port != 0)
+    except ValueError:
+        return False
+
+
+def missing_extra(extra: str, *modules: str) -> list[str]:
+    """The mistake that an extra with these modules is not installed; empty where it is."""
+    if all(find_spec(module) is not None for module in modules):
+        return []
+    return [f'needs the extra {extra}; install it with: pip install "petiole[{extra}]"']
