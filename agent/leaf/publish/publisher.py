@@ -17,15 +17,13 @@ from agent.base.clock import Look
 from agent.base.metrics import Metrics
 from agent.base.wait import loop_time
 from agent.contract import Request
-from agent.leaf.hub_acks import HubAckWaiters, store_lost
+from agent.leaf.acks import HubAckWaiters, store_lost
 from agent.leaf.intake import Chunk, Level, RefusalReason, RefusedError, UnknownOutcomeError
 from agent.leaf.ledger import ClassLedger, ReadingAccounts
 from agent.leaf.publish.accumulator import Accumulator, BatchLimits, Key, OpenBatch, PendingChunk
-from agent.leaf.publish.admission import Admission, stopping
 from agent.leaf.publish.idempotency import RequestLog
-from agent.leaf.publish.limits import ByteBudget
-from agent.leaf.publish.send_queue import SealedBatch, SendQueue
-from agent.leaf.publish.settlement import Deadlines, Settlement
+from agent.leaf.publish.limits import Admission, ByteBudget, stopping
+from agent.leaf.publish.send_queue import Deadlines, SealedBatch, SendQueue, Settlement
 
 PATIENCE = 10.0
 _NOTHING = Chunk(b"", 0)
@@ -180,7 +178,9 @@ class Publisher:
 
     def settle(self, cls: str, entry: _Pending, outcome: Exception | None, seq: int | None = None) -> None:
         """The fate of a chunk of a class is known: None is stored. Its room, key and waiter are let go."""
-        self._release(entry)
+        if entry.held:
+            self._budget.release(entry.held)
+            entry.held = 0
         request = entry.chunk.request
         if request is not None and outcome is None:
             self.requests.store(cls, request, loop_time())
@@ -261,8 +261,7 @@ class Publisher:
 
     def _seal(self, key: Key, due: float) -> None:
         # A timer of uvloop counts milliseconds and may fire a fraction of one before it is due.
-        batch = self._accumulator.seal(key, max(due, loop_time()))
-        if batch is not None:
+        if (batch := self._accumulator.seal(key, max(due, loop_time()))) is not None:
             self._enqueue([batch])
 
     def seal_overdue(self) -> None:
@@ -294,11 +293,6 @@ class Publisher:
         return UnknownOutcomeError(
             "the local NATS server has not answered; whether it is stored is not known yet"
         )
-
-    def _release(self, entry: _Pending) -> None:
-        if entry.held:
-            self._budget.release(entry.held)
-            entry.held = 0
 
     def held(self, cls: str) -> int:
         """The readings of a class that were not sent yet, counted one by one."""

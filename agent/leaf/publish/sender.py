@@ -37,8 +37,7 @@ from agent.leaf.publish.batch import (
     message_bytes,
     parse_ack,
 )
-from agent.leaf.publish.in_flight import InFlight
-from agent.leaf.publish.outcomes import Outcomes, Refusals, no_room
+from agent.leaf.publish.outcomes import InFlight, Outcomes, Refusals, no_room
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.send_queue import SealedBatch
 
@@ -92,44 +91,34 @@ class Sender:
         stored: Mapping[tuple[str, str], int],
         look: Look,
     ) -> AsyncIterator[None]:
-        """Send over `nc` as long as the scope lasts; then batches in flight wait for the next connection.
+        """Send over `nc` as long as the scope lasts: settle what the stream holds already, and send the rest
+        again; afterwards batches in flight wait for the next connection.
 
         Answers come below the subject `inbox`; `look` reads a message of a stream. `stream_seq` is each
         stream's last sequence at most as it was when the stream was looked at, `stored` maps the subjects and
         ids of the messages then found above `floor` to their sequences. Raises `NatsError` or `OSError`."""
         try:
-            await self._resume(nc, inbox, stream_seq, stored, look)
+            await nc.subscribe(f"{inbox}.*", cb=self._on_reply)
+            for batch in self._in_flight:
+                if (seq := stored.get((batch.subject, str(batch.id)))) is not None:
+                    self._store(batch, seq)
+            self._stream_seq.update(stream_seq)
+            self._nc, self._inbox, self._look = nc, inbox, look
+            now = self._moved = loop_time()
+            for batch in self._in_flight:
+                # A floor of the stream that was, before its store was lost or restored, would hide what this
+                # one holds; and what was looked through needs no second look.
+                batch.floor = self._stream_seq[batch.id.cls]
+                batch.first_sent, batch.unanswered = now, 0
+                batch.carried, batch.claimed = True, None
+                await self._transmit(batch)
+            self._publisher.admission.server_back()
+            self._queue.wake()
             yield
         finally:
             if self._nc is not None:
                 self._nc = self._look = None
                 self._publisher.admission.server_away()
-
-    async def _resume(
-        self,
-        nc: Client,
-        inbox: str,
-        stream_seq: Mapping[str, int],
-        stored: Mapping[tuple[str, str], int],
-        look: Look,
-    ) -> None:
-        """Settle what the stream holds already, and send the rest again."""
-        await nc.subscribe(f"{inbox}.*", cb=self._on_reply)
-        for batch in self._in_flight:
-            if (seq := stored.get((batch.subject, str(batch.id)))) is not None:
-                self._store(batch, seq)
-        self._stream_seq.update(stream_seq)
-        self._nc, self._inbox, self._look = nc, inbox, look
-        now = self._moved = loop_time()
-        for batch in self._in_flight:
-            # A floor of the stream that was, before its store was lost or restored, would hide what this one
-            # holds; and what was looked through needs no second look.
-            batch.floor = self._stream_seq[batch.id.cls]
-            batch.first_sent, batch.unanswered = now, 0
-            batch.carried, batch.claimed = True, None
-            await self._transmit(batch)
-        self._publisher.admission.server_back()
-        self._queue.wake()
 
     def store_lost(self, cls: str) -> None:
         """The store of a class was lost or restored from a backup: what was sent to it and not answered may

@@ -142,11 +142,7 @@ class StreamRecovery:
             if H_RESENT not in message.headers:
                 last[:] = [message]
 
-        start = {
-            "deliver_policy": "by_start_sequence",
-            "opt_start_seq": seq + 1,
-            "filter_subject": subject,
-        }
+        start = {"deliver_policy": "by_start_sequence", "opt_start_seq": seq + 1, "filter_subject": subject}
         await read_headers(self._nc, self._js, stream, start, take)
         return last[0] if last else None
 

@@ -109,13 +109,7 @@ class RulesIntake:
             parts = [Fragment(split.as_it_is, chunk.payload, chunk.count, range(chunk.count))]
         else:
             parts = [
-                Fragment(
-                    part.cls,
-                    part.payload,
-                    len(part.rows),
-                    part.numbers,
-                    partial(self._stored, flight),
-                )
+                Fragment(part.cls, part.payload, len(part.rows), part.numbers, partial(self._stored, flight))
                 for part, flight in zip(split.routed, flights, strict=True)
             ]
         try:

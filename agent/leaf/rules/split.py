@@ -116,13 +116,7 @@ class Splitter:
         return self._book.verdict((name, "") if isinstance(name, str) else name)
 
     def _sent(
-        self,
-        row: bytes,
-        name: _Named,
-        verdict: RuleResult,
-        now: float,
-        moves: Moves,
-        split: Split,
+        self, row: bytes, name: _Named, verdict: RuleResult, now: float, moves: Moves, split: Split
     ) -> bytes | None:
         """A line as it is sent, None when it is not."""
         if verdict.dropped_by is not None:

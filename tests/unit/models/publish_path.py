@@ -23,8 +23,8 @@ from agent.base.clock import Instant
 from agent.base.metrics import Metrics
 from agent.contract import H_MESSAGE_ID, H_POSITION, Clock, make_request, request_scope
 from agent.jetstream import RawMessage, UnavailableError
+from agent.leaf.acks import HubAckWaiters
 from agent.leaf.events import BatchStored, ConnectionStuck, Events
-from agent.leaf.hub_acks import HubAckWaiters
 from agent.leaf.intake import Chunk, Level, RefusedError, UnknownOutcomeError
 from agent.leaf.ledger import ClassLedger
 from agent.leaf.publish.accumulator import BatchLimits

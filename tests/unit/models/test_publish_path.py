@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from agent.contract import H_ENCODING
-from agent.leaf.publish import admission
+from agent.leaf.publish import limits
 from hub_jobs.refine.messages import unpack
 from tests.harness.examples import machine
 from tests.unit.models import promises
@@ -244,7 +244,7 @@ def test_who_waits_for_room_when_the_agent_stops_is_refused_and_not_told_accepte
 )
 def test_no_batch_unpacks_to_more_than_the_jobs_take(some: list[tuple[str, int, bool]]) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(admission, "MAX_UNPACKED_BYTES", MOST_UNPACKED)
+        patched.setattr(limits, "MAX_UNPACKED_BYTES", MOST_UNPACKED)
         scenario = PublishScenario()
         try:
             scenario.connect()

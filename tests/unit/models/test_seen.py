@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from hub_jobs.audit.rows import count_rows as counted
-from hub_jobs.audit.rows import reconcile
+from hub_jobs.audit.rows import mismatches, reconcile
 from hub_jobs.audit.rows.count_rows import RowCounts, Share
 from hub_jobs.refine.dedup import decide
 from hub_jobs.refine.messages import QuarantineReason
@@ -190,7 +190,7 @@ class Lake(RuleBasedStateMachine):
                 ]
                 whole = Counter(places) == Counter(range(counts[batch]))
                 assert bool(found.complete[at]) == whole
-                reconcile.look_again(found, at, np.array(sorted(places), dtype=np.int64))
+                mismatches.look_again(found, at, np.array(sorted(places), dtype=np.int64))
                 assert found.missing[at] == counts[batch] - len(set(places))
                 assert found.doubled[at] == len(places) - len(set(places))
         assert there == counts.keys()

@@ -15,11 +15,7 @@ from typing import Final
 from agent import contract
 from agent.leaf.inputs.file.file_set import FileSet, TrackedFile
 from agent.leaf.inputs.file.open_file import TailedLines, TailRead
-from agent.leaf.inputs.file.positions import (
-    FilePosition,
-    encode,
-    parse_positions,
-)
+from agent.leaf.inputs.file.positions import FilePosition, encode, parse_positions
 from agent.leaf.inputs.file.tailer import Tailer
 from agent.leaf.inputs.formats import ReadLimits
 

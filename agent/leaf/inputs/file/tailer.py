@@ -23,13 +23,7 @@ from agent.leaf.inputs.file.open_file import (
     list_rotated,
     open_to_read,
 )
-from agent.leaf.inputs.file.positions import (
-    FilePosition,
-    Fingerprint,
-    ListedFile,
-    candidates,
-    successor,
-)
+from agent.leaf.inputs.file.positions import FilePosition, Fingerprint, ListedFile, candidates, successor
 from agent.leaf.inputs.formats import ReadLimits, cut_file
 
 QUIET: Final = 1.0

@@ -20,6 +20,7 @@ from typing import Final
 from agent.leaf.inputs.formats.line_cache import LineCache, take_rows
 from agent.leaf.inputs.formats.line_values import (
     LineError,
+    PayloadParts,
     plain_string,
     quoted,
     scalar,
@@ -53,7 +54,7 @@ _stamp = re.compile(rb" ++([^ \r\n]++) *+\r?+(?:\n|\Z)").match
 _MAY_BEGIN_IDLE: Final = frozenset((b" ", b"\r", b"\n", b"#"))
 
 
-class Parsing:
+class Parsing(PayloadParts):
     """Parses one body in steps: call `step` until it is False. `cache` remembers names between bodies, `unit`
     is the nanoseconds of a step of times, `limit` bounds the payload in bytes.
 
@@ -63,6 +64,7 @@ class Parsing:
     def __init__(
         self, body: bytes, cache: LineCache, unit: int, now_ns: int, limit: int, *, apart: bool = False
     ) -> None:
+        super().__init__()
         self._body = body
         self._cache = cache
         self._unit = unit
@@ -73,7 +75,6 @@ class Parsing:
         self._line = 0
         self._stamps = cache.stamps
         self._now = self._stamps.machine(now_ns)
-        self._parts: list[bytes] = []
         self.count = 0
         """Readings in the payload."""
         self.bad: list[tuple[int, str]] = []
@@ -84,18 +85,6 @@ class Parsing:
         """All bad lines by kind."""
         self.hopeless = False
         """Whether so many lines were bad that the rest was not parsed."""
-
-    @property
-    def payload(self) -> bytes:
-        """The readings as NDJSON."""
-        if len(self._parts) > 1:
-            self._parts = [b"".join(self._parts)]
-        return self._parts[0] if self._parts else b""
-
-    @property
-    def size(self) -> int:
-        """The bytes of the payload."""
-        return sum(map(len, self._parts))
 
     def step(self) -> bool:
         """Parse some lines; returns whether there are more. Raises `BodyTooLargeError`."""

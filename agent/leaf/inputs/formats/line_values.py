@@ -113,6 +113,25 @@ _LOOK: Final = 16
 Column = list[bytes]
 
 
+class PayloadParts:
+    """The readings of one body as NDJSON, in the parts in which they were made."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    @property
+    def payload(self) -> bytes:
+        """All of them, joined."""
+        if len(self._parts) > 1:
+            self._parts = [b"".join(self._parts)]
+        return self._parts[0] if self._parts else b""
+
+    @property
+    def size(self) -> int:
+        """The bytes of the payload."""
+        return sum(map(len, self._parts))
+
+
 class Stamps:
     """Writes times as readings have them, and remembers seconds: most readings share theirs with others."""
 

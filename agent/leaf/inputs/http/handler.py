@@ -14,15 +14,17 @@ from agent import contract
 from agent.base.logs import Sparse
 from agent.base.metrics import Metrics
 from agent.leaf.inputs.http import HttpOptions
-from agent.leaf.inputs.http.bodies import Bodies, Hold, unpacked
 from agent.leaf.inputs.http.framing import HttpRequest
 from agent.leaf.inputs.http.request import (
     KEY,
     READINGS_PATH,
+    Bodies,
     Guard,
+    Hold,
     RequestHead,
     check_method,
     read_head,
+    unpacked,
 )
 from agent.leaf.inputs.http.responses import (
     ACCEPTED,

@@ -23,9 +23,8 @@ from agent.leaf.inputs.formats.ndjson import (
     decode_slices,
     join_decoded,
 )
-from agent.leaf.inputs.http.bodies import Body, Hold, dense
 from agent.leaf.inputs.http.framing import HttpRequest
-from agent.leaf.inputs.http.request import READINGS_PATH, RequestHead
+from agent.leaf.inputs.http.request import READINGS_PATH, Body, Hold, RequestHead, dense
 from agent.leaf.inputs.http.responses import HttpError, Response, at_fault, bad_lines
 
 OTLP_PATH: Final = "/v1/metrics"

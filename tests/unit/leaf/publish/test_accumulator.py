@@ -108,9 +108,7 @@ chunks = st.tuples(
 
 
 @given(st.lists(chunks, max_size=50))
-def test_nothing_is_split_lost_or_put_in_another_order(
-    plan: list[tuple[str, int, int, bool, float]],
-) -> None:
+def test_nothing_is_split_lost_or_put_in_another_order(plan: list[tuple[str, int, int, bool, float]]) -> None:
     one: Accumulator[int] = Accumulator(LIMITS)
     given: dict[str, list[PendingChunk[int]]] = {"a": [], "b": []}
     drafts: list[OpenBatch[int]] = []

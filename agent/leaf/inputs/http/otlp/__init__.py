@@ -10,11 +10,10 @@ from typing import Final
 from agent.base.clock import wall_ns
 from agent.base.wait import Pacer
 from agent.leaf.inputs.formats.ndjson import MAX_ARRAY_BYTES
-from agent.leaf.inputs.http.bodies import Body, Hold
 from agent.leaf.inputs.http.framing import HttpRequest
 from agent.leaf.inputs.http.otlp.parse import Export, ExportTooLargeError, status_message
 from agent.leaf.inputs.http.otlp.source import Sources
-from agent.leaf.inputs.http.request import RequestHead
+from agent.leaf.inputs.http.request import Body, Hold, RequestHead
 from agent.leaf.inputs.http.responses import HttpError, Response, at_fault
 from agent.leaf.inputs.http.routes import DecodedBody, Route, RouteSettings
 

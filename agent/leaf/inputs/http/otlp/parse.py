@@ -26,7 +26,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 
-from agent.leaf.inputs.formats.line_values import LineError, join_columns
+from agent.leaf.inputs.formats.line_values import LineError, PayloadParts, join_columns
 from agent.leaf.inputs.http.otlp.source import OtlpResource, Resource, Sources, tail_of
 from agent.leaf.inputs.http.otlp.values import apart, columns, number, quick, values_of
 
@@ -44,35 +44,23 @@ class ExportTooLargeError(Exception):
     """The readings of a body are more bytes than its bound."""
 
 
-class Export:
+class Export(PayloadParts):
     """One body under way: call `step` until it is False, then `payload` is NDJSON of `count` readings;
     `rejected` points were not taken. `limit` bounds the payload in bytes. Raises `ValueError` for a body that
     is no export."""
 
     def __init__(self, body: bytes, is_json: bool, sources: Sources, now_ns: int, limit: int) -> None:
+        super().__init__()
         self._request = _decode(body, is_json)
         self._sources = sources
         self._stamps = sources.stamps
         self._now = self._stamps.machine(now_ns)
         self._room = limit
-        self._parts: list[bytes] = []
         self._reasons: Counter[str] = Counter()
         self._points = self._all_points()
         self.count = 0
         self.rejected = 0
         self.left_out: Counter[str] = Counter()
-
-    @property
-    def payload(self) -> bytes:
-        """What was taken."""
-        if len(self._parts) > 1:
-            self._parts = [b"".join(self._parts)]
-        return self._parts[0] if self._parts else b""
-
-    @property
-    def size(self) -> int:
-        """How many bytes that is."""
-        return sum(map(len, self._parts))
 
     def step(self) -> bool:
         """Take some points; whether there are more. Raises `ExportTooLargeError`."""

@@ -16,12 +16,12 @@ from structlog.typing import EventDict
 
 from agent import contract
 from agent.base.metrics import Metrics
+from agent.cli.configuration import problems
 from agent.config import Seconds
 from agent.leaf.inputs.file import FileOptions
 from agent.leaf.inputs.file.input import FileInput
 from agent.leaf.inputs.formats import Format, split_valid
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint, UnknownOutcomeError
-from agent.process.preflight import problems
 from tests.harness.intakes import NoLetters
 from tests.harness.wait import until
 

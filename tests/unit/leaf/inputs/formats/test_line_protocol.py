@@ -24,10 +24,7 @@ names = st.text(
 )
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), max_size=30)
 values = st.one_of(
-    st.booleans(),
-    st.integers(-(2**63), 2**63 - 1),
-    st.floats(allow_nan=False, allow_infinity=False),
-    texts,
+    st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False), texts
 )
 
 

@@ -28,12 +28,12 @@ from prometheus_client.openmetrics import exposition
 
 from agent import contract
 from agent.base.metrics import Metrics
+from agent.cli.configuration import problems
 from agent.config import Seconds, Size
 from agent.leaf.inputs.prometheus import PrometheusOptions
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
 from agent.leaf.inputs.prometheus.input import PrometheusInput
 from agent.leaf.inputs.shared.samples import Names
-from agent.process.preflight import problems
 from tests.harness.intakes import SampleCore
 from tests.harness.wait import until
 
