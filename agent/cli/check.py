@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -38,13 +39,13 @@ from agent.cli.checks import (
 )
 from agent.cli.checks.handshake import Greeted, Nowhere
 from agent.cli.checks.leafnode_probe import Dialled, dial, shown
-from agent.cli.configuration import ConfigFile, read
+from agent.cli.configuration import ConfigFile, mistakes, obstacles, read
 from agent.cli.configuration import local_server as input_server
 from agent.config import Config, ConfigError, listen_address
+from agent.config.environment import hidden
 from agent.config.mirrors import declared
 from agent.config.values import Problem
 from agent.contract import Exit
-from agent.process.preflight import mistakes, obstacles
 from agent.server import link_permissions
 from agent.server.permissions import Permissions
 from agent.server.setup import link_key_file, taken_ports
@@ -77,8 +78,13 @@ def _examined(path: Path, offline: bool) -> list[Finding]:
 
     logs.set_up("error", "console")
     if offline:
-        return check_offline(settings, path, partial(_in_the_way, settings))
-    return asyncio.run(check_online(settings, path, partial(_in_the_way, settings)))
+        findings = check_offline(settings, path, partial(_in_the_way, settings))
+    else:
+        findings = asyncio.run(check_online(settings, path, partial(_in_the_way, settings)))
+    return [
+        replace(finding, sentence=hidden(finding.sentence), remedy=hidden(finding.remedy))
+        for finding in findings
+    ]
 
 
 def _in_the_way(settings: Config, runs: bool) -> tuple[list[str], list[str]]:

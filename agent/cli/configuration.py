@@ -1,24 +1,46 @@
-"""Reads the configuration for a command. All problems go to standard error at once; the exit code is 2."""
+"""Reads the configuration for a command. All problems go to standard error at once; the exit code is 2.
+
+Mistakes in the options of inputs, which only a person can correct, are kept apart from the obstacles on this
+machine, which may go."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn, Protocol
 
 import typer
 
 from agent.base import logs
 from agent.config import Config, ConfigError, Problem, load
+from agent.config.environment import hidden
 from agent.config.keys import SeedError, public_key
 from agent.contract import Exit
 from agent.leaf.inputs import OPTIONS
 from agent.leaf.inputs.shared import NO_SERVER, LocalServer
-from agent.process.preflight import mistakes
+from agent.leaf.intake import CheckedInput
 from agent.server.setup import identities
 
+DEFAULT_FILE: Final = Path("/etc/petiole.toml")
+"""Where the units, the Debian package and the container image have it."""
+VARIABLE: Final = "PETIOLE_CONFIG"
+
+
+def default_file() -> Path:
+    """The configuration file where `-c` names none."""
+    return Path(os.environ.get(VARIABLE) or DEFAULT_FILE)
+
+
 ConfigFile = Annotated[
-    Path, typer.Option("--config", "-c", help="The configuration file (TOML).", show_default=False)
+    Path,
+    typer.Option(
+        "--config",
+        "-c",
+        help=f"The configuration file (TOML); without it ${VARIABLE}, else {DEFAULT_FILE}.",
+        default_factory=default_file,
+        show_default=False,
+    ),
 ]
 
 
@@ -80,3 +102,33 @@ def account_key(config: Config) -> Path:
 def local_server(config: Config) -> LocalServer:
     """The leaf's own server, as inputs that need it know it."""
     return LocalServer(f"nats://{config.nats.listen}", identities(config).account)
+
+
+class HasObstacles(Protocol):
+    """A part that can say what keeps it from running."""
+
+    def obstacles(self) -> list[str]:
+        """A sentence each."""
+
+
+def mistakes(inputs: Iterable[CheckedInput]) -> list[str]:
+    """The mistakes in the options of inputs, a sentence each."""
+    return [text for input_ in inputs for text in _ask(input_, input_.check)]
+
+
+def obstacles(parts: Iterable[HasObstacles]) -> list[str]:
+    """What keeps parts from running on this machine now, a sentence each."""
+    return [text for part in parts for text in _ask(part, part.obstacles)]
+
+
+def problems(inputs: Sequence[CheckedInput]) -> list[str]:
+    """Both."""
+    return [*mistakes(inputs), *obstacles(inputs)]
+
+
+def _ask(part: object, look: Callable[[], list[str]]) -> list[str]:
+    try:
+        return [hidden(text) for text in look()]
+    except Exception as error:  # a problem that its author did not think of is one all the same
+        name = getattr(part, "name", type(part).__name__)
+        return [hidden(f"{name}: cannot be checked ({type(error).__name__}: {error}); look at its options")]

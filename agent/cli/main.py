@@ -3,12 +3,14 @@ lives for years, and the others must start fast."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from importlib import import_module
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -17,6 +19,7 @@ _COMMANDS: Final = {
     "check": "agent.cli.check:command",
     "status": "agent.cli.status:command",
     "where": "agent.cli.where:command",
+    "proof": "agent.cli.proof:command",
     "render": "agent.cli.render:command",
     "enrol": "agent.cli.enrol:command",
     "command": "agent.cli.command:command",
@@ -28,9 +31,14 @@ _COMMANDS: Final = {
     "sizing": "agent.cli.sizing:command",
     "fleet": "agent.cli.fleet:app",
     "user": "agent.cli.user:app",
+    "completion": "agent.cli.main:completion",
     "version": "agent.cli.main:version",
 }
 """Each command and where it is: a function, or an application with commands of its own."""
+
+
+_ASKED: Final = "_PETIOLE_COMPLETE"
+"""The variable with which a shell asks what may follow."""
 
 
 def composed(names: Iterable[str] = _COMMANDS) -> typer.Typer:
@@ -39,11 +47,14 @@ def composed(names: Iterable[str] = _COMMANDS) -> typer.Typer:
         name="petiole",
         help="Carries telemetry from the edge to a hub, and proves that it arrived.",
         no_args_is_help=True,
+        context_settings={"help_option_names": ["--help", "-h"]},
+        # Then a bare option is enough, without a command.
+        invoke_without_command=True,
         add_completion=False,
         pretty_exceptions_enable=False,
     )
     # Without a callback an application of one command would take no name of it.
-    whole.callback()(_nothing)
+    whole.callback()(_options)
     for name in names:
         module, _, attribute = _COMMANDS[name].partition(":")
         command_ = getattr(import_module(module), attribute)
@@ -54,13 +65,36 @@ def composed(names: Iterable[str] = _COMMANDS) -> typer.Typer:
     return whole
 
 
-def _nothing() -> None:
-    return
+def _options(
+    shown: Annotated[
+        bool, typer.Option("--version", "-V", help="Print the version of this program.")
+    ] = False,
+) -> None:
+    if shown:
+        version()
+        raise typer.Exit
 
 
 def version() -> None:
     """Print the version of this program."""
     typer.echo(version_of("petiole"))
+
+
+class Shell(StrEnum):
+    """A shell for which there is a completion script."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def completion(
+    shell: Annotated[Shell, typer.Argument(help="The shell that reads it.", show_default=False)],
+) -> None:
+    """Print what a shell reads so that the tab key completes commands and options."""
+    from typer._completion_shared import get_completion_script
+
+    typer.echo(get_completion_script(prog_name="petiole", complete_var=_ASKED, shell=shell))
 
 
 def __getattr__(name: str) -> Any:
@@ -73,20 +107,32 @@ def __getattr__(name: str) -> Any:
 def plain_run(arguments: Sequence[str]) -> Path | None:
     """The configuration file where these arguments are those that a unit gives `run`, and nothing else."""
     match arguments:
+        case ["run"]:
+            return import_module("agent.cli.configuration").default_file()  # type: ignore[no-any-return]
         case ["run", "-c" | "--config", path]:
             return Path(path)
         case _:
             return None
 
 
+def _asked_words() -> list[str]:
+    """The line of which a shell asks what may follow."""
+    return (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or "").split()
+
+
 def main() -> None:
     """The console script's entry point."""
     # Typer reads arguments by pydantic, 12 MB that an agent would hold for as long as it runs.
-    if (path := plain_run(sys.argv[1:])) is not None:
+    if _ASKED in os.environ:
+        from typer._completion_classes import completion_init
+
+        completion_init()
+    elif (path := plain_run(sys.argv[1:])) is not None:
         try:
             import_module("agent.cli.run").command(path)
         except typer.Exit as ended:
             sys.exit(ended.exit_code)
         return
-    named = sys.argv[1] if len(sys.argv) > 1 else ""
+    words = _asked_words() if _ASKED in os.environ else sys.argv
+    named = words[1] if len(words) > 1 else ""
     composed([named] if named in _COMMANDS else _COMMANDS)()

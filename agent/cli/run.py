@@ -11,14 +11,22 @@ import typer
 from agent.base import logs
 from agent.base.listen_sockets import LISTEN_SOCKETS
 from agent.base.metrics import Metrics
-from agent.cli.configuration import ConfigFile, configuration, end, local_server, read
+from agent.cli.configuration import (
+    ConfigFile,
+    configuration,
+    end,
+    local_server,
+    mistakes,
+    obstacles,
+    problems,
+    read,
+)
 from agent.config import Config
 from agent.config.server_checks import check_files
 from agent.leaf.inputs import make_inputs
 from agent.leaf.intake import CheckedInput, Input
 from agent.process import daemon
 from agent.process.admin_server import AdminServer
-from agent.process.preflight import mistakes, obstacles, problems
 from agent.server.setup import identities
 
 

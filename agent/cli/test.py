@@ -22,7 +22,7 @@ import typer
 from agent.base import logs
 from agent.base.logs import harmless, shown
 from agent.base.metrics import Metrics
-from agent.cli.configuration import ConfigFile, configuration, end, local_server
+from agent.cli.configuration import ConfigFile, configuration, end, local_server, problems
 from agent.config import Config, Seconds
 from agent.contract import Exit, Letter
 from agent.leaf.inputs import make_inputs
@@ -30,7 +30,6 @@ from agent.leaf.inputs.file.glob import matches
 from agent.leaf.inputs.shared import LocalServer
 from agent.leaf.intake import CheckedInput, Chunk, Input, Intake, ResumePoint
 from agent.leaf.publish.pull_chunks import Fragment
-from agent.process.preflight import problems
 
 END_SECONDS: Final = 5.0
 """How long inputs may take to end."""

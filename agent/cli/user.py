@@ -8,7 +8,6 @@ agent has not applied it.
 from __future__ import annotations
 
 import asyncio
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +15,7 @@ from typing import Annotated
 import typer
 
 from agent.cli.configuration import ConfigFile, configuration, end
-from agent.config import Config, ConfigError, parse
+from agent.config import Config, ConfigError, load_text
 from agent.contract import Exit
 from agent.leaf.inputs import OPTIONS
 
@@ -110,9 +109,9 @@ def _change(path: Path, edit: Callable[[str], str], done: str) -> Config:
 
     try:
         text = edit(path.read_text())
-        settings = parse(tomllib.loads(text), OPTIONS)
+        settings = load_text(path, text, OPTIONS)
     except OSError as error:
-        end([f"{path}: cannot be read ({error.strerror}); name a file with -c"])
+        end([f"{path}: cannot be read ({error.strerror}); name a file with -c or PETIOLE_CONFIG"])
     except MemberError as error:
         end([f"{path}: {error}"])
     except ConfigError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from argparse import ArgumentTypeError
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -50,7 +50,7 @@ def command(
 
     settings = configuration(config)
     quiet(settings)
-    span = _span(since, until)
+    span = span_of(since, until)
     _check(settings, domain, lake, device, span)
     now = datetime.now(UTC)
     seen, unseen, failed = DomainObservation(), list[str](), False
@@ -82,7 +82,8 @@ Span = tuple[int | None, int | None]
 """From and to, in microseconds since 1970."""
 
 
-def _span(since: str | None, until: str | None) -> Span:
+def span_of(since: str | None, until: str | None) -> Span:
+    """What `--from` and `--to` say. What is no time ends the process."""
     first, end_ = _moment("--from", since), _moment("--to", until)
     if first is not None and end_ is not None and first >= end_:
         end([f"--from {since} is not before --to {until}"])
@@ -99,9 +100,14 @@ def _moment(option: str, text: str | None) -> int | None:
     try:
         moment = datetime.fromisoformat(text)
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return int(moment.timestamp() * 1e6)
+        return microseconds(moment)
     except (ValueError, OverflowError):
         end([f"{option} {text!r} is no time; write 2026-11-21T10:00:00Z, or 2h for two hours ago"])
+
+
+def microseconds(moment: datetime) -> int:
+    """A moment as the tables have it, since 1970."""
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def _words(span: Span) -> str:

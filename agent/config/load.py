@@ -9,8 +9,7 @@ import difflib
 import functools
 import json
 import re
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import NoneType, UnionType
@@ -22,6 +21,8 @@ from msgspec.structs import FieldInfo, fields
 
 from agent.base.files import place, without_password
 from agent.config.checks import check
+from agent.config.environment import UnsetError, expanded, hidden
+from agent.config.files import placed, read_whole
 from agent.config.schema import Config
 from agent.config.values import ConfigError, Linger, Problem, Seconds, Size, SyncInterval
 
@@ -33,14 +34,23 @@ _Kind = TypeVar("_Kind", bound=Struct)
 
 
 def load(path: Path, inputs: Mapping[str, type[Struct]]) -> Config:
-    """Read and check the file; `inputs` maps each type of input to its options. The files that it names are
-    not looked at. Raises `ConfigError` with every problem."""
-    return parse(read_table(path), inputs)
+    """Read and check the file with its fragments; `inputs` maps each type of input to its options. The files
+    that it names are not looked at. Raises `ConfigError` with every problem."""
+    table, places = read_whole(path)
+    return parse(table, inputs, places)
 
 
-def parse(table: Mapping[str, Any], inputs: Mapping[str, type[Struct]]) -> Config:
-    """The same for what stands in a file. Raises `ConfigError`."""
-    reader = _Reader()
+def load_text(path: Path, text: str, inputs: Mapping[str, type[Struct]]) -> Config:
+    """The same for a file whose text is to be this. Raises `ConfigError`."""
+    table, places = read_whole(path, text)
+    return parse(table, inputs, places)
+
+
+def parse(
+    table: Mapping[str, Any], inputs: Mapping[str, type[Struct]], places: Mapping[str, str] | None = None
+) -> Config:
+    """The same for what stands in files; `places` has keys that stand in a fragment. Raises `ConfigError`."""
+    reader = _Reader(expanded)
     table = dict(table)
     tables = table.pop("input", [])
     config = reader.root(table)
@@ -48,7 +58,8 @@ def parse(table: Mapping[str, Any], inputs: Mapping[str, type[Struct]]) -> Confi
     reported = {problem.key for problem in reader.problems}
     problems = reader.problems + [problem for problem in check(config) if problem.key not in reported]
     if problems:
-        raise ConfigError.of(problems, [options for options in config.input if options is not None])
+        shown = [placed(_hidden(problem), places or {}) for problem in problems]
+        raise ConfigError.of(shown, [options for options in config.input if options is not None])
     return config
 
 
@@ -59,20 +70,8 @@ def read_struct(kind: type[_Kind], table: dict[str, Any]) -> tuple[_Kind, list[P
     return kind(**reader._values(kind, table, "")), reader.problems
 
 
-def read_table(path: Path) -> dict[str, Any]:
-    """What stands in a TOML file. Raises `ConfigError`."""
-    try:
-        return tomllib.loads(path.read_bytes().decode())
-    except OSError as error:
-        raise _unreadable(path, f"cannot be read ({error.strerror})", "name a file with -c") from None
-    except UnicodeDecodeError as error:
-        raise _unreadable(path, f"byte {error.start} is not UTF-8", "save the file as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise _unreadable(path, f"not TOML: {error}", "correct that line") from None
-
-
-def _unreadable(path: Path, stood: str, remedy: str) -> ConfigError:
-    return ConfigError.of([Problem(str(path), stood, remedy)])
+def _hidden(problem: Problem) -> Problem:
+    return Problem(problem.key, hidden(problem.stood), hidden(problem.remedy))
 
 
 @functools.cache
@@ -84,7 +83,8 @@ def _fields(kind: type[Struct]) -> tuple[FieldInfo, ...]:
 class _Reader:
     """Reads tables into Structs and keeps what was wrong; a bad value leaves its default in place."""
 
-    def __init__(self) -> None:
+    def __init__(self, expand: Callable[[Any], Any] = lambda value: value) -> None:
+        self._expand = expand
         self.problems: list[Problem] = []
 
     def root(self, table: dict[str, Any]) -> Config:
@@ -143,7 +143,11 @@ class _Reader:
         if (row := _row_of(field.type)) is not None:
             return [self._struct(row, table, place) for place, table in self._tables(value, key)]
         try:
-            return msgspec.convert(value, field.type, dec_hook=_hook)
+            return msgspec.convert(self._expand(value), field.type, dec_hook=_hook)
+        except UnsetError as error:
+            remedy = f"set it where petiole runs, or write $${{{error}}} for that text"
+            self._tell(key, f"the variable {error} is not set", remedy)
+            return NODEFAULT
         except msgspec.ValidationError:
             shown = "what stands there" if field.name.endswith(_MAY_HOLD_SECRETS) else _shown(value)
             self._tell(key, f"{shown} cannot be used", _remedy(field.type, key))

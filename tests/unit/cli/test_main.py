@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,65 @@ def test_all_commands_are_listed_and_an_unknown_one_is_told() -> None:
 
     result = CliRunner().invoke(main.app, ["wehre"])
     assert (result.exit_code, "No such command 'wehre'" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["", *NAMES, "fleet add", "server stop"])
+def test_help_is_also_a_short_option(name: str) -> None:
+    result = CliRunner().invoke(main.app, [*name.split(), "-h"])
+
+    assert (result.exit_code, "Usage: " in result.stdout) == (0, True), result.output
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["status"], ["fleet", "list"], ["fleet", "forget", "edge-1"]])
+def test_without_c_a_variable_names_the_file(arguments: list[str]) -> None:
+    program = "from agent.cli.main import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={"PETIOLE_CONFIG": "/nowhere/it.toml"},
+        capture_output=True,
+        text=True,
+    )
+
+    assert (ended.returncode, ended.stderr.split(": ")[1]) == (2, "/nowhere/it.toml")
+
+
+def test_without_a_variable_it_is_the_file_of_the_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PETIOLE_CONFIG", "")
+
+    unit = Path("systemd/petiole.service").read_text()
+    assert f"petiole run -c {main.plain_run(['run'])}\n" in unit
+
+
+@pytest.mark.parametrize(
+    ("line", "follows"),
+    [
+        ("petiole fle", ["fleet"]),
+        ("petiole fleet re", ["replace", "revoke"]),
+        ("petiole fleet --only s", ["silent", "stopped"]),
+        ("petiole status --li", ["--links"]),
+        ("petiole status -c ", []),
+    ],
+)
+def test_bash_completes_what_it_was_told_of(line: str, follows: list[str], tmp_path: Path) -> None:
+    """An empty answer leaves the names of files to bash itself (`complete -o default`)."""
+    petiole = tmp_path / "petiole"
+    petiole.write_text(f"#!{sys.executable}\nfrom agent.cli.main import main\nmain()\n")
+    petiole.chmod(0o755)
+    words = line.split(" ")
+    script = f"""
+        eval "$(petiole completion bash)"
+        complete -p petiole >&2
+        COMP_WORDS=({" ".join(word or "''" for word in words)}); COMP_CWORD={len(words) - 1}
+        _petiole_completion petiole
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(["bash", "-c", script], env=path, capture_output=True, text=True, check=True)
+
+    assert (ended.stdout.split(), ended.stderr) == (
+        follows,
+        "complete -o default -F _petiole_completion petiole\n",
+    )
 
 
 def test_a_process_holds_no_other_command_than_its_own() -> None:

@@ -335,7 +335,9 @@ def missing(kind: type[Struct], table: dict[str, Any], place: str) -> list[str]:
     for one in fields(kind):
         inner, value = struct_of(one), table.get(one.encode_name)
         if inner is not None and value is not None:
-            row = value[0] if isinstance(value, list) else value
+            row = (
+                {key: of for each in value for key, of in each.items()} if isinstance(value, list) else value
+            )
             found += missing(inner, row, f"{place}{one.encode_name}.")
     return found
 

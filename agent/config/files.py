@@ -1,0 +1,136 @@
+"""The files of a configuration: one, and the fragments in the directory beside it (`petiole.conf.d` for
+`petiole.toml`), in the order of their names. Fragments add and never replace: a key that stands twice is a
+problem that names file and line.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from agent.config.values import ConfigError, Problem
+
+_EDITED: Final = ("leaf", "user")
+"""Tables that `petiole fleet` and `petiole user` find in the file itself."""
+
+Table = dict[str, Any]
+
+
+def read_table(path: Path) -> Table:
+    """What stands in one TOML file. Raises `ConfigError`."""
+    return _parsed(path, _text(path))
+
+
+def read_whole(path: Path, text: str | None = None) -> tuple[Table, dict[str, str]]:
+    """What stands in a file (or is to stand there: `text`) and its fragments, and by key where the fragments
+    say what they add. Raises `ConfigError` with every problem of the first file that has one."""
+    whole = _parsed(path, _text(path) if text is None else text)
+    places: dict[str, str] = {}
+    for file in fragments(path):
+        merging = _Merging(file, _text(file), places)
+        merging.merge(whole, _parsed(file, merging.text), "")
+        if merging.problems:
+            raise ConfigError.of(merging.problems)
+    return whole, places
+
+
+def fragments(path: Path) -> list[Path]:
+    """The fragments of a file, hidden ones left out. Raises `ConfigError`."""
+    directory = path.with_name(f"{path.stem}.conf.d")
+    try:
+        found = sorted(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        why = f"cannot be read ({error.strerror})"
+        raise ConfigError.of([Problem(str(directory), why, "give the agent's user access")]) from None
+    return [file for file in found if file.suffix == ".toml" and not file.name.startswith(".")]
+
+
+def placed(problem: Problem, places: Mapping[str, str]) -> Problem:
+    """The problem with its place if that is in a fragment."""
+    for key, place in places.items():
+        if problem.key == key or problem.key.startswith((f"{key}.", f"{key}[")):
+            return Problem(f"{problem.key} ({place})", problem.stood, problem.remedy)
+    return problem
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except OSError as error:
+        why = f"cannot be read ({error.strerror})"
+        remedy = "name a file with -c or PETIOLE_CONFIG"
+    except UnicodeDecodeError as error:
+        why, remedy = f"byte {error.start} is not UTF-8", "save the file as UTF-8"
+    raise ConfigError.of([Problem(str(path), why, remedy)])
+
+
+def _parsed(path: Path, text: str) -> Table:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError.of([Problem(str(path), f"not TOML: {error}", "correct that line")]) from None
+
+
+class _Merging:
+    """Merges one fragment."""
+
+    def __init__(self, file: Path, text: str, places: dict[str, str]) -> None:
+        self._file, self.text, self._places = file, text, places
+        self.problems: list[Problem] = []
+
+    def merge(self, whole: Table, part: Table, above: str) -> None:
+        """Add what stands in a table of the fragment: lists of tables grow, and a key is given once."""
+        for name, value in part.items():
+            key = f"{above}.{name}" if above else name
+            if key in _EDITED:
+                self._tell(key, "stands in a fragment", "write it into the file beside, where it is edited")
+            elif _are_tables(value) and _are_tables(whole.get(name, value)):
+                self._grow(whole.setdefault(name, []), value, key)
+            elif isinstance(value, dict) and isinstance(whole.get(name, {}), dict):
+                self.merge(whole.setdefault(name, {}), value, key)
+            elif name in whole:
+                before = self._places.get(key, "the file beside")
+                self._tell(key, f"stands also in {before}", "leave one of them out")
+            else:
+                whole[name] = value
+                self._places[key] = self._place(key, 1)
+
+    def _grow(self, rows: list[Any], more: list[Any], key: str) -> None:
+        for number, row in enumerate(more, 1):
+            rows.append(row)
+            self._places[f"{key}[{len(rows)}]"] = self._place(key, number)
+
+    def _tell(self, key: str, stood: str, remedy: str) -> None:
+        self.problems.append(Problem(f"{key} ({self._place(key, 1)})", stood, remedy))
+
+    def _place(self, key: str, number: int) -> str:
+        line = _line(self.text, key, number)
+        return str(self._file) if line is None else f"{self._file}, line {line}"
+
+
+def _are_tables(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
+
+
+def _line(text: str, key: str, number: int) -> int | None:
+    """Where a key is given, or the header of its table of this number; None where it is written in another
+    way, as in an inline table. The standard library's parser tells no positions."""
+    table, _, name = key.rpartition(".")
+    headers = list(re.finditer(rf"^[ \t]*\[\[?[ \t]*{re.escape(key)}[ \t]*\]", text, re.MULTILINE))
+    if len(headers) >= number:
+        return _line_at(text, headers[number - 1].start())
+    header = re.search(rf"^[ \t]*\[[ \t]*{re.escape(table)}[ \t]*\]", text, re.MULTILINE) if table else None
+    if table and header is None:
+        return None
+    given = re.compile(rf"^[ \t]*{re.escape(name)}[ \t]*=", re.MULTILINE)
+    found = given.search(text, header.end() if header else 0)
+    return None if found is None else _line_at(text, found.start())
+
+
+def _line_at(text: str, offset: int) -> int:
+    return text.count("\n", 0, offset) + 1
