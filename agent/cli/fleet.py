@@ -2,8 +2,8 @@
 trouble first, and which of them are let in with which key. Without a word it lists them.
 
 Exit codes: 0 done; 2 wrong usage, or what is asked for cannot be done; 3 a listed leaf needs a person, its
-agent is silent, or it is linked and nothing flows; 5 the hub's agent does not answer, or the change is in the
-file and the agent has not applied it.
+agent is silent, it is linked and nothing flows, or its readings are not all accounted for; 5 the hub's agent
+does not answer, or the change is in the file and the agent has not applied it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from agent.cli.configuration import ConfigFile, account_key, configuration, end
-from agent.config import Config, ConfigError, parse, read_table
+from agent.cli.configuration import (
+    DEFAULT_FILE,
+    VARIABLE,
+    ConfigFile,
+    account_key,
+    configuration,
+    default_file,
+    end,
+)
+from agent.config import Config, ConfigError, load_text, read_table
 from agent.contract import Exit
 from agent.leaf.inputs import OPTIONS
 
@@ -36,7 +44,9 @@ class ListingGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put `list` before arguments that name no command."""
-        named = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        # A shell that asks what may follow wants the commands.
+        asked = ctx.resilient_parsing and not args
+        named = asked or (bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names))
         return super().parse_args(ctx, args if named else ["list", *args])
 
 
@@ -70,7 +80,9 @@ File = Annotated[
     typer.Option(
         "--config",
         "-c",
-        help="The configuration of the hub's agent, or the topology it is rendered from.",
+        help="The configuration of the hub's agent, or the topology it is rendered from; without it "
+        f"${VARIABLE}, else {DEFAULT_FILE}.",
+        default_factory=default_file,
         show_default=False,
     ),
 ]
@@ -118,7 +130,8 @@ def listed(
     else:
         most = None if everything else rows_that_fit(_RESERVED)
         draw(fleet_rows.lines(fleet, rows, shown, most, terminal_width()))
-    raise typer.Exit(Exit.LOSS if any(row.state in fleet_rows.GRAVE for row in shown) else Exit.WELL)
+    grave = any(row.state in fleet_rows.GRAVE or row.accounted == "no" for row in shown)
+    raise typer.Exit(Exit.LOSS if grave else Exit.WELL)
 
 
 @app.command()
@@ -220,7 +233,7 @@ def _change(
     if out is not None:
         end(["--out is for a topology, and this is the configuration of an agent"])
     try:
-        settings = parse(tomllib.loads(text), OPTIONS)
+        settings = load_text(path, text, OPTIONS)
     except ConfigError as error:
         end(error.problems)
     if settings.role != "hub":

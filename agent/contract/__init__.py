@@ -5,11 +5,11 @@ Whatever it refuses raises `ContractError`, whose text says what was wrong and w
 `v`; fields that a newer sender adds are ignored, a version that is not known is refused in words.
 """
 
+from agent.contract.audit import *
 from agent.contract.batch import *
 from agent.contract.checkpoint import *
 from agent.contract.checks import *
 from agent.contract.command import *
-from agent.contract.dead import *
 from agent.contract.ledger import *
 from agent.contract.link import *
 from agent.contract.names import *

@@ -8,12 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from agent.contract.checkpoint import (
-    Checkpoint,
-    check_exchange,
-    checkpoint_row,
-    parse_checkpoint,
-)
+from agent.contract.checkpoint import Checkpoint, check_exchange, checkpoint_row, parse_checkpoint
 from agent.contract.checks import (
     MAX_INT,
     VERSION,

@@ -16,6 +16,11 @@ STATES: Final = ("trouble", "silent", "stopped", "away", "never", "flowing")
 announce itself; linked and nothing flows; not linked; never seen; well."""
 
 GRAVE: Final = frozenset({"trouble", "silent", "stopped"})
+ACCOUNTED: Final = ("no", "never", "old", "yes")
+"""Whether the readings of a leaf are accounted for, in the order of gravity: the newest audit found some
+missing, doubled or unexplained; no audit knows the leaf; it knew it long ago; all was well."""
+OLD_AUDIT: Final = 172_800.0
+"""After so many seconds an audit says little. The job runs once a day."""
 _STYLES: Final = {
     "trouble": BAD,
     "silent": BAD,
@@ -31,7 +36,8 @@ _AGO: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 class FleetRow:
     """A leaf: how it is in one of `STATES` and in a sentence; `heard` is the seconds since it announced
     itself, `behind` how many messages the hub lacked then and `loss` the seconds until a class would have
-    lost something, as it said then, infinity where nothing threatened; None where that is not known."""
+    lost something, as it said then, infinity where nothing threatened; None where that is not known.
+    `accounted` is one of `ACCOUNTED`, by the newest `audit` of it, which was `audited` seconds ago."""
 
     domain: str
     state: str
@@ -44,6 +50,9 @@ class FleetRow:
     run: str
     versions: Mapping[str, str]
     classes: Mapping[str, Any]
+    accounted: str = "never"
+    audited: float | None = None
+    audit: Mapping[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """A row of `--json`; `loss` is null where nothing threatens, for JSON has no infinity."""
@@ -59,7 +68,7 @@ def rows_of(fleet: Mapping[str, Any], now: datetime) -> list[FleetRow]:
 
 
 def _rank(row: FleetRow) -> int:
-    return STATES.index(row.state) if row.state in STATES else 0
+    return STATES.index(row.state) if row.state in STATES and row.accounted != "no" else 0
 
 
 def chosen(rows: Iterable[FleetRow], patterns: Sequence[str], states: Sequence[str]) -> list[FleetRow]:
@@ -79,6 +88,7 @@ SORTS: Final[Mapping[str, Callable[[FleetRow], Any]]] = {
     "heard": lambda row: row.heard,
     "behind": lambda row: row.behind,
     "loss": lambda row: row.loss,
+    "accounted": lambda row: (ACCOUNTED.index(row.accounted), -(row.audited or 0.0)),
 }
 """By what rows can be sorted, and the value of a row; `state` is the order of `rows_of`."""
 
@@ -99,6 +109,8 @@ def ordered(rows: Iterable[FleetRow], sort: str, *, down: bool) -> list[FleetRow
 def _row(domain: str, leaf: Mapping[str, Any], now: datetime) -> FleetRow:
     classes = leaf.get("classes", {})
     losses = [seconds for cls in classes.values() if (seconds := loss_of(cls)) is not None]
+    audit = leaf.get("audit")
+    audited = None if audit is None else _since(str(audit["at"]), now)
     lags = [cls["last"] - cls["cursor"] for cls in classes.values() if cls["last"] is not None]
     return FleetRow(
         domain=domain,
@@ -112,7 +124,18 @@ def _row(domain: str, leaf: Mapping[str, Any], now: datetime) -> FleetRow:
         run=str(leaf.get("run", "")),
         versions=leaf.get("versions", {}),
         classes=classes,
+        accounted=_accounted(audit, audited),
+        audited=audited,
+        audit=audit,
     )
+
+
+def _accounted(audit: Mapping[str, Any] | None, audited: float | None) -> str:
+    if audit is None or audited is None:
+        return "never"
+    if audit["lost"]:
+        return "no"
+    return "old" if audited > OLD_AUDIT else "yes"
 
 
 def loss_of(cls: Mapping[str, Any]) -> float | None:
@@ -153,7 +176,10 @@ def lines(
     """How all leaves are, in a line, and then so many of the chosen rows."""
     counts = {state: sum(row.state == state for row in all_) for state in STATES}
     said = ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "no leaves"
-    grave = any(counts[state] for state in GRAVE) or fleet.get("state", "well") != "well"
+    lost = sum(row.accounted == "no" for row in all_)
+    if lost:
+        said += f"; {lost} not accounted for"
+    grave = lost or any(counts[state] for state in GRAVE) or fleet.get("state", "well") != "well"
     found = [TerminalLine(f"hub: {fleet.get('state') or 'not ready yet'}; {said}", BAD if grave else GOOD)]
     shown = rows if most is None else rows[:most]
     cells = [
@@ -164,14 +190,17 @@ def lines(
                 ago(row.heard),
                 "-" if row.behind is None else str(row.behind),
                 until(row.loss),
+                accounted(row),
                 words(row),
             ),
-            _STYLES.get(row.state, BAD),
+            BAD if row.accounted == "no" else _STYLES.get(row.state, BAD),
         )
         for row in shown
     ]
     if cells:
-        found += table(("DOMAIN", "STATE", "HEARD", "BEHIND", "LOSS", ""), cells, (2, 3, 4), width)
+        found += table(
+            ("DOMAIN", "STATE", "HEARD", "BEHIND", "LOSS", "ACCOUNTED", ""), cells, (2, 3, 4), width
+        )
     if len(shown) < len(rows):
         found.append(TerminalLine(f"and {len(rows) - len(shown)} more: --all, a pattern, or --only", WAITS))
     if all_ and not rows:
@@ -181,7 +210,24 @@ def lines(
 
 def words(row: FleetRow) -> str:
     """What is to be said of a leaf beside its state."""
-    return "" if row.state == "flowing" else row.sentence
+    said = [] if row.state == "flowing" else [row.sentence]
+    return "; ".join([*said, *([losses(row.audit)] if row.audit and row.audit["lost"] else [])])
+
+
+def accounted(row: FleetRow) -> str:
+    """Whether the readings of a leaf are accounted for, and how long ago an audit said so, short."""
+    return row.accounted if row.audited is None else f"{row.accounted}, {ago(row.audited)}"
+
+
+def losses(audit: Mapping[str, Any]) -> str:
+    """What an audit found of a leaf that should not be; empty where nothing."""
+    found = (
+        (audit["missing"], "readings missing"),
+        (audit["doubled"], "doubled"),
+        (audit["unexplained"], "rows that no message explains"),
+        (audit["gaps"], "sequences of its streams gone"),
+    )
+    return ", ".join(f"{count:,} {what}" for count, what in found if count)
 
 
 def now() -> datetime:

@@ -4,14 +4,14 @@ answers questions; nothing can be changed through it.
 - `/metrics`: all metrics, in the text or OpenMetrics format, as `Accept` asks. - `/healthz`: 200 as long as
 it answers. No part of the agent dies alone: when one does, the process ends. - `/readyz`: 200 when the agent
 can do its work, otherwise 503 with a sentence that says why it can't. - `/status`: what the agent knows of
-itself, as JSON. - `/fleet`, at the hub: its leaves as pages for people, see `agent.hub.web.fleet`.
+itself, as JSON. - `/fleet`, at the hub: its leaves as pages for people, see `agent.hub.web`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -27,13 +27,16 @@ from agent.base.metrics import Metrics
 from agent.config import Admin, listen_address
 
 if TYPE_CHECKING:
-    from agent.hub.web.fleet import FleetPages
+    from agent.hub.web import FleetPages
 
 MAX_CONNECTIONS: Final = 32
 SECONDS: Final = 10.0
 """How long a connection may last: it carries one request."""
 _CLOSING: Final = 1.0
 _METRICS: Final = "/metrics"
+_STATUS: Final = "/status"
+_OUTER: Final = 2
+"""Of the status: itself, the fleet and its leaves."""
 _OPEN: Final = "/healthz"
 """What says nothing of anything, and so is answered without the token."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -63,7 +66,6 @@ class AdminServer:
         self._pages: dict[str, Callable[[BaseRequest], Response]] = {
             "/healthz": self._show_health,
             "/readyz": self._show_readiness,
-            "/status": self._show_status,
         }
 
     def obstacles(self) -> list[str]:
@@ -117,8 +119,10 @@ class AdminServer:
             response = page(request)
         elif request.path == _METRICS:
             response = await self._show_metrics(request)
+        elif request.path == _STATUS:
+            response = await self._show_status()
         else:
-            response = self._show_fleet(request) or self._show_pages()
+            response = await self._show_fleet(request) or self._show_pages()
         response.headers.update(_HEADERS)
         response.force_close()
         return response
@@ -129,11 +133,18 @@ class AdminServer:
         given = request.headers.get("Authorization")
         return self._token is None or request.path == _OPEN or shows(given, self._token)
 
-    def _show_fleet(self, request: BaseRequest) -> Response | None:
-        return None if self._fleet is None else self._fleet.answer(request.path, request.query)
+    async def _show_fleet(self, request: BaseRequest) -> Response | None:
+        page = None if self._fleet is None else self._fleet.asked(request.path, request.query)
+        return None if page is None else await asyncio.to_thread(page)
+
+    @property
+    def paths(self) -> list[str]:
+        """All that can be asked for."""
+        fleet = () if self._fleet is None else self._fleet.paths
+        return [_METRICS, *self._pages, _STATUS, *fleet]
 
     def _show_pages(self) -> Response:
-        there = [_METRICS, *self._pages, *(self._fleet.paths if self._fleet is not None else ())]
+        there = self.paths
         return _sentence(404, f"there is no such page; there are {', '.join(there)}")
 
     async def _show_metrics(self, request: BaseRequest) -> Response:
@@ -149,9 +160,27 @@ class AdminServer:
         ready, sentence = self._ready()
         return _sentence(200 if ready else 503, sentence)
 
-    def _show_status(self, _request: BaseRequest) -> Response:
-        text = msgspec.json.format(msgspec.json.encode(dict(self._status())), indent=2)
-        return Response(body=text + b"\n", content_type="application/json")
+    async def _show_status(self) -> Response:
+        # As for the metrics: what is known is read here.
+        body = await asyncio.to_thread(b"".join, _written(dict(self._status())))
+        return Response(body=body + b"\n", content_type="application/json")
+
+
+def _written(value: Any, depth: int = 0) -> Iterator[bytes]:
+    """A value as indented JSON, an entry of the outer objects at a time: while one is encoded no other
+    thread runs."""
+    indent = b"\n" + b"  " * depth
+    if isinstance(value, Mapping) and not value:
+        # Of any class: the fleet of a hub that has no leaf yet is none that msgspec knows.
+        yield b"{}"
+        return
+    if not isinstance(value, Mapping) or depth > _OUTER:
+        yield msgspec.json.format(msgspec.json.encode(value), indent=2).replace(b"\n", indent)
+        return
+    for number, (key, entry) in enumerate(value.items()):
+        yield b"%s%s  %s: " % (b"," if number else b"{", indent, msgspec.json.encode(key))
+        yield from _written(entry, depth + 1)
+    yield indent + b"}"
 
 
 class _Collected(Collector):

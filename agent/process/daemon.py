@@ -38,7 +38,7 @@ from agent.server.values import ServerConfig
 from agent.server.watch import ServerWatch
 
 if TYPE_CHECKING:
-    from agent.hub.web.fleet import FleetPages
+    from agent.hub.web import FleetPages
 
 _LOOK_SECONDS = 0.1
 
@@ -108,11 +108,7 @@ def _outcome(error: Exception) -> Exit:
 
 
 async def _serve(
-    config: Config,
-    inputs: Sequence[Input],
-    metrics: Metrics,
-    reloader: Reloader,
-    again: asyncio.Event,
+    config: Config, inputs: Sequence[Input], metrics: Metrics, reloader: Reloader, again: asyncio.Event
 ) -> None:
     path = config.state_dir / "state.json"
     state = StateFile(path, state_file.load(path, config.domain))
@@ -205,9 +201,11 @@ def _role(
 def _fleet(config: Config, role: Role) -> FleetPages | None:
     if config.role != "hub":
         return None
-    from agent.hub.web.fleet import FleetPages  # not held in memory on a leaf
+    from agent.hub.web import FleetPages  # not held in memory on a leaf
+    from agent.process.hub import HubAgent
 
-    return FleetPages(role.status)
+    assert isinstance(role, HubAgent)
+    return FleetPages(role.status, role.audited)
 
 
 async def _open_mqtt(server: EmbeddedServer, role: Role) -> None:

@@ -165,6 +165,10 @@ class HubAgent:
             **({} if standby is None else {"standby": standby}),
         }
 
+    def audited(self, domain: str) -> contract.AuditedLeaf | None:
+        """What the newest audit found of a leaf, None where this agent knows of none."""
+        return None if self._registrar is None else self._registrar.audits.leaf(domain)
+
     def ready(self) -> tuple[bool, str]:
         """Whether announcements are answered, here or by the agent that leads, and why not."""
         if self._nc is None or not self._nc.is_connected:

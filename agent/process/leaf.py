@@ -20,6 +20,7 @@ from agent.jetstream import JetStream, StreamInfo
 from agent.jetstream.connection import ServerConnection, server_version
 from agent.jetstream.readers import StoredHeaders, keep_readers
 from agent.leaf import stream_configs
+from agent.leaf.acks import AckLevels, HubAckWaiters
 from agent.leaf.clock import ClockMonitor
 from agent.leaf.commands.handlers import AgentControls, make_handlers
 from agent.leaf.commands.overrides import Overrides, Setter, make_setters, this_moment
@@ -35,7 +36,6 @@ from agent.leaf.events import (
     StreamSeen,
     StreamTrimmed,
 )
-from agent.leaf.hub_acks import HubAckWaiters
 from agent.leaf.intake import Input
 from agent.leaf.ledger import ClassLedger
 from agent.leaf.ledger.evictions.service import EvictionMonitor
@@ -45,7 +45,6 @@ from agent.leaf.link.link import LeafLink, LinkView
 from agent.leaf.link.prepare import consumers_in_memory, note_lost_positions, prepare_stream
 from agent.leaf.link.time_to_loss import TimeToLossReport
 from agent.leaf.publish.accumulator import BatchLimits
-from agent.leaf.publish.ack_levels import AckLevels
 from agent.leaf.publish.core_intake import CoreIntake
 from agent.leaf.publish.dead_letters import DeadLetterWriter
 from agent.leaf.publish.idempotency_recovery import IdempotencyRecovery

@@ -81,6 +81,11 @@ class Page:
         await self.call("Page.navigate", url=url)
         await self._load()
 
+    async def again(self) -> None:
+        """Wait until the page loads again by itself."""
+        self._loaded.clear()
+        await self._load()
+
     async def click(self, selector: str) -> None:
         """Click on the first element that a selector names, and wait for the page behind it."""
         self._loaded.clear()
@@ -100,6 +105,13 @@ class Page:
         await self.call("Emulation.setDeviceMetricsOverride", **size)
         await self.call("Emulation.setScrollbarsHidden", hidden=True)
         return base64.b64decode((await self.call("Page.captureScreenshot", format="png"))["data"])
+
+    async def hold(self, *, phone: bool) -> None:
+        """Be a phone of 390 by 844, which is touched, or a desktop."""
+        size = {"width": 390, "height": 844} if phone else {"width": 1100, "height": 800}
+        how = {"deviceScaleFactor": 2 if phone else 1, "mobile": phone}
+        await self.call("Emulation.setDeviceMetricsOverride", **size, **how)
+        await self.call("Emulation.setTouchEmulationEnabled", enabled=phone)
 
     async def prefer(self, *, dark: bool) -> None:
         """Have the preference for dark or for light."""

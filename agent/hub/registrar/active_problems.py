@@ -35,3 +35,10 @@ class ActiveProblems:
     def of(self, key: str) -> str | None:
         """The sentence of an open problem."""
         return self._open.get(key)
+
+    def among(self, key: str) -> dict[str, str]:
+        """The sentences of the open problems with such a key, by what stands for its `{}` at the end."""
+        prefix = key.removesuffix("{}")
+        return {
+            name.removeprefix(prefix): words for name, words in self._open.items() if name.startswith(prefix)
+        }

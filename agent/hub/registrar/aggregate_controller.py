@@ -1,8 +1,7 @@
 """Reconciles one aggregate with what the fleet needs: its one writer, with at most one change under way.
 
-It looks each second, so that what somebody changed by hand is put right within two. Changes that wait are
-made together, since each new source scans the aggregate under its lock, and changes rest for longer than they
-took. The controller asks nothing of leaves; `linked` names the sources to watch.
+It looks each second, so that what somebody changed by hand is put right within two. Changes are made together
+and rest, for each new source scans the aggregate under its lock. `linked` names the sources to watch.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from agent.hub.registrar.aggregate import (
     planned,
 )
 from agent.hub.registrar.metrics import RegistrarMetrics
-from agent.hub.registrar.stalled_sources import StalledSources, Verdicts, trouble
+from agent.hub.registrar.stalled_sources import StalledSources, say, trouble
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, StreamInfo, covers, merged
 
 _SETTLE: Final = 0.02
@@ -37,7 +36,9 @@ _UPDATE_SECONDS: Final = 30.0
 _REST: Final = 4.0
 """A change may keep the aggregate from taking anything in, so changes take a fifth of the time at most."""
 _LONGEST_REST: Final = 5.0
-_NAMED: Final = 20
+_RETURNING_REST: Final = 1.0
+"""The same while sources wait that have not been heard since the hub's server started, for nothing comes of
+them: half of the time at most, in which more of their leaves are linked."""
 
 log = structlog.get_logger("registrar")
 
@@ -74,9 +75,9 @@ class AggregateController:
         self._suspects = StalledSources()
         self.seen: Observation | None = None
         self._looking = asyncio.Lock()
-        self._wake = asyncio.Event()
+        self._wake, self._linked = asyncio.Event(), asyncio.Event()
         self._changed = asyncio.Condition()
-        self._rest_until = 0.0
+        self._changed_at, self._change_seconds = 0.0, 0.0
 
     async def begin(self, want: Mapping[str, Source]) -> Observation:
         """Make the stream, or set right what is dangerous in it, and take over the fleet. Raises `ApiError`
@@ -141,6 +142,7 @@ class AggregateController:
         """The leaf of a source is linked, so the source has to show a sign of life after `since`."""
         self._suspects.linked(name, since)
         self._wake.set()
+        self._linked.set()
 
     def silent(self, name: str) -> None:
         """A source shows no sign of life though its leaf is linked."""
@@ -151,11 +153,11 @@ class AggregateController:
         """The leaf of a source is not linked any more."""
         self._suspects.unlinked(name)
 
-    def trouble(self, name: str) -> str | None:
-        """Why the source of a linked leaf does not flow as far as the hub can tell, None where it does."""
-        state = self.seen.states.get(name) if self.seen is not None else None
-        words = self._suspects.words(name)
-        return (trouble(state) if state is not None and (words or state.error) else None) or words
+    def troubles(self) -> dict[str, str]:
+        """Why sources of linked leaves do not flow as far as the hub can tell."""
+        states = self.seen.states if self.seen is not None else {}
+        found = self._suspects.hopeless()
+        return found | {name: words for name, state in states.items() if (words := trouble(state))}
 
     async def run(self) -> None:
         """Make what waits true, until cancelled."""
@@ -177,8 +179,15 @@ class AggregateController:
         now = loop_time()
         due = self._suspects.next_look(now)
         wait = _LOOK_SECONDS if due is None else min(max(due - now, _SETTLE), _LOOK_SECONDS)
-        await asyncio.sleep(min(max(self._rest_until - now, 0.0), _LONGEST_REST))
         await event_within(self._wake, wait)
+        await asyncio.sleep(self._rest(_RETURNING_REST))
+        self._linked.clear()
+        if self.seen is None or not self._suspects.return_in(self.seen.states):
+            await event_within(self._linked, self._rest(_REST))
+
+    def _rest(self, times: float) -> float:
+        """For how many seconds nothing is changed yet: so many times what the newest change took."""
+        return max(0.0, self._changed_at + min(_LONGEST_REST, times * self._change_seconds) - loop_time())
 
     async def _cycle(self) -> None:
         if self.seen is None or not self._js.connected:
@@ -215,13 +224,23 @@ class AggregateController:
         return self._see(await self._js.ensure_stream(config), asked)
 
     async def _make_true(self, seen: Observation) -> None:
-        heeded, have = self._heeded, seen.info.config.get("sources") or []
+        heeded = self._heeded
         verdicts = self._suspects.look(seen.states, seen.asked)
-        self._say(verdicts)
-        again = verdicts.again
-        target = None
-        if seen.info.config != self._checked:
-            target = self._planned(seen)
+        say(verdicts, self.troubles)
+        target = self._planned(seen) if seen.info.config != self._checked else None
+        if verdicts.again or target is not None:
+            async with self._turns:
+                seen = await self._change(seen, verdicts.again, target)
+        # What was wanted while the changes were made is not in them.
+        self._checked = seen.info.config if heeded == self._heeded else None
+
+    async def _change(self, seen: Observation, again: set[str], target: list[Source] | None) -> Observation:
+        if again:
+            # A turn may have been seconds away, and a source have come back by itself: removed while data
+            # flows, it may be added with a cursor behind what is on its way and never stored.
+            seen = await self.observe()
+            again = {name for name in again if name in seen.states and not seen.states[name].alive}
+        have = seen.info.config.get("sources") or []
         if again:
             target = have if target is None else target
             # Wanted from here on, so that a failure between the two changes does not lose them.
@@ -235,8 +254,7 @@ class AggregateController:
             seen = await self._update(seen, target)
             log.info("sources changed", stream=self.name, sources=len(target), added_again=len(again))
         self._suspects.tried(again, loop_time())
-        # What was wanted while the changes were made is not in them.
-        self._checked = seen.info.config if heeded == self._heeded else None
+        return seen
 
     def _planned(self, seen: Observation) -> list[Source] | None:
         """The sources the aggregate shall have, None where nothing is to be changed."""
@@ -250,25 +268,14 @@ class AggregateController:
         self._placed = {source["name"]: source for source in have}
         return have if target is None and by_hand else target
 
-    def _say(self, verdicts: Verdicts) -> None:
-        """Say which sources a person should look after and which are well again, each once."""
-        if verdicts.saved:
-            names = sorted(verdicts.saved)
-            log.info("sources flow again", sources=len(names), names=names[:_NAMED])
-        if verdicts.hopeless:
-            names = sorted(verdicts.hopeless)
-            log.warning(
-                f"sources do not flow: {self.trouble(names[0])}", sources=len(names), names=names[:_NAMED]
-            )
-
     async def _update(self, seen: Observation, sources: list[Source]) -> Observation:
         config: dict[str, Any] = merged(
             seen.info.config, aggregate_config(self.name, self._settings, sources)
         )
-        async with self._turns, self._looking:
+        async with self._looking:
             asked = loop_time()
             seen = self._see(await self._js.update_stream(config, timeout=_UPDATE_SECONDS), asked)
-            self._rest_until = loop_time() + min(_LONGEST_REST, _REST * (loop_time() - asked))
+            self._changed_at, self._change_seconds = loop_time(), loop_time() - asked
         self._place(seen)
         return seen
 

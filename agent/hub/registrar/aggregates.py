@@ -135,11 +135,16 @@ class Aggregates:
         for controller, name in self._sources(domain):
             controller.unlinked(name)
 
-    def trouble(self, domain: str) -> str | None:
-        """Why the sources of a linked leaf do not flow as far as the hub can tell, None where they do."""
-        return next(
-            (words for controller, name in self._sources(domain) if (words := controller.trouble(name))), None
-        )
+    def troubles(self) -> dict[str, str]:
+        """Why sources of linked leaves do not flow as far as the hub can tell, by domain."""
+        found: dict[str, str] = {}
+        for stream, controller in self.controllers.items():
+            for name, words in controller.troubles().items():
+                domain, cls = self._owners.get(name, ("", ""))
+                leaf = self._fleet.leaves.get(domain)
+                if leaf is not None and cls in leaf.classes and leaf.classes[cls].stream == stream:
+                    found.setdefault(domain, words)
+        return found
 
     def _sources(self, domain: str) -> Iterable[tuple[AggregateController, str]]:
         leaf = self._fleet.leaves.get(domain)

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from agent.base.wait import loop_time
+from agent.base.wait import bounded_gather, loop_time
 from agent.contract import (
     Announce,
     Answer,
@@ -103,8 +103,7 @@ class Announcements:
         """The answer to an announcement that is well formed; `linked_at` is when the leaf's link came up, for
         what was seen before says nothing of it. Raises `ApiError` or `UnavailableError`."""
         now = loop_time()
-        refused = self._refusal(announce, now)
-        if refused is not None:
+        if (refused := self._refusal(announce, now)) is not None:
             return Answer(refused=refused)
         if self._changes_too_often(announce, now):
             return Answer(refused=_TOO_OFTEN.format(domain=announce.domain), later=True)
@@ -115,8 +114,11 @@ class Announcements:
         changed = await self._take_in(announce, streams, now)
         fresh = now if changed or announce.repairs else linked_at
         seen = await self._observe(announce, streams, max(fresh, now - OBSERVED))
-        answers = {cls: await self._class(announce, cls, seen[streams[cls]]) for cls in announce.classes}
-        answers = {cls: self._rested(announce, cls, answer) for cls, answer in answers.items()}
+
+        async def answered(cls: str) -> tuple[str, ClassAnswer]:
+            return cls, self._rested(announce, cls, await self._class(announce, cls, seen[streams[cls]]))
+
+        answers = dict(await bounded_gather(answered, announce.classes))
         await self._store.save_changed(self._fleet.leaves[announce.domain])
         return Answer(answers, sync_seconds=self._durability.seconds)
 
@@ -147,10 +149,8 @@ class Announcements:
 
     def _changes_too_often(self, announce: Announce, now: float) -> bool:
         known = self._fleet.leaves.get(announce.domain)
-        changed = known is not None and any(
-            cls in known.classes and known.classes[cls].epoch != state.epoch
-            for cls, state in announce.classes.items()
-        )
+        had = {} if known is None else known.classes
+        changed = any(cls in had and had[cls].epoch != said.epoch for cls, said in announce.classes.items())
         return changed and not self._fleet.may_change(announce.domain, now)
 
     def _is_copy(self, announce: Announce, now: float) -> bool:
@@ -274,13 +274,13 @@ class Announcements:
         held, state = record.held, source_state(seen, domain, cls, record.epoch)
         if state is not None and state.seq and (held is None or held.seq < state.seq or not held.message_id):
             newest = await self._newest(domain, cls, leaf_subjects(domain, cls), info)
-        if self._fleet.leaves[domain].classes[cls].epoch != record.epoch:
-            return self._fleet.leaves[domain].classes[cls]
-        record = self._fleet.leaves[domain].classes[cls]
-        held = held_now(record.held, state, newest, info)
+        current = self._fleet.leaves[domain].classes[cls]
+        if current.epoch != record.epoch:
+            return current
+        held = held_now(current.held, state, newest, info)
         if newest is not None and (found := proposal(held, info.name)) is not None:
             self.proven.add(domain, cls, found, info)
-        return msgspec.structs.replace(record, held=held)
+        return msgspec.structs.replace(current, held=held)
 
     async def _newest(self, domain: str, cls: str, subject: str, info: StreamInfo) -> StoredMessage | None:
         message = await self._js.get_message(info.name, last_by_subject=subject)

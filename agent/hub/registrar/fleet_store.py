@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from typing import Final, TypeVar
 
 import msgspec
@@ -10,12 +10,12 @@ import structlog
 from nats.aio.client import Client
 
 from agent.base.wait import Pacer, bounded_gather
-from agent.contract import FLEET_BUCKET, ContractError
+from agent.contract import FLEET_BUCKET, AuditPart, ContractError
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import fleet_config
 from agent.hub.registrar.records import LeafRecord, PurgeMarker, decode_leaf, decode_noted, encode
 from agent.jetstream import JetStream, JetStreamError
-from agent.jetstream.read_all import read_all
+from agent.jetstream.readers import read_all
 
 _STREAM: Final = f"KV_{FLEET_BUCKET}"
 _LET_IN: Final = f"$KV.{FLEET_BUCKET}.let.in"
@@ -111,6 +111,25 @@ class FleetStore:
         """Replace the keys that are let in. Raises `ApiError` or `UnavailableError`."""
         await self._put(_LET_IN, "\n".join(sorted(keys)).encode())
 
+    async def save_audit(self, part: int, data: bytes) -> None:
+        """Replace a part of the newest audit. Raises `ApiError` or `UnavailableError`."""
+        await self._put(_audit_subject(part), data)
+
+    async def load_audit(
+        self, decode: Callable[[bytes], AuditPart]
+    ) -> AsyncIterator[tuple[AuditPart, bytes]]:
+        """The parts of the newest audit, as far as they can be read. Raises `ApiError` or
+        `UnavailableError`."""
+        part, parts = 0, 1
+        while part < parts:
+            message = await self._js.get_message(_STREAM, last_by_subject=_audit_subject(part))
+            decoded = self._decoded(None if message is None else message.data, f"audit {part}", decode)
+            if decoded is None or message is None:
+                return
+            parts = decoded.parts
+            yield decoded, message.data
+            part += 1
+
     async def _put(self, subject: str, data: bytes) -> None:
         self._last = max(self._last, await self._js.publish(subject, data))
 
@@ -138,6 +157,10 @@ class FleetStore:
 
 def _subject(domain: str) -> str:
     return f"$KV.{FLEET_BUCKET}.{domain}"
+
+
+def _audit_subject(part: int) -> str:
+    return f"$KV.{FLEET_BUCKET}.audit.{part}"
 
 
 def _noted_subject(stream: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from agent.contract import (
     VERSION,
     ContractError,
     announce_subject,
+    audited_subject,
     committed_subject,
     cursor_subject,
     tenant_account,
@@ -32,10 +34,11 @@ from agent.contract import (
 )
 from agent.hub.leadership import Leadership, LeadJetStream, Take, while_leading
 from agent.hub.registrar.active_problems import ActiveProblems
-from agent.hub.registrar.aggregate import SourceState, commands_config
+from agent.hub.registrar.aggregate import commands_config
 from agent.hub.registrar.aggregates import Aggregates, settings_of
 from agent.hub.registrar.announce_service import PENDING, AnnounceService, about, respond
 from agent.hub.registrar.announcements import Announcements
+from agent.hub.registrar.audits import Audits
 from agent.hub.registrar.command_consumers import CommandConsumers
 from agent.hub.registrar.command_stream import CommandStream
 from agent.hub.registrar.cursors import Cursors
@@ -51,7 +54,7 @@ from agent.hub.registrar.quota import Quota
 from agent.hub.registrar.readiness import Readiness
 from agent.hub.registrar.records import REVOKED
 from agent.hub.registrar.standing import StandingAnswers
-from agent.hub.registrar.status import fleet_status
+from agent.hub.registrar.status import KnownFleet, fleet_status
 from agent.hub.registrar.upkeep import Upkeep
 from agent.hub.registrar.verify import Verifier
 from agent.jetstream import JetStream, JetStreamError
@@ -114,8 +117,7 @@ class Registrar:
             frozenset(key for leaf in config.leaf if leaf.key for key in (leaf.key, *leaf.users.values())),
             {key: leaf.domain for leaf in config.leaf for key in leaf.revoked},
         )
-        limit = config.registrar.bytes_per_hour
-        self._quota = None if limit is None else Quota(limit)
+        self._quota = None if (limit := config.registrar.bytes_per_hour) is None else Quota(limit)
         self._watch = FleetWatch(
             system_nc,
             LinkedAccounts(
@@ -156,7 +158,6 @@ class Registrar:
             self._durability,
         )
         self._verifier = Verifier(nc, js, self._classes, lambda: list(self._aggregates.controllers))
-        embedded = config.nats.server == "embedded"
         self._upkeep = Upkeep(
             self._fleet,
             self._store,
@@ -164,12 +165,15 @@ class Registrar:
             self._watch,
             self._problems,
             self._metrics,
-            store_directory(config) if embedded else config.nats.store_dir,
+            store_directory(config) if config.nats.server == "embedded" else config.nats.store_dir,
         )
         at_work = self._classes.keys() - self._fleet.revoked
         self._shown = shown_leaves(at_work, config.registrar.metrics, config.registrar.metrics_leaves)
         self._metrics.unshown.set(len(at_work) - len(self._shown))
         registry.register(LeafCollector(self._look))
+        self.audits = Audits(self._store, self._readiness, self._shown)
+        """What the newest audit found."""
+        registry.register(self.audits)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set, whatever the hub's server does meanwhile."""
@@ -183,16 +187,16 @@ class Registrar:
                 self._durability.run,
             )
             tasks = [group.create_task(service()) for service in services]
-
-            answers: dict[Any, Take] = {
-                announce_subject: partial(self._announce_service.receive, group=group),
-                committed_subject: self._on_committed,
-                cursor_subject: partial(self._cursors.receive, group=group),
-                verify_subject: partial(self._verifier.take, group=group),
+            answers: dict[str, Take] = {
+                announce_subject("*"): partial(self._announce_service.receive, group=group),
+                committed_subject("*"): self._on_committed,
+                cursor_subject("*"): partial(self._cursors.receive, group=group),
+                verify_subject("*"): partial(self._verifier.take, group=group),
+                audited_subject(): self.audits.receive,
             }
             subscriptions = [
                 await self._nc.subscribe(
-                    subject("*"), cb=while_leading(self._leadership, answer), pending_msgs_limit=PENDING
+                    subject, cb=while_leading(self._leadership, answer), pending_msgs_limit=PENDING
                 )
                 for subject, answer in answers.items()
             ]
@@ -205,25 +209,26 @@ class Registrar:
 
     def status(self) -> dict[str, Any]:
         """The aggregates, and every configured leaf with its state in one sentence."""
-        linked = self._watch.links.domains()
-        troubles = {domain: words for domain in self._classes if (words := self._trouble(domain))}
-        fleet = fleet_status(
-            self._classes,
-            self._fleet,
-            loop_time(),
-            linked,
-            troubles,
+        known = KnownFleet(
+            tuple(self._classes),
+            dict(self._fleet.leaves),
+            dict(self._fleet.announced),
+            self._fleet.ownership.heard_at(),
+            self._watch.links.domains(),
+            self._fleet.revoked,
+            set(self._fleet.resting),
             self._aggregates.seen(),
-            self._upkeep.ahead(),
-            self.trouble(),
+            self._troubles(),
+            self.audits.rows(),
+            loop_time(),
+            datetime.now(UTC),
         )
+        fleet = fleet_status(known, self._upkeep.ahead(), self.trouble(), self.audits.head())
         return {**fleet, "configured": self._configured, "links_settled": self._cutter.settled}
 
     def _look(self) -> FleetLook:
         """What the metrics of leaves are made of."""
-        states: dict[str, SourceState] = {}
-        for observation in self._aggregates.seen().values():
-            states.update(observation.states)
+        seen = self._aggregates.seen().values()
         return FleetLook(
             self._shown,
             loop_time(),
@@ -231,8 +236,8 @@ class Registrar:
             dict(self._fleet.announced),
             self._fleet.ownership.heard_at(),
             self._watch.links.domains(),
-            {domain: words for domain in self._shown if (words := self._trouble(domain))},
-            states,
+            {domain: words for domain, words in self._troubles().items() if domain in self._shown},
+            {name: state for look in seen for name, state in look.states.items()},
             set(self._fleet.resting),
             {} if self._quota is None else dict(self._quota.totals),
         )
@@ -241,13 +246,12 @@ class Registrar:
         """Why no leaf can be taken in, None where they can."""
         return self._readiness.trouble()
 
-    def _trouble(self, domain: str) -> str | None:
-        """What is wrong with a leaf, in one sentence; the gravest where there are several."""
-        if domain in self._fleet.revoked:
-            return REVOKED.format(domain=domain)
-        keys = (f"rival of {domain}", about(domain), f"quota of {domain}", f"links of {domain}")
-        said = next((words for key in keys if (words := self._problems.of(key))), None)
-        return said or self._aggregates.trouble(domain)
+    def _troubles(self) -> dict[str, str]:
+        """What is wrong with each leaf, in one sentence; the gravest where there are several."""
+        found = self._aggregates.troubles()
+        for key in ("links of {}", "quota of {}", about("{}"), "rival of {}"):
+            found |= self._problems.among(key)
+        return found | {domain: REVOKED.format(domain=domain) for domain in self._fleet.revoked}
 
     async def _keep_ready(self) -> None:
         """Begin again after each reconnect."""
@@ -269,6 +273,7 @@ class Registrar:
         self._commands.begin()
         seen = await self._aggregates.begin()
         await self._durability.begin()
+        await self.audits.begin()
         for name, wanted in self._readers.items():
             await keep_readers(self._js, name, wanted)
         self.users = self._users
@@ -278,13 +283,8 @@ class Registrar:
         self._watch.look()
         gc.freeze()  # a full collection would look at the whole fleet each time, and hold up the loop
         for name, observation in seen.items():
-            log.info(
-                "ready",
-                stream=name,
-                first=observation.info.first,
-                last=observation.info.last,
-                leaves=len(leaves),
-            )
+            info = observation.info
+            log.info("ready", stream=name, first=info.first, last=info.last, leaves=len(leaves))
 
     async def _on_committed(self, msg: Msg) -> None:
         row: dict[str, Any] = {"v": VERSION, "purged": 0}

@@ -6,9 +6,11 @@ seconds. Pure: its observations and monotonic times come from the caller.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
+
+import structlog
 
 from agent.hub.registrar.aggregate import SourceState
 
@@ -26,6 +28,9 @@ _NEVER_HEARD = (
     "neither server says; start both servers with the configuration that petiole renders"
 )
 _NO_FLOW_CONTROL = 10228
+_NAMED: Final = 20
+
+log = structlog.get_logger("registrar")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,18 @@ class Verdicts:
     saved: set[str] = field(default_factory=set)
 
 
+def say(verdicts: Verdicts, troubles: Callable[[], Mapping[str, str]]) -> None:
+    """Log which sources a person should look after and which are well again, each once; `troubles` gives the
+    sentence of a source."""
+    if verdicts.saved:
+        names = sorted(verdicts.saved)
+        log.info("sources flow again", sources=len(names), names=names[:_NAMED])
+    if verdicts.hopeless:
+        names = sorted(verdicts.hopeless)
+        words = f"sources do not flow: {troubles().get(names[0])}"
+        log.warning(words, sources=len(names), names=names[:_NAMED])
+
+
 class StalledSources:
     """The sources of one aggregate whose leaves are linked, and those among them that are silent."""
 
@@ -149,6 +166,14 @@ class StalledSources:
         self._hopeless = self._hopeless - found.well | hopeless
         return found
 
+    def return_in(self, states: Mapping[str, SourceState]) -> bool:
+        """Whether a linked leaf waits for a source that has not been heard since the hub's server started,
+        and was not added again yet."""
+        return any(
+            not suspect.tries and name in states and states[name].active is None
+            for name, suspect in self._suspects.items()
+        )
+
     def tried(self, names: Collection[str], now: float) -> None:
         """These sources were removed and added again."""
         for name in names:
@@ -159,6 +184,6 @@ class StalledSources:
         """When to look again, None where nothing is suspect."""
         return min((next_look(suspect, now) for suspect in self._suspects.values()), default=None)
 
-    def words(self, name: str) -> str | None:
-        """Why a source needs a person, in words, None where it does not."""
-        return _NEVER_HEARD if name in self._hopeless else None
+    def hopeless(self) -> dict[str, str]:
+        """The sources that need a person, and why in words."""
+        return dict.fromkeys(self._hopeless, _NEVER_HEARD)

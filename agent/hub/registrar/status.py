@@ -1,57 +1,105 @@
-"""The fleet as people see it: one sentence a domain. Pure."""
+"""The fleet as people see it: one sentence a domain. Pure.
+
+What is known at a moment is copied at once, in little time; what is said of a leaf is made of it when it is
+asked for, in any thread: all of ten thousand leaves would hold up the event loop for a third of a second.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, Final
 
 from agent.contract import Announce, ClassState, leaf_stream, seconds_to_loss
 from agent.hub.registrar.aggregate import Observation, SourceState, is_full
-from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.records import ClassRecord, LeafRecord
 from agent.jetstream import StreamInfo
 
 _MINUTES: Final = 120.0
 """Seconds from which on they are said as minutes."""
+_NEVER: Final = float("-inf")
+
+
+@dataclass(frozen=True)
+class KnownFleet:
+    """What the registrar knows at a moment, of which nothing changes any more."""
+
+    domains: Sequence[str]
+    """Those that are configured."""
+    leaves: Mapping[str, LeafRecord]
+    announced: Mapping[str, Announce]
+    heard_at: Mapping[str, float]
+    linked: Container[str]
+    revoked: Container[str]
+    resting: Container[str]
+    seen: Mapping[str, Observation]
+    trouble: Mapping[str, str]
+    """By domain what is wrong with it, in a sentence."""
+    audited: Mapping[str, Mapping[str, Any]]
+    """By domain what the newest audit found."""
+    now: float
+    """In monotonic seconds."""
+    at: datetime
+
+    @cached_property
+    def states(self) -> Mapping[str, SourceState]:
+        """The state of each source."""
+        return {name: state for look in self.seen.values() for name, state in look.states.items()}
+
+    def unheard(self, domain: str) -> float | None:
+        """The seconds since the agent of a leaf was heard, None unless it is silent."""
+        leaf = self.leaves.get(domain)
+        if leaf is None:
+            return None
+        ago = self.now - self.heard_at.get(domain, _NEVER)
+        return ago if ago > leaf.silent_after else None
+
+    def announced_at(self, domain: str) -> str:
+        """When a leaf announced itself last (RFC 3339, by the hub's clock), empty if it never did."""
+        if domain not in self.leaves:
+            return ""
+        if domain not in self.announced:
+            return self.leaves[domain].announced_at
+        heard = self.at - timedelta(seconds=self.now - self.heard_at.get(domain, self.now))
+        return heard.isoformat(timespec="seconds")
+
+
+class ShownLeaves(Mapping[str, dict[str, Any]]):
+    """What is shown of each configured leaf. A revoked leaf is away as it should be."""
+
+    def __init__(self, known: KnownFleet) -> None:
+        self._known = known
+        self._domains = frozenset(known.domains)
+
+    def __getitem__(self, domain: str) -> dict[str, Any]:
+        if domain not in self._domains:
+            raise KeyError(domain)
+        row = _leaf(domain, self._known)
+        row["audit"] = self._known.audited.get(domain)
+        return row | {"word": "away"} if domain in self._known.revoked else row
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known.domains)
+
+    def __len__(self) -> int:
+        return len(self._domains)
 
 
 def fleet_status(
-    domains: Iterable[str],
-    fleet: FleetState,
-    now: float,
-    linked: set[str],
-    troubles: dict[str, str],
-    seen: Mapping[str, Observation],
-    ahead: Mapping[str, str],
-    hub: str | None,
+    known: KnownFleet, ahead: Mapping[str, str], hub: str | None, audit: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The aggregates and each configured leaf at `now`, in monotonic seconds. `troubles` gives a domain the
-    sentence of what is wrong with it, `hub` is that of what is wrong with the hub itself. A revoked leaf is
-    away as it should be."""
-    silent = fleet.silent(now)
-    states = {name: state for observation in seen.values() for name, state in observation.states.items()}
+    """The aggregates and each configured leaf; `hub` is the sentence of what is wrong with the hub itself,
+    `audit` what holds of the whole of the newest audit."""
     return {
         "state": hub or "well",
         "aggregates": {
             name: {"state": ahead.get(name, ""), **_aggregate(observation.info)}
-            for name, observation in seen.items()
+            for name, observation in known.seen.items()
         },
-        "leaves": {
-            domain: _leaf(
-                domain,
-                fleet.leaves.get(domain),
-                fleet.announced.get(domain),
-                domain in linked,
-                troubles.get(domain),
-                states,
-                silent.get(domain),
-                fleet.resting,
-                fleet.announced_at(domain, now) if domain in fleet.leaves else "",
-            )
-            | ({"word": "away"} if domain in fleet.revoked else {})
-            for domain in domains
-        },
+        "audit": audit,
+        "leaves": ShownLeaves(known),
     }
 
 
@@ -67,17 +115,9 @@ def _aggregate(info: StreamInfo) -> dict[str, Any]:
     }
 
 
-def _leaf(
-    domain: str,
-    leaf: LeafRecord | None,
-    announced: Announce | None,
-    linked: bool,
-    trouble: str | None,
-    states: Mapping[str, SourceState],
-    unheard: float | None,
-    resting: Container[str],
-    announced_at: str,
-) -> dict[str, Any]:
+def _leaf(domain: str, known: KnownFleet) -> dict[str, Any]:
+    leaf, announced = known.leaves.get(domain), known.announced.get(domain)
+    linked, announced_at = domain in known.linked, known.announced_at(domain)
     row: dict[str, Any] = {"linked": linked}
     if leaf is not None:
         row |= {
@@ -89,12 +129,21 @@ def _leaf(
                 cls: _class(
                     record,
                     announced.classes.get(cls) if announced else None,
-                    states.get(leaf_stream(domain, cls)),
+                    known.states.get(leaf_stream(domain, cls)),
                 )
                 for cls, record in leaf.classes.items()
             },
         }
-    word, sentence = leaf_state(domain, leaf, linked, trouble, states, unheard, resting, announced_at)
+    word, sentence = leaf_state(
+        domain,
+        leaf,
+        linked,
+        known.trouble.get(domain),
+        known.states,
+        known.unheard(domain),
+        known.resting,
+        announced_at,
+    )
     return {"state": sentence, "word": word, **row}
 
 

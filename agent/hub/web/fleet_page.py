@@ -32,6 +32,8 @@ class Question:
     sort: str = "state"
     down: bool = False
     page: int = 1
+    refresh: bool = True
+    """Whether the browser is to fetch the page again by itself."""
 
     def rows(self, rows: Iterable[FleetRow]) -> list[FleetRow]:
         """The rows of all pages. A domain without `*`, `?` and `[` is looked for anywhere in a name."""
@@ -47,8 +49,9 @@ class Question:
             "state": question.state,
             "sort": ("-" if question.down else "") + question.sort,
             "page": str(question.page),
+            "refresh": "on" if question.refresh else "off",
         }
-        usual = {"domain": "", "state": "", "sort": "state", "page": "1"}
+        usual = {"domain": "", "state": "", "sort": "state", "page": "1", "refresh": "on"}
         query = urlencode({key: value for key, value in given.items() if value != usual[key]})
         return f"{PATH}?{query}" if query else PATH
 
@@ -66,6 +69,7 @@ def question_of(query: Mapping[str, str]) -> Question:
         sort=by if by in fleet_rows.SORTS else "state",
         down=by in fleet_rows.SORTS and sort.startswith("-"),
         page=max(1, number),
+        refresh=query.get("refresh") != "off",
     )
 
 
@@ -75,6 +79,7 @@ _COLUMNS: Final = (
     ("heard", "Heard", "number"),
     ("behind", "Behind", "number"),
     ("loss", "Time to first loss", "number"),
+    ("accounted", "Accounted for", ""),
 )
 _DOWNWARDS: Final = frozenset({"heard", "behind"})
 """Of which the largest is looked for first."""
@@ -97,11 +102,52 @@ def fleet_page(
             well=known.get("state") == "well" or bool(known.get("standby")),
             about="hub: ",
         ),
-        element("p", _counts(rows), f" As of {now:%Y-%m-%d %H:%M:%S} UTC.", class_="dim"),
+        *_audit(known, rows, now),
+        element("p", _counts(rows), class_="dim"),
+        refreshing(now, question.refresh, question.path(refresh=not question.refresh)),
         _form(question),
         _table(shown, question) if shown else element("p", _nothing(known, rows), class_="dim"),
         _pages(question, page, last, len(fitting)),
+        refresh=question.refresh,
     )
+
+
+def refreshing(now: datetime, refresh: bool, path: str) -> Markup:
+    """Of when the page is, and where it stops being fetched again, or begins to be."""
+    sign = "&" if "?" in path else "?"
+    if "refresh=" not in path and refresh:
+        path += f"{sign}refresh=off"
+    how, word = ("fetched again every 30 s", "Stop") if refresh else ("not fetched again", "Refresh")
+    return element(
+        "p", f"As of {now:%Y-%m-%d %H:%M:%S} UTC, {how}. ", element("a", word, href=path), class_="dim"
+    )
+
+
+def _audit(known: Mapping[str, Any], rows: Sequence[FleetRow], now: datetime) -> list[Markup]:
+    """What holds of the whole of the newest audit."""
+    audit = known.get("audit")
+    if audit is None:
+        return [element("p", "audit: ", element("span", "this hub has not heard of any yet", class_="old"))]
+    at = datetime.fromisoformat(audit["at"])
+    ago = (now - at).total_seconds()
+    kind = "accounted-no" if audit["lost"] else "old" if ago > fleet_rows.OLD_AUDIT else "flowing"
+    when = f", {fleet_rows.ago(max(0.0, ago))} ago, of {audit['lake']}"
+    deep = " with contents" if audit["deep"] else ""
+    never = sum(row.accounted == "never" for row in rows)
+    unseen = f"; it has not seen {never} of these leaves" if never else ""
+    old = " (old)" if kind == "old" else ""
+    return [
+        element("p", "audit: ", element("span", f"{audit['verdict']}{old}", class_=kind), when, deep, unseen),
+        *(
+            [element("details", element("summary", "What it said"), *_sentences(audit["findings"]))]
+            if audit["lost"] and audit["findings"]
+            else []
+        ),
+    ]
+
+
+def _sentences(found: Iterable[str]) -> list[Markup]:
+    return [element("p", sentence) for sentence in found]
 
 
 def said(sentence: str, *, well: bool, about: str = "") -> Markup:
@@ -134,8 +180,9 @@ def _form(question: Question) -> Markup:
         element("option", state or "any", value=state, selected="" if state == question.state else None)
         for state in ("", *STATES)
     ]
-    sort = question.path(domain="", state="", page=1).partition("sort=")[2]
+    sort = question.path(domain="", state="", page=1, refresh=True).partition("sort=")[2]
     kept = [element("input", type="hidden", name="sort", value=sort)] if sort else []
+    kept += [] if question.refresh else [element("input", type="hidden", name="refresh", value="off")]
     return element(
         "form",
         *kept,
@@ -168,13 +215,20 @@ def _head(question: Question, sort: str, words: str, kind: str) -> Markup:
 
 
 def _row(row: FleetRow) -> Markup:
+    behind = "-" if row.behind is None else f"{row.behind:,}"
     return element(
         "tr",
-        element("td", element("a", row.domain, href=leaf_path(row.domain)), class_="name"),
-        element("td", row.state, class_=state_class(row.state)),
-        element("td", fleet_rows.ago(row.heard), class_="number"),
-        element("td", "-" if row.behind is None else f"{row.behind:,}", class_="number"),
-        element("td", fleet_rows.until(row.loss), class_="number"),
+        element("td", element("a", row.domain, href=leaf_path(row.domain)), class_="name domain"),
+        element("td", row.state, class_=f"word {state_class(row.state)}"),
+        element("td", fleet_rows.ago(row.heard), class_="number", data_label="Heard"),
+        element("td", behind, class_="number", data_label="Behind"),
+        element("td", fleet_rows.until(row.loss), class_="number", data_label="Time to first loss"),
+        element(
+            "td",
+            fleet_rows.accounted(row) + ("" if row.audited is None else " ago"),
+            class_=f"word accounted-{row.accounted}",
+            data_label="Accounted for",
+        ),
         element("td", fleet_rows.words(row)),
     )
 

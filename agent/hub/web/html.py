@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from agent.base.logs import shown
@@ -31,11 +32,35 @@ th, td { text-align: left; vertical-align: top; padding: .35rem 1.1rem .35rem 0;
 th { white-space: nowrap; font-weight: 600; font-size: .9rem } tbody tr:hover { background: var(--band) }
 td { overflow-wrap: anywhere } .wide td:last-child:not(.number) { min-width: 16rem }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
-.name { white-space: nowrap }
+.name, .word { white-space: nowrap }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; margin: 1rem 0 }
 dt { color: var(--dim) } dd { margin: 0; overflow-wrap: anywhere }
-.flowing { color: var(--good) } .away, .never { color: var(--wait) }
-.trouble, .silent, .stopped { color: var(--bad); font-weight: 600 }
+.legend span { display: inline-block; margin: 0 1.2rem .2rem 0 }
+.legend i { display: inline-block; width: .8rem; height: .8rem; border-radius: 2px; margin-right: .4rem;
+  vertical-align: -1px }
+.hours svg { display: block; width: 100%; height: 9rem }
+.hours div { display: flex; justify-content: space-between; color: var(--dim); font-size: .85rem }
+.ground { fill: var(--line) } .part-in_table { fill: var(--good); background: var(--good) }
+.part-named { fill: var(--dim); background: var(--dim) }
+.part-pending { fill: var(--link); background: var(--link) }
+.part-missing { fill: var(--bad); background: var(--bad) }
+.part-doubled { fill: var(--wait); background: var(--wait) } details { margin: .6rem 0 }
+.flowing, .accounted-yes { color: var(--good) }
+.away, .never, .old, .accounted-old, .accounted-never { color: var(--wait) }
+.trouble, .silent, .stopped, .accounted-no { color: var(--bad); font-weight: 600 }
+@media (max-width: 44rem) {
+  body { padding: 1rem .8rem 2rem; font-size: 16px } .wide { overflow-x: visible }
+  .wide table, .wide tbody, .wide tr, .wide td { display: block } .wide td { border: 0; padding: .1rem 0 }
+  .wide thead tr { display: flex; flex-wrap: wrap; gap: 0 1rem } .wide th { border: 0; padding: .3rem 0 }
+  .wide tr { border-bottom: 1px solid var(--line); padding: .5rem 0 } .wide td:empty { display: none }
+  .wide td:last-child:not(.number) { min-width: 0 } .wide td.number { text-align: left; white-space: normal }
+  .wide td[data-label], .wide td.word, .wide td.domain { display: inline-block; margin-right: 1.2rem;
+    vertical-align: baseline }
+  .wide td[data-label]::before { content: attr(data-label) ": "; color: var(--dim); font-weight: 400 }
+  .wide td.domain a { display: inline-block; padding: .4rem 0; font-weight: 600 }
+  .plain thead, .wide th:not(:has(a)) { display: none } dl { gap: .2rem .8rem }
+  input, select, button { padding: .5rem .6rem }
+  nav a, form a { padding: .5rem 0 } }
 """
 
 _DIGEST: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
@@ -47,6 +72,7 @@ POLICY: Final = (
 """`Content-Security-Policy` of every page; the one image is the empty icon, without which a browser would ask
 for one."""
 
+REFRESH_SECONDS: Final = 30
 _EMPTY: Final = frozenset({"input", "link", "meta"})
 """Elements without content and end."""
 
@@ -75,13 +101,34 @@ def element(name: str, /, *content: str, **attributes: str | None) -> Markup:
     return Markup(f"<{name}{given}>{join(*content)}{end}")
 
 
-def document(title: str, style: str, *body: str) -> Markup:
-    """A whole page with its one style sheet, which must hold no `<`. Needs nothing from elsewhere."""
+def table(heads: Iterable[str], names: int, rows: Iterable[Iterable[str]]) -> Markup:
+    """Rows under their heads, on a phone each a card with the head beside the value; all columns but the
+    first `names` hold numbers."""
+    heads = list(heads)
+
+    def kind(at: int) -> str:
+        return "name" if at < names else "number"
+
+    def cells(row: Iterable[str]) -> Iterator[Markup]:
+        for at, (head, value) in enumerate(zip(heads, row, strict=True)):
+            yield element("td", value, class_=kind(at), data_label=head)
+
+    top = (element("th", head, class_=kind(at), scope="col") for at, head in enumerate(heads))
+    body = (element("tr", *cells(row)) for row in rows)
+    found = element("table", element("thead", element("tr", *top)), element("tbody", *body), class_="plain")
+    return element("div", found, class_="wide")
+
+
+def document(title: str, style: str, *body: str, refresh: bool = False) -> Markup:
+    """A whole page with its one style sheet, which must hold no `<`. Needs nothing from elsewhere. With
+    `refresh` the browser fetches it again by itself."""
+    again = element("meta", http_equiv="refresh", content=str(REFRESH_SECONDS)) if refresh else Markup()
     head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
+        again,
         element("link", rel="icon", href="data:,"),
         element("title", title),
         element("style", Markup(style)),

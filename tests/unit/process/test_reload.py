@@ -87,8 +87,10 @@ def test_the_options_of_every_input_can_be_compared(kind: str) -> None:
     needed: dict[str, dict[str, Any]] = {
         "exec": {"command": ["true"]},
         "file": {"path": "/x"},
+        "modbus": {"url": "tcp://h", "registers": []},
         "mqtt": {"url": "mqtt://h", "topics": ["x/#"]},
         "nats": {"subjects": ["x.>"]},
+        "opcua": {"url": "opc.tcp://h", "nodes": []},
         "prometheus": {"urls": ["http://h/metrics"]},
     }
     one: Any = OPTIONS[kind](**needed.get(kind, {}))

@@ -121,6 +121,21 @@ def test_a_source_is_added_again_when_its_leaf_is_linked_and_it_stays_silent(
     assert judge(suspect, SourceState(0, active), now) == expected
 
 
+def test_sources_return_until_each_was_heard_or_added_again_once() -> None:
+    sources = StalledSources()
+    silent, heard = {"A": SourceState(0, None)}, {"A": SourceState(0, 0.1)}
+    assert not sources.return_in(silent)
+    sources.linked("A", 10.0)
+    assert sources.return_in(silent)
+    assert not sources.return_in(heard)
+    assert not sources.return_in({})
+    sources.tried(["A"], 10.0)
+    assert not sources.return_in(silent)
+    sources.linked("A", 20.0)
+    sources.unlinked("A")
+    assert not sources.return_in(silent)
+
+
 def test_a_source_that_is_not_there_is_not_added_again() -> None:
     assert judge(Suspect(since=10), None, 99) == "wait"
 
@@ -213,9 +228,9 @@ def test_a_source_that_is_added_again_in_vain_is_told_of_once_and_again_when_it_
         suspects.tried(verdicts.again, now)
         told += len(verdicts.hopeless)
     assert told == 1
-    assert "permission" in (suspects.words("A") or "")
+    assert "permission" in suspects.hopeless()["A"]
     assert suspects.look({"A": SourceState(1, 0.1)}, now + 1).saved == {"A"}
-    assert suspects.words("A") is None
+    assert suspects.hopeless() == {}
 
 
 def test_a_source_that_became_another_one_is_tried_anew() -> None:
@@ -223,9 +238,9 @@ def test_a_source_that_became_another_one_is_tried_anew() -> None:
     suspects.linked("A", since=0)
     for now in range(1, 20):
         suspects.tried(suspects.look({"A": SourceState(0, None)}, now).again, now)
-    assert suspects.words("A")
+    assert suspects.hopeless()
     suspects.changed("A", 20)
-    assert suspects.words("A") is None
+    assert suspects.hopeless() == {}
     assert suspects.look({"A": SourceState(0, None)}, 21).again == set()
     assert suspects.look({"A": SourceState(0, None)}, 22).again == {"A"}
 

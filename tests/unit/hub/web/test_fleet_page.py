@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.hub import fleet_rows
-from agent.hub.web.fleet import FleetPages
+from agent.hub.web import FleetPages
 from agent.hub.web.fleet_page import ROWS, Question, fleet_page, question_of
 from agent.hub.web.html import POLICY, STYLE, element, join
 
@@ -63,7 +63,9 @@ class Elements(HTMLParser):
 def test_what_a_leaf_says_is_text_whatever_it_holds(path: str) -> None:
     hostile = leaf("trouble", state=HOSTILE, machine=HOSTILE, versions={HOSTILE: HOSTILE}, run=HOSTILE)
     hostile["classes"] = {HOSTILE: {**hostile["classes"]["normal"], "error": HOSTILE}}
-    answer = FleetPages(lambda: {"fleet": {"state": HOSTILE, "leaves": {"a-1": hostile}}}).answer(path, {})
+    answer = FleetPages(
+        lambda: {"fleet": {"state": HOSTILE, "leaves": {"a-1": hostile}}}, lambda _: None
+    ).answer(path, {})
 
     assert answer is not None
     found = Elements(str(answer.text))
@@ -77,7 +79,7 @@ def test_a_domain_cannot_break_out_of_its_link() -> None:
     text = page({HOSTILE: leaf()}, Question(domain=HOSTILE))
 
     assert not Elements(text).names & {"script", "img"}
-    assert FleetPages(lambda: {"fleet": {}}).answer(f"/fleet/{HOSTILE}", {}).status == 404  # type: ignore[union-attr]
+    assert FleetPages(lambda: {"fleet": {}}, lambda _: None).answer(f"/fleet/{HOSTILE}", {}).status == 404  # type: ignore[union-attr]
 
 
 @given(st.text(), st.text())
@@ -142,7 +144,9 @@ def test_two_thousand_leaves_are_shown_a_bounded_page_at_a_time() -> None:
 
 
 def test_a_leaf_has_a_page_with_its_way_to_the_hub_and_its_ledger() -> None:
-    answer = FleetPages(lambda: {"fleet": {"leaves": {"a-1": leaf()}}}).answer("/fleet/a-1", {})
+    answer = FleetPages(lambda: {"fleet": {"leaves": {"a-1": leaf()}}}, lambda _: None).answer(
+        "/fleet/a-1", {}
+    )
 
     assert answer is not None
     text = Elements(str(answer.text)).text
@@ -151,7 +155,7 @@ def test_a_leaf_has_a_page_with_its_way_to_the_hub_and_its_ledger() -> None:
 
 
 def test_a_hub_that_is_not_ready_has_a_page_that_says_so() -> None:
-    answer = FleetPages(lambda: {"fleet": {}}).answer("/fleet", {})
+    answer = FleetPages(lambda: {"fleet": {}}, lambda _: None).answer("/fleet", {})
 
     assert answer is not None
     assert "has not answered yet" in str(answer.text)
@@ -159,7 +163,7 @@ def test_a_hub_that_is_not_ready_has_a_page_that_says_so() -> None:
 
 def test_a_machine_that_stands_by_sends_its_readers_to_the_one_that_leads() -> None:
     fleet = {"state": "standby: hub-b leads the hub", "standby": True, "aggregates": {}, "leaves": {}}
-    answer = FleetPages(lambda: {"fleet": fleet}).answer("/fleet", {})
+    answer = FleetPages(lambda: {"fleet": fleet}, lambda _: None).answer("/fleet", {})
 
     assert answer is not None
     assert "hub-b leads the hub" in str(answer.text)

@@ -1,0 +1,173 @@
+"""The newest audit, as the job reported it: what the fleet page, `/status` and `/metrics` show of it. It is
+kept beside the fleet's records, so that the next agent that leads knows it too.
+
+Of each leaf only its sums are held in memory; its hours stay in the part in which they came.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import structlog
+from nats.aio.msg import Msg
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from agent.contract import (
+    AUDIT_FIGURES,
+    VERSION,
+    AuditedLeaf,
+    AuditPart,
+    ContractError,
+    parse_audit_part,
+)
+from agent.hub.registrar.announce_service import respond
+from agent.hub.registrar.fleet_store import FleetStore
+from agent.hub.registrar.readiness import Readiness
+from agent.jetstream import JetStreamError
+
+log = structlog.get_logger("registrar")
+
+_BESIDE: Final[Sequence[tuple[str, str, Callable[[Mapping[str, Any]], float]]]] = (
+    (
+        "petiole_audit_accounted",
+        "1 where nothing of the leaf is missing, doubled, unexplained or gone.",
+        lambda row: float(not row["lost"]),
+    ),
+    (
+        "petiole_audit_timestamp_seconds",
+        "When the audit looked at the tables.",
+        lambda row: _moment(row["at"]).timestamp(),
+    ),
+)
+_BYTES: Final = 16 * 2**20
+"""The most that a report takes, for the bucket is the fleet's; 10,000 leaves take some 2 MB."""
+
+
+class Audits(Collector):
+    """Takes in what the job tells, and knows the newest audit of each leaf. Shows the audits of the leaves
+    `shown` as metrics."""
+
+    def __init__(self, store: FleetStore, readiness: Readiness, shown: Sequence[str]) -> None:
+        self._store, self._readiness, self._shown = store, readiness, shown
+        self._coming: dict[int, tuple[AuditPart, bytes]] = {}
+        self._parts: list[bytes] = []
+        self._rows: Mapping[str, dict[str, Any]] = {}
+        self._head: dict[str, Any] | None = None
+
+    async def begin(self) -> None:
+        """Read what is kept. Raises `ApiError` or `UnavailableError`."""
+        kept = [found async for found in self._store.load_audit(parse_audit_part)]
+        if kept:
+            self._hold(kept)
+
+    async def receive(self, msg: Msg) -> None:
+        """Answer a part of a report."""
+        row: dict[str, Any] = {"v": VERSION}
+        try:
+            await self._readiness.wait()
+            row["taken"] = await self._take(msg.data)
+        except (ContractError, JetStreamError) as error:
+            log.warning("audit not accepted", reason=str(error))
+            row["refused"] = str(error)
+        await respond(msg, json.dumps(row).encode())
+
+    def rows(self) -> Mapping[str, Mapping[str, Any]]:
+        """The sums of each leaf that an audit has seen; nothing of it changes later."""
+        return self._rows
+
+    def head(self) -> dict[str, Any] | None:
+        """What holds of the whole of the newest audit, None if there was none."""
+        return self._head
+
+    def leaf(self, domain: str) -> AuditedLeaf | None:
+        """A leaf with its hours, as the newest audit found it."""
+        row = self._rows.get(domain)
+        if row is None:
+            return None
+        part = parse_audit_part(self._parts[row["part"]], domain)
+        return next((leaf for leaf in part.leaves if leaf.domain == domain), None)
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics; nothing before the first audit."""
+        rows = self._rows  # replaced as a whole, so another thread may read it
+        if not rows:
+            return
+        for name, says in AUDIT_FIGURES.items():
+            family = GaugeMetricFamily(f"petiole_audit_{name}_readings", says, labels=["domain"])
+            for domain in self._shown:
+                if (row := rows.get(domain)) is not None:
+                    family.add_metric([domain], row[name])
+            yield family
+        for name, says, value in _BESIDE:
+            family = GaugeMetricFamily(name, says, labels=["domain"])
+            for domain in self._shown:
+                if (row := rows.get(domain)) is not None:
+                    family.add_metric([domain], value(row))
+            yield family
+
+    async def _take(self, data: bytes) -> int:
+        """Take a part in; with the last one the report becomes the newest."""
+        part = parse_audit_part(data)
+        if self._head is not None and _moment(part.at) < _moment(self._head["at"]):
+            raise ContractError(f"audited: an audit of {self._head['at']} is known, which is newer")
+        if any((other.at, other.parts) != (part.at, part.parts) for other, _ in self._coming.values()):
+            self._coming = {}  # a report that was broken off
+        self._coming[part.part] = (part, data)
+        if sum(len(kept) for _, kept in self._coming.values()) > _BYTES:
+            self._coming = {}
+            raise ContractError(f"audited: the report is larger than {_BYTES} bytes")
+        if len(self._coming) == part.parts:
+            whole = [self._coming[number] for number in range(part.parts)]
+            # The first one last: what it says of the others must be there.
+            for number in reversed(range(part.parts)):
+                await self._store.save_audit(number, whole[number][1])
+            self._coming = {}
+            self._hold(whole)
+            log.info("audit taken in", at=part.at, verdict=part.verdict)
+        return part.part
+
+    def _hold(self, whole: Iterable[tuple[AuditPart, bytes]]) -> None:
+        rows: dict[str, dict[str, Any]] = {}
+        parts = []
+        for number, (part, data) in enumerate(whole):
+            parts.append(data)
+            for leaf in part.leaves:
+                rows[leaf.domain] = _row(leaf, part, number)
+            if number == 0:
+                self._head = {
+                    "at": part.at,
+                    "lake": part.lake,
+                    "deep": part.deep,
+                    "lost": part.lost,
+                    "verdict": part.verdict,
+                    "findings": list(part.findings),
+                }
+        self._parts, self._rows = parts, rows
+
+
+def _row(leaf: AuditedLeaf, part: AuditPart, number: int) -> dict[str, Any]:
+    return {
+        "at": part.at,
+        "part": number,
+        "lost": leaf.lost,
+        "accepted": leaf.accepted,
+        "in_table": leaf.in_table,
+        "named": leaf.named,
+        "open": leaf.open,
+        "pending": leaf.pending,
+        "on_the_way": leaf.on_the_way,
+        "missing": leaf.missing,
+        "doubled": leaf.doubled,
+        "unexplained": leaf.unexplained,
+        "gaps": leaf.gaps,
+        "findings": list(leaf.findings),
+    }
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -1,0 +1,127 @@
+"""What is shown of a fleet: made of what was known at one moment, a leaf at a time, as it is asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from agent.contract import leaf_stream
+from agent.hub.registrar.aggregate import Observation, SourceState
+from agent.hub.registrar.records import ClassRecord, LeafRecord
+from agent.hub.registrar.status import KnownFleet, fleet_status
+from agent.hub.web import FleetPages
+from agent.jetstream import StreamInfo
+
+AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
+NOW = 1_000.0
+
+
+class Counted(dict[str, LeafRecord]):
+    """Records that count how often each is looked at."""
+
+    def __init__(self, records: dict[str, LeafRecord]) -> None:
+        super().__init__(records)
+        self.looks: Counter[str] = Counter()
+
+    def get(self, domain: str, default: Any = None) -> Any:
+        self.looks[domain] += 1
+        return super().get(domain, default)
+
+    def __getitem__(self, domain: str) -> LeafRecord:
+        self.looks[domain] += 1
+        return super().__getitem__(domain)
+
+
+def fleet(count: int, *, heard: float = 1.0, **more: Any) -> KnownFleet:
+    """So many leaves that flow, heard so many seconds ago; the last configured one was never seen."""
+    domains = [f"edge-{number}" for number in range(count)]
+    records = Counted(
+        {
+            domain: LeafRecord(domain, "m", "run", {}, "before", {"normal": ClassRecord("e", "c", "T", "c")})
+            for domain in domains
+        }
+    )
+    states = {leaf_stream(domain, "normal"): SourceState(1, 0.1) for domain in domains}
+    info = StreamInfo("T", "c", 1, 1, 1, 1, {}, [])
+    known: dict[str, Any] = {
+        "domains": [*domains, "new"],
+        "leaves": records,
+        "announced": {},
+        "heard_at": dict.fromkeys(domains, NOW - heard),
+        "linked": set(domains),
+        "revoked": frozenset(),
+        "resting": set(),
+        "seen": {"T": Observation(info, states, NOW)},
+        "trouble": {},
+        "audited": {},
+        "now": NOW,
+        "at": AT,
+    }
+    return KnownFleet(**(known | more))
+
+
+def shown(known: KnownFleet) -> Any:
+    """What the status shows of each leaf."""
+    return fleet_status(known, {}, None)["leaves"]
+
+
+def test_each_configured_leaf_is_shown_and_no_other() -> None:
+    leaves = shown(fleet(2))
+    assert list(leaves) == ["edge-0", "edge-1", "new"]
+    assert len(leaves) == 3
+    assert {domain: row["word"] for domain, row in leaves.items()} == {
+        "edge-0": "flowing",
+        "edge-1": "flowing",
+        "new": "never",
+    }
+    assert "other" not in leaves
+
+
+def test_a_leaf_is_shown_with_what_is_wrong_with_it() -> None:
+    known = fleet(3, heard=500.0, trouble={"edge-1": "its disk"}, revoked={"edge-2"})
+    leaves = shown(known)
+    assert leaves["edge-0"]["word"] == "silent"
+    assert (leaves["edge-1"]["word"], leaves["edge-1"]["state"]) == ("trouble", "its disk")
+    assert leaves["edge-2"]["word"] == "away"
+
+
+def test_a_leaf_that_has_announced_itself_is_shown_with_the_time_by_the_clock_of_the_hub() -> None:
+    known = fleet(1, heard=90.0, announced={"edge-0": None})
+    assert known.announced_at("edge-0") == "2026-01-01T11:58:30+00:00"
+    assert fleet(1).announced_at("edge-0") == "before"
+    assert known.announced_at("new") == ""
+
+
+def test_the_page_of_a_leaf_looks_at_no_other() -> None:
+    known = fleet(50)
+    page = FleetPages(lambda: {"fleet": fleet_status(known, {}, None)}, lambda _: None).asked(
+        "/fleet/edge-7", {}
+    )
+    assert not looks(known)
+    assert page is not None
+    assert page().status == 200
+    assert set(looks(known)) == {"edge-7"}
+
+
+@pytest.mark.parametrize("path", ["/fleet", "/fleet.json"])
+def test_a_page_of_all_leaves_looks_as_often_at_each_of_many_as_of_few(path: str) -> None:
+    counts = []
+    for count in (20, 40, 80):
+        known = fleet(count)
+        status = {"fleet": fleet_status(known, {}, None)}
+        page = FleetPages(lambda status=status: status, lambda _: None).asked(path, {})  # type: ignore[misc]
+        assert page is not None
+        assert not looks(known), "nothing is made before it is asked for"
+        page()
+        del looks(known)["new"]
+        counts.append(set(looks(known).values()))
+    assert counts[0] == counts[1] == counts[2]
+
+
+def looks(known: KnownFleet) -> Counter[str]:
+    """How often each leaf's record was looked at."""
+    assert isinstance(known.leaves, Counted)
+    return known.leaves.looks
