@@ -2,7 +2,7 @@
 audit's own parts, restricted to a domain, and takes in what waits at the hub and is not in bronze yet. It
 reads and never writes."""
 
-from hub_jobs.audit.rows.scan import ScanPart
+from hub_jobs.audit.rows.pieces import ScanPart
 from hub_jobs.where.device import DeviceCounts
 from hub_jobs.where.lake import Lake, Waiting, WaitingLedger, WaitingMessage, open_lake
 from hub_jobs.where.query import DomainFindings, Sums, look

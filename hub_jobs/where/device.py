@@ -6,16 +6,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs.audit.rows import count_rows
+from hub_jobs.audit.rows.moments import moments as moments_of
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.readings import Refiner
-from hub_jobs.tables.scan import batches
+from hub_jobs.tables.scan import Condition, batches
 
 MOST: Final = 2_000_000
 """Readings that are decoded at most, some ten seconds of work."""
@@ -68,6 +70,7 @@ def count_device(tables: AuditTables, device: str) -> DeviceCounts:
         found.unnamed += named is None and reason != str(QuarantineReason.OTHER_CONTENT)
     decoded = 0
     seen: set[tuple[Any, ...]] = set()
+    missing: dict[tuple[Any, ...], int] = {}
     for row, ready in _messages(tables):
         key = _key(row)
         if key in seen:
@@ -75,7 +78,7 @@ def count_device(tables: AuditTables, device: str) -> DeviceCounts:
         seen.add(key)
         there = read.pop(key, 0)
         found.in_readings += there
-        if row["payload"] is None:
+        if row["payload"] is None or row["arrived"] < tables.kept_since:
             found.thinned += 1
             continue
         if decoded >= MOST:
@@ -87,9 +90,23 @@ def count_device(tables: AuditTables, device: str) -> DeviceCounts:
         if not ready:
             found.pending += of_device
             continue
-        found.missing += max(0, of_device - there)
+        if of_device > there:
+            missing[key] = of_device - there
         found.doubled += max(0, there - of_device)
+    if missing and tables.kept_since:
+        for key in _aged(tables):
+            missing.pop(key, None)
+    found.missing = sum(missing.values())
     return found
+
+
+def _aged(tables: AuditTables) -> Iterator[tuple[Any, ...]]:
+    """The messages that came before what was deleted for its age ends. One that came again since is not
+    missed: its readings were deleted."""
+    before: Condition = ("arrived", "<", datetime.fromtimestamp(tables.kept_since / 1e6, UTC))
+    columns = ("class", "run", "n", *_PLACE)
+    for piece in batches(tables.bronze, columns, [*tables.part.where, before]):
+        yield from map(_key, piece.to_pylist())
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -127,7 +144,7 @@ def _messages(tables: AuditTables) -> Iterator[tuple[dict[str, Any], bool]]:
     """The messages of bronze that may hold readings, and whether each is refined."""
     for piece in batches(tables.bronze, _COLUMNS, tables.part.where, _AT_ONCE):
         table = pa.Table.from_batches([piece])
-        moments, _ = count_rows.moments(table)
+        moments, _ = moments_of(table)
         at = table.column_names.index("arrived")
         rows = table.set_column(at, "arrived", table["arrived"].cast(pa.int64())).to_pylist()
         for row, moment in zip(rows, moments.tolist(), strict=True):

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hub_jobs.audit.bronze_contents import BronzeContents, SeenCache, open_cache
-from hub_jobs.audit.rows.scan import AuditTables, ScanPart
+from hub_jobs.audit.rows.pieces import ScanPart
+from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.delta import Table, TableError, open_table
 from hub_jobs.tables.places import Place

@@ -13,9 +13,10 @@ from hub_jobs.audit import accounts
 from hub_jobs.audit.accounts import Account, Arrived
 from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.ledgers import LedgerClaims, LedgerRecords, LostStores, Run, remembered_runs
-from hub_jobs.audit.rows import lookups, scan, totals
+from hub_jobs.audit.rows import lookups, totals
 from hub_jobs.audit.rows.mismatches import StrayRows
-from hub_jobs.audit.rows.scan import ScanPart
+from hub_jobs.audit.rows.pieces import ScanPart
+from hub_jobs.audit.rows.survey import survey
 from hub_jobs.audit.stream_gaps import find_gaps
 from hub_jobs.tables import seen
 from hub_jobs.tables.delta import TableError
@@ -70,6 +71,8 @@ class DomainFindings:
     lost: list[str] = field(default_factory=list)
     explained: list[str] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)
+    gaps: list[str] = field(default_factory=list)
+    """Those of `lost` that are sequences of the leaf's streams; their time is not known."""
     device: DeviceCounts | None = None
 
 
@@ -88,7 +91,7 @@ class _Look:
         self._domain = str(part.domain)
         self._part = part
         self._tables = lake.tables(part)
-        surveyed = scan.survey(self._tables, {})
+        surveyed = survey(self._tables, {})
         here = joined(surveyed.before, surveyed.after)
         everything = seen.load(lake.path, lake.bronze, lake.known).numbers()
         self._held = held_of(self._domain, here, lake.cache.seen, everything)
@@ -253,6 +256,8 @@ class _Look:
         ):
             if gap.kind == "source":
                 (self._found.lost if gap.lost else self._found.explained).append(str(gap))
+                if gap.lost:
+                    self._found.gaps.append(str(gap))
 
 
 def _counts(space: str, sources: Container[str]) -> bool:

@@ -110,10 +110,7 @@ def test_a_run_that_no_record_at_the_hub_speaks_of_is_all_still_on_the_leaf() ->
 def test_a_gap_alone_is_a_loss() -> None:
     answer = _report(lost=["source x: sequences 3 never came"])
 
-    assert (answer.exit, answer.verdict()) == (
-        Exit.LOSS,
-        "something is missing or doubled without a reason",
-    )
+    assert (answer.exit, answer.verdict()) == (Exit.LOSS, "something is missing or doubled without a reason")
 
 
 def test_without_tables_only_what_is_known_now_is_told_and_nothing_is_judged() -> None:

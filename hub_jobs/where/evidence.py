@@ -1,0 +1,289 @@
+"""What a proof rests on: the counts of a domain and a span of time, and hashes by which anybody who has the
+tables can see that they are still what they were.
+
+Rows are hashed by their contents, hour by hour, so that the hash outlives a compaction of the files. The
+files are hashed too, which says more as long as `maintain` has not written them together. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.contract import VERSION
+from hub_jobs.audit.rows.moments import moments as moments_of
+from hub_jobs.audit.rows.pieces import ScanPart
+from hub_jobs.tables.delta import Table, TableError, open_table
+from hub_jobs.tables.places import Place, UnreadableError, arrow_paths, fitted, parquet_file
+from hub_jobs.tables.scan import file_paths, files, rows
+from hub_jobs.where.lake import Lake, Waiting, open_lake
+from hub_jobs.where.query import look
+
+MOST_ROWS: Final = 10_000_000
+"""Rows of a table that are hashed at most, some four minutes of one core."""
+_BATCH: Final = ("class", "run", "n")
+_DIRECT: Final = ("source_stream", "source_identity", "source_seq")
+_KEYS: Final = (*_BATCH, *_DIRECT)
+_HASHED: Final[Mapping[str, Sequence[str]]] = {
+    "bronze": (*_KEYS, "count", "subject", "digest"),
+    "readings": (*_KEYS, "index", "ts", "ts_source", "device", "metric", "value", "text", "tags"),
+    "quarantine": ("class", "run", "n", "line", "stream", "created", "seq", "reason", "detail", "excerpt"),
+}
+"""The columns that the contents of a row are; others are derived, or say when something was done."""
+_HUB: Final = ("stream", "created", "seq")
+_HOUR: Final = 3_600_000_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class UnknownLeafError(Exception):
+    """No table has anything of a domain; the text says of which."""
+
+
+def evidence(lake: Place, part: ScanPart, made: datetime, by: str) -> dict[str, Any]:
+    """All of it, as JSON has it. Raises `UnknownLeafError`, and `TableError`, also if there are too many."""
+    try:
+        return _evidence(open_lake(lake), part, made, by)
+    except (OSError, pa.ArrowException) as error:
+        raise TableError(f"the tables in {lake} can't be read: {error}") from error
+
+
+def _evidence(lake: Lake, part: ScanPart, made: datetime, by: str) -> dict[str, Any]:
+    found = look(lake, part, Waiting())
+    whole = look(lake, replace(part, since=None, until=None), Waiting()) if part.is_span else found
+    if not whole.classes:
+        raise UnknownLeafError(f"the tables hold nothing of a leaf {part.domain!r}")
+    tables, contents = [], {}
+    hours, places = _selected(lake.bronze, part)
+    for name, table in (
+        ("bronze", lake.bronze),
+        ("readings", lake.readings),
+        ("quarantine", lake.quarantine),
+    ):
+        if table is None:
+            continue
+        hashed = _Contents(table, part, hours, places)
+        contents[name] = hashed.hours()
+        tables.append(_table(table, hashed.files))
+    audit, audited = _audit(lake.path, part)
+    tables += [_table(table, []) for table in audited]
+    return {
+        "v": VERSION,
+        "domain": part.domain,
+        "from": _text(part.since),
+        "to": _text(part.until),
+        "made": made.isoformat(timespec="seconds"),
+        "by": by,
+        "lake": str(lake.path),
+        "classes": {cls: asdict(sums) for cls, sums in sorted(found.classes.items())},
+        "kept_since": _kept_since(lake, part),
+        "lost": found.lost,
+        "gaps": whole.gaps,
+        "explained": found.explained,
+        "reasons": found.reasons,
+        "audit": audit,
+        "contents": contents,
+        "tables": tables,
+    }
+
+
+def _text(moment: int | None) -> str | None:
+    return None if moment is None else (_EPOCH + timedelta(microseconds=moment)).isoformat()
+
+
+def _kept_since(lake: Lake, part: ScanPart) -> str | None:
+    """Before when readings of the span were deleted for their age, None where none were."""
+    kept_since = lake.tables(part).kept_since
+    aged = kept_since > 0 and (part.since is None or part.since < kept_since)
+    return _text(kept_since) if aged else None
+
+
+def _selected(bronze: Table, part: ScanPart) -> tuple[dict[tuple[Any, ...], str], dict[tuple[Any, ...], str]]:
+    """The hour of each batch and of each device's message of the span, by its key; and the same by the place
+    of its message in the hub's stream."""
+    hours: dict[tuple[Any, ...], str] = {}
+    places: dict[tuple[Any, ...], str] = {}
+    columns = (*_KEYS, *_HUB, "arrived", "headers", "domain")
+    for _, found in _groups(bronze, part, columns):
+        moments, _ = moments_of(found)
+        for row, moment in zip(found.select([*_KEYS, *_HUB]).to_pylist(), moments.tolist(), strict=True):
+            if part.within(moment):
+                hour = _text(moment // _HOUR * _HOUR) or ""
+                hours[_key(row)] = places[tuple(row[name] for name in _HUB)] = hour
+        if len(places) > MOST_ROWS:
+            raise TableError(f"more than {MOST_ROWS:,} messages: choose a shorter span")
+    return hours, places
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    names = _DIRECT if row["n"] is None else _BATCH
+    return tuple(row[name] for name in names)
+
+
+def _groups(table: Table, part: ScanPart, columns: Sequence[str]) -> Iterator[tuple[Place, pa.Table]]:
+    """The rows of the domain, a row group of a file at a time."""
+    schema = pa.schema([table.schema.field(name) for name in dict.fromkeys(columns)])
+    for path in file_paths(table, part.where):
+        with parquet_file(path) as file:
+            known = [name for name in schema.names if name in file.names]
+            for group in range(file.num_row_groups):
+                found = part.chosen(fitted(file.read_row_group(group, columns=known), schema))
+                if found.num_rows:
+                    yield path, found
+
+
+class _Contents:
+    """The contents of one table: of each hour the hashes of its rows. `files` are those that hold any."""
+
+    def __init__(
+        self,
+        table: Table,
+        part: ScanPart,
+        hours: Mapping[tuple[Any, ...], str],
+        places: Mapping[tuple[Any, ...], str],
+    ) -> None:
+        self.files: list[Place] = []
+        self._hashes: dict[str, list[bytes]] = {}
+        hour_of: Callable[[Mapping[str, Any]], str | None] = (
+            (lambda row: places.get(tuple(row[name] for name in _HUB)))
+            if table.name == "quarantine"
+            else (lambda row: hours.get(_key(row)))
+        )
+        columns = _HASHED[table.name]
+        count = 0
+        for path, found in _groups(table, part, (*columns, "domain")):
+            for row in _plain(found.select(columns)):
+                hour = hour_of(row)
+                if hour is None:
+                    continue
+                count += 1
+                text = json.dumps([row[name] for name in columns], separators=(",", ":"))
+                self._hashes.setdefault(hour, []).append(hashlib.sha256(text.encode()).digest())
+                if not self.files or self.files[-1] != path:
+                    self.files.append(path)
+            if count > MOST_ROWS:
+                raise TableError(f"more than {MOST_ROWS:,} rows of {table.name}: choose a shorter span")
+
+    def hours(self) -> dict[str, list[Any]]:
+        """Of each hour how many rows there are, and the SHA-256 of their hashes in the order of these."""
+        return {
+            hour: [len(found), hashlib.sha256(b"".join(sorted(found))).hexdigest()]
+            for hour, found in sorted(self._hashes.items())
+        }
+
+
+def _plain(found: pa.Table) -> Iterator[dict[str, Any]]:
+    """Rows as JSON can hold them: times as microseconds, bytes as hex, tags in order."""
+    for at, name in enumerate(found.column_names):
+        if pa.types.is_timestamp(found.schema.field(name).type):
+            found = found.set_column(
+                at, name, found[name].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+            )
+    for row in found.to_pylist():
+        for name, value in row.items():
+            if isinstance(value, bytes):
+                row[name] = value.hex()
+            elif name == "tags" and value is not None:
+                row[name] = sorted(map(list, value))
+        yield row
+
+
+def _table(table: Table, paths: Sequence[Place]) -> dict[str, Any]:
+    """A table's version, its entry in the log, and the files that are rested on."""
+    version = int(table.delta.version())
+    sizes = files(table)
+    known = dict(zip(sizes["path"].to_pylist(), sizes["num_records"].to_pylist(), strict=True))
+    return {
+        "table": table.name,
+        "version": version,
+        "entry": file_hash(table.path / "_delta_log" / f"{version:020}.json"),
+        "files": [[path.name, known.get(path.name), file_hash(path)] for path in paths],
+    }
+
+
+def file_hash(path: Place) -> str | None:
+    """The SHA-256 of a file, None if it is gone. Raises `UnreadableError`."""
+    found = hashlib.sha256()
+    try:
+        with _opened(path) as source:
+            while piece := source.read(1 << 20):
+                found.update(piece)
+    except FileNotFoundError:
+        return None
+    except (OSError, pa.ArrowException) as error:
+        raise UnreadableError(path, str(error), damaged=False) from error
+    return found.hexdigest()
+
+
+def _opened(path: Place) -> Any:
+    if isinstance(path, Path):
+        return path.open("rb")
+    return arrow_paths([path])["filesystem"].open_input_stream(path.key)
+
+
+def _audit(lake: Place, part: ScanPart) -> tuple[dict[str, Any] | None, list[Table]]:
+    """What the newest audit said of the domain: its accounts, and the hours of the span."""
+    accounts, by_hour = open_table(lake, "audit"), open_table(lake, "audit_hours")
+    if accounts is None or by_hour is None:
+        return None, []
+    names = [name for name in accounts.schema.names if name != "findings"]
+    found = rows(accounts, names, part.where)
+    if not found.num_rows:
+        return None, []
+    at = pc.max(found["at"]).as_py()
+    newest = found.filter(pc.equal(found["at"], pa.scalar(at, found["at"].type)))
+    # An audit says nothing of hours that are settled: what is newest of each hour counts.
+    hours: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in sorted(rows(by_hour, by_hour.schema.names, part.where).to_pylist(), key=lambda row: row["at"]):
+        if part.within(int(row["hour"].timestamp() * 1e6)):
+            hours[row["hour"], row["class"]] = row
+    chosen = [
+        {**row, "at": row["at"].isoformat(), "hour": row["hour"].isoformat()}
+        for _, row in sorted(hours.items(), key=lambda item: (item[0][0], str(item[0][1])))
+    ]
+    told = [
+        {name: value for name, value in row.items() if name not in ("at", "domain")}
+        for row in newest.to_pylist()
+    ]
+    return {"at": at.isoformat(), "accounts": told, "hours": chosen}, [accounts, by_hour]
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """How the tables differ from what a proof says, in sentences: figures and contents. Pure."""
+    found = [f"{sentence}: only then" for sentence in then["gaps"] if sentence not in now["gaps"]]
+    found += [f"{sentence}: only now" for sentence in now["gaps"] if sentence not in then["gaps"]]
+    for cls in sorted({*then["classes"], *now["classes"]}):
+        was, is_ = then["classes"].get(cls, {}), now["classes"].get(cls, {})
+        for name in sorted({*was, *is_}):
+            if was.get(name) != is_.get(name):
+                found.append(f"class {cls}, {name}: {was.get(name)} then, {is_.get(name)} now")
+    for table in sorted({*then["contents"], *now["contents"]}):
+        was, is_ = then["contents"].get(table, {}), now["contents"].get(table, {})
+        for hour in sorted({*was, *is_}):
+            if (before := was.get(hour, [0, ""])) != (after := is_.get(hour, [0, ""])):
+                same = "the same number of rows, with other contents" if before[0] == after[0] else ""
+                counts = same or f"{before[0]:,} rows then, {after[0]:,} now"
+                found.append(f"{table}, hour {hour}: {counts}")
+    return found
+
+
+def file_differences(lake: Place, then: Mapping[str, Any]) -> tuple[int, list[str], list[str]]:
+    """Of the files that a proof names: how many are as they were, which are gone, and which are others."""
+    same = 0
+    gone: list[str] = []
+    other: list[str] = []
+    for table in then["tables"]:
+        for name, _, hashed in table["files"]:
+            now = file_hash(lake / table["table"] / name)
+            if now == hashed:
+                same += 1
+            else:
+                (gone if now is None else other).append(f"{table['table']}/{name}")
+    return same, gone, other
