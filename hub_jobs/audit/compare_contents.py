@@ -5,25 +5,28 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hub_jobs.audit import file_sums
 from hub_jobs.audit.file_sums import Contents
 from hub_jobs.audit.rows import scan
-from hub_jobs.audit.rows.count_rows import BATCH, HISTORY, SOURCE, Mask, Share
+from hub_jobs.audit.rows.count_rows import BATCH, HISTORY, SOURCE, Share
 from hub_jobs.audit.rows.grouping import Names, changes, coded, grouped
 from hub_jobs.audit.rows.lookups import Key
 from hub_jobs.audit.rows.mismatches import run_of
-from hub_jobs.audit.rows.scan import AuditTables, FileShare
+from hub_jobs.audit.rows.pieces import ArrivedSpan
+from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.refine.readings import Refiner
 from hub_jobs.tables.places import UnreadableError
-from hub_jobs.tables.ranges import Numbers, runs_of, text
-from hub_jobs.tables.scan import Condition, batches, file_paths
+from hub_jobs.tables.ranges import Mask, Numbers, runs_of, text
+from hub_jobs.tables.scan import Condition, batches
 from hub_jobs.tables.schemas import BRONZE
 
 LOOKED_AT: Final = 50
@@ -68,11 +71,9 @@ def compare_contents(tables: AuditTables) -> Differences:
 
 
 def _compare_share(tables: AuditTables, share: Share, secret: bytes, found: Differences) -> None:
-    work = [
-        FileShare(table.name, path, dict(tables.offsets), dict(tables.begun), share, tables.part)
-        for table in tables.existing
-        for path in file_paths(table)
-    ]
+    # What is older may have been deleted from one table and not from another.
+    kept = ArrivedSpan(first=tables.kept_since or None)
+    work = [replace(piece, span=kept) for table in tables.existing for piece in tables.pieces(table, share)]
     schemas = {"bronze": file_sums.MESSAGES, "readings": file_sums.READ, "quarantine": file_sums.NAMED}
     parts = {name: [schema.empty_table()] for name, schema in schemas.items()}
     changed: list[tuple[str, str, int]] = []
@@ -82,7 +83,7 @@ def _compare_share(tables: AuditTables, share: Share, secret: bytes, found: Diff
         changed += sums.changed
     found.sentences += _of_digests(changed)
     held, read, named = (pa.concat_tables(parts[name]).unify_dictionaries() for name in schemas)
-    _compare(found, held, read, named, partly=bool(tables.unreadable))
+    _compare(tables, found, held, read, named)
 
 
 def _of_digests(changed: list[tuple[str, str, int]]) -> list[str]:
@@ -96,7 +97,9 @@ def _of_digests(changed: list[tuple[str, str, int]]) -> list[str]:
     ]
 
 
-def _compare(found: Differences, held: pa.Table, read: pa.Table, named: pa.Table, *, partly: bool) -> None:
+def _compare(
+    tables: AuditTables, found: Differences, held: pa.Table, read: pa.Table, named: pa.Table
+) -> None:
     """Compare the sums of each batch, and of each place of a source. Of several copies of one content one was
     decoded. Where not all of the tables can be read, only the counts say what lacks."""
     quarantined, other = _by_message(held, named)
@@ -115,8 +118,29 @@ def _compare(found: Differences, held: pa.Table, read: pa.Table, named: pa.Table
         actual = np.zeros(size, np.int64)
         np.add.at(actual, read_ids, rows["sum"].to_numpy())
         owner, at = np.concatenate([of_held, of_read])[firsts], np.concatenate(numbers)[firsts]
-        wrong = _differing(found, mine, ids, actual, partly=partly)
+        wrong = _differing(found, mine, ids, actual, partly=bool(tables.unreadable))
+        if wrong.size and tables.kept_since:
+            aged = _aged(tables, (*names, number), at[wrong])
+            kept = [(*owners[owner[each]], int(at[each])) not in aged for each in wrong.tolist()]
+            wrong = wrong[np.array(kept)]
         _name(found, wrong, owner, at, owners)
+
+
+def _aged(tables: AuditTables, columns: Sequence[str], numbers: Numbers) -> set[tuple[Any, ...]]:
+    """Which batches or places with these numbers had come before what was deleted for its age ends: what is
+    there of them now came again, and its readings are gone as they should be."""
+    number = columns[-1]
+    where: list[Condition] = [
+        ("arrived", "<", datetime.fromtimestamp(tables.kept_since / 1e6, UTC)),
+        (number, ">=", int(numbers.min())),
+        (number, "<=", int(numbers.max())),
+    ]
+    wanted = pa.array(np.unique(numbers))
+    found: set[tuple[Any, ...]] = set()
+    for rows in batches(tables.bronze, columns, where):
+        mine = rows.filter(pc.is_in(rows[number], value_set=wanted))
+        found.update(zip(*mine.to_pydict().values(), strict=True))
+    return found
 
 
 def _by_message(held: pa.Table, named: pa.Table) -> tuple[Numbers, Mask]:

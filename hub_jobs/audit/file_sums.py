@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 
 from hub_jobs.audit import file_sums
 from hub_jobs.audit.rows import count_rows
-from hub_jobs.audit.rows.count_rows import BATCH, HISTORY, SOURCE, marks
-from hub_jobs.audit.rows.scan import FileShare
+from hub_jobs.audit.rows.count_rows import BATCH, HISTORY, SOURCE
+from hub_jobs.audit.rows.pieces import FileShare
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.readings import Refiner
 from hub_jobs.tables.places import parquet_file
-from hub_jobs.tables.ranges import Numbers
+from hub_jobs.tables.ranges import Numbers, marks
 from hub_jobs.tables.schemas import BRONZE, TIME, digest
 
 COMPARED_COLUMNS: Final = (
@@ -82,6 +82,7 @@ def _groups(piece: FileShare) -> Iterator[pa.Table]:
 
 def _shared(rows: pa.Table, piece: FileShare) -> pa.Table:
     """The rows that are of the share; of quarantine, which is small and known by its messages, all."""
+    rows = piece.span.chosen(rows)
     if piece.share.of == 1 or piece.table == "quarantine":
         return rows
     numbers = pc.fill_null(pc.coalesce(rows["n"], rows["source_seq"]), 0).to_numpy()
@@ -203,9 +204,9 @@ def of_readings(rows: pa.Table, secret: bytes) -> Numbers:
     stamps = pc.coalesce(rows["ts_original"].cast(TIME), ts)
     found = marks(rows["index"].cast(pa.int64()).to_numpy())
     found = marks(found ^ stamps.cast(pa.int64()).to_numpy())
-    found = marks(found ^ _hashed(pc.if_else(pc.equal(source, "corrected"), "agent", source), secret))
+    found = marks(found ^ hashed(pc.if_else(pc.equal(source, "corrected"), "agent", source), secret))
     for name in _TEXTS:
-        found = marks(found ^ _hashed(rows[name].cast(pa.string()), secret))
+        found = marks(found ^ hashed(rows[name].cast(pa.string()), secret))
     found = marks(found ^ _values(rows["value"]))
     found = marks(found ^ _tags(rows["tags"], secret))
     # The day follows from the time; one that does not is no line's.
@@ -230,10 +231,11 @@ def _values(column: pa.ChunkedArray) -> Numbers:
     return np.where(pc.is_null(column).to_numpy(), _NO_LINE, bits)
 
 
-def _hashed(column: pa.ChunkedArray, secret: bytes) -> Numbers:
+def hashed(column: pa.ChunkedArray, secret: bytes) -> Numbers:
+    """The numbers of some texts or bytes, 0 for those that are null."""
     encoded = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     encoded = encoded.dictionary_encode()
-    distinct = [_number(text.encode(), secret) for text in encoded.dictionary.to_pylist()]
+    distinct = [_number(text, secret) for text in encoded.dictionary.cast(pa.binary()).to_pylist()]
     known: npt.NDArray[np.int64] = np.array([0, *distinct], dtype=np.int64)
     found: Numbers = known[pc.fill_null(encoded.indices, -1).to_numpy() + 1]
     return found
@@ -244,7 +246,7 @@ def _tags(column: pa.ChunkedArray, secret: bytes) -> Numbers:
     held = column.combine_chunks()
     if isinstance(held, pa.ChunkedArray):
         held = held.chunk(0) if held.num_chunks else pa.array([], column.type)
-    pairs = marks(_hashed(held.keys, secret) ^ marks(_hashed(held.items, secret)))
+    pairs = marks(hashed(held.keys, secret) ^ marks(hashed(held.items, secret)))
     sums = np.concatenate(([0], np.cumsum(pairs)))
     ends = held.offsets.to_numpy()
     found: Numbers = sums[ends[1:]] - sums[ends[:-1]]

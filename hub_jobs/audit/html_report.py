@@ -9,7 +9,7 @@ from html import escape
 from typing import Final
 
 from hub_jobs.audit.report import AuditReport, shown_columns
-from hub_jobs.audit.rows.totals import Hour
+from hub_jobs.audit.rows.hours import Hour
 
 _HOURS: Final = 7 * 24
 _DOMAINS: Final = 1_000

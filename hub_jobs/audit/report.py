@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,7 +13,8 @@ import pyarrow as pa
 from hub_jobs.audit.accounts import Account
 from hub_jobs.audit.gap_reasons import Gap
 from hub_jobs.audit.in_transit import InTransit
-from hub_jobs.audit.rows.totals import Hour
+from hub_jobs.audit.rows.hours import Hour
+from hub_jobs.audit.settled.settling import Settled
 from hub_jobs.audit.unreadable import Unreadable
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import PartWriter
@@ -44,6 +45,8 @@ class AuditReport:
     """About what is not as it should be and no loss."""
     altered: Sequence[str] = ()
     """About contents that are not those of their payloads."""
+    settled: Settled = field(default_factory=Settled)
+    """What the next audit need not read, and why this one has read all of it."""
     hub_fault: str = ""
     """Why the hub that was asked said nothing."""
 
@@ -108,7 +111,7 @@ class AuditReport:
 def as_json(report: AuditReport) -> str:
     """`{"at", "lost", "rows": [{column: value}], "hours": [{column: value}], "gaps": [{"kind", "name",
     "ranges", "why", "detail", "lost"}], "on_the_way": null or [{"class", …}], "unreadable": [{"table",
-    "file", "fault", "rows", "bounds"}], "findings": [sentence]}`."""
+    "file", "fault", "rows", "bounds"}], "settled": {"until", "read_again"}, "findings": [sentence]}`."""
     rows = [{name: row[name] for name in AUDIT.names if name != "at"} for row in map(_row, report.accounts)]
     hours = [{**_row(hour), "hour": hour.hour.isoformat(), "state": hour.state} for hour in report.hours]
     body = {
@@ -121,6 +124,7 @@ def as_json(report: AuditReport) -> str:
         if report.in_transit is None
         else [transit.as_json() for transit in report.in_transit],
         "unreadable": [file.as_json() for file in report.unreadable],
+        "settled": {"until": _moment(report.settled.until), "read_again": report.settled.read_again or None},
         "findings": report.findings,
     }
     return json.dumps(body, indent=2) + "\n"
@@ -146,7 +150,13 @@ def as_text(report: AuditReport) -> str:
         lines.append(f"and {len(findings) - _FINDINGS_SHOWN} more findings, in the table audit and in --json")
     if report.unknown_transit is not None:
         lines.append(report.unknown_transit)
+    if until := _moment(report.settled.until):
+        lines.append(f"what arrived before {until} is settled: the next audit need not read it")
     return "\n".join([*lines, report.verdict])
+
+
+def _moment(microseconds: int) -> str | None:
+    return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat() if microseconds else None
 
 
 def store(lake: Place, report: AuditReport) -> None:

@@ -8,34 +8,39 @@ places; exit code 3 when something is gone without a reason, or doubled. The acc
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from agent.contract import Exit
-from hub_jobs.audit import accounts, bronze_contents, html_report, ledgers, report
-from hub_jobs.audit.accounts import Account, Arrived, with_announced
-from hub_jobs.audit.bronze_contents import BronzeContents, against_cache, open_cache
+from hub_jobs.audit import all_accounts, bronze_contents, html_report, outcome, report
+from hub_jobs.audit.bronze_contents import BronzeContents, SeenCache, against_cache, open_cache
 from hub_jobs.audit.compare_contents import Differences, compare_contents
-from hub_jobs.audit.in_transit import HubClient, InTransit, ask_hub, in_transit_of
-from hub_jobs.audit.ledgers import LedgerClaims, Run
-from hub_jobs.audit.rows import lookups, scan, totals
-from hub_jobs.audit.rows.mismatches import StrayRows
+from hub_jobs.audit.in_transit import HubClient, ask_hub, in_transit_of
+from hub_jobs.audit.ledgers import LedgerClaims
+from hub_jobs.audit.rows import totals
+from hub_jobs.audit.rows.hours import Hour, hours_of_transit, merged_hours
+from hub_jobs.audit.rows.pieces import Past, UnsettledError
 from hub_jobs.audit.rows.scan import AuditTables
-from hub_jobs.audit.rows.totals import Class, RowTotals
+from hub_jobs.audit.rows.survey import Survey
+from hub_jobs.audit.rows.survey import survey as survey_bronze
+from hub_jobs.audit.rows.totals import RowTotals
+from hub_jobs.audit.settled.past import hours_of
+from hub_jobs.audit.settled.settling import Settled, earlier_cut, next_cut, open_past, settle
 from hub_jobs.audit.stream_gaps import find_gaps
 from hub_jobs.job_loop import add_metrics_option, metrics_of, run_once, say
 from hub_jobs.source.protocol import WireError
 from hub_jobs.source.server import Server, add_server_options, server_of
 from hub_jobs.tables import stream_history
-from hub_jobs.tables.delta import ensure_table, open_table
+from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.places import Place, parse_place
-from hub_jobs.tables.ranges import Range, intersection
-from hub_jobs.tables.seen import SeenNumbers, batch_space, source_space
+from hub_jobs.tables.stream_history import StreamHistory
 
 _NAME: Final = "audit"
+_SHOWN: Final = timedelta(days=8)
 
 
 def main(argv: Sequence[str] | None = None) -> Exit:
@@ -49,17 +54,37 @@ def main(argv: Sequence[str] | None = None) -> Exit:
         help="compare contents too: payloads with digests, and with readings and quarantine; it takes longer "
         "than refining all of bronze once more",
     )
+    parser.add_argument(
+        "--all", action="store_true", help="read again what earlier audits have settled, too; --deep does"
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with a picture of the hours")
     add_server_options(parser, required=False, why="what the leaves announced tells what is on its way")
     parser.add_argument(
         "--stream", action="append", help="an aggregate to ask about beside those in bronze (may be repeated)"
+    )
+    parser.add_argument(
+        "--untold",
+        dest="tell",
+        action="store_false",
+        help="with --server, do not tell the hub's agent, whose fleet page shows the newest audit",
     )
     add_metrics_option(parser)
     given = parser.parse_args(argv)
     server = server_of(parser, given)
     asked = None if server is None else (server, given.stream or [])
     metrics = metrics_of(_NAME, parser, given)
-    return run_once(_NAME, lambda: run(given.lake, given.json, given.html, asked, deep=given.deep), metrics)
+
+    def tell(found: report.AuditReport) -> None:
+        metrics.set_settled(found.settled.until)
+        head, leaves = outcome.head_of(found, given.lake, deep=given.deep), outcome.leaves_of(found)
+        metrics.audited.set(head, leaves)
+        why = outcome.tell_hub(server, head, leaves) if server is not None and given.tell else ""
+        if why:
+            say(_NAME, f"the hub's agent does not know of this audit: {why}")
+
+    files = given.json, given.html
+    work = partial(run, given.lake, *files, asked, deep=given.deep, again=given.all, tell=tell)
+    return run_once(_NAME, work, metrics)
 
 
 def run(
@@ -69,10 +94,13 @@ def run(
     asked: tuple[Server, Sequence[str]] | None = None,
     *,
     deep: bool = False,
+    again: bool = False,
+    tell: Callable[[report.AuditReport], None] | None = None,
 ) -> Exit:
     """Audit a lake, print its accounts, and write them to the tables `audit` and `audit_hours` and to the
-    files. With `asked`, a server and streams in addition to those in bronze, what is in transit too; an
-    unreachable hub takes nothing from the rest, and the exit code says so."""
+    files; what is settled is read `again` only if it is to be, or was changed. With `asked`, a server and
+    streams in addition to those in bronze, what is in transit too; an unreachable hub takes nothing from the
+    rest, and the exit code says so. `tell` is given what was found."""
     at = datetime.now(UTC)
     if open_table(lake, "bronze") is None:
         say(_NAME, f"there is no table {lake / 'bronze'}: give --lake the directory that ingest writes to")
@@ -86,9 +114,11 @@ def run(
         except WireError as error:
             unreachable = error
             say(_NAME, f"what is on its way is not known: {error}")
-    audited = _audit(lake, at, hub, deep=deep)
+    audited = _audit(lake, at, hub, deep=deep, again=again)
     audited = replace(audited, hub_fault="" if unreachable is None else str(unreachable))
     report.store(lake, audited)
+    if tell is not None:
+        tell(audited)
     if json_file is not None:
         json_file.write_text(report.as_json(audited))
     if html_file is not None:
@@ -106,8 +136,53 @@ def _streams(lake: Place, more: Sequence[str]) -> list[str]:
     return sorted({history.stream for history in histories} | set(more))
 
 
-def _audit(lake: Place, at: datetime, hub: HubClient | None, *, deep: bool) -> report.AuditReport:
+def _audit(
+    lake: Place, at: datetime, hub: HubClient | None, *, deep: bool, again: bool
+) -> report.AuditReport:
+    if again or deep:
+        return _audited(lake, at, hub, None, deep=deep)
+    try:
+        return _audited(lake, at, hub, open_past, deep=False)
+    except UnsettledError as error:
+        say(_NAME, f"all is read again: {error}")
+        audited = _audited(lake, at, hub, None, deep=False)
+        return replace(audited, settled=replace(audited.settled, read_again=str(error)))
+
+
+class _Counted(NamedTuple):
+    """What an audit has read, and what that comes to."""
+
+    tables: AuditTables
+    survey: Survey
+    held: BronzeContents
+    claims: LedgerClaims
+    rows: RowTotals
+
+
+def _counted(tables: AuditTables, cache: SeenCache, histories: Sequence[StreamHistory]) -> _Counted:
+    survey = survey_bronze(tables, cache.upto(histories))
+    held = against_cache(cache, survey.before, survey.after)
+    claims = survey.records.claims()
+    return _Counted(tables, survey, held, claims, totals.total_rows(tables, claims, held))
+
+
+def _settle(lake: Place, table: Table, counted: _Counted, recount: Callable[[AuditTables], _Counted]) -> int:
+    """Keep for the next audit what is in order; where the newest is not, what lies before it."""
+    if cut := earlier_cut(counted.tables, counted.rows):
+        counted = recount(replace(counted.tables, cut=cut))
+    return settle(lake, table, counted.tables, counted.survey, counted.rows)
+
+
+def _audited(
+    lake: Place,
+    at: datetime,
+    hub: HubClient | None,
+    past_of: Callable[[Table, AuditTables], Past] | None,
+    *,
+    deep: bool,
+) -> report.AuditReport:
     # The oldest snapshot first: what ingest and refine commit meanwhile then adds nothing that bronze lacks.
+    settled = ensure_table(lake, "settled")
     cache = open_cache(lake)
     readings, quarantine = ensure_table(lake, "readings"), ensure_table(lake, "quarantine")
     bronze = ensure_table(lake, "bronze")
@@ -119,13 +194,17 @@ def _audit(lake: Place, at: datetime, hub: HubClient | None, *, deep: bool) -> r
         stream_history.offsets(histories, readings),
         stream_history.offsets(histories, quarantine),
     )
-    survey = scan.survey(tables, cache.upto(histories))
-    held = against_cache(cache, survey.before, survey.after)
-    claims = survey.records.claims()
-    rows = totals.total_rows(tables, claims, held)
+    if past_of is not None:
+        tables = replace(tables, past=past_of(settled, tables))
+    tables = replace(tables, cut=next_cut(tables))
+    counted = _counted(tables, cache, histories)
+    _, survey, held, claims, rows = counted
     differing = compare_contents(tables) if deep else Differences()
+    until = tables.past.until
+    if not differing.sentences:
+        until = _settle(lake, settled, counted, lambda other: _counted(other, cache, histories))
     in_transit = None if hub is None else in_transit_of(hub.leaves, held.ever, claims.origins)
-    runs = _runs(tables, claims, held, rows, in_transit)
+    runs = all_accounts.of_runs(tables, claims, held, rows, in_transit)
     gaps = find_gaps(
         bronze,
         held,
@@ -137,10 +216,10 @@ def _audit(lake: Place, at: datetime, hub: HubClient | None, *, deep: bool) -> r
     )
     return report.AuditReport(
         at,
-        [*runs, *_devices(tables, claims, held, rows.classes)],
+        [*runs, *all_accounts.of_devices(tables, claims, held, rows.classes)],
         gaps,
         claims.unreadable + rows.unnamed + differing.notes + (hub.faults if hub else []),
-        totals.merged_hours([*rows.hours, *totals.hours_of_transit(in_transit or ())]),
+        _hours(tables.past, [*rows.hours, *hours_of_transit(in_transit or ())], at),
         in_transit,
         [
             *rows.unexplained,
@@ -149,110 +228,10 @@ def _audit(lake: Place, at: datetime, hub: HubClient | None, *, deep: bool) -> r
         tables.unreadable,
         [*bronze_contents.stale_sentences(held, cache, readings, histories)],
         altered=differing.sentences,
+        settled=Settled(until),
     )
 
 
-def _runs(
-    tables: AuditTables,
-    claims: LedgerClaims,
-    held: BronzeContents,
-    rows: RowTotals,
-    in_transit: Sequence[InTransit] | None,
-) -> list[Account]:
-    """The accounts of all runs that a leaf, bronze or another table names."""
-    announced = {
-        (transit.domain, transit.cls, transit.ledger.run) for transit in in_transit or () if transit.ledger
-    }
-    arrived = dict(rows.runs)
-    named = claims.ledgers.keys() | claims.remembered.keys() | announced | rows.strays.keys()
-    for run in named | held.gone_runs():
-        arrived.setdefault(run, Arrived())
-    found = [
-        accounts.of_run(
-            *run,
-            claims.ledgers.get(run),
-            claims.remembered.get(run),
-            _placed(tables, claims, held, run, of_run, rows.strays.get(run)),
-        )
-        for run, of_run in sorted(arrived.items())
-    ]
-    if in_transit is None:
-        return found
-    return [_announced(account, in_transit, claims, held.ever) for account in found]
-
-
-def _announced(
-    account: Account, in_transit: Sequence[InTransit], claims: LedgerClaims, ever: SeenNumbers
-) -> Account:
-    """An account with what its leaf announced of it, if it did."""
-    run = account.run or ""
-    key = (account.domain or "", account.cls or "", run)
-    for transit in in_transit:
-        if (transit.domain, transit.cls) == (account.domain, account.cls):
-            heard = max((known[2] for known in claims.ledgers if known[:2] == key[:2]), default="")
-            if run < heard:  # in the leaf's stream all of it stands before a record that came
-                return replace(account, on_the_way=0)
-            own = transit.ledger is not None and transit.ledger.run == run
-            unheard = accounts.unheard(claims.ledgers.get(key), ever.ranges(batch_space(*key)))
-            return with_announced(
-                account,
-                transit.ledger.readings if own and transit.ledger else None,
-                flows=bool(transit.messages),
-                unheard=bool(transit.stayed and unheard),
-            )
-    return account
-
-
-def _placed(
-    tables: AuditTables,
-    claims: LedgerClaims,
-    held: BronzeContents,
-    key: Run,
-    arrived: Arrived,
-    strays: StrayRows | None,
-) -> Arrived:
-    """What arrived of a run with the numbers of its batches, and how much of it was called discarded; and
-    what is in other tables of batches that bronze has not."""
-    numbers, gone = held.here.ranges(batch_space(*key)), held.gone.ranges(batch_space(*key))
-    ledger = claims.ledgers.get(key)
-    named: list[Range] = [(first, last) for first, last, _, _ in ledger.discarded] if ledger else []
-    came = intersection(named, numbers)
-    kept = lookups.kept_readings(tables, key, came) if came else 0
-    due = accounts.promised_or_gone(ledger, claims.remembered.get(key), gone)
-    kept_rows, invented = strays.of(due) if strays is not None else (accounts.NOTHING, accounts.NOTHING)
-    partly = any(file.table == "bronze" for file in tables.unreadable)
-    return replace(
-        arrived,
-        batches=numbers,
-        kept=kept,
-        gone=gone,
-        kept_rows=kept_rows,
-        invented=invented,
-        partly=partly,
-    )
-
-
-def _devices(
-    tables: AuditTables, claims: LedgerClaims, held: BronzeContents, arrived: dict[Class, Arrived]
-) -> list[Account]:
-    """The accounts of messages that are of no run, with those of them that leaves discarded."""
-    named: dict[Class, list[ledgers.EvictedRange]] = {}
-    kept: dict[Class, int] = {}
-    for (domain, cls, created), ranges in claims.gone.items():
-        direct = [evicted for evicted in ranges if evicted[2]]
-        named.setdefault((domain, cls), []).extend(direct)
-        for (stream, identity), origins in claims.origins.items():
-            if not direct or (domain, cls, created) not in origins:
-                continue
-            here = held.here.ranges(source_space(stream, identity))
-            came = intersection([(first, last) for first, last, _, _ in direct], here)
-            if came:
-                kept.setdefault((domain, cls), 0)
-                kept[domain, cls] += lookups.kept_messages(tables, stream, identity, came)
-    for place in named:
-        if named[place]:
-            arrived.setdefault(place, Arrived())
-    return [
-        accounts.of_direct(*place, replace(counts, kept=kept.get(place, 0)), named.get(place, ()))
-        for place, counts in sorted(arrived.items(), key=lambda item: tuple(map(str, item[0])))
-    ]
+def _hours(past: Past, hours: Sequence[Hour], at: datetime) -> list[Hour]:
+    """The hours of which something is new, and those of the last days, as the page shows them."""
+    return merged_hours([*hours, *hours_of(past, hours, at - _SHOWN)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,13 +13,12 @@ from hub_jobs.audit.gap_reasons import Gap, Neighbours, joined, missing_of_resto
 from hub_jobs.audit.ledgers import EvictedRange, LostStores, Origin, Source
 from hub_jobs.audit.unreadable import Unreadable
 from hub_jobs.source.streams import StreamInfo
+from hub_jobs.tables import gap_notes
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.ranges import History, Range, holes, intersection, union, without
 from hub_jobs.tables.scan import Condition, batches
 from hub_jobs.tables.seen import SeenNumbers, hub_space, source_space
 from hub_jobs.tables.stream_history import (
-    GAP_REASON_NOTE,
-    GAPS_NOTE,
     GapReason,
     StreamHistory,
     reason_by_limits,
@@ -82,12 +80,12 @@ def _of_hub(
                 missing[stream, created] = lacking
     if not missing:
         return {}
-    noted = _noted(bronze)
+    noted = gap_notes.noted(bronze, missing)
     return {
         history: list(
             _reasons(
                 lacking,
-                [*_known(history, held, unreadable), *noted.get(history, [])],
+                [*_known(history, held, unreadable), *noted[history]],
                 history,
                 hub.get(history[0]),
             )
@@ -135,17 +133,6 @@ def _reasons(
         yield from ((part, GapReason.UNKNOWN) for part in rest)
     else:
         yield from ((part, reason_by_limits(now)) for part in rest)
-
-
-def _noted(bronze: Table) -> dict[History, list[tuple[Range, GapReason]]]:
-    """What ingest noted of gaps, as far back as the table's log goes."""
-    found: dict[History, list[tuple[Range, GapReason]]] = {}
-    for commit in bronze.delta.history():
-        if GAPS_NOTE in commit and GAP_REASON_NOTE in commit:
-            stream, created, why = json.loads(commit[GAP_REASON_NOTE])
-            ranges = [((first, last), GapReason(why)) for first, last in json.loads(commit[GAPS_NOTE])]
-            found.setdefault((stream, created), []).extend(ranges)
-    return found
 
 
 def _of_lost(seen: SeenNumbers, origins: Mapping[Source, set[Origin]], lost: LostStores) -> Iterator[Gap]:

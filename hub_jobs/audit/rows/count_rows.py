@@ -15,10 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.contract import H_CLOCK, H_SEALED_AT
+from hub_jobs.audit.rows.moments import moments
 from hub_jobs.refine.messages import QuarantineReason
-from hub_jobs.source.protocol import header_column
-from hub_jobs.tables.ranges import Numbers
+from hub_jobs.tables.ranges import Mask, Numbers, marks
 
 BATCH: Final = ("domain", "class", "run")
 """With `n`, the key of a batch."""
@@ -35,22 +34,19 @@ QUARANTINE_COLUMNS: Final = (*HISTORY, "seq", "line", *BATCH, "n", "reason")
 TEXTS: Final = (*HISTORY, *BATCH, *SOURCE, "subject", "reason")
 """The columns that are to be read as dictionaries."""
 
-LATE_SECONDS: Final = 600
-"""What arrives longer than this after it was sealed is late."""
-_AHEAD_SECONDS: Final = 3_600
-"""A time of sealing so far after the arrival is no time that can be."""
-_SECOND: Final = 1_000_000
 _KIND_TOKEN: Final = 3
-_BLOCK_BITS: Final = 16
+_FEW_ROWS: Final = 8
+"""Rows of a batch that stand together, on average, below which they are put together first."""
+_BLOCK_BITS: Final = 8
+_POSITIVE: Final = np.int64(2**63 - 1)
 
-Mask = npt.NDArray[np.bool_]
 Offsets = Mapping[tuple[str, str], int]
 """Up to which hub sequence each history is refined."""
 
 
 class Share(NamedTuple):
-    """A part of all rows, so that what is held at once stays bounded: of the blocks of 65,536 numbers every
-    `of`-th from `which` on."""
+    """A part of all rows, so that what is held at once stays bounded: of the blocks of 256 numbers about
+    every `of`-th, by a hash, so that short runs are shared out too."""
 
     which: int = 0
     of: int = 1
@@ -59,7 +55,7 @@ class Share(NamedTuple):
         """Which numbers are of this part."""
         if self.of == 1:
             return np.ones(numbers.size, dtype=np.bool_)
-        mine: Mask = (numbers >> _BLOCK_BITS) % self.of == self.which
+        mine: Mask = (marks(numbers >> _BLOCK_BITS) & _POSITIVE) % self.of == self.which
         return mine
 
 
@@ -93,8 +89,11 @@ HELD: Final = _schema(
     dead=_TRUTH,
     moment=_WHOLE,
     late=_TRUTH,
+    arrived=_WHOLE,
+    old=_TRUTH,
 )
-"""A row a batch of bronze; `moment` is in microseconds since 1970."""
+"""A row a batch of bronze; `moment` and `arrived` are in microseconds since 1970. What is `old`, here and
+below, may be settled."""
 DIRECT: Final = _schema(
     *("domain", "class", *SOURCE, *HISTORY),
     seq=_WHOLE,
@@ -102,25 +101,29 @@ DIRECT: Final = _schema(
     content=_WHOLE,
     refined=_TRUTH,
     moment=_WHOLE,
+    old=_TRUTH,
 )
 """A row a message of bronze that is of no batch; `content` stands for its digest."""
 PLACED: Final = _schema(
-    *BATCH, n=_WHOLE, places=_WHOLE, total=_WHOLE, squares=_WHOLE, marks=_WHOLE, whole=_TRUTH
+    *BATCH, n=_WHOLE, places=_WHOLE, total=_WHOLE, squares=_WHOLE, marks=_WHOLE, whole=_TRUTH, old=_TRUTH
 )
 """Places of a batch that are taken, several rows a batch: how many, the sums of them, of their squares and of
 their `marks`; `whole` for a batch that is in quarantine as a
 whole."""
-STOOD: Final = _schema(*SOURCE, source_seq=_WHOLE)
+STOOD: Final = _schema(*SOURCE, source_seq=_WHOLE, old=_TRUTH)
 """A row a reading that came of no batch; one that came of no message either has no source."""
 MESSAGES: Final = _schema(*HISTORY, seq=_WHOLE)
 _NO_MESSAGES: Final = MESSAGES.empty_table()
 
 
-def bronze(rows: pa.Table, offsets: Offsets, share: Share) -> RowCounts:
-    """Rows of bronze with `BRONZE_COLUMNS`: `HELD` batches and `DIRECT` messages."""
-    numbered = pc.is_valid(rows["n"]).to_numpy()
-    batches = rows.filter(pa.array(numbered & share.holds(_numbers(rows["n"]))))
-    direct = rows.filter(pa.array(is_direct(rows) & share.holds(_numbers(rows["source_seq"]))))
+def bronze(rows: pa.Table, offsets: Offsets, share: Share, old: Mask | None = None) -> RowCounts:
+    """Rows of bronze with `BRONZE_COLUMNS`, and which of them are old: `HELD` batches and `DIRECT`
+    messages."""
+    old = _none(rows) if old is None else old
+    numbered = pc.is_valid(rows["n"]).to_numpy() & share.holds(_numbers(rows["n"]))
+    batches = rows.filter(pa.array(numbered))
+    own = is_direct(rows) & share.holds(_numbers(rows["source_seq"]))
+    direct = rows.filter(pa.array(own))
     moment, late = moments(batches)
     held = {
         **{name: batches[name] for name in (*BATCH, *HISTORY, "seq", "n")},
@@ -129,6 +132,8 @@ def bronze(rows: pa.Table, offsets: Offsets, share: Share) -> RowCounts:
         "dead": _kinds(batches["subject"]) == "_dead",
         "moment": moment,
         "late": late,
+        "arrived": batches["arrived"].cast(pa.int64()),
+        "old": old[numbered],
     }
     digests = b"".join(digest[:8].ljust(8, b"\0") for digest in direct["digest"].to_pylist())
     messages = {
@@ -137,6 +142,7 @@ def bronze(rows: pa.Table, offsets: Offsets, share: Share) -> RowCounts:
         "content": np.frombuffer(digests, np.int64),
         "refined": upto(direct, offsets),
         "moment": direct["arrived"].cast(pa.int64()),
+        "old": old[own],
     }
     return RowCounts(
         pa.table(held, schema=HELD), pa.table(messages, schema=DIRECT), _NO_MESSAGES, _NO_MESSAGES
@@ -150,13 +156,20 @@ def is_direct(rows: pa.Table) -> Mask:
     return found
 
 
-def readings(rows: pa.Table, share: Share) -> RowCounts:
-    """Rows of readings with `READINGS_COLUMNS`: `PLACED` and `STOOD`."""
+def readings(rows: pa.Table, share: Share, old: Mask | None = None) -> RowCounts:
+    """Rows of readings with `READINGS_COLUMNS`, and which of them are old: `PLACED` and `STOOD`."""
+    old = _none(rows) if old is None else old
     numbered = pc.is_valid(rows["n"]).to_numpy()
-    batches = _chosen(rows, numbered & share.holds(_numbers(rows["n"])))
-    direct = _chosen(rows, ~numbered & share.holds(_numbers(rows["source_seq"])))
+    own = ~numbered & share.holds(_numbers(rows["source_seq"]))
+    numbered = numbered & share.holds(_numbers(rows["n"]))
+    batches, direct = _chosen(rows, numbered), _chosen(rows, own)
+    old_batches, old_direct = old[numbered], old[own]
+    starts = _starts(batches, old_batches)
+    if starts.size * _FEW_ROWS > batches.num_rows:  # maintain has sorted them by device
+        order = _by_batch(batches, old_batches)
+        batches, old_batches = batches.take(pa.array(order)), old_batches[order]
+        starts = _starts(batches, old_batches)
     places = _numbers(batches["index"], -1)
-    starts = _starts(batches)
     sums = [
         np.add.reduceat(terms, starts) if places.size else places
         for terms in (places, places * places, marks(places))
@@ -168,19 +181,29 @@ def readings(rows: pa.Table, share: Share) -> RowCounts:
         "squares": sums[1],
         "marks": sums[2],
         "whole": np.zeros(starts.size, dtype=np.bool_),
+        "old": old_batches[starts],
     }
-    stood = {**{name: direct[name] for name in SOURCE}, "source_seq": pc.fill_null(direct["source_seq"], 0)}
+    stood = {
+        **{name: direct[name] for name in SOURCE},
+        "source_seq": pc.fill_null(direct["source_seq"], 0),
+        "old": old_direct,
+    }
     found = pa.table(placed, schema=PLACED), pa.table(stood, schema=STOOD)
     return RowCounts(*found, _NO_MESSAGES, _NO_MESSAGES)
 
 
-def quarantine(rows: pa.Table, offsets: Offsets, begun: Offsets, share: Share) -> RowCounts:
-    """Rows of quarantine with `QUARANTINE_COLUMNS`: `PLACED`, and messages. What a refine has named that is
-    `begun` and not yet at its end does not count."""
-    rows = rows.filter(pa.array(upto(rows, offsets) | ~upto(rows, begun)))
+def quarantine(
+    rows: pa.Table, offsets: Offsets, begun: Offsets, share: Share, old: Mask | None = None
+) -> RowCounts:
+    """Rows of quarantine with `QUARANTINE_COLUMNS`, and which of them are old: `PLACED`, and messages. What a
+    refine has named that is `begun` and not yet at its end does not count."""
+    counts = upto(rows, offsets) | ~upto(rows, begun)
+    old = (_none(rows) if old is None else old)[counts]
+    rows = rows.filter(pa.array(counts))
     numbered = pc.is_valid(rows["n"]).to_numpy()
     clash = pc.equal(rows["reason"].cast(pa.string()), str(QuarantineReason.OTHER_CONTENT)).to_numpy()
-    lines = rows.filter(pa.array(numbered & ~clash & share.holds(_numbers(rows["n"]))))
+    named_lines = numbered & ~clash & share.holds(_numbers(rows["n"]))
+    lines = rows.filter(pa.array(named_lines))
     line = _numbers(lines["line"])
     whole = pc.is_null(lines["line"]).to_numpy()
     placed = {
@@ -190,6 +213,7 @@ def quarantine(rows: pa.Table, offsets: Offsets, begun: Offsets, share: Share) -
         "squares": line * line,
         "marks": np.where(whole, 0, marks(line)),
         "whole": whole,
+        "old": old[named_lines],
     }
     named = rows.filter(pa.array(~numbered)).select(MESSAGES.names).cast(MESSAGES)
     other = rows.filter(pa.array(numbered & clash)).select(MESSAGES.names).cast(MESSAGES)
@@ -204,21 +228,8 @@ def merged(table: str, parts: Iterable[RowCounts]) -> RowCounts:
     return RowCounts(*(pa.concat_tables(tables).unify_dictionaries() for tables in together))
 
 
-def marks(places: Numbers) -> Numbers:
-    """A number for each place that looks like chance (SplitMix64): sums of them agree for the same places
-    only, where sums and sums of squares agree for 1, 5, 6 and 2, 3, 7 too."""
-    mixed = places.astype(np.uint64) + _STEP
-    for shift, factor in _MIXES:
-        mixed = (mixed ^ (mixed >> shift)) * factor
-    found: Numbers = (mixed ^ (mixed >> np.uint64(31))).astype(np.int64)
-    return found
-
-
-_STEP: Final = np.uint64(0x9E3779B97F4A7C15)
-_MIXES: Final = (
-    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
-    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
-)
+def _none(rows: pa.Table) -> Mask:
+    return np.zeros(rows.num_rows, np.bool_)
 
 
 def _chosen(rows: pa.Table, mask: Mask) -> pa.Table:
@@ -230,17 +241,25 @@ def _numbers(column: pa.ChunkedArray, absent: int = 0) -> Numbers:
     return found
 
 
-def _starts(rows: pa.Table) -> Numbers:
-    """Where another batch begins than that of the row before."""
+def _starts(rows: pa.Table, old: Mask) -> Numbers:
+    """Where another batch begins than that of the row before, or old rows do or end."""
     if not rows.num_rows:
         return np.array([], dtype=np.int64)
     changes = np.zeros(rows.num_rows, dtype=np.bool_)
     changes[0] = True
+    changes[1:] = old[1:] != old[:-1]
     for name in (*BATCH, "n"):
         column = rows[name].combine_chunks()
         codes = _numbers(column.indices if name != "n" else column, -1)
         changes[1:] |= codes[1:] != codes[:-1]
     return np.flatnonzero(changes)
+
+
+def _by_batch(rows: pa.Table, old: Mask) -> Numbers:
+    """The places of rows in an order in which those of a batch stand together."""
+    codes = [_numbers(rows[name].combine_chunks().indices, -1) for name in BATCH]
+    order: Numbers = np.lexsort((old, _numbers(rows["n"]), *codes))
+    return order
 
 
 def _kinds(subjects: pa.ChunkedArray) -> npt.NDArray[np.object_]:
@@ -263,23 +282,3 @@ def upto(rows: pa.Table, offsets: Offsets) -> Mask:
         mine = pc.and_(pc.equal(stream, name), pc.equal(created, made)).to_numpy()
         found |= mine & (seq <= to)
     return found
-
-
-def moments(rows: pa.Table) -> tuple[Numbers, Mask]:
-    """To which moment batches with `arrived` and `headers` belong, in microseconds since 1970, and whether
-    they came late: the time of sealing, if the clock there was synchronised, otherwise that of arrival."""
-    arrived: Numbers = rows["arrived"].cast(pa.int64()).to_numpy()
-    headers = [row or b"" for row in rows["headers"].to_pylist()]
-    sealed = header_column(headers, H_SEALED_AT.encode())
-    clocks = header_column(headers, H_CLOCK.encode())
-    found = arrived.copy()
-    for at, (text, clock) in enumerate(zip(sealed, clocks, strict=True)):
-        if text is None or clock is None or not clock.startswith(b"synchronised=yes"):
-            continue
-        if text.isdigit() and len(text) <= _NANOSECOND_DIGITS:
-            found[at] = int(text) // 1000
-    found = np.where(found <= arrived + _AHEAD_SECONDS * _SECOND, found, arrived)
-    return found, arrived - found > LATE_SECONDS * _SECOND
-
-
-_NANOSECOND_DIGITS: Final = 19

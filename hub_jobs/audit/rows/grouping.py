@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.audit.rows.count_rows import HISTORY, Mask
-from hub_jobs.tables.ranges import Numbers
+from hub_jobs.audit.rows.count_rows import HISTORY
+from hub_jobs.tables.ranges import Mask, Numbers
 
 Names = tuple[str | None, ...]
 
@@ -71,4 +71,12 @@ def times(rows: pa.Table, given: pa.Table) -> Numbers:
     codes, _ = coded([rows, given], HISTORY)
     ids, size, _ = grouped(codes, [rows["seq"].to_numpy(), given["seq"].to_numpy()])
     found: Numbers = np.bincount(ids[1], minlength=size)[ids[0]].astype(np.int64)
+    return found
+
+
+def stood_at(source: Numbers, seq: Numbers, of_reading: Numbers, numbers: Numbers) -> Numbers:
+    """How many readings stand at each of some places; `source` and `seq` are each pair once."""
+    ids, size, _ = grouped([source, of_reading], [seq, numbers])
+    counts = np.bincount(ids[1], minlength=size)
+    found: Numbers = counts[ids[0]].astype(np.int64)
     return found

@@ -12,6 +12,7 @@ from agent.contract import H_ENCODING, ZSTD
 from hub_jobs.audit.ledgers import Run
 from hub_jobs.audit.rows import count_rows
 from hub_jobs.audit.rows.count_rows import BATCH
+from hub_jobs.audit.rows.moments import moments as moments_of
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.refine.messages import UnpackError, count_lines, unpack
 from hub_jobs.source.protocol import header
@@ -78,7 +79,7 @@ def moments(tables: AuditTables, wanted: Sequence[Run]) -> dict[Run, tuple[list[
     parts = []
     for rows in batches(tables.bronze, [*BATCH, "n", "arrived", "headers"], where):
         table = pa.Table.from_batches([rows])
-        moment, _ = count_rows.moments(table)
+        moment, _ = moments_of(table)
         parts.append(table.select([*BATCH, "n"]).append_column("moment", pa.array(moment)))
     if not parts:
         return {}

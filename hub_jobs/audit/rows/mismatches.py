@@ -12,12 +12,12 @@ from hub_jobs.audit.accounts import Unbacked
 from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.ledgers import Run
 from hub_jobs.audit.rows import lookups, reconcile
-from hub_jobs.audit.rows.count_rows import Mask, RowCounts
+from hub_jobs.audit.rows.count_rows import RowCounts
 from hub_jobs.audit.rows.grouping import Names, coded
 from hub_jobs.audit.rows.lookups import Key
 from hub_jobs.audit.rows.reconcile import Batches, Messages
 from hub_jobs.audit.rows.scan import AuditTables
-from hub_jobs.tables.ranges import Numbers, Range, contains, runs_of, text, union, without
+from hub_jobs.tables.ranges import Mask, Numbers, Range, contains, runs_of, text, union, without
 from hub_jobs.tables.seen import hub_space
 
 LISTED: Final = 1_000
@@ -31,6 +31,8 @@ class BrokenBatches:
 
     def __init__(self, tables: AuditTables, findings: Findings) -> None:
         self._tables, self._findings = tables, findings
+        self.explained: dict[tuple[str | None, ...], list[str]] = {}
+        """What there is to say of old batches of which nothing is missing or doubled."""
         self._left = self._aside = self._aside_readings = self._aside_messages = 0
 
     def name(self, found: Batches) -> None:
@@ -90,13 +92,15 @@ class BrokenBatches:
         possible = lines or {least, most}
         count = int(held.size) if held.size in possible else max(possible)
         findings = self._findings.setdefault(found.runs[found.run[at]], [])
-        reconcile.count_again(found, at, count)
+        count_again(found, at, count)
         if found.broken[at]:
-            reconcile.look_again(found, at, held)
+            look_again(found, at, held)
         if {least, most} != {count}:
             given = f"{most}" if least == most else f"{least}, and in another copy {most}"
             payload = f"its payload holds {count}" if lines else "its payload was dropped"
             findings.append(f"{_name(key)}: bronze says that it holds {given} readings; {payload}")
+            if found.old[at]:
+                self.explained.setdefault(found.runs[found.run[at]], []).append(findings[-1])
         if found.missing[at] or found.doubled[at]:
             whole = bool(found.whole[at])
             findings.append(f"{_name(key)}: {_whole(found, at) if whole else _places(count, held)}")
@@ -110,6 +114,25 @@ class BrokenBatches:
             first, last = file.bounds["n"]
             mask |= runs[found.run] & (found.n >= first) & (found.n <= last)
         return mask
+
+
+def count_again(found: Batches, at: int, count: int) -> None:
+    """Put down how many readings a batch truly holds."""
+    found.count[at] = count
+    if found.whole[at]:
+        found.quarantined[at] = count
+
+
+def look_again(found: Batches, at: int, places: Numbers) -> None:
+    """Put down what exactly is missing and doubled of a broken batch, whose `places` are these."""
+    count = int(found.count[at])
+    if found.whole[at]:
+        found.missing[at] = 0
+        found.doubled[at] = count * (found.whole[at] - 1) + places.size
+        return
+    within = np.unique(places[(places >= 0) & (places < count)]).size
+    found.missing[at] = count - within
+    found.doubled[at] = places.size - within
 
 
 def _name(key: Key) -> str:

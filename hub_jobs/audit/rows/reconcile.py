@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from hub_jobs.audit.rows.count_rows import BATCH, SOURCE, Mask, RowCounts, marks
-from hub_jobs.audit.rows.grouping import Names, changes, coded, grouped, times
-from hub_jobs.tables.ranges import Numbers
+from hub_jobs.audit.rows.count_rows import BATCH, SOURCE, RowCounts
+from hub_jobs.audit.rows.grouping import Names, changes, coded, grouped, stood_at, times
+from hub_jobs.tables.ranges import Mask, Numbers, marks
 
 
 class UnexplainedRows(NamedTuple):
@@ -43,12 +43,17 @@ class Batches:
     dead: Mask
     moment: Numbers
     late: Mask
+    arrived: Numbers
     places: Numbers
     in_readings: Numbers
     quarantined: Numbers
     whole: Numbers
     complete: Mask
     strays: UnexplainedRows
+    old: Mask
+    """Of which bronze has a row that is old."""
+    apart: Mask
+    """Of which not all rows of the other tables are as old as the first row in bronze."""
     missing: Numbers = field(init=False)
     doubled: Numbers = field(init=False)
 
@@ -64,6 +69,13 @@ class Batches:
     def broken(self) -> Mask:
         """What is refined and not complete."""
         return self.refined & ~self.complete
+
+    @property
+    def waiting(self) -> Mask:
+        """What can't be settled though a part of it is old."""
+        in_order = self.refined & (self.missing == 0) & (self.doubled == 0)
+        found: Mask = self.apart | (self.old & ~in_order)
+        return found
 
     @property
     def counts(self) -> dict[str, Numbers]:
@@ -95,12 +107,34 @@ class Messages:
     pending: Numbers
     in_readings: Numbers
     quarantined: Numbers
+    aged: Numbers
+    """How many of those in bronze may be deleted for their age: nobody knows whether they are missing."""
+    old: tuple[Numbers, Numbers, Numbers]
+    """How many of those in bronze, in readings and in quarantine are old."""
     strays: UnexplainedRows
+
+    @property
+    def waiting(self) -> Mask:
+        """What can't be settled though a part of it is old."""
+        in_bronze, in_readings, quarantined = self.old
+        found: Mask = self._beyond_age(in_bronze - in_readings - quarantined) != 0
+        found |= (in_bronze > 0) & ((self.difference != 0) | (self.pending > 0))
+        return found
+
+    @property
+    def old_counts(self) -> dict[str, Numbers]:
+        """Messages that are old by what became of them."""
+        return dict(zip(("in_bronze", "in_readings", "quarantined"), self.old, strict=True))
 
     @property
     def difference(self) -> Numbers:
         """How many are refined and nowhere; less than zero for those that are there more than once."""
-        found: Numbers = self.in_bronze - self.pending - self.in_readings - self.quarantined
+        return self._beyond_age(self.in_bronze - self.pending - self.in_readings - self.quarantined)
+
+    def _beyond_age(self, difference: Numbers) -> Numbers:
+        """What of a difference age does not explain: at one place others may have come later."""
+        doubled = np.where(self.aged < self.in_bronze, np.minimum(difference, 0), 0)
+        found: Numbers = np.maximum(difference - self.aged, 0) + doubled
         return found
 
     @property
@@ -116,33 +150,40 @@ class Messages:
         }
 
 
-def batches(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts) -> Batches:
-    """Every batch of bronze with what became of it."""
+def batches(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts, kept_since: int = 0) -> Batches:
+    """Every batch of bronze with what became of it. Of one that arrived before `kept_since` what lacks in the
+    other tables may have been deleted for its age."""
     held = bronze.batches.filter(pa.array(times(bronze.batches, quarantine.other) == 0))
     parts = [held, readings.batches, quarantine.batches]
     codes, runs = coded(parts, BATCH)
     ids, size, firsts = grouped(codes, [_numbers(part, "n") for part in parts])
     of_held, of_read, of_named = ids
     count = np.zeros(size, np.int64)
-    least, moment = (np.full(size, np.iinfo(np.int64).max) for _ in range(2))
-    there, refined, dead = (np.zeros(size, np.bool_) for _ in range(3))
+    least, moment, arrived = (np.full(size, np.iinfo(np.int64).max) for _ in range(3))
+    there, refined, dead, old = (np.zeros(size, np.bool_) for _ in range(4))
     late = np.ones(size, np.bool_)
     there[of_held] = True
     np.maximum.at(count, of_held, _numbers(held, "count"))
     np.minimum.at(least, of_held, _numbers(held, "count"))
     np.minimum.at(moment, of_held, _numbers(held, "moment"))
+    np.minimum.at(arrived, of_held, _numbers(held, "arrived"))
     np.logical_or.at(refined, of_held, _truths(held, "refined"))
+    np.logical_or.at(old, of_held, _truths(held, "old"))
     np.logical_or.at(dead, of_held, _truths(held, "dead"))
     np.logical_and.at(late, of_held, _truths(held, "late"))
-    whole, read, named, *sums = (np.zeros(size, np.int64) for _ in range(6))
+    whole, read, named, old_rows, *sums = (np.zeros(size, np.int64) for _ in range(7))
     np.add.at(whole, of_named, _truths(quarantine.batches, "whole"))
     np.add.at(read, of_read, _numbers(readings.batches, "places"))
     np.add.at(named, of_named, _numbers(quarantine.batches, "places"))
     for of, table in ((of_read, readings.batches), (of_named, quarantine.batches)):
+        rows = _numbers(table, "places") + _truths(table, "whole")
+        np.add.at(old_rows, of, np.where(_truths(table, "old"), rows, 0))
         for sum_, name in zip(sums, ("total", "squares", "marks"), strict=True):
             np.add.at(sum_, of, _numbers(table, name))
     places = read + named
-    complete = np.where(whole > 0, (places == 0) & (whole == 1), _adds_up(count, places, *sums))
+    aged = arrived < kept_since
+    apart = np.where(old, places + whole, 0) != old_rows
+    complete = aged | np.where(whole > 0, (places == 0) & (whole == 1), _adds_up(count, places, *sums))
     run = np.concatenate(codes)[firsts]
     n = np.concatenate([_numbers(part, "n") for part in parts])[firsts]
     stray = ~(there & refined) & (places + whole > 0)
@@ -156,12 +197,15 @@ def batches(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts) -> Ba
         dead=dead[there],
         moment=moment[there],
         late=late[there],
+        arrived=arrived[there],
         places=places[there],
         in_readings=read[there],
         quarantined=np.where(whole > 0, count, named)[there],
         whole=whole[there],
         complete=complete[there],
         strays=UnexplainedRows(runs, run[stray], n[stray], read[stray], (named + whole)[stray]),
+        old=old[there],
+        apart=apart[there],
     )
 
 
@@ -175,28 +219,9 @@ def _adds_up(count: Numbers, places: Numbers, total: Numbers, squares: Numbers, 
     return found
 
 
-def count_again(found: Batches, at: int, count: int) -> None:
-    """Put down how many readings a batch truly holds."""
-    found.count[at] = count
-    if found.whole[at]:
-        found.quarantined[at] = count
-
-
-def look_again(found: Batches, at: int, places: Numbers) -> None:
-    """Put down what exactly is missing and doubled of a broken batch, whose `places` are these."""
-    count = int(found.count[at])
-    if found.whole[at]:
-        found.missing[at] = 0
-        found.doubled[at] = count * (found.whole[at] - 1) + places.size
-        return
-    within = np.unique(places[(places >= 0) & (places < count)]).size
-    found.missing[at] = count - within
-    found.doubled[at] = places.size - within
-
-
-def messages(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts) -> Messages:
+def messages(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts, kept_since: int = 0) -> Messages:
     """Every place of direct messages in bronze with what became of them. What came twice with the same
-    content counts once."""
+    content counts once. `kept_since` as in `batches`."""
     held = bronze.direct
     (owner,), owners = coded([held], ("domain", "class"))
     (source, of_reading), sources = coded([held, readings.direct], SOURCE)
@@ -211,34 +236,38 @@ def messages(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts) -> M
     starts, at_place = np.flatnonzero(message), np.flatnonzero(place)
     if not order.size:
         none = np.array([], np.int64)
-        return Messages(owners, sources, none, none, none, none, none, none, none, none, strays)
-    refined = np.logical_or.reduceat(_truths(held, "refined")[order], starts)
+        empty = (none, none, none, none, none, none, none, none, none)
+        return Messages(owners, sources, *empty, (none, none, none), strays)
+    old = _truths(held, "old")
+    refined, is_old = (
+        np.logical_or.reduceat(mask[order], starts) for mask in (_truths(held, "refined"), old)
+    )
+    moments = np.minimum.reduceat(_numbers(held, "moment")[order], starts)
     # Of messages that no source wrote none is known to be a repeat of another.
-    quarantined = np.where(
-        nowhere[source[order[starts]]],
-        np.maximum.reduceat(named[order], starts),
-        np.add.reduceat(named[order], starts),
+    quarantined, old_quarantined = (
+        np.where(
+            nowhere[source[order[starts]]],
+            np.maximum.reduceat(counts[order], starts),
+            np.add.reduceat(counts[order], starts),
+        )
+        for counts in (named, np.where(old, named, 0))
     )
     by_place = np.searchsorted(starts, at_place)
+    aged = (moments < kept_since) & (quarantined == 0)
     sums = [
         np.add.reduceat(counts.astype(np.int64), by_place)
-        for counts in (np.ones(starts.size), refined, quarantined)
+        for counts in (np.ones(starts.size), refined, quarantined, is_old, old_quarantined, aged)
     ]
     first = order[at_place]
-    stood = _stood(source[first], seq[first], of_reading, read)
-    return Messages(
-        owners,
-        sources,
-        owner[first],
-        source[first],
-        seq[first],
-        np.minimum.reduceat(_numbers(held, "moment")[order], at_place),
-        sums[0],
-        sums[0] - sums[1],
-        np.where(nowhere[source[first]], 0, stood),
-        sums[2],
-        strays,
+    old_read = _truths(readings.direct, "old")
+    stood, old_stood = (
+        np.where(nowhere[source[first]], 0, stood_at(source[first], seq[first], codes, numbers))
+        for codes, numbers in ((of_reading, read), (of_reading[old_read], read[old_read]))
     )
+    moment = np.minimum.reduceat(moments, by_place)
+    names = owners, sources, owner[first], source[first], seq[first]
+    counts = sums[0], sums[0] - sums[1], stood, sums[2], sums[5]
+    return Messages(*names, moment, *counts, (sums[3], old_stood, sums[4]), strays)
 
 
 def _strays(
@@ -254,14 +283,6 @@ def _strays(
     stray = (counts > 0) & ~(there & ~nowhere[source])
     found = counts[stray].astype(np.int64)
     return UnexplainedRows(sources, source[stray], seq[stray], found, np.zeros_like(found))
-
-
-def _stood(source: Numbers, seq: Numbers, of_reading: Numbers, numbers: Numbers) -> Numbers:
-    """How many readings stand at each of some places; `source` and `seq` are each pair once."""
-    ids, size, _ = grouped([source, of_reading], [seq, numbers])
-    counts = np.bincount(ids[1], minlength=size)
-    found: Numbers = counts[ids[0]].astype(np.int64)
-    return found
 
 
 def _numbers(table: pa.Table, name: str) -> Numbers:

@@ -1,134 +1,28 @@
 """What arrived, counted: bronze against readings and quarantine, by run, by class for messages of no run, and
-by hour. It holds a bounded share of the batches at a time.
-
-An hour (`Hour`) is that in which batches were sealed at the edge, if the clock there was synchronised, and
-otherwise that in which they arrived at the hub."""
+by hour. It holds a bounded share of the batches at a time."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from hub_jobs.audit.accounts import Arrived, never_came_of
 from hub_jobs.audit.bronze_contents import BronzeContents
-from hub_jobs.audit.in_transit import InTransit
 from hub_jobs.audit.ledgers import LedgerClaims, Run
 from hub_jobs.audit.rows import lookups, reconcile, scan
-from hub_jobs.audit.rows.count_rows import Mask
+from hub_jobs.audit.rows.count_rows import RowCounts, Share, merged
 from hub_jobs.audit.rows.grouping import Names, grouped, summed
+from hub_jobs.audit.rows.hours import Hour, by_hour, hour_about, merged_hours, owners_of
 from hub_jobs.audit.rows.mismatches import LISTED, BrokenBatches, StrayRows, StrayScan, run_of
+from hub_jobs.audit.rows.overlap import settled_too
+from hub_jobs.audit.rows.pieces import Class
 from hub_jobs.audit.rows.reconcile import Batches, Messages
 from hub_jobs.audit.rows.scan import AuditTables
-from hub_jobs.tables.ranges import Numbers
+from hub_jobs.tables.ranges import Mask, Numbers
 from hub_jobs.tables.seen import SeenNumbers, batch_space
-
-_HOUR: Final = 3_600_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Hour:
-    """Readings of a domain, class and hour; `late` ones are among those in bronze. `lost` is how many batches
-    were acknowledged as stored and never came: the batch before says about when. `on_the_way` are
-    messages that a leaf announced in that hour and that are not in bronze."""
-
-    domain: str | None
-    cls: str | None
-    hour: datetime
-    in_bronze: int = 0
-    late: int = 0
-    pending: int = 0
-    in_readings: int = 0
-    quarantined: int = 0
-    dead: int = 0
-    missing: int = 0
-    doubled: int = 0
-    lost: int = 0
-    on_the_way: int = 0
-
-    @property
-    def state(self) -> str:
-        """`missing`, `doubled`, `pending`, `late` or `complete`: the worst that holds."""
-        for name in ("missing", "doubled", "pending", "late"):
-            if getattr(self, name) or ((beside := _BESIDE.get(name)) and getattr(self, beside)):
-                return name
-        return "complete"
-
-
-_BESIDE: Final = {"missing": "lost", "pending": "on_the_way"}
-_COUNTS: Final = tuple(field.name for field in fields(Hour) if field.name not in ("domain", "cls", "hour"))
-
-
-def hours_of_batches(found: Batches) -> list[Hour]:
-    """The counts of batches by the hour."""
-    owners = sorted({run[:2] for run in found.runs}, key=str)
-    owner = np.array([owners.index(run[:2]) for run in found.runs] or [0])[found.run]
-    late = found.count * (~found.dead & found.late)
-    return _by_hour(owners, owner, found.moment, late=late, **found.counts)
-
-
-def hours_of_messages(found: Messages) -> list[Hour]:
-    """The same of messages that are of no batch; their hour is that of their arrival."""
-    return _by_hour(found.owners, found.owner, found.moment, **found.counts)
-
-
-def _by_hour(owners: Sequence[Names], owner: Numbers, moment: Numbers, **counts: Numbers) -> list[Hour]:
-    hour = moment // _HOUR
-    (ids,), size, firsts = grouped([owner], [hour])
-    sums = {name: summed(ids, size, values) for name, values in counts.items()}
-    found = []
-    for at, first in enumerate(firsts.tolist()):
-        domain, cls = owners[int(owner[first])]
-        of_hour = {name: values[at] for name, values in sums.items()}
-        found.append(Hour(domain, cls, _hour(int(hour[first])), *(of_hour.get(name, 0) for name in _COUNTS)))
-    return found
-
-
-def hours_of_transit(found: Iterable[InTransit]) -> list[Hour]:
-    """What is on its way, in the hour in which its leaf announced it."""
-    return [
-        Hour(
-            in_transit.domain,
-            in_transit.cls,
-            _hour(int(in_transit.announced_at.timestamp()) // 3600),
-            on_the_way=in_transit.messages,
-        )
-        for in_transit in found
-        if in_transit.messages
-    ]
-
-
-def merged_hours(hours: Iterable[Hour]) -> list[Hour]:
-    """One for each domain, class and hour, in order."""
-    sums: dict[tuple[str | None, str | None, datetime], list[int]] = {}
-    for counted in hours:
-        known = sums.setdefault((counted.domain, counted.cls, counted.hour), [0] * len(_COUNTS))
-        for at, name in enumerate(_COUNTS):
-            known[at] += getattr(counted, name)
-    return [
-        Hour(domain, cls, hour, *counts)
-        for (domain, cls, hour), counts in sorted(sums.items(), key=lambda item: tuple(map(str, item[0])))
-    ]
-
-
-def hour_about(numbers: Sequence[int], moments: Sequence[int], n: int) -> datetime | None:
-    """The hour in which a batch that never came was sealed, as far as those that did tell: their numbers in
-    order, and their moments in microseconds. That of the one before it, or of the first."""
-    if not numbers:
-        return None
-    return _hour(moments[max(bisect_left(numbers, n) - 1, 0)] // _HOUR)
-
-
-def _hour(number: int) -> datetime:
-    return datetime.fromtimestamp(number * 3600, UTC)
-
-
-Class = tuple[str | None, str | None]
-"""Domain and class, as far as they are known."""
 
 
 class RowTotals(NamedTuple):
@@ -142,66 +36,151 @@ class RowTotals(NamedTuple):
     strays: dict[Run, StrayRows]
     unexplained: list[str]
     unnamed: list[str]
+    settling: OldTotals
+
+
+@dataclass(slots=True)
+class OldTotals:
+    """What the rows come to that are settled and those that may be settled next; and when the first of those
+    arrived that may not, in microseconds since 1970: None where all may, 0 where that is not known."""
+
+    runs: dict[Run, dict[str, int]]
+    classes: dict[Class, dict[str, int]]
+    hours: list[Hour]
+    findings: dict[Run, list[str]]
+    waiting: int | None = None
 
 
 class _Sums:
     """Counts by a key, with the sentences that go with them."""
 
-    def __init__(self) -> None:
-        self.counts: dict[tuple[str | None, ...], dict[str, int]] = {}
+    def __init__(self, past: Mapping[Any, Mapping[str, int]]) -> None:
+        self.counts: dict[tuple[str | None, ...], dict[str, int]] = {
+            key: dict.fromkeys(_SUMMED, 0) | dict(counts) for key, counts in past.items()
+        }
         self.findings: dict[tuple[str | None, ...], list[str]] = {}
 
-    def add(self, names: list[Names], of: Numbers, **counts: Numbers) -> None:
+    def add(self, names: list[Names], of: Numbers, sign: int = 1, **counts: Numbers) -> None:
         (ids,), size, firsts = grouped([of], [np.zeros_like(of)])
         sums = {name: summed(ids, size, values) for name, values in counts.items()}
         for at, first in enumerate(firsts.tolist()):
-            known = self.counts.setdefault(names[int(of[first])], {})
+            known = self.counts.setdefault(names[int(of[first])], dict.fromkeys(_SUMMED, 0))
             for name, values in sums.items():
-                known[name] = known.get(name, 0) + values[at]
+                known[name] += sign * values[at]
 
     def arrived(self) -> Iterator[tuple[tuple[str | None, ...], Arrived]]:
+        """What each key comes to."""
         for key, counts in self.counts.items():
-            yield (
-                key,
-                Arrived(
-                    in_bronze=counts["in_bronze"],
-                    pending=counts["pending"],
-                    in_readings=counts["in_readings"],
-                    quarantined=counts["quarantined"],
-                    missing=counts["missing"],
-                    doubled=counts["doubled"],
-                    dead=counts.get("dead", 0),
-                    findings=tuple(self.findings.get(key, ())),
-                ),
-            )
+            numbers: dict[str, Any] = dict(counts)
+            yield key, Arrived(**numbers, findings=tuple(self.findings.get(key, ())))
+
+
+_SUMMED: Final = ("in_bronze", "pending", "in_readings", "quarantined", "missing", "doubled", "dead")
+_KEPT: Final = ("in_bronze", "in_readings", "quarantined", "dead")
+"""What is not zero of rows that are in order."""
 
 
 def total_rows(tables: AuditTables, claims: LedgerClaims, held: BronzeContents) -> RowTotals:
-    """Count everything that the tables hold."""
-    runs, classes, by_hour = _Sums(), _Sums(), list(_lost_by_hour(tables, claims, held.here))
-    strays, broken = StrayScan(held), BrokenBatches(tables, runs.findings)
+    """Count everything that the tables hold. Raises `UnsettledError`."""
+    past = tables.past
+    totals = _Totals(tables, held, list(_lost_by_hour(tables, claims, held.here)))
     for share in tables.shares:
-        found = scan.count(tables, share)
-        parts = found["bronze"], found["readings"], found["quarantine"]
-        batches, messages = reconcile.batches(*parts), reconcile.messages(*parts)
-        broken.name(batches)
-        _name_direct(messages, classes.findings, broken.put_aside(messages))
-        runs.add(batches.runs, batches.run, **batches.counts)
-        classes.add(messages.owners, messages.owner, **messages.counts)
-        by_hour += hours_of_batches(batches) + hours_of_messages(messages)
-        # Of a span of time only bronze is counted.
-        if not tables.part.is_span:
-            strays.add_batches(batches.strays)
-            strays.add_messages(messages.strays)
-            strays.add_named(found["quarantine"], first=share.which == 0)
+        totals.add(scan.count(tables, share), share)
+    runs = {run_of(names): arrived for names, arrived in totals.runs.arrived()}
+    for run, findings in past.findings.items():
+        runs[run] = replace(runs[run], findings=tuple(dict.fromkeys((*findings, *runs[run].findings))))
     return RowTotals(
-        {run_of(names): arrived for names, arrived in runs.arrived()},
-        {(domain, cls): arrived for (domain, cls), arrived in classes.arrived()},
-        merged_hours(by_hour),
-        strays.runs,
-        strays.sentences(),
-        broken.sentences(),
+        runs,
+        {(domain, cls): arrived for (domain, cls), arrived in totals.classes.arrived()},
+        merged_hours(totals.hours),
+        totals.strays.runs,
+        totals.strays.sentences(),
+        totals.broken.sentences(),
+        totals.settling(),
     )
+
+
+class _Totals:
+    """What the rows come to, share by share."""
+
+    def __init__(self, tables: AuditTables, held: BronzeContents, lost: list[Hour]) -> None:
+        past = tables.past
+        self._tables = tables
+        self.runs, self.classes, self.hours = _Sums(past.runs), _Sums(past.classes), lost
+        self._old_runs, self._old_classes = _Sums(past.runs), _Sums(past.classes)
+        self._old_hours: list[Hour] = []
+        self._waiting: list[int] = []
+        self.strays, self.broken = StrayScan(held), BrokenBatches(tables, self.runs.findings)
+
+    def add(self, new: dict[str, RowCounts], share: Share) -> None:
+        """Take in the rows of a share."""
+        again = settled_too(self._tables, new, share)
+        found = new if again is None else {name: merged(name, [new[name], again[name]]) for name in new}
+        batches, messages = self._reconciled(found)
+        self.broken.name(batches)
+        _name_direct(messages, self.classes.findings, self.broken.put_aside(messages))
+        self._add(batches, messages, sign=1)
+        if again is not None:
+            before = self._reconciled(again)
+            BrokenBatches(self._tables, {}).name(before[0])
+            self._add(*before, sign=-1)
+        self._waiting += batches.arrived[batches.waiting].tolist()
+        self._waiting += messages.moment[messages.waiting].tolist()
+        # Of a span of time only bronze is counted.
+        if not self._tables.part.is_span:
+            self.strays.add_batches(batches.strays)
+            self.strays.add_messages(messages.strays)
+            self.strays.add_named(new["quarantine"], first=share.which == 0)
+
+    def settling(self) -> OldTotals:
+        """What may be settled."""
+        unknown = bool(self.strays.runs or self.strays.sentences() or self._tables.unreadable)
+        return OldTotals(
+            {run_of(names): _kept(counts) for names, counts in self._old_runs.counts.items()},
+            {(domain, cls): _kept(counts) for (domain, cls), counts in self._old_classes.counts.items()},
+            merged_hours(self._old_hours),
+            self._findings(),
+            0 if unknown else min(self._waiting, default=None),
+        )
+
+    def _findings(self) -> dict[Run, list[str]]:
+        found = {run: list(findings) for run, findings in self._tables.past.findings.items()}
+        for names, findings in self.broken.explained.items():
+            known = found.setdefault(run_of(names), [])
+            known += [finding for finding in findings if finding not in known]
+        return found
+
+    def _reconciled(self, found: dict[str, RowCounts]) -> tuple[Batches, Messages]:
+        parts = found["bronze"], found["readings"], found["quarantine"]
+        kept_since = self._tables.kept_since
+        return reconcile.batches(*parts, kept_since), reconcile.messages(*parts, kept_since)
+
+    def _add(self, batches: Batches, messages: Messages, sign: int) -> None:
+        """Add the counts, or take away those that were settled: these were in order."""
+        names = _SUMMED if sign > 0 else _KEPT
+        of_batches, of_messages = _named(batches.counts, names), _named(messages.counts, names)
+        self.runs.add(batches.runs, batches.run, sign, **of_batches)
+        self.classes.add(messages.owners, messages.owner, sign, **of_messages)
+        late = batches.count * (~batches.dead & batches.late)
+        owners, owner = owners_of(batches)
+        self.hours += by_hour(owners, owner, batches.moment, sign, late=late, **of_batches)
+        self.hours += by_hour(messages.owners, messages.owner, messages.moment, sign, **of_messages)
+        old = batches.old
+        counts = {name: numbers * old for name, numbers in of_batches.items()}
+        self._old_runs.add(batches.runs, batches.run, sign, **counts)
+        self._old_hours += by_hour(owners, owner, batches.moment, sign, late=late * old, **counts)
+        self._old_classes.add(messages.owners, messages.owner, sign, **messages.old_counts)
+        self._old_hours += by_hour(
+            messages.owners, messages.owner, messages.moment, sign, **messages.old_counts
+        )
+
+
+def _kept(counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: counts[name] for name in _KEPT}
+
+
+def _named(counts: Mapping[str, Numbers], names: Sequence[str]) -> dict[str, Numbers]:
+    return {name: numbers for name, numbers in counts.items() if name in names}
 
 
 def _name_direct(found: Messages, findings: dict[tuple[str | None, ...], list[str]], aside: Mask) -> None:

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from agent.contract import Exit, Ledger, Previous, Readings, StreamState
 from bench import lake as lakes
+from hub_jobs.audit import all_accounts
 from hub_jobs.audit import run as audit
 from hub_jobs.audit.accounts import Account
 from hub_jobs.audit.in_transit import InTransit
@@ -105,7 +106,7 @@ def test_of_the_last_run_of_which_a_record_came_something_may_still_be_on_its_wa
     announced = Previous(run, 4, Readings(accepted=40, stored=40), closed=False)
     way = InTransit("edge-1", "normal", datetime.now(UTC), [(10, 11)], 1, 1, ledger=announced)
 
-    assert audit._announced(account, [way], heard, SeenNumbers()).on_the_way == on_the_way
+    assert all_accounts.announced_of(account, [way], heard, SeenNumbers()).on_the_way == on_the_way
 
 
 def _said(lake: Path) -> tuple[Exit, dict[str, Any], str]:

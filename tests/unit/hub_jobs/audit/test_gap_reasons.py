@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +15,7 @@ from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.gap_reasons import Gap, Neighbours, of_source
 from hub_jobs.audit.ledgers import EvictedRange, LedgerRecords, LostEnd, LostStores, Origin, Source
 from hub_jobs.source.streams import StreamInfo, StreamLimits
-from hub_jobs.tables import seen, stream_history
+from hub_jobs.tables import gap_notes, seen, stream_history
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.stream_history import GapReason, StreamHistory, reason_by_limits
 from tests.spark.lakes import add_bronze
@@ -42,14 +42,24 @@ def _lake(
     numbered = [{**one, "seq": seq} for one, seq in zip(rows, hub, strict=True)]
     add_bronze(where, numbered, numbered=True)
     if note is not None:
-        gone = [[seq, seq] for seq in range(1, max(hub)) if seq not in hub]
-        notes = {
-            stream_history.GAPS_NOTE: json.dumps(gone),
-            stream_history.GAP_REASON_NOTE: json.dumps(["TELEMETRY_0", MADE, note]),
-        }
-        ensure_table(where, "bronze").commit(
-            [], {StreamHistory("TELEMETRY_0", MADE).ingested: max(hub)}, notes
-        )
+        _pass(where, [(seq, seq) for seq in range(1, max(hub)) if seq not in hub], max(hub), note)
+
+
+def _pass(where: Path, gone: Sequence[tuple[int, int]], last: int, why: GapReason) -> None:
+    """Commit as ingest does where it passes gaps."""
+    bronze, history = ensure_table(where, "bronze"), StreamHistory("TELEMETRY_0", MADE)
+    offsets = gap_notes.offsets_of(bronze, history.history, gone, why)
+    bronze.commit([], {history.ingested: last, **offsets}, gap_notes.notes_of(history.history, gone, why))
+
+
+def _forget_log(where: Path) -> None:
+    """Have a year go by in the log of bronze."""
+    ensure_table(where, "bronze").commit([], {"later": 1})
+    ensure_table(where, "bronze").delta.create_checkpoint()
+    for entry in (where / "bronze" / "_delta_log").glob("*.json"):
+        os.utime(entry, (0, 0))
+    ensure_table(where, "bronze").delta.cleanup_metadata()
+    assert not any("petiole.gaps" in commit for commit in ensure_table(where, "bronze").delta.history())
 
 
 def _gaps(
@@ -104,14 +114,44 @@ def test_what_was_noted_of_several_holes_counts_for_each(tmp_path: Path) -> None
     _lake(tmp_path, hub=[1, 3, 4], source=[1, 3, 4], note=GapReason.EXPIRED)
     more = [direct_row(b"1", source_seq=at, created=MADE) | {"seq": at} for at in (6, 7)]
     add_bronze(tmp_path, more, numbered=True)
-    notes = {
-        stream_history.GAPS_NOTE: json.dumps([[5, 5]]),
-        stream_history.GAP_REASON_NOTE: json.dumps(["TELEMETRY_0", MADE, GapReason.LIMIT]),
-    }
-    ensure_table(tmp_path, "bronze").commit([], {StreamHistory("TELEMETRY_0", MADE).ingested: 7}, notes)
+    _pass(tmp_path, [(5, 5)], 7, GapReason.LIMIT)
 
     hub = {why: ranges for kind, ranges, why, _ in _gaps(tmp_path) if kind == "hub"}
     assert hub == {GapReason.EXPIRED: [(2, 2)], GapReason.LIMIT: [(5, 5)]}
+
+
+def test_a_gap_keeps_its_reason_when_the_log_of_the_table_has_forgotten_it(tmp_path: Path) -> None:
+    kept = [1, 3, 5, 7, 9]
+    _lake(tmp_path, hub=kept, source=kept)
+    for gone, why in (
+        (2, GapReason.EXPIRED),
+        (4, GapReason.EXPIRED),
+        (6, GapReason.LIMIT),
+        (8, GapReason.EXPIRED),
+    ):
+        _pass(tmp_path, [(gone, gone)], 9, why)
+    told = _gaps(tmp_path)
+    _forget_log(tmp_path)
+
+    assert sorted(_gaps(tmp_path)) == sorted(told)
+    assert {why: ranges for kind, ranges, why, _ in told if kind == "hub"} == {
+        GapReason.EXPIRED: [(2, 2), (4, 4), (8, 8)],
+        GapReason.LIMIT: [(6, 6)],
+    }
+
+
+def test_what_an_earlier_release_noted_of_gaps_outlives_the_log_after_the_next_ingest(tmp_path: Path) -> None:
+    _lake(tmp_path, hub=[1, 3, 5, 6], source=[1, 3, 5, 6])
+    history = StreamHistory("TELEMETRY_0", MADE)
+    for gone, why in ((2, GapReason.EXPIRED), (4, GapReason.LIMIT)):
+        notes = gap_notes.notes_of(history.history, [(gone, gone)], why)
+        ensure_table(tmp_path, "bronze").commit([], {history.ingested: 6}, notes)
+    told = _gaps(tmp_path)
+    _pass(tmp_path, [], 6, GapReason.UNKNOWN)
+    _forget_log(tmp_path)
+
+    assert sorted(_gaps(tmp_path)) == sorted(told)
+    assert {why for kind, _, why, _ in told if kind == "hub"} == {GapReason.EXPIRED, GapReason.LIMIT}
 
 
 def test_a_message_that_the_hub_held_twice_stood_where_it_came_first(tmp_path: Path) -> None:

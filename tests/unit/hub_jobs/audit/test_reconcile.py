@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import Correction
-from hub_jobs.audit.rows import count_rows, reconcile
+from hub_jobs.audit.rows import count_rows, mismatches, reconcile
 from hub_jobs.audit.rows.count_rows import RowCounts, Share
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.tables.schemas import BRONZE, QUARANTINE, READINGS
@@ -75,7 +75,7 @@ def test_a_batch_is_complete_when_every_place_is_there_once_and_only_then(
     held = Counter([*taken, *bad])
     assert found.complete.tolist() == [held == Counter(range(10))]
     assert (found.in_readings.tolist(), found.quarantined.tolist()) == ([len(taken)], [len(bad)])
-    reconcile.look_again(found, 0, np.array(sorted(held.elements())))
+    mismatches.look_again(found, 0, np.array(sorted(held.elements())))
     assert found.missing.tolist() == [10 - len(held)]
     assert found.doubled.tolist() == [held.total() - len(held)]
 

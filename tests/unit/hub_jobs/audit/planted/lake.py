@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,9 @@ def _batch(n: int, bad: int | None = None) -> dict[str, Any]:
     return batch_row(b"".join(lines), n=n)
 
 
-def make(lake: Path) -> None:
-    """Fill an empty lake. Batch 2 has a bad line, the payload of batch 5 can't be unpacked, 6 holds texts, 7
+def make(lake: Path, later: Sequence[dict[str, Any]] = ()) -> None:
+    """Fill an empty lake, with other rows between its two parts. Batch 2 has a bad line, the payload of batch
+    5 can't be unpacked, 6 holds texts, 7
     dead letters; the second message of a device is none."""
     texts = batch_row(b'{"metric":"state","value":"open","tags":{"a":"b"}}\n' * LINES, n=6)
     wrong = batch_row(b"", n=5, count=LINES) | {"payload": b"no zstd", "digest": digest(b"no zstd")}
@@ -58,6 +59,9 @@ def make(lake: Path) -> None:
         numbered = [one | {"source_seq": seq} for seq, one in enumerate(given, 5 * at + 1)]
         add_bronze(lake, numbered)
         refine_all(lake)
+        if later and not at:
+            add_bronze(lake, later)
+            refine_all(lake)
 
 
 def newest(lake: Path, table: str) -> Path:

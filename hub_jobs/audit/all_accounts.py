@@ -1,0 +1,125 @@
+"""The accounts of all runs, and of what devices sent themselves, from all that is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hub_jobs.audit import accounts, ledgers
+from hub_jobs.audit.accounts import Account, Arrived, with_announced
+from hub_jobs.audit.bronze_contents import BronzeContents
+from hub_jobs.audit.in_transit import InTransit
+from hub_jobs.audit.ledgers import LedgerClaims, Run
+from hub_jobs.audit.rows import lookups
+from hub_jobs.audit.rows.mismatches import StrayRows
+from hub_jobs.audit.rows.pieces import Class
+from hub_jobs.audit.rows.scan import AuditTables
+from hub_jobs.audit.rows.totals import RowTotals
+from hub_jobs.tables.ranges import Range, intersection
+from hub_jobs.tables.seen import SeenNumbers, batch_space, source_space
+
+
+def of_runs(
+    tables: AuditTables,
+    claims: LedgerClaims,
+    held: BronzeContents,
+    rows: RowTotals,
+    in_transit: Sequence[InTransit] | None,
+) -> list[Account]:
+    """The accounts of all runs that a leaf, bronze or another table names."""
+    announced = {
+        (transit.domain, transit.cls, transit.ledger.run) for transit in in_transit or () if transit.ledger
+    }
+    arrived = dict(rows.runs)
+    named = claims.ledgers.keys() | claims.remembered.keys() | announced | rows.strays.keys()
+    for run in named | held.gone_runs():
+        arrived.setdefault(run, Arrived())
+    found = [
+        accounts.of_run(
+            *run,
+            claims.ledgers.get(run),
+            claims.remembered.get(run),
+            _placed(tables, claims, held, run, of_run, rows.strays.get(run)),
+        )
+        for run, of_run in sorted(arrived.items())
+    ]
+    if in_transit is None:
+        return found
+    return [announced_of(account, in_transit, claims, held.ever) for account in found]
+
+
+def announced_of(
+    account: Account, in_transit: Sequence[InTransit], claims: LedgerClaims, ever: SeenNumbers
+) -> Account:
+    """An account with what its leaf announced of it, if it did."""
+    run = account.run or ""
+    key = (account.domain or "", account.cls or "", run)
+    for transit in in_transit:
+        if (transit.domain, transit.cls) == (account.domain, account.cls):
+            heard = max((known[2] for known in claims.ledgers if known[:2] == key[:2]), default="")
+            if run < heard:  # in the leaf's stream all of it stands before a record that came
+                return replace(account, on_the_way=0)
+            own = transit.ledger is not None and transit.ledger.run == run
+            unheard = accounts.unheard(claims.ledgers.get(key), ever.ranges(batch_space(*key)))
+            return with_announced(
+                account,
+                transit.ledger.readings if own and transit.ledger else None,
+                flows=bool(transit.messages),
+                unheard=bool(transit.stayed and unheard),
+            )
+    return account
+
+
+def _placed(
+    tables: AuditTables,
+    claims: LedgerClaims,
+    held: BronzeContents,
+    key: Run,
+    arrived: Arrived,
+    strays: StrayRows | None,
+) -> Arrived:
+    """What arrived of a run with the numbers of its batches, and how much of it was called discarded; and
+    what is in other tables of batches that bronze has not."""
+    numbers, gone = held.here.ranges(batch_space(*key)), held.gone.ranges(batch_space(*key))
+    ledger = claims.ledgers.get(key)
+    named: list[Range] = [(first, last) for first, last, _, _ in ledger.discarded] if ledger else []
+    came = intersection(named, numbers)
+    kept = lookups.kept_readings(tables, key, came) if came else 0
+    due = accounts.promised_or_gone(ledger, claims.remembered.get(key), gone)
+    kept_rows, invented = strays.of(due) if strays is not None else (accounts.NOTHING, accounts.NOTHING)
+    partly = any(file.table == "bronze" for file in tables.unreadable)
+    return replace(
+        arrived,
+        batches=numbers,
+        kept=kept,
+        gone=gone,
+        kept_rows=kept_rows,
+        invented=invented,
+        partly=partly,
+    )
+
+
+def of_devices(
+    tables: AuditTables, claims: LedgerClaims, held: BronzeContents, arrived: dict[Class, Arrived]
+) -> list[Account]:
+    """The accounts of messages that are of no run, with those of them that leaves discarded."""
+    named: dict[Class, list[ledgers.EvictedRange]] = {}
+    kept: dict[Class, int] = {}
+    for (domain, cls, created), ranges in claims.gone.items():
+        direct = [evicted for evicted in ranges if evicted[2]]
+        named.setdefault((domain, cls), []).extend(direct)
+        for (stream, identity), origins in claims.origins.items():
+            if not direct or (domain, cls, created) not in origins:
+                continue
+            here = held.here.ranges(source_space(stream, identity))
+            came = intersection([(first, last) for first, last, _, _ in direct], here)
+            if came:
+                kept.setdefault((domain, cls), 0)
+                kept[domain, cls] += lookups.kept_messages(tables, stream, identity, came)
+    for place in named:
+        if named[place]:
+            arrived.setdefault(place, Arrived())
+    return [
+        accounts.of_direct(*place, replace(counts, kept=kept.get(place, 0)), named.get(place, ()))
+        for place, counts in sorted(arrived.items(), key=lambda item: tuple(map(str, item[0])))
+    ]

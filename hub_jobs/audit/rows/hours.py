@@ -1,0 +1,115 @@
+"""What arrived by the hour.
+
+An hour (`Hour`) is that in which batches were sealed at the edge, if the clock there was synchronised, and
+otherwise that in which they arrived at the hub."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Final
+
+import numpy as np
+
+from hub_jobs.audit.in_transit import InTransit
+from hub_jobs.audit.rows.grouping import Names, grouped, summed
+from hub_jobs.audit.rows.reconcile import Batches
+from hub_jobs.tables.ranges import Numbers
+
+_HOUR: Final = 3_600_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Hour:
+    """Readings of a domain, class and hour; `late` ones are among those in bronze. `lost` is how many batches
+    were acknowledged as stored and never came: the batch before says about when. `on_the_way` are
+    messages that a leaf announced in that hour and that are not in bronze."""
+
+    domain: str | None
+    cls: str | None
+    hour: datetime
+    in_bronze: int = 0
+    late: int = 0
+    pending: int = 0
+    in_readings: int = 0
+    quarantined: int = 0
+    dead: int = 0
+    missing: int = 0
+    doubled: int = 0
+    lost: int = 0
+    on_the_way: int = 0
+
+    @property
+    def state(self) -> str:
+        """`missing`, `doubled`, `pending`, `late` or `complete`: the worst that holds."""
+        for name in ("missing", "doubled", "pending", "late"):
+            if getattr(self, name) or ((beside := _BESIDE.get(name)) and getattr(self, beside)):
+                return name
+        return "complete"
+
+
+_BESIDE: Final = {"missing": "lost", "pending": "on_the_way"}
+_COUNTS: Final = tuple(field.name for field in fields(Hour) if field.name not in ("domain", "cls", "hour"))
+
+
+def owners_of(found: Batches) -> tuple[list[Names], Numbers]:
+    """Domains and classes, and of each batch which."""
+    owners = sorted({run[:2] for run in found.runs}, key=str)
+    places = {owner: at for at, owner in enumerate(owners)}
+    return owners, np.array([places[run[:2]] for run in found.runs] or [0])[found.run]
+
+
+def by_hour(
+    owners: Sequence[Names], owner: Numbers, moment: Numbers, sign: int, **counts: Numbers
+) -> list[Hour]:
+    """Counts by the hour of their moments; negative ones with a `sign` of -1."""
+    hour = moment // _HOUR
+    (ids,), size, firsts = grouped([owner], [hour])
+    sums = {name: summed(ids, size, values) for name, values in counts.items()}
+    found = []
+    for at, first in enumerate(firsts.tolist()):
+        domain, cls = owners[int(owner[first])]
+        of_hour = {name: sign * values[at] for name, values in sums.items()}
+        found.append(Hour(domain, cls, _hour(int(hour[first])), *(of_hour.get(name, 0) for name in _COUNTS)))
+    return found
+
+
+def hours_of_transit(found: Iterable[InTransit]) -> list[Hour]:
+    """What is on its way, in the hour in which its leaf announced it."""
+    return [
+        Hour(
+            in_transit.domain,
+            in_transit.cls,
+            _hour(int(in_transit.announced_at.timestamp()) // 3600),
+            on_the_way=in_transit.messages,
+        )
+        for in_transit in found
+        if in_transit.messages
+    ]
+
+
+def merged_hours(hours: Iterable[Hour]) -> list[Hour]:
+    """One for each domain, class and hour, in order."""
+    sums: dict[tuple[str | None, str | None, datetime], list[int]] = {}
+    for counted in hours:
+        known = sums.setdefault((counted.domain, counted.cls, counted.hour), [0] * len(_COUNTS))
+        for at, name in enumerate(_COUNTS):
+            known[at] += getattr(counted, name)
+    return [
+        Hour(domain, cls, hour, *counts)
+        for (domain, cls, hour), counts in sorted(sums.items(), key=lambda item: tuple(map(str, item[0])))
+    ]
+
+
+def hour_about(numbers: Sequence[int], moments: Sequence[int], n: int) -> datetime | None:
+    """The hour in which a batch that never came was sealed, as far as those that did tell: their numbers in
+    order, and their moments in microseconds. That of the one before it, or of the first."""
+    if not numbers:
+        return None
+    return _hour(moments[max(bisect_left(numbers, n) - 1, 0)] // _HOUR)
+
+
+def _hour(number: int) -> datetime:
+    return datetime.fromtimestamp(number * 3600, UTC)

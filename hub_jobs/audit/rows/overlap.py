@@ -1,0 +1,141 @@
+"""Settled rows that must be looked at again: of batches and of messages of devices of which there are new
+rows too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from hub_jobs.audit.rows.count_rows import BATCH, HISTORY, SOURCE, RowCounts, Share
+from hub_jobs.audit.rows.grouping import coded
+from hub_jobs.audit.rows.pieces import ArrivedSpan, FileShare, UnsettledError
+from hub_jobs.audit.rows.scan import AuditTables, counted
+from hub_jobs.tables.delta import Table
+from hub_jobs.tables.places import Place
+from hub_jobs.tables.ranges import Mask, Numbers, contains
+from hub_jobs.tables.scan import Condition, file_paths
+
+_MOST: Final = 100_000
+"""Batches and messages that are looked up; for more of them all is read."""
+
+_Numbers = dict[tuple[str, ...], Numbers]
+
+
+@dataclass(slots=True)
+class _Keys:
+    """Numbers of batches by their run, and sequences of messages by their source."""
+
+    batches: _Numbers = field(default_factory=dict)
+    places: _Numbers = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return sum(found.size for numbers in (self.batches, self.places) for found in numbers.values())
+
+
+def settled_too(
+    tables: AuditTables, new: Mapping[str, RowCounts], share: Share
+) -> dict[str, RowCounts] | None:
+    """What the settled rows come to of what has new rows, None where there are none. Raises
+    `UnsettledError` where they are many."""
+    if not tables.past.until:
+        return None
+    keys = _Keys()
+    for counts in new.values():
+        _add(keys.batches, counts.batches, BATCH, "n")
+        _add(keys.places, counts.direct, SOURCE, "source_seq")
+    keys.batches = _settled(tables, "batch", keys.batches)
+    keys.places = _settled(tables, "source", keys.places)
+    named: _Numbers = {}
+    for table in (new["quarantine"].named, new["quarantine"].other):
+        _add(named, table, HISTORY, "seq")
+    named = _settled(tables, "hub", named)
+    if named:
+        rows = _counted(tables, share, {"bronze": _where(named, HISTORY, "seq")})["bronze"]
+        _add(keys.batches, _chosen(rows.batches, HISTORY, "seq", named), BATCH, "n")
+        _add(keys.places, _chosen(rows.direct, HISTORY, "seq", named), SOURCE, "source_seq")
+    if not len(keys):
+        return None
+    if len(keys) > _MOST:
+        raise UnsettledError(f"of {len(keys)} messages that were settled more has come")
+    wanted = [*_where(keys.batches, BATCH, "n"), *_where(keys.places, SOURCE, "source_seq")]
+    found = _counted(tables, share, {table.name: wanted for table in tables.existing})
+    return {name: _of_keys(counts, keys) for name, counts in found.items()}
+
+
+def _add(numbers: _Numbers, rows: pa.Table, columns: tuple[str, ...], number: str) -> None:
+    (codes,), names = coded([rows], columns)
+    order = np.argsort(codes, kind="stable")
+    values = rows[number].to_numpy()[order]
+    edges = np.searchsorted(codes[order], np.arange(len(names) + 1))
+    for code, name in enumerate(names):
+        if None not in name:
+            key = tuple(map(str, name))
+            mine = np.unique(values[edges[code] : edges[code + 1]])
+            numbers[key] = np.union1d(numbers.get(key, mine), mine)
+
+
+def _settled(tables: AuditTables, kind: str, numbers: _Numbers) -> _Numbers:
+    """Those of which rows are settled."""
+    found = {
+        key: values[contains(tables.past.ranges.ranges("/".join([kind, *key])), values)]
+        for key, values in numbers.items()
+    }
+    return {key: values for key, values in found.items() if values.size}
+
+
+def _where(numbers: _Numbers, columns: tuple[str, ...], number: str) -> list[list[Condition]]:
+    """What rules out files that hold none of these, for every key."""
+    return [
+        [
+            *((column, "=", value) for column, value in zip(columns, key, strict=True)),
+            (number, ">=", int(values.min())),
+            (number, "<=", int(values.max())),
+        ]
+        for key, values in numbers.items()
+    ]
+
+
+def _counted(
+    tables: AuditTables, share: Share, wanted: Mapping[str, list[list[Condition]]]
+) -> dict[str, RowCounts]:
+    """What the settled rows of the files come to that may hold what is wanted."""
+    work = [
+        piece
+        for table in tables.existing
+        for piece in _pieces(tables, table, share, wanted.get(table.name, []))
+    ]
+    return counted(tables, work)
+
+
+def _pieces(
+    tables: AuditTables, table: Table, share: Share, wanted: Iterable[list[Condition]]
+) -> Iterator[FileShare]:
+    past = tables.past
+    settled = {table.path / name for name in past.files(table.name)}
+    paths: set[Place] = {path for where in wanted for path in file_paths(table, where)}
+    for path in sorted(paths & settled):
+        span = ArrivedSpan(end=past.until)
+        offsets, begun = dict(tables.offsets), dict(tables.begun)
+        yield FileShare(table.name, path, offsets, begun, share, tables.part, span, old=True)
+
+
+def _of_keys(found: RowCounts, keys: _Keys) -> RowCounts:
+    return found._replace(
+        batches=_chosen(found.batches, BATCH, "n", keys.batches),
+        direct=_chosen(found.direct, SOURCE, "source_seq", keys.places),
+    )
+
+
+def _chosen(rows: pa.Table, columns: tuple[str, ...], number: str, wanted: _Numbers) -> pa.Table:
+    (codes,), names = coded([rows], columns)
+    values = rows[number].to_numpy()
+    mask: Mask = np.zeros(rows.num_rows, np.bool_)
+    for code, name in enumerate(names):
+        if (numbers := wanted.get(tuple(map(str, name)))) is not None:
+            mine = codes == code
+            mask |= mine & np.isin(values, numbers)
+    return rows.filter(pa.array(mask))

@@ -1,0 +1,145 @@
+"""What bronze holds by its identities, and what the ledger records among its rows say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hub_jobs.audit import ledgers
+from hub_jobs.audit.ledgers import LedgerRecords
+from hub_jobs.audit.rows import count_rows
+from hub_jobs.audit.rows.count_rows import Offsets
+from hub_jobs.audit.rows.pieces import FileShare
+from hub_jobs.audit.rows.scan import AuditTables, columns_of, each, row_groups
+from hub_jobs.tables.places import ParquetFile, UnreadableError, parquet_file
+from hub_jobs.tables.ranges import History
+from hub_jobs.tables.scan import files
+from hub_jobs.tables.seen import ID_COLUMNS, Joining, SeenNumbers, hub_space, joined
+
+_IDENTITY: Final = sorted({*ID_COLUMNS, *ledgers.COLUMNS} - {"digest", "payload"})
+
+
+class Survey(NamedTuple):
+    """What rows of bronze are, `before` and `after` the sequences that were given, how many there are of each
+    history, and what the ledger records among them say."""
+
+    records: LedgerRecords
+    before: SeenNumbers
+    after: SeenNumbers
+    rows: Counter[History]
+    settling: OldIdentities
+    """The same of what is settled, and of what may be settled next."""
+
+
+class OldIdentities(NamedTuple):
+    """What rows of bronze are that may be settled."""
+
+    records: LedgerRecords
+    ranges: SeenNumbers
+    rows: Counter[History]
+
+
+def survey(tables: AuditTables, upto: Offsets) -> Survey:
+    """What bronze holds. `upto` divides it: sequences up to there, and those behind."""
+    past, rows = tables.past, Counter(tables.past.rows)
+    records, settling = LedgerRecords(), LedgerRecords()
+    parts = {kind: Joining() for kind in _KINDS}
+    old_rows = Counter(past.rows)
+    records.join(past.records)
+    settling.join(past.records)
+    # A cache that is behind what is settled need not know all of it.
+    behind = any(upto.get(history, 0) < _last(past.ranges, history) for history in past.rows)
+    parts[not behind, True].add(past.ranges)
+    for _, (part, fault) in each(tables, _survey, _in_order(tables, upto)):
+        if fault is not None:
+            tables.note("bronze", fault)
+        for is_old, found in part.records.items():
+            records.join(found)
+            if is_old:
+                settling.join(found)
+        for kind, seen in part.seen.items():
+            parts[kind].add(seen)
+        for (history, is_old), number in part.rows.items():
+            rows[history] += number
+            old_rows[history] += number if is_old else 0
+    found_in = {kind: joining.seen() for kind, joining in parts.items()}
+    before, after = (
+        joined(found_in[is_before, True], found_in[is_before, False]) for is_before in (True, False)
+    )
+    old = joined(found_in[True, True], found_in[False, True])
+    return Survey(records, before, after, rows, OldIdentities(settling, old, +old_rows))
+
+
+def _in_order(tables: AuditTables, upto: Offsets) -> list[FileShare]:
+    """The files in the order of their sequences, so that ranges meet as they come."""
+    rows = files(tables.bronze).to_pylist()
+    places = {
+        row["path"]: (row["min.stream"] or "", row["min.created"] or "", row["min.seq"] or 0) for row in rows
+    }
+    return sorted(tables.pieces(tables.bronze, offsets=upto), key=lambda piece: places[piece.path.name])
+
+
+def _last(ranges: SeenNumbers, history: History) -> int:
+    known = ranges.ranges(hub_space(*history))
+    return known[-1][1] if known else 0
+
+
+_KINDS: Final = [(is_before, is_old) for is_before in (True, False) for is_old in (True, False)]
+
+
+@dataclass(slots=True)
+class _Surveyed:
+    """What a file of bronze tells: its ledger records by whether they are old, what its rows are by whether
+    they are before the sequences that were given and whether they are old, and how many there are."""
+
+    records: dict[bool, LedgerRecords] = field(
+        default_factory=lambda: {True: LedgerRecords(), False: LedgerRecords()}
+    )
+    seen: dict[tuple[bool, bool], SeenNumbers] = field(default_factory=dict)
+    rows: Counter[tuple[History, bool]] = field(default_factory=Counter)
+
+
+def _survey(piece: FileShare) -> tuple[_Surveyed, UnreadableError | None]:
+    found = _Surveyed()
+    fault = None
+    with parquet_file(piece.path) as file:
+        for group in row_groups(file, piece):
+            ids = piece.chosen(columns_of(file, piece.path, group, _IDENTITY))
+            try:
+                for row, is_old in _records(file, piece, group, ids):
+                    found.records[is_old].add(row)
+            except UnreadableError as error:
+                # What the rows are is known without their payloads.
+                fault = error
+            done, old = count_rows.upto(ids, piece.offsets), piece.old_rows(ids)
+            for is_old, rows in ((True, ids.filter(pa.array(old))), (False, ids.filter(pa.array(~old)))):
+                counts = rows.group_by(["stream", "created"]).aggregate([([], "count_all")]).to_pylist()
+                for row in counts:
+                    found.rows[(row["stream"], row["created"]), is_old] += row["count_all"]
+            for is_before, is_old in _KINDS:
+                mask = (done == is_before) & (old == is_old)
+                if mask.any():
+                    seen = found.seen.setdefault((is_before, is_old), SeenNumbers())
+                    seen.add(ids if mask.all() else ids.filter(pa.array(mask)))
+    return found, fault
+
+
+def _records(
+    file: ParquetFile, piece: FileShare, group: int, ids: pa.Table
+) -> Iterator[tuple[dict[str, Any], bool]]:
+    """The ledger records of a row group, and whether they are old. Payloads are nearly all of its bytes, and
+    most have no record."""
+    if not pc.any(_said(ids)).as_py():
+        return
+    rows = piece.chosen(columns_of(file, piece.path, group, [*_IDENTITY, "payload"]))
+    rows = rows.filter(_said(rows))
+    yield from zip(rows.to_pylist(), piece.old_rows(rows).tolist(), strict=True)
+
+
+def _said(rows: pa.Table) -> Any:
+    return pc.and_(pc.ends_with(rows["subject"], "._ledger"), pc.is_valid(rows["class"]))

@@ -1,0 +1,254 @@
+"""The table `settled`: what is settled, from one audit to the next. Each puts all of it in the place of what
+was there, in one commit, so that an audit that is killed leaves what the one before it knew."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.contract import ContractError, parse_ledger
+from hub_jobs.audit.ledgers import LedgerRecords, LostEnd, LostStores, Unusable
+from hub_jobs.audit.rows.hours import Hour
+from hub_jobs.audit.rows.pieces import Past, UnsettledError
+from hub_jobs.audit.settled.files import TableMark
+from hub_jobs.tables.delta import Table
+from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables.places import Place, UnreadableError
+from hub_jobs.tables.scan import rows
+from hub_jobs.tables.schemas import SETTLED
+from hub_jobs.tables.seen import SeenNumbers
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_COUNTS: Final = ("in_bronze", "late", "in_readings", "quarantined", "dead")
+_SETTLED_UNTIL: Final = "settled"
+"""The transaction of the table: the hour since 1970 before which everything is settled."""
+_HOUR: Final = 3_600_000_000
+_SHOWN_HOURS: Final = 48
+"""So many the fleet page shows of a leaf, however long ago they were."""
+
+Row = dict[str, Any]
+
+
+def read(table: Table) -> tuple[Past, dict[str, TableMark]]:
+    """What the table says, and on which versions of the tables that rests; nothing of an empty one. Raises
+    `UnsettledError` where a file of it can't be read."""
+    try:
+        held = rows(table, SETTLED.names)
+    except UnreadableError as error:
+        raise UnsettledError(f"the table `settled` can't be read: {error}") from error
+    if not held.num_rows:
+        return Past(), {}
+    try:
+        return _decoded(held)
+    except (ValueError, TypeError, KeyError, IndexError, ContractError) as error:
+        raise UnsettledError(f"the table `settled` is not as it was written: {error}") from error
+
+
+def marks_of(table: Table | None) -> tuple[int, dict[str, TableMark]]:
+    """Before which moment everything is settled, 0 where nothing is, and on which versions of the tables that
+    rests. Raises `UnsettledError` as `read`."""
+    if settled_until(table) == 0 or table is None:
+        return 0, {}
+    try:
+        held = rows(table, ["kind", "until", "space", "detail"], [("kind", "=", "table")]).to_pylist()
+        marks = {row["space"]: TableMark(*json.loads(row["detail"])) for row in held}
+        return (_microseconds(held[0]["until"]), marks) if held else (0, {})
+    except (OSError, ValueError, TypeError) as error:
+        raise UnsettledError(f"the table `settled` can't be read: {error}") from error
+
+
+def save(lake: Place, table: Table, past: Past, marks: Mapping[str, TableMark]) -> None:
+    """Put what is settled in the place of what the table had. Raises `ConflictError`."""
+    with PartWriter(lake, table.name) as writer:
+        writer.write(_encoded(past, marks))
+    table.commit(writer.files, {_SETTLED_UNTIL: past.until // _HOUR}, replace=True)
+
+
+def settled_until(table: Table | None) -> int:
+    """Before which moment everything is settled, in microseconds since 1970."""
+    return 0 if table is None else (table.offset(_SETTLED_UNTIL) or 0) * _HOUR
+
+
+def hours_of(past: Past, hours: Sequence[Hour], since: datetime) -> Iterator[Hour]:
+    """The settled counts of the hours that are given, of all from `since` on, and of the last two days of
+    each domain."""
+    held = past.hours.select(["domain", "class", "hour", *_COUNTS])
+    if not held.num_rows:
+        return
+    moments = held["hour"].cast(pa.int64()).to_numpy()
+    domains = held["domain"].combine_chunks().dictionary_encode("encode").indices.to_numpy()
+    last = np.zeros(int(domains.max()) + 1, np.int64)
+    np.maximum.at(last, domains, moments)
+    recent = moments >= np.minimum(_microseconds(since), last[domains] - _SHOWN_HOURS * _HOUR)
+    for row in held.filter(pa.array(recent)).to_pylist():
+        yield _hour_of(row)
+    wanted = {(hour.domain, hour.cls, hour.hour) for hour in hours}
+    if wanted:
+        first = pa.scalar(min(hour.hour for hour in hours))
+        older = pc.and_(pc.greater_equal(held["hour"], first), pa.array(~recent))
+        for row in held.filter(older).to_pylist():
+            if (row["domain"], row["class"], row["hour"]) in wanted:
+                yield _hour_of(row)
+
+
+def _hour_of(row: Row) -> Hour:
+    return Hour(row["domain"], row["class"], row["hour"], **{name: row[name] for name in _COUNTS})
+
+
+def with_hours(past: Past, added: Iterable[Hour]) -> pa.Table:
+    """The settled hours with the counts that are added to them."""
+    more = [
+        {"kind": "hour", "domain": hour.domain, "class": hour.cls, "hour": hour.hour}
+        | {name: getattr(hour, name) for name in _COUNTS}
+        for hour in added
+    ]
+    keys = ["domain", "class", "hour"]
+    every = pa.concat_tables([past.hours, pa.Table.from_pylist(more, SETTLED)])
+    summed = every.group_by(keys).aggregate([(name, "sum") for name in _COUNTS])
+    return summed.rename_columns([*keys, *_COUNTS])
+
+
+def _encoded(past: Past, marks: Mapping[str, TableMark]) -> pa.Table:
+    until = _EPOCH + timedelta(microseconds=past.until)
+    found: list[Row] = [
+        {"kind": "table", "space": name, "detail": json.dumps(mark)} for name, mark in marks.items()
+    ]
+    found += [
+        {"kind": "rows", "space": "/".join(history), "last": count} for history, count in past.rows.items()
+    ]
+    for (domain, cls, run), counts in past.runs.items():
+        findings = past.findings.get((domain, cls, run))
+        if findings or any(counts.values()):
+            text = json.dumps(findings) if findings else None
+            found.append(
+                {"kind": "run", "domain": domain, "class": cls, "run": run, "detail": text, **counts}
+            )
+    for (domain_, cls_), counts in past.classes.items():
+        found.append({"kind": "direct", "domain": domain_, "class": cls_, **counts})
+    found += _of_records(past.records)
+    ranges = [
+        {"kind": "range", "space": space, "first": first, "last": last}
+        for space, spans in past.ranges.spaces.items()
+        for first, last in spans
+    ]
+    hours = past.hours
+    count = hours.num_rows
+    filled = {"kind": pa.array(["hour"] * count, pa.string())} | {
+        name: hours[name] for name in hours.column_names
+    }
+    of_hours = pa.table(
+        [filled.get(field.name, pa.nulls(count, field.type)) for field in SETTLED], schema=SETTLED
+    )
+    every = pa.concat_tables([pa.Table.from_pylist(found + ranges, SETTLED), of_hours])
+    at = every.column_names.index("until")
+    return every.set_column(
+        at, SETTLED.field("until"), pa.array([until] * every.num_rows, SETTLED.field("until").type)
+    )
+
+
+def _of_records(records: LedgerRecords) -> Iterator[Row]:
+    for kind, ledgers in (("ledger", records.newest), ("naming", records.naming)):
+        for run, ledger in ledgers.items():
+            if kind == "ledger" or ledger != records.newest[run]:
+                yield {"kind": kind, "detail": ledger.encode().decode()}
+    lost = records.lost
+    claims = {
+        "discarded": [[origin, sorted(named)] for origin, named in records.discarded.items()],
+        "origins": [[source, sorted(origins)] for source, origins in records.origins.items()],
+        "streams": list(lost.streams.items()),
+        "tails": [[*tail, list(places.items())] for tail, places in lost.tails.items()],
+        "unusable": [list(asdict(record).values()) for record in records.first_unusable()],
+    }
+    yield {"kind": "claims", "detail": json.dumps(claims)}
+
+
+def _decoded(held: pa.Table) -> tuple[Past, dict[str, TableMark]]:
+    by_kind = {
+        kind: held.filter(pc.equal(held["kind"], kind)) for kind in pc.unique(held["kind"]).to_pylist()
+    }
+
+    def of(kind: str) -> list[Row]:
+        return by_kind[kind].to_pylist() if kind in by_kind else []
+
+    spaces: dict[str, list[tuple[int, int]]] = {}
+    ranges = by_kind.get("range", SETTLED.empty_table())
+    for space, first, last in zip(
+        *(ranges[name].to_pylist() for name in ("space", "first", "last")), strict=True
+    ):
+        spaces.setdefault(space, []).append((first, last))
+    runs = of("run")
+    hours = by_kind.get("hour", SETTLED.empty_table())
+    past = Past(
+        until=_microseconds(held["until"][0].as_py()),
+        records=_records(of("ledger"), of("naming"), json.loads(of("claims")[0]["detail"])),
+        ranges=SeenNumbers(spaces),
+        rows=Counter({_history(row["space"]): row["last"] for row in of("rows")}),
+        runs={(row["domain"], row["class"], row["run"]): _counts(row) for row in runs},
+        findings={
+            (row["domain"], row["class"], row["run"]): json.loads(row["detail"])
+            for row in runs
+            if row["detail"]
+        },
+        classes={(row["domain"], row["class"]): _counts(row) for row in of("direct")},
+        hours=hours,
+    )
+    return past, {row["space"]: TableMark(*json.loads(row["detail"])) for row in of("table")}
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _history(name: str) -> tuple[str, str]:
+    stream, _, created = name.partition("/")
+    return stream, created
+
+
+def _counts(row: Row) -> dict[str, int]:
+    return {name: row[name] or 0 for name in _COUNTS if name != "late"}
+
+
+def _records(newest: Iterable[Row], naming: Iterable[Row], claims: Row) -> LedgerRecords:
+    found = LedgerRecords()
+    for row in newest:
+        ledger = parse_ledger(row["detail"])
+        run = (ledger.domain, ledger.cls, ledger.run)
+        found.newest[run] = found.naming[run] = ledger
+    for row in naming:
+        ledger = parse_ledger(row["detail"])
+        found.naming[ledger.domain, ledger.cls, ledger.run] = ledger
+    found.discarded = {
+        _origin(origin): {_evicted(*each) for each in named} for origin, named in claims["discarded"]
+    }
+    found.origins = {
+        (source[0], source[1]): {_origin(origin) for origin in origins}
+        for source, origins in claims["origins"]
+    }
+    found.lost = LostStores(
+        {_origin(origin): last for origin, last in claims["streams"]},
+        {
+            LostEnd(_origin(origin), kept, last, at): {
+                (source[0], source[1]): (place[0], place[1]) for source, place in places
+            }
+            for origin, kept, last, at, places in claims["tails"]
+        },
+    )
+    found.unusable = [Unusable(*each) for each in claims["unusable"]]
+    return found
+
+
+def _origin(names: Sequence[str]) -> tuple[str, str, str]:
+    domain, cls, created = names
+    return domain, cls, created
+
+
+def _evicted(first: int, last: int, messages: int, reason: str) -> tuple[int, int, int, str]:
+    return first, last, messages, reason

@@ -1,0 +1,95 @@
+"""What an audit may leave out, and what the next one may: everything that arrived before a whole hour, once
+all of it is refined and in order. A batch that is not keeps back its hour and those behind it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow.compute as pc
+
+from hub_jobs.audit.rows.pieces import Past
+from hub_jobs.audit.rows.scan import AuditTables
+from hub_jobs.audit.rows.survey import Survey
+from hub_jobs.audit.rows.totals import RowTotals
+from hub_jobs.audit.settled import past as settled
+from hub_jobs.audit.settled.files import mark_of, settled_files
+from hub_jobs.tables.delta import ConflictError, Table
+from hub_jobs.tables.places import Place
+from hub_jobs.tables.scan import files, latest
+
+_HOUR: Final = 3_600_000_000
+_GRACE: Final = _HOUR
+"""The last hour is not settled: what comes again of it, or is corrected, need not be looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Before which moment (microseconds since 1970) everything is settled, 0 where nothing is; and why an
+    audit has read all of it again, if it has."""
+
+    until: int = 0
+    read_again: str = ""
+
+
+def open_past(table: Table, tables: AuditTables) -> Past:
+    """What the table `settled` says of the others. Raises `UnsettledError`."""
+    past, marks = settled.read(table)
+    if not past.until:
+        return past
+    known = {table.name: settled_files(table, marks[table.name], past.until) for table in tables.existing}
+    return replace(past, known=known)
+
+
+def next_cut(tables: AuditTables) -> int:
+    """Before which moment everything may be settled next; 0 where nothing more may."""
+    if any(_lacks_arrivals(table) for table in tables.existing):
+        return 0
+    newest = latest(tables.bronze, "arrived")
+    if newest is None:
+        return 0
+    cut = int(newest.timestamp()) * 1_000_000 // _HOUR * _HOUR - _GRACE
+    return cut if cut > tables.past.until else 0
+
+
+def earlier_cut(tables: AuditTables, rows: RowTotals) -> int:
+    """The last hour before the first batch that can't be settled yet; 0 where there is none, or no need."""
+    waiting = rows.settling.waiting
+    if not tables.cut or waiting is None:
+        return 0
+    cut = min(waiting // _HOUR * _HOUR, tables.cut - _HOUR)
+    return cut if cut > tables.past.until else 0
+
+
+def settle(lake: Place, table: Table, tables: AuditTables, survey: Survey, rows: RowTotals) -> int:
+    """Keep what was found in order for the next audit, in the table whose snapshot is given. Returns before
+    which moment everything is settled now."""
+    if rows.settling.waiting is not None and not tables.past.until and settled.settled_until(table):
+        # All was read and can't be settled: what was taken for settled is to be read again, too.
+        with suppress(ConflictError):
+            settled.save(lake, table, Past(), {})
+    if not tables.cut or rows.settling.waiting is not None:
+        return tables.past.until
+    found, of_rows = survey.settling, rows.settling
+    past = Past(
+        until=tables.cut,
+        records=found.records,
+        ranges=found.ranges,
+        rows=found.rows,
+        runs=of_rows.runs,
+        findings=of_rows.findings,
+        classes=of_rows.classes,
+        hours=settled.with_hours(tables.past, of_rows.hours),
+    )
+    try:
+        settled.save(lake, table, past, {table.name: mark_of(table) for table in tables.existing})
+    except ConflictError:  # another audit was faster
+        return tables.past.until
+    return past.until
+
+
+def _lacks_arrivals(table: Table) -> bool:
+    found = files(table)
+    name = "null_count.arrived"
+    return name in found.column_names and (pc.sum(found[name]).as_py() or 0) > 0
