@@ -70,6 +70,11 @@ def run(options: GapsOptions) -> Exit:
         say(_NAME, f"there is nothing in {readings.path} yet: nothing to do")
         return Exit.WELL
     begin, end = window(options, newest)
+    if (kept_since := readings.kept_since) is not None:
+        oldest = datetime.fromtimestamp(kept_since / 1e6, UTC)
+        if begin < oldest:
+            say(_NAME, f"the window begins at {oldest:%Y-%m-%dT%H:%M:%SZ}: what is older may be deleted")
+            begin = oldest
     if begin >= end:
         say(
             _NAME,

@@ -1,9 +1,9 @@
 """The job `maintain`: keeps the tables small and quick. It needs no Spark.
 
-Small files are written together; payloads in `bronze` that are old and refined may be dropped; what no
-table names any more is deleted from the disk once no job can be reading it. Each step is one commit, and
-jobs may run meanwhile. What a row of bronze is, its identity and digest, is never dropped: repeats are known
-by it, and the audit counts by it.
+Small files are written together; payloads in `bronze` that are old and refined may be dropped, and old
+readings deleted once an audit has settled them; what no table names any more is deleted from the disk once
+no job can be reading it. Each step is one commit, and jobs may run meanwhile. What a row of bronze is, its
+identity and digest, is never dropped: repeats are known by it, and the audit counts by it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import pyarrow.compute as pc
 
 from agent.contract import Exit
 from hub_jobs.job_loop import Stop, add_metrics_option, metrics_of, never, run_job, say
+from hub_jobs.maintain import expire
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.tables import stream_history
-from hub_jobs.tables.compaction import ailing, groups, healed, rewrite, small_files
+from hub_jobs.tables.compaction import ailing, compacted, groups, healed, rewrite, small_files
 from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.schemas import SCHEMAS
@@ -44,6 +45,7 @@ class MaintainOptions:
     thin_after: float | None
     vacuum_after: float
     dry_run: bool
+    keep: float | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> Exit:
@@ -68,6 +70,8 @@ def run(options: MaintainOptions, stop: Stop = never) -> Exit:
         return Exit.USAGE
     for table in tables:
         _heal(options, ensure_table(options.lake, table.name), stop)
+    if options.keep is not None and not stop():
+        _expire(options, datetime.now(UTC) - timedelta(days=options.keep))
     if options.thin_after is not None and not stop():
         _thin(options, datetime.now(UTC) - timedelta(days=options.thin_after))
     for table in tables:
@@ -93,8 +97,22 @@ def _heal(options: MaintainOptions, table: Table, stop: Stop) -> None:
     say(_NAME, f"{table.name}: {done} files of another program are written again")
 
 
+def _expire(options: MaintainOptions, before: datetime) -> None:
+    """Delete what arrived before a moment, as far as an audit has settled it, and the payloads of it."""
+    planned = expire.plan(options.lake, before)
+    if planned is None:
+        return
+    if options.dry_run:
+        for name, paths in planned.paths.items():
+            say(_NAME, f"{name}: {len(paths)} files that arrived before {planned.moment} would be deleted")
+    else:
+        expire.expire(planned)
+    _thin(options, planned.moment)
+
+
 def _compact(options: MaintainOptions, table: Table, stop: Stop) -> None:
-    found = groups(small_files(table))
+    late = expire.late_files(options.lake, table)
+    found = groups(file for file in small_files(table) if file.path not in late)
     count = sum(map(len, found))
     if not found:
         return
@@ -106,7 +124,7 @@ def _compact(options: MaintainOptions, table: Table, stop: Stop) -> None:
         # A commit for each group: what another writer overtakes costs the work on one of them.
         paths = [file.path for file in group]
         now = ensure_table(options.lake, table.name)
-        written = rewrite(options.lake, now, paths)
+        written = compacted(options.lake, now, paths)
         now.rewrite(written, paths)
         count += len(paths)
         made += len(written)
@@ -178,6 +196,13 @@ def _options(argv: Sequence[str] | None) -> tuple[MaintainOptions, JobMetrics]:
         "dropped can't be refined again",
     )
     parser.add_argument(
+        "--keep",
+        type=float,
+        metavar="DAYS",
+        help="delete readings, quarantine and payloads of bronze that arrived longer ago, once an audit has "
+        "settled them (default: keep them)",
+    )
+    parser.add_argument(
         "--vacuum-after",
         type=float,
         default=7.0,
@@ -191,5 +216,9 @@ def _options(argv: Sequence[str] | None) -> tuple[MaintainOptions, JobMetrics]:
         parser.error(f"--vacuum-after is {given.vacuum_after:g}: a job that still runs would lose its files")
     if given.thin_bronze_after is not None and given.thin_bronze_after < 0:
         parser.error(f"--thin-bronze-after is {given.thin_bronze_after:g}; give a number of days from 0 on")
-    options = MaintainOptions(given.lake, given.thin_bronze_after, given.vacuum_after, given.dry_run)
+    if given.keep is not None and given.keep < 0:
+        parser.error(f"--keep is {given.keep:g}; give a number of days from 0 on")
+    options = MaintainOptions(
+        given.lake, given.thin_bronze_after, given.vacuum_after, given.dry_run, given.keep
+    )
     return options, metrics_of(_NAME, parser, given)

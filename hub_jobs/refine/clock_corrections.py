@@ -20,7 +20,7 @@ from hub_jobs.refine.messages import QuarantinedError, correction_in
 from hub_jobs.session import run_tasks
 from hub_jobs.source.protocol import header
 from hub_jobs.tables import cache
-from hub_jobs.tables.delta import Table
+from hub_jobs.tables.delta import Table, open_table
 from hub_jobs.tables.parquet import PartFile
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import Condition, batches, file_paths, rows
@@ -30,8 +30,10 @@ from hub_jobs.tables.stream_history import StreamHistory
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MOST: Final = 1_000
-"""Corrections that are remembered of a domain; the oldest go."""
+MOST: Final = 100
+"""Corrections that are remembered of a domain; the oldest go. A machine without a clock of its own brings one
+at each boot, and each pass reads all of them. One that is forgotten comes again in the stream of each class
+that is further behind."""
 _WAIT_NS: Final = 3_600 * 10**9
 """For so long an input may have held what it had stamped, before the batch of it was sealed."""
 
@@ -41,6 +43,8 @@ class ClockCorrections:
 
     def __init__(self) -> None:
         self._of_domain: dict[str, dict[Correction, None]] = {}
+        self.saved = False
+        """Whether the table holds these."""
 
     def add(self, correction: Correction) -> bool:
         """Add a correction; False when it is known."""
@@ -48,6 +52,7 @@ class ClockCorrections:
         if correction in known:
             return False
         known[correction] = None
+        self.saved = False
         if len(known) > MOST:
             del known[next(iter(known))]
         return True
@@ -65,6 +70,8 @@ def load(
     table, cached = cache.load(lake, "clocks", upto, note)
     for row in cached.to_pylist():
         corrections.add(Correction(**row))
+    held = sum(map(len, corrections.by_domain().values()))
+    corrections.saved = table is not None and held == cached.num_rows
     for history, after in cache.behind(table, upto):
         for correction in corrections_of(bronze, history, after):
             corrections.add(correction)
@@ -72,13 +79,18 @@ def load(
 
 
 def save(lake: Place, corrections: ClockCorrections, upto: Sequence[StreamHistory]) -> None:
-    """Save them for the next run."""
+    """Save them for the next run; where the table holds them, only how far they go."""
+    table = open_table(lake, "clocks") if corrections.saved else None
+    if table is not None:
+        return cache.save(lake, "clocks", CLOCKS.empty_table(), upto, beside=table)
     flat = [
         {name: getattr(correction, name) for name in CLOCKS.names}
         for of_domain in corrections.by_domain().values()
         for correction in of_domain
     ]
     cache.save(lake, "clocks", pa.Table.from_pylist(flat, CLOCKS), upto)
+    corrections.saved = True
+    return None
 
 
 def new_corrections(

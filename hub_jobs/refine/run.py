@@ -20,6 +20,7 @@ from hub_jobs.metrics import JobMetrics
 from hub_jobs.refine import clock_corrections, plan, task
 from hub_jobs.refine.clock_corrections import ClockCorrections
 from hub_jobs.session import run_tasks
+from hub_jobs.source.cluster import tasks_at_once
 from hub_jobs.tables import seen, stream_history
 from hub_jobs.tables.delta import ConflictError, ensure_table
 from hub_jobs.tables.places import Place, parse_place
@@ -78,7 +79,7 @@ def run(lake: Place, stop: Stop = never, metrics: JobMetrics | None = None) -> E
             from hub_jobs.session import session
 
             spark = session(_NAME)
-        planned = plan.bounded(planned, spark.sparkContext.defaultParallelism)
+        planned = plan.bounded(planned, tasks_at_once(spark))
         metrics.add_refined(*_refine(spark, lake, tables, planned, known))
         done = planned
     if done is not None and known is not None:
@@ -98,7 +99,7 @@ def _refine(
     corrected = clock_corrections.rewrite(spark, lake, tables.bronze, tables.readings, news)
     decision = plan.decide(tables.bronze, planned, known.seen)
     in_quarantine = plan.quarantined(tables.quarantine, planned)
-    cores = spark.sparkContext.defaultParallelism
+    cores = tasks_at_once(spark)
     parts = plan.parts(lake, planned, decision, in_quarantine, known.clocks.by_domain(), cores)
     done = run_tasks(spark, task.refine, parts) if parts else []
     readings = [file for result in done for file in result.readings]

@@ -21,10 +21,10 @@ from agent.contract import Exit
 from hub_jobs import job_loop
 from hub_jobs.job_loop import Stop, never, run_job, say
 from hub_jobs.tables.compaction import without
-from hub_jobs.tables.delta import Table, changed_files, ensure_table, open_table
+from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.parquet import written
 from hub_jobs.tables.places import Place, parquet_columns, parse_place
-from hub_jobs.tables.scan import Condition, file_paths, frame
+from hub_jobs.tables.scan import Condition, changed_files, file_paths, frame
 from hub_jobs.tables.schemas import TIME
 
 if TYPE_CHECKING:
@@ -81,7 +81,9 @@ def run(options: RollupOptions, stop: Stop = never) -> Exit:
     known = ensure_table(options.lake, _LAST).offset(_STATES)
     if known == version:
         return Exit.WELL
-    hours = touched(readings, known)
+    hours, older = kept(readings, touched(readings, known))
+    if older:
+        say(_NAME, f"{older} hours stay as they are: readings of them may have been deleted for their age")
     if hours:
         from hub_jobs.session import session
 
@@ -106,6 +108,16 @@ def touched(readings: Table, known: int | None) -> list[datetime]:
         hours = pc.unique(pc.floor_temporal(column, unit="hour")).to_pylist()
         found.update(hour for hour in hours if hour is not None)
     return sorted(found | {hour + _HOUR for hour in found if hour.year < datetime.max.year})
+
+
+def kept(readings: Table, hours: list[datetime]) -> tuple[list[datetime], int]:
+    """The hours that can be made again, and how many can't: their readings may have been deleted for their
+    age, or those from which their first counters grow."""
+    if readings.kept_since is None:
+        return hours, 0
+    first = datetime.fromtimestamp(readings.kept_since / 1e6, UTC) + _HOUR
+    found = [hour for hour in hours if hour >= first]
+    return found, len(hours) - len(found)
 
 
 def chunks(hours: Sequence[datetime]) -> Iterator[list[datetime]]:

@@ -17,7 +17,7 @@ from enum import Enum, auto
 from typing import Any, Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -25,6 +25,12 @@ from hub_jobs.tables.places import Place
 
 ATTEMPTS: Final = 20
 """Versions for which one commit is tried while others commit what does not concern it."""
+_CLEAN_EVERY: Final = 100
+"""Commits from one look at the age of every file of the log to the next, as from one checkpoint to the next:
+a look takes a second where ingest has committed each half minute for a month."""
+KEPT_SINCE: Final = "kept since"
+"""The transaction of a table from which rows are deleted for their age: the second since 1970 before which
+what arrived may be gone."""
 _MARK_KEY: Final = "petiole.commit"
 _MOST_SAID: Final = 400
 
@@ -73,7 +79,13 @@ def attempt(path: Place, snapshot: DeltaTable, change: TableChange) -> Attempt:
     )
     try:
         snapshot.create_write_transaction(
-            list(change.actions), mode=change.mode, schema=snapshot.schema(), commit_properties=properties
+            list(change.actions),
+            mode=change.mode,
+            schema=snapshot.schema(),
+            commit_properties=properties,
+            post_commithook_properties=PostCommitHookProperties(
+                create_checkpoint=True, cleanup_expired_logs=(snapshot.version() + 2) % _CLEAN_EVERY == 0
+            ),
         )
     except (DeltaError, OSError) as error:
         return Attempt(_outcome(path, snapshot.version() + 1, change.mark), error)
@@ -115,6 +127,16 @@ def _outcome(path: Place, version: int, mark: str) -> CommitOutcome:
     return CommitOutcome.COMMITTED if ours else CommitOutcome.OVERTAKEN
 
 
+def is_marked(entry: Mapping[str, Any]) -> bool:
+    """Whether an action of a commit is the mark of one that was written here."""
+    return _MARK_KEY in entry.get("commitInfo", {})
+
+
+def is_expiry(entries: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a commit with these actions deleted files for their age."""
+    return any(entry.get("txn", {}).get("appId") == KEPT_SINCE for entry in entries)
+
+
 def _definition(delta: DeltaTable) -> tuple[object, ...]:
     metadata, protocol = delta.metadata(), delta.protocol()
     features = [sorted(each or []) for each in (protocol.reader_features, protocol.writer_features)]
@@ -122,11 +144,16 @@ def _definition(delta: DeltaTable) -> tuple[object, ...]:
     return metadata.id, metadata.configuration, delta.schema().to_json(), versions, features
 
 
+def entry_name(version: int) -> str:
+    """The file in the log of a table that says what a version changed."""
+    return f"{version:020d}.json"
+
+
 def entries(table: Place, version: int) -> list[dict[str, Any]] | None:
     """The actions of one version of the table at this place, None where its log does not hold that version.
     Raises `OSError`."""
     try:
-        text = (table / "_delta_log" / f"{version:020d}.json").read_text()
+        text = (table / "_delta_log" / entry_name(version)).read_text()
     except FileNotFoundError:
         return None
     return [json.loads(line) for line in text.splitlines() if line]

@@ -15,12 +15,14 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet import MAX_FILE_BYTES, PartFile, PartWriter, is_own
 from hub_jobs.tables.places import Place, fitted, parquet_columns, parquet_file, usual
+from hub_jobs.tables.ranges import Numbers
 from hub_jobs.tables.scan import Condition, bounds, file_paths, files
 from hub_jobs.tables.schemas import STATISTICS
 from hub_jobs.tables.stream_history import file_histories
@@ -29,6 +31,8 @@ FEW: Final = 8
 """So many small files are written together even where they make another small one."""
 _GROUP_ROWS: Final = 65_536
 _GROUP_BYTES: Final = 32 * 1024**2
+_SORTED_ROWS: Final = 1_000_000
+_SORTED_BYTES: Final = 256 * 1024**2
 
 _NEIGHBOURS: Final = {
     "bronze": (("min.stream", "min.created"), "min.seq"),
@@ -36,6 +40,7 @@ _NEIGHBOURS: Final = {
     "quarantine": ((), "min.arrived"),
     "audit": ((), "min.at"),
     "audit_hours": ((), "min.at"),
+    "gaps": ((), "min.at"),
     "rollup_1m": ((), "min.window"),
     "rollup_1h": ((), "min.window"),
     "rollup_1d": ((), "min.window"),
@@ -110,18 +115,49 @@ def rewrite(
     """Write the rows of some files, in order, into new ones; a row group or two are in memory at a time.
     Columns that old files lack are null."""
     with PartWriter(lake, table.name) as writer:
-        gathered: list[pa.Table] = []
-        for rows in _rows(table, paths):
-            gathered.append(rows)
-            if (
-                sum(table_.num_rows for table_ in gathered) >= _GROUP_ROWS
-                or sum(table_.nbytes for table_ in gathered) >= _GROUP_BYTES
-            ):
-                writer.write(change(pa.concat_tables(gathered)))
-                gathered.clear()
-        if gathered:
-            writer.write(change(pa.concat_tables(gathered)))
+        for rows in _gathered(table, paths, _GROUP_ROWS, _GROUP_BYTES):
+            writer.write(change(rows))
     return writer.files
+
+
+def compacted(lake: Place, table: Table, paths: Sequence[str]) -> list[PartFile]:
+    """The rows of some files in new ones. Those of readings are sorted by series and time, a million at once,
+    so that a question about one device reads few of their row groups."""
+    if table.name != "readings":
+        return rewrite(lake, table, paths)
+    with PartWriter(lake, table.name) as writer:
+        for rows in _gathered(table, paths, _SORTED_ROWS, _SORTED_BYTES):
+            inorder = _by_series(rows)
+            for at in range(0, inorder.size, _GROUP_ROWS):
+                writer.write(rows.take(pa.array(inorder[at : at + _GROUP_ROWS])))
+    return writer.files
+
+
+def _gathered(table: Table, paths: Sequence[str], most_rows: int, most_bytes: int) -> Iterator[pa.Table]:
+    """The rows of some files, in order, so many at once or a little more."""
+    gathered: list[pa.Table] = []
+    for rows in _rows(table, paths):
+        gathered.append(rows)
+        if (
+            sum(table_.num_rows for table_ in gathered) >= most_rows
+            or sum(table_.nbytes for table_ in gathered) >= most_bytes
+        ):
+            yield pa.concat_tables(gathered)
+            gathered.clear()
+    if gathered:
+        yield pa.concat_tables(gathered)
+
+
+def _by_series(rows: pa.Table) -> Numbers:
+    """The places of rows in the order of their domain, device, metric and time."""
+    columns = [pc.fill_null(rows["ts"].cast(pa.int64()), 0).to_numpy()]
+    for name in ("metric", "device", "domain"):
+        coded = rows[name].combine_chunks().dictionary_encode("encode")
+        ranks = np.empty(len(coded.dictionary), np.int64)
+        ranks[pc.array_sort_indices(coded.dictionary).to_numpy()] = np.arange(ranks.size)
+        columns.append(ranks[coded.indices.to_numpy()])
+    found: Numbers = np.lexsort(columns)
+    return found
 
 
 def without(

@@ -28,6 +28,11 @@ from hub_jobs.tables.schemas import SCHEMAS, VERSION
 
 _VERSION_KEY: Final = "petiole.version"
 _WIDENINGS: Final = 3
+_LOG_KEY: Final = "delta.logRetentionDuration"
+_LOG_KEPT: Final = "interval 7 days"
+"""For so long `changed_files` can say what changed, if no vacuum deletes the files sooner. Every commit lists
+the log, so ten times as many entries make each slower."""
+_SECOND: Final = 1_000_000
 _ONCE: Final = CommitProperties(max_commit_retries=0)
 """For what needs no second attempt: whether it is there is looked at afterwards."""
 _REWRITES: Final = "rewrite"
@@ -62,6 +67,20 @@ class Table:
     def offset(self, app_id: str) -> int | None:
         """The offset that `app_id` last committed, None before its first commit."""
         return self.delta.transaction_version(app_id)
+
+    @property
+    def kept_since(self) -> int | None:
+        """Before which moment what arrived may have been deleted for its age, in microseconds since 1970;
+        None where nothing was."""
+        seconds = self.offset(commits.KEPT_SINCE)
+        return None if seconds is None else seconds * _SECOND
+
+    def expire(self, paths: Sequence[str], since: int) -> None:
+        """Delete files all of whose rows arrived before `since` (microseconds), for their age. Older
+        programs, which would miss them, no longer read the table. Raises as `rewrite`."""
+        if self.delta.metadata().configuration.get(_VERSION_KEY) != str(VERSION):
+            self._raise_version()
+        self.rewrite([], paths, {commits.KEPT_SINCE: since // _SECOND}, changed=True)
 
     def commit(
         self,
@@ -108,6 +127,14 @@ class Table:
             raise TableError(f"table {self.path}: its old files can't be deleted: {plain(error)}") from error
         return sorted(set(found))
 
+    def _raise_version(self) -> None:
+        try:
+            self.delta.alter.set_table_properties(
+                {_VERSION_KEY: str(VERSION)}, raise_if_not_exists=False, commit_properties=_ONCE
+            )
+        except (DeltaError, OSError) as error:
+            raise ConflictError(f"table {self.path}: another writer was first: {plain(error)}") from error
+
     def _commit(self, files: Sequence[PartFile], change: TableChange) -> None:
         """Commit as the next version, or as a later one where those between do not concern the change."""
         planned = {app_id: self.offset(app_id) for app_id in change.offsets}
@@ -144,11 +171,12 @@ class Table:
     def _sync(self) -> None:
         if not isinstance(self.path, Path):
             return
-        log = self.path / "_delta_log"
-        for entry in [*log.glob("*.json"), log, self.path]:
-            known = entry.stem.isdigit() and int(entry.stem) <= self.delta.version()
-            if not known:
-                sync(entry)
+        log, version = self.path / "_delta_log", self.delta.version() + 1
+        while (entry := log / commits.entry_name(version)).exists():
+            sync(entry)
+            version += 1
+        sync(log)
+        sync(self.path)
 
 
 def open_table(lake: Place, name: str) -> Table | None:
@@ -200,6 +228,8 @@ def ensure_table(lake: Place, name: str) -> Table:
     Raises `TableError`."""
     table = open_table(lake, name)
     if table is not None:
+        if _LOG_KEY not in table.delta.metadata().configuration:
+            table = _with_short_log(table)
         return table if not table.lacking() else _widened(table)
     try:
         if isinstance(lake, Path):
@@ -209,7 +239,7 @@ def ensure_table(lake: Place, name: str) -> Table:
             schema=SCHEMAS[name],
             mode="ignore",
             name=name,
-            configuration={_VERSION_KEY: str(VERSION)},
+            configuration={_VERSION_KEY: str(VERSION), _LOG_KEY: _LOG_KEPT},
             raise_if_key_not_exists=False,
             storage_options=delta_options(lake),
             commit_properties=_ONCE,
@@ -226,17 +256,24 @@ def ensure_table(lake: Place, name: str) -> Table:
     return table
 
 
+def _with_short_log(table: Table) -> Table:
+    """A table that an earlier release made, told how long its log is kept. Where that fails the next run
+    tells it."""
+    with suppress(DeltaError, OSError):
+        table.delta.alter.set_table_properties(
+            {_LOG_KEY: _LOG_KEPT}, raise_if_not_exists=False, commit_properties=_ONCE
+        )
+    return open_table(table.path.parent, table.name) or table
+
+
 def _widened(table: Table) -> Table:
     failed: Exception | None = None
     for _ in range(_WIDENINGS):
         try:
             # First the version, so that no older program writes into what it does not know.
-            version = {_VERSION_KEY: str(VERSION)}
-            table.delta.alter.set_table_properties(
-                version, raise_if_not_exists=False, commit_properties=_ONCE
-            )
+            table._raise_version()
             table.delta.alter.add_columns(table.lacking(), commit_properties=_ONCE)
-        except (DeltaError, OSError) as error:
+        except (ConflictError, DeltaError, OSError) as error:
             failed = error
         # Another program may have been faster, or the store has done it and failed to say so.
         again = open_table(table.path.parent, table.name)
@@ -257,23 +294,3 @@ def sync(path: Path) -> None:
 
 def _add(file: PartFile, *, changed: bool) -> AddAction:
     return AddAction(file.path, file.size, {}, file.modified, changed, file.stats)
-
-
-def changed_files(table: Table, version: int | None) -> list[Place] | None:
-    """The files whose rows came or went after a version, up to this snapshot; files that were only written
-    together are not among them. They lie on the disk until a vacuum deletes them.
-
-    None where the log or the disk does not say any more, or no version is given: everything may have changed.
-    """
-    if version is None or version > table.delta.version():
-        return None
-    found: dict[Place, None] = {}
-    for number in range(version + 1, table.delta.version() + 1):
-        entries = commits.entries(table.path, number)
-        if entries is None:
-            return None
-        for entry in entries:
-            action = entry.get("add") or entry.get("remove")
-            if action is not None and action.get("dataChange", True):
-                found[table.path / action["path"]] = None
-    return list(found) if all(path.exists() for path in found) else None

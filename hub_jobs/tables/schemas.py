@@ -9,13 +9,14 @@ Files are found by the minimum and maximum of the columns in `STATISTICS` instea
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
 
 _DIGEST_BYTES: Final = 16
 
-VERSION: Final = 4
+VERSION: Final = 5
 """The version of all tables of a lake; a table of a newer one is refused."""
 
 TIME: Final = pa.timestamp("us", tz="UTC")
@@ -112,11 +113,13 @@ CLOCKS: Final = pa.schema(
 came. A cache like `seen`."""
 
 SEEN: Final = pa.schema(
-    [("space", pa.string()), ("first", pa.int64()), ("last", pa.int64())],
+    [("space", pa.string()), ("first", pa.int64()), ("last", pa.int64()), ("run", pa.string())],
 )
 """Ranges of numbers that bronze holds, which may overlap, by space: `batch/<domain>/<class>/<run>` of batch
 numbers, `source/<stream>/<identity>` of source sequences, `hub/<stream>/<created>` of hub sequences. A cache:
-it can be made again from bronze. The hub sequence up to which it does is the table's `txn` of each stream."""
+it can be made again from bronze. The hub sequence up to which it does is the table's `txn` of each stream.
+`run` is that of the space, "" of other spaces, and null in files that are not yet put in order
+(`hub_jobs.tables.seen_files`)."""
 
 AUDIT: Final = pa.schema(
     [
@@ -170,6 +173,31 @@ AUDIT_HOURS: Final = pa.schema(
 """A row a domain, class and hour of one audit, in readings; `lost` in batches, `on_the_way` in messages, at
 the hour in which they were announced. `state` is the worst that holds of `missing`, `doubled`, `pending`,
 `late`, or else `complete`."""
+
+SETTLED: Final = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("until", TIME),
+        ("domain", pa.string()),
+        ("class", pa.string()),
+        ("run", pa.string()),
+        ("hour", TIME),
+        ("in_bronze", pa.int64()),
+        ("late", pa.int64()),
+        ("in_readings", pa.int64()),
+        ("quarantined", pa.int64()),
+        ("dead", pa.int64()),
+        ("space", pa.string()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("detail", pa.string()),
+    ]
+)
+"""What an audit found in order and the next one need not read again: all that arrived at the hub before
+`until`, the same in every row. By `kind`: `hour`, a domain, class and hour as in `audit_hours`; `run` and
+`direct`, what came of a run, and of a class without one; `range`, numbers of a space as in `seen`; `rows`,
+how many rows (`last`) bronze has of the stream `space`; `ledger`, `claims` and `table`, as JSON in `detail`,
+what the leaves said, and the versions of the tables on which all of it rests."""
 
 GAPS: Final = pa.schema(
     [
@@ -237,6 +265,7 @@ SCHEMAS: Final = {
     "seen": SEEN,
     "audit": AUDIT,
     "audit_hours": AUDIT_HOURS,
+    "settled": SETTLED,
     "gaps": GAPS,
     "rollup_1m": ROLLUP,
     "rollup_1h": ROLLUP,
@@ -258,4 +287,15 @@ takes a column without bounds for one in which nothing fits."""
 
 def digest(payload: bytes) -> bytes:
     """What tells two payloads apart."""
-    return hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest()
+    return digests([payload])[0]
+
+
+def digests(payloads: Sequence[bytes]) -> list[bytes]:
+    """`digest` of each."""
+    # To copy an empty hash costs less than to make one.
+    empty, found = hashlib.blake2b(digest_size=_DIGEST_BYTES).copy, []
+    for payload in payloads:
+        own = empty()
+        own.update(payload)
+        found.append(own.digest())
+    return found

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.tables import cache
+from hub_jobs.tables import cache, seen_files
 from hub_jobs.tables.delta import Table, ensure_table
 from hub_jobs.tables.places import Place, UnreadableError
 from hub_jobs.tables.ranges import CodedRanges, Numbers, Range, different_rows, runs_of, union, without
@@ -24,8 +24,8 @@ from hub_jobs.tables.schemas import SEEN
 from hub_jobs.tables.stream_history import StreamHistory
 
 _LOOSE: Final = 1_000_000
-_MOST_FILES: Final = 32
-"""Files of `seen` from which on a run writes one in the place of all."""
+_MOST_FILES: Final = 16
+"""Loose files of `seen` from which on a run puts them in order."""
 _Read = TypeVar("_Read")
 
 ID_COLUMNS: Final = (
@@ -99,7 +99,8 @@ def lacking(some: SeenNumbers, others: SeenNumbers) -> SeenNumbers:
 
 class SeenTable:
     """What bronze holds: the rows of the table `seen`, and what is added to them. The rows stay on disk, and
-    a question reads them once, a piece at a time: there is one for each run of each leaf that ever was.
+    a question reads those files once that may hold its answer, a piece at a time: there is a row for each run
+    of each leaf that ever was.
     `remake` gives the identities of the rows of bronze that the table is about, for the case that a file of
     it is damaged, which is noted."""
 
@@ -120,32 +121,41 @@ class SeenTable:
         """What is known of these spaces; the code of each is its place among them. Raises
         `UnreadableError`."""
         wanted = pa.array(names, pa.string())
-        return self._reread(lambda rows: _coded(map(partial(_of_spaces, wanted), rows)))
+        return self._reread(lambda rows: _coded(map(partial(_of_spaces, wanted), rows)), wanted)
 
     def numbers(self) -> SeenNumbers:
         """All of it. Raises `UnreadableError`."""
         return self._reread(lambda rows: _numbers(pa.concat_tables([SEEN.empty_table(), *rows])))
 
     def save(self, lake: Place, upto: Sequence[StreamHistory]) -> None:
-        """Keep it for the next run. What was added goes into a file of its own. If there are many files,
-        or another program has changed the table meanwhile, all of it takes the place of what is there."""
-        table = self._table
-        if table is not None and len(table.delta.file_uris()) < _MOST_FILES:
-            cache.save(lake, "seen", _merged(self._added), upto, beside=table)
-            if ensure_table(lake, "seen").delta.version() == table.delta.version() + 1:
-                return
-        cache.save(lake, "seen", self._reread(_merged), upto)
-
-    def _reread(self, use: Callable[[Iterable[pa.Table]], _Read]) -> _Read:
+        """Keep it for the next run. What was added goes into a file of its own, or with many of these among
+        the others. If another program changed the table meanwhile, all of it replaces what is there."""
+        table, offsets = self._table, {history.refined: history.done or 0 for history in upto}
+        try:
+            if table is not None and len(seen_files.loose(table)) >= _MOST_FILES:
+                return seen_files.with_loose(lake, table, self._added, _merged, offsets)
+        except UnreadableError as error:
+            self._damaged(error)
         if self._table is not None:
+            cache.save(lake, "seen", _merged(self._added), upto, beside=self._table)
+            if ensure_table(lake, "seen").delta.version() == self._table.delta.version() + 1:
+                return None
+        return seen_files.replace_all(lake, self._reread(_merged), offsets)
+
+    def _reread(self, use: Callable[[Iterable[pa.Table]], _Read], spaces: pa.Array | None = None) -> _Read:
+        if self._table is not None:
+            table = self._table if spaces is None else seen_files.about(self._table, spaces)
             try:
-                return use(chain(map(_as_table, batches(self._table, SEEN.names)), self._added))
+                return use(chain(map(_as_table, batches(table, SEEN.names)), self._added))
             except UnreadableError as error:
-                cache.note_damage("seen", error, self._note)
-                self._table = None
-                for ids in self._remake():
-                    self.add(ids)
+                self._damaged(error)
         return use(self._added)
+
+    def _damaged(self, error: UnreadableError) -> None:
+        cache.note_damage("seen", error, self._note)
+        self._table = None
+        for ids in self._remake():
+            self.add(ids)
 
 
 def load(
@@ -181,7 +191,7 @@ def identities(bronze: Table, history: StreamHistory, after: int) -> Iterator[pa
 
 def _numbers(known: pa.Table) -> SeenNumbers:
     spaces: dict[str, list[tuple[int, int]]] = {}
-    columns = (known[name].to_pylist() for name in SEEN.names)
+    columns = (known[name].to_pylist() for name in ("space", "first", "last"))
     for space, first, last in zip(*columns, strict=True):
         spaces.setdefault(space, []).append((first, last))
     return SeenNumbers(spaces)
@@ -223,7 +233,8 @@ def _ranges_in(placed: Placed) -> pa.Table:
 
 def _table(names: pa.Array | Sequence[str], ranges: CodedRanges) -> pa.Table:
     spaces = pa.array(names, pa.string()).take(pa.array(ranges.codes))
-    return pa.table([spaces, pa.array(ranges.first), pa.array(ranges.last)], schema=SEEN)
+    unordered = pa.nulls(len(spaces), pa.string())
+    return pa.table([spaces, pa.array(ranges.first), pa.array(ranges.last), unordered], schema=SEEN)
 
 
 @dataclass(frozen=True, slots=True)

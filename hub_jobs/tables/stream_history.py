@@ -1,4 +1,4 @@
-"""The histories of a hub's stream, what each file of `bronze` holds of them, and what ingest notes of gaps.
+"""The histories of a hub's stream, what each file of `bronze` holds of them, and why they lack messages.
 
 A stream that is recreated begins another history, and so does one that was restored from a copy: its
 sequences come again with other messages under the same `created`, which the server does not tell. Jobs take
@@ -9,7 +9,6 @@ several histories together, and may omit or shorten bounds: such a file is opene
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -40,12 +39,6 @@ _BOUNDS: Final = (
     "max.seq",
     "max.arrived",
 )
-
-GAPS_NOTE: Final = "petiole.gaps"
-"""Of a commit of bronze: the sequences that were gone, as ranges."""
-
-GAP_REASON_NOTE: Final = "petiole.gaps.why"
-"""And of which history, and the reason that the stream's limits gave then."""
 
 _NEARLY_FULL: Final = 0.9
 
@@ -184,11 +177,6 @@ def reason_by_limits(info: StreamInfo) -> GapReason:
     if by_limit == by_age:
         return GapReason.UNKNOWN
     return GapReason.LIMIT if by_limit else GapReason.EXPIRED
-
-
-def gap_reason_note(history: StreamHistory, info: StreamInfo) -> str:
-    """The note about gaps that were found while the stream was so."""
-    return json.dumps([*history.history, reason_by_limits(info)])
 
 
 class FileHistory(NamedTuple):

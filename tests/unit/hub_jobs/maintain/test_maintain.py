@@ -5,20 +5,26 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import Exit, ledger_subject
+from hub_jobs.audit import run as audit
 from hub_jobs.maintain import run as maintain
 from hub_jobs.tables import seen, stream_history
 from hub_jobs.tables.compaction import FEW, Small, groups, rewrite, small_files
 from hub_jobs.tables.delta import ConflictError, ensure_table, open_table
-from hub_jobs.tables.scan import files
+from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables.scan import files, rows
+from hub_jobs.tables.schemas import GAPS
 from tests.spark.lakes import add_bronze, contents
+from tests.unit.hub_jobs.refined import refine_all
 from tests.unit.hub_jobs.rows import ARRIVED_US, batch_row, row
 
 TARGET = 1_000
@@ -108,6 +114,22 @@ def test_many_small_files_become_one_with_the_same_rows_and_offsets(tmp_path: Pa
     assert len(contents(tmp_path, "bronze")) == len(before) + 3
 
 
+def test_readings_that_are_written_together_are_sorted_by_series_and_time(tmp_path: Path) -> None:
+    line = b'{"ts":%d,"device":"d%d","metric":"m%d","value":1}\n'
+    for n in range(1, FEW + 1):
+        lines = b"".join(line % (100 - n, device, device % 2) for device in (3, 1, 2))
+        add_bronze(tmp_path, [batch_row(lines, n=n, source_seq=n)])
+        refine_all(tmp_path)
+    before = contents(tmp_path, "readings")
+    assert maintained(tmp_path) is Exit.WELL
+    assert contents(tmp_path, "readings") == before
+
+    table = rows(ensure_table(tmp_path, "readings"), ["device", "metric", "ts"])
+    held = [tuple(row.values()) for row in table.to_pylist()]
+    assert held == sorted(held)
+    assert audit.main(["--lake", str(tmp_path)]) is Exit.WELL
+
+
 def test_rows_that_are_added_meanwhile_are_not_lost_and_of_two_rewrites_one_wins(tmp_path: Path) -> None:
     filled(tmp_path)
     first, second = ensure_table(tmp_path, "bronze"), ensure_table(tmp_path, "bronze")
@@ -179,3 +201,18 @@ def test_what_would_harm_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     said = capsys.readouterr().err
     assert "a job that still runs would lose its files" in said
     assert "there is no table in" in said
+
+
+def test_looks_for_gaps_four_times_a_day_become_few_files(tmp_path: Path) -> None:
+    moment = datetime(2026, 11, 21, tzinfo=UTC)
+    for number in range(FEW):
+        found = {"at": moment + timedelta(hours=6 * number), "kind": "series", "domain": "edge-1"}
+        table = ensure_table(tmp_path, "gaps")
+        with PartWriter(tmp_path, "gaps") as writer:
+            writer.write(pa.Table.from_pylist([found], GAPS))
+        table.commit(writer.files, {})
+    before = contents(tmp_path, "gaps")
+    assert maintained(tmp_path) is Exit.WELL
+    table = ensure_table(tmp_path, "gaps")
+    assert len(table.delta.file_uris()) == 1
+    assert contents(tmp_path, "gaps") == before

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.contract import Clock, Correction, machine_time
+from hub_jobs.refine import clock_corrections
 from hub_jobs.refine.clocks import SealTime, errors
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.readings import Refiner
+from hub_jobs.tables import stream_history
+from hub_jobs.tables.delta import ensure_table
+from hub_jobs.tables.scan import rows
 from tests.harness.clocks import SECOND
+from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.rows import (
     SEALED_NS,
     batch_headers,
@@ -126,3 +133,39 @@ def test_a_time_is_corrected_to_the_moment_at_which_it_was_stamped(
         one for one in range(sealed + 1) if wall(one) == stamp
     ]  # at which it may have been stamped: the last of them counts
     assert stamp + error == moments[-1] * 100_000 + right * 1_000_000
+
+
+def boots(lake: Path, *numbers: int) -> None:
+    """Boots of a machine without a clock of its own, as bronze hears of them."""
+    add_bronze(
+        lake,
+        [correction_row(replace(CORRECTION, boot=f"boot-{number}"), source_seq=number) for number in numbers],
+    )
+
+
+def clock_files(lake: Path) -> list[str]:
+    """What a run of refine finds of corrections and keeps; the files of the table then."""
+    bronze = ensure_table(lake, "bronze")
+    upto = stream_history.all_of(bronze)
+    clock_corrections.save(lake, clock_corrections.load(lake, bronze, upto), upto)
+    return ensure_table(lake, "clocks").delta.file_uris()
+
+
+def test_a_pass_that_hears_of_no_clock_writes_no_correction_again(tmp_path: Path) -> None:
+    boots(tmp_path, 1)
+    first = clock_files(tmp_path)
+    add_bronze(tmp_path, [batch_row(b"\n", n=1, source_seq=2)])
+    assert clock_files(tmp_path) == first != []
+    table = ensure_table(tmp_path, "clocks")
+    bronze = stream_history.all_of(ensure_table(tmp_path, "bronze"))[0]
+    assert table.offset(bronze.refined) == bronze.done == 2, "or all since would be looked through again"
+    boots(tmp_path, 3)
+    assert clock_files(tmp_path) != first
+    assert len(rows(ensure_table(tmp_path, "clocks"), ["boot"])) == 2
+
+
+def test_of_a_machine_that_is_corrected_at_each_boot_the_last_boots_are_remembered(tmp_path: Path) -> None:
+    boots(tmp_path, *range(clock_corrections.MOST + 5))
+    clock_files(tmp_path)
+    remembered = rows(ensure_table(tmp_path, "clocks"), ["boot"])["boot"].to_pylist()
+    assert remembered == [f"boot-{number}" for number in range(5, clock_corrections.MOST + 5)]

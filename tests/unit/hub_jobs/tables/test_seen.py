@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hub_jobs.tables import seen, stream_history
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from agent.contract import new_run
+from hub_jobs.tables import seen, seen_files, stream_history
 from hub_jobs.tables.delta import ensure_table
-from hub_jobs.tables.seen import batch_space
+from hub_jobs.tables.seen import batch_space, source_space
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.rows import RUN, batch_row
 
@@ -44,12 +52,79 @@ def test_a_cache_that_is_ahead_of_bronze_is_made_again(tmp_path: Path) -> None:
 
 def test_each_run_adds_a_file_until_all_become_one_and_nothing_is_forgotten(tmp_path: Path) -> None:
     counts = []
-    for n in range(1, 2 * seen._MOST_FILES, 2):
+    for n in range(1, 2 * seen._MOST_FILES + 2, 2):
         add_bronze(tmp_path, [batch_row(b"\n", n=n, source_seq=n)])
         at = held(tmp_path)
         counts.append(len(ensure_table(tmp_path, "seen").delta.file_uris()))
-    assert at == [(n, n) for n in range(1, 2 * seen._MOST_FILES, 2)]
+    assert at == [(n, n) for n in range(1, 2 * seen._MOST_FILES + 2, 2)]
     add_bronze(tmp_path, [batch_row(b"\n", n=2, source_seq=2)])
     assert held(tmp_path)[0] == (1, 3)
-    assert counts == list(range(1, seen._MOST_FILES + 1))
+    assert counts == list(range(1, seen._MOST_FILES + 2))
     assert len(ensure_table(tmp_path, "seen").delta.file_uris()) == 1
+
+
+def a_pass(lake: Path, runs: Sequence[str], n: int) -> None:
+    """Batch `n` of each of these runs comes to bronze, and a refine keeps that."""
+    rows = [batch_row(b"\n", n=n, run=run, source_seq=n, source_identity=run[-8:]) for run in runs]
+    add_bronze(lake, rows)
+    held(lake)
+
+
+@pytest.fixture
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of `seen` holds few rows, and few are loose."""
+    monkeypatch.setattr(seen_files, "FILE_ROWS", 4)
+    monkeypatch.setattr(seen, "_MOST_FILES", 2)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_whatever_files_it_lies_in_what_was_seen_of_every_run_is_found(tmp_path: Path) -> None:
+    chance, truth = random.Random(5), dict[str, set[int]]()
+    runs = [new_run(day * 10**15) for day in range(14)]
+    for n in range(1, 15):
+        mine = chance.sample(runs[: n + 1], min(n, 4))
+        a_pass(tmp_path, mine, n)
+        for run in mine:
+            truth.setdefault(run, set()).add(n)
+        table = ensure_table(tmp_path, "seen")
+        chosen = chance.sample(runs, 5)
+        spaces = [batch_space("edge-1", "normal", run) for run in chosen]
+        found = seen.SeenTable(table).ranges(spaces)
+        codes = np.repeat(np.arange(5), 20)
+        contained = found.contains(codes, np.tile(np.arange(1, 21), 5)).reshape(5, 20)
+        for run, known in zip(chosen, contained, strict=True):
+            assert {*(np.flatnonzero(known) + 1).tolist()} == truth.get(run, set())
+    everything = seen.read(ensure_table(tmp_path, "seen"))
+    assert {run: {*numbers(everything, run)} for run in truth} == truth
+
+
+def numbers(known: seen.SeenNumbers, run: str) -> Iterator[int]:
+    for first, last in known.ranges(batch_space("edge-1", "normal", run)):
+        yield from range(first, last + 1)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_pass_neither_reads_nor_writes_the_files_of_runs_that_ended(tmp_path: Path) -> None:
+    old, young = ([new_run((day + number) * 10**15) for number in range(8)] for day in (0, 100))
+    a_pass(tmp_path, old, 1)
+    ended = [file for file in seen_files.in_order(ensure_table(tmp_path, "seen")) if file.first]
+    a_pass(tmp_path, young, 1)
+    for n in range(2, 12):
+        a_pass(tmp_path, young, n)
+    table = ensure_table(tmp_path, "seen")
+    assert {file.path for file in ended[:-1]} <= {file.path for file in seen_files.in_order(table)}
+    wanted = pa.array([batch_space("edge-1", "normal", run) for run in young])
+    assert {file.path for file in ended[:-1]} <= seen_files.about(table, wanted).aside
+    assert len(seen_files.loose(table)) <= seen._MOST_FILES
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_file_that_another_program_wrote_of_loose_and_ordered_rows_is_still_read(tmp_path: Path) -> None:
+    first, later = new_run(10**15), new_run(2 * 10**15)
+    a_pass(tmp_path, [first], 1)
+    a_pass(tmp_path, [later], 2)
+    DeltaTable(str(tmp_path / "seen")).optimize.compact()
+    known = seen.SeenTable(ensure_table(tmp_path, "seen"))
+    for run in (first, later):
+        assert known.ranges([batch_space("edge-1", "normal", run)]).last.size == 1
+        assert known.ranges([source_space("TEL_edge-1_normal", run[-8:])]).last.size == 1

@@ -1,0 +1,111 @@
+"""Deleting what is old: files of `readings` and `quarantine` that hold nothing newer, once an audit has
+settled all of it. The rows of `bronze` stay, without their payloads: repeats are known by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from hub_jobs.audit.rows.pieces import UnsettledError
+from hub_jobs.audit.settled import past as settled
+from hub_jobs.audit.settled.files import expired, late, settled_files
+from hub_jobs.job_loop import say
+from hub_jobs.tables import commits
+from hub_jobs.tables.delta import Table, ensure_table, open_table
+from hub_jobs.tables.places import Place
+
+_NAME: Final = "maintain"
+_HOUR: Final = 3_600_000_000
+_TABLES: Final = ("quarantine", "readings")
+ROLLED_UP: Final = "rollup:readings"
+"""The transaction of `rollup_1d` that says up to which version of `readings` it is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """What is to be deleted: of each table the files, all of whose rows arrived before `since` (microseconds
+    since 1970)."""
+
+    since: int
+    tables: Mapping[str, Table]
+    paths: Mapping[str, list[str]]
+
+    @property
+    def moment(self) -> datetime:
+        """Before which everything may be deleted."""
+        return datetime.fromtimestamp(self.since // 1_000_000, UTC)
+
+
+def plan(lake: Place, before: datetime) -> Expiry | None:
+    """What of that which arrived before a moment may be deleted; None, and why is said, where nothing may."""
+    tables = {name: ensure_table(lake, name) for name in _TABLES}
+    try:
+        until, known = _known(lake, list(tables.values()))
+    except UnsettledError as error:
+        say(_NAME, f"nothing is deleted for its age until the next audit: {error}")
+        return None
+    if not until:
+        say(_NAME, "nothing is deleted for its age: no audit has settled anything yet")
+        return None
+    since = min(int(before.timestamp()) * 1_000_000, until) // _HOUR * _HOUR
+    paths = {name: expired(table, known[name], since) for name, table in tables.items()}
+    if not _is_rolled_up(lake, tables["readings"], paths["readings"]):
+        say(_NAME, "nothing is deleted for its age: run rollup first, which has not seen all of it")
+        return None
+    return Expiry(since, tables, paths)
+
+
+def expire(expiry: Expiry) -> None:
+    """Delete it, a commit a table. Raises `ConflictError`."""
+    for name, paths in expiry.paths.items():
+        if paths:
+            expiry.tables[name].expire(paths, expiry.since)
+            say(
+                _NAME,
+                f"{name}: {len(paths)} files that arrived before {expiry.moment:%Y-%m-%d %H:%M} are gone",
+            )
+
+
+def late_files(lake: Place, table: Table) -> set[str]:
+    """The files of a table that hold rows which came late, so that they are not settled though all about them
+    is: written together with settled ones they could not be distinguished."""
+    try:
+        until, known = _known(lake, [table])
+    except UnsettledError:
+        return set()  # all is read again
+    return late(table, known[table.name], until) if until and table.name in known else set()
+
+
+def _known(lake: Place, tables: Sequence[Table]) -> tuple[int, dict[str, dict[str, bool]]]:
+    """Before which moment everything is settled, and the files of the tables that are."""
+    until, marks = settled.marks_of(open_table(lake, "settled"))
+    mine = [table for table in tables if table.name in marks]
+    return until, {table.name: settled_files(table, marks[table.name], until) for table in mine}
+
+
+def _is_rolled_up(lake: Place, readings: Table, paths: list[str]) -> bool:
+    made = open_table(lake, "rollup_1d")
+    if made is None or not paths:
+        return True
+    version = made.offset(ROLLED_UP)
+    if version is None or version > readings.delta.version():
+        return False
+    new = _holding_new_rows(readings, version)
+    return new is not None and not new & set(paths)
+
+
+def _holding_new_rows(table: Table, version: int) -> set[str] | None:
+    """The files into which rows went that were not in the table at a version, also those that were only
+    written together since; None where the log does not say it any more."""
+    new: set[str] = set()
+    for number in range(version + 1, table.delta.version() + 1):
+        entries = commits.entries(table.path, number)
+        if entries is None:
+            return None
+        added = [entry["add"] for entry in entries if "add" in entry]
+        removed = {entry["remove"]["path"] for entry in entries if "remove" in entry}
+        if removed & new or any(add.get("dataChange", True) for add in added):
+            new.update(add["path"] for add in added)
+    return new

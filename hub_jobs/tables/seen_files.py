@@ -1,0 +1,139 @@
+"""The files of the table `seen`, so that a pass reads and writes of them what it is about, and not every run
+that ever was.
+
+A run is a UUIDv7, so runs in order are runs by age, and those that are alive are mostly the newest. Files
+hold spaces in the order of their runs, and no run is in two of them: the log says which ones a file may hold.
+Beside them lie the loose files that passes have added, which name no run. Once these are many they are put
+among the others, of which only those are written again that hold a run of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hub_jobs.tables.delta import ConflictError, Table, ensure_table
+from hub_jobs.tables.parquet import PartFile, PartWriter
+from hub_jobs.tables.places import Place
+from hub_jobs.tables.scan import bounds, files, rows
+from hub_jobs.tables.schemas import SEEN
+
+FILE_ROWS: Final = 250_000
+"""Rows of a file: some five weeks of 10,000 leaves that start anew each week."""
+_RUN_CHARACTERS: Final = 36
+
+Merged = Callable[[Iterable[pa.Table]], pa.Table]
+"""Rows of `seen` as one table, the same numbers in as few ranges as they take."""
+
+
+class SeenFile(NamedTuple):
+    """A file in order: its path below the table, and its first and last run; "" is that of other spaces."""
+
+    path: str
+    first: str
+    last: str
+
+
+def runs_of_spaces(spaces: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The run of each space, "" for one of another kind."""
+    run = pc.utf8_slice_codeunits(spaces, -_RUN_CHARACTERS)
+    return pc.if_else(pc.starts_with(spaces, "batch/"), run, "")
+
+
+def in_order(table: Table) -> list[SeenFile]:
+    """The files whose runs the log tells, by their runs."""
+    found = files(table)
+    columns = (bounds(found, name) for name in ("path", "min.run", "max.run", "null_count.run"))
+    named = [
+        SeenFile(path, first, last)
+        for path, first, last, nulls in zip(*columns, strict=True)
+        if None not in (first, last) and nulls == 0
+    ]
+    return sorted(named, key=lambda file: file.first)
+
+
+def loose(table: Table) -> list[str]:
+    """The paths of the other files."""
+    ordered = {file.path for file in in_order(table)}
+    return [path for path in files(table)["path"].to_pylist() if path not in ordered]
+
+
+def about(table: Table, spaces: pa.Array) -> Table:
+    """The table without the files that hold none of these spaces."""
+    runs = np.unique(np.array(runs_of_spaces(spaces).to_pylist(), dtype=object))
+    chosen = Table(table.path.parent, table.name, table.delta)
+    for file in in_order(table):
+        at = np.searchsorted(runs, file.first)
+        if at == runs.size or runs[at] > file.last:
+            chosen.aside.add(file.path)
+    return chosen
+
+
+def with_loose(
+    lake: Place, table: Table, added: Sequence[pa.Table], merged: Merged, offsets: Mapping[str, int]
+) -> None:
+    """Put the loose files, and rows beside them, among the others. A writer that was faster is as good.
+    Raises `UnreadableError`."""
+    ordered, gone = in_order(table), loose(table)
+    new = sorted_rows(merged([_only(table, gone), *added]))
+    written: list[PartFile] = []
+    for file, part in _shares(ordered, new):
+        if file is not None:
+            gone.append(file.path)
+            part = sorted_rows(merged([_only(table, [file.path]), part]))
+        written += _write(lake, part)
+    with suppress(ConflictError):
+        table.rewrite(written, gone, offsets, changed=True)
+
+
+def replace_all(lake: Place, found: pa.Table, offsets: Mapping[str, int]) -> None:
+    """Put rows, in order, in the place of all that the table has. A writer that was faster is as good."""
+    with suppress(ConflictError):
+        ensure_table(lake, "seen").commit(_write(lake, sorted_rows(found)), offsets, replace=True)
+
+
+def sorted_rows(found: pa.Table) -> pa.Table:
+    """Rows with their runs, in the order of these."""
+    at = SEEN.names.index("run")
+    named = found.set_column(at, SEEN.field("run"), runs_of_spaces(found["space"]))
+    return named.sort_by([("run", "ascending"), ("space", "ascending"), ("first", "ascending")])
+
+
+def _write(lake: Place, ordered: pa.Table) -> list[PartFile]:
+    """Write sorted rows as files in order; a run is in one of them only."""
+    runs = ordered["run"].to_numpy()
+    starts = np.searchsorted(runs, runs[::FILE_ROWS]) if runs.size else np.zeros(0, dtype=np.int64)
+    edges = [*np.unique(starts).tolist(), ordered.num_rows]
+    written: list[PartFile] = []
+    for first, end in pairwise(edges):
+        with PartWriter(lake, "seen") as writer:
+            writer.write(ordered.slice(first, end - first))
+        written += writer.files
+    return written
+
+
+def _only(table: Table, paths: Sequence[str]) -> pa.Table:
+    chosen = Table(table.path.parent, table.name, table.delta)
+    chosen.aside.update(set(files(table)["path"].to_pylist()) - set(paths))
+    return rows(chosen, SEEN.names)
+
+
+def _shares(ordered: Sequence[SeenFile], new: pa.Table) -> Iterator[tuple[SeenFile | None, pa.Table]]:
+    """Sorted rows by the file that they go into: the last that begins before their run. Those before all
+    files go into the first."""
+    if not ordered:
+        yield None, new
+        return
+    runs = new["run"].to_numpy()
+    firsts = np.array([file.first for file in ordered], dtype=object)
+    places = np.maximum(np.searchsorted(firsts, runs, side="right") - 1, 0)
+    edges = np.searchsorted(places, np.arange(len(ordered) + 1))
+    for at, file in enumerate(ordered):
+        if edges[at] < edges[at + 1]:
+            yield file, new.slice(edges[at], edges[at + 1] - edges[at])

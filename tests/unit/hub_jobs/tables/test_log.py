@@ -1,0 +1,79 @@
+"""The log of a table over the years: what a commit costs, and how long it is kept."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from hub_jobs.tables import commits, delta
+from hub_jobs.tables.delta import ensure_table
+
+_DAY = 86_400
+
+
+def entries(lake: Path) -> list[Path]:
+    """The commits in the log of `seen`."""
+    return sorted((lake / "seen" / "_delta_log").glob("*.json"))
+
+
+def commit(lake: Path, times: int) -> None:
+    for number in range(times):
+        ensure_table(lake, "seen").commit([], {"nats:hub/A@1": number})
+
+
+def test_a_commit_brings_only_what_is_new_in_the_log_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(tmp_path, 5)
+    table = ensure_table(tmp_path, "seen")
+    ensure_table(tmp_path, "seen").commit([], {"nats:hub/B@1": 1})  # another writer
+    synced: list[Path] = []
+    monkeypatch.setattr(delta, "sync", synced.append)
+    table.commit([], {"nats:hub/A@1": 9})
+    log = tmp_path / "seen" / "_delta_log"
+    assert synced == [*entries(tmp_path)[-2:], log, tmp_path / "seen"]
+
+
+def test_the_log_forgets_what_is_older_than_a_week_and_the_offsets_stay(tmp_path: Path) -> None:
+    every = commits._CLEAN_EVERY
+    ensure_table(tmp_path, "seen").commit([], {"nats:hub/OLD@1": 77})
+    commit(tmp_path, every + 10)
+    for entry in entries(tmp_path):
+        os.utime(entry, (time.time() - 8 * _DAY,) * 2)
+    young = entries(tmp_path)[-3:]
+    for entry in young:
+        os.utime(entry, (time.time() - 6 * _DAY,) * 2)
+    commit(tmp_path, every)
+    left = entries(tmp_path)
+    assert len(left) < 2 * every, "what is before the checkpoint of the oldest that is kept goes"
+    assert set(young) <= set(left)
+    assert ensure_table(tmp_path, "seen").offset("nats:hub/OLD@1") == 77
+
+
+def test_a_table_of_an_earlier_release_learns_how_long_its_log_is_kept(tmp_path: Path) -> None:
+    ensure_table(tmp_path, "seen")
+    first = entries(tmp_path)[0]
+    text = first.read_text()
+    assert '"interval 7 days"' in text
+    first.write_text(
+        text.replace('"delta.logRetentionDuration":"interval 7 days",', "").replace(
+            ',"delta.logRetentionDuration":"interval 7 days"', ""
+        )
+    )
+    assert "delta.logRetentionDuration" not in DeltaTable(str(tmp_path / "seen")).metadata().configuration
+    ensure_table(tmp_path, "seen").commit([], {"nats:hub/A@1": 1})
+    assert len(entries(tmp_path)) == 3
+    assert ensure_table(tmp_path, "seen").delta.metadata().configuration["delta.logRetentionDuration"]
+
+
+def test_what_the_operator_has_said_of_the_log_stays(tmp_path: Path) -> None:
+    ensure_table(tmp_path, "seen").delta.alter.set_table_properties(
+        {"delta.logRetentionDuration": "interval 90 days"}
+    )
+    commit(tmp_path, 1)
+    configuration = ensure_table(tmp_path, "seen").delta.metadata().configuration
+    assert configuration["delta.logRetentionDuration"] == "interval 90 days"
