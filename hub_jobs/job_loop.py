@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -139,27 +140,43 @@ def never() -> bool:
     return False
 
 
+class NextJob(NamedTuple):
+    """A job that runs after another in the same process, whatever became of that one."""
+
+    name: str
+    job: Callable[[Stop], Exit]
+    metrics: JobMetrics
+
+
 def run_job(
-    name: str, job: Callable[[Stop], Exit], every: float | None, metrics: JobMetrics | None = None
+    name: str,
+    job: Callable[[Stop], Exit],
+    every: float | None,
+    metrics: JobMetrics | None = None,
+    then: Sequence[NextJob] = (),
 ) -> Exit:
-    """Run a job as `ended` does: once, or each `every` seconds. SIGTERM or SIGINT ends it after the
-    commit under way, for which the job looks at its argument; a second one ends it at once. What goes wrong
-    in one run is said, and the next one tries again; only wrong usage ends them. Returns the code of a single
-    run, and of several `LOSS` when any found one. Outside of the main thread it handles no signals."""
+    """Run a job as `ended` does, and others after it: once, or each `every` seconds. SIGTERM or SIGINT ends
+    them after the commit under way, for which a job looks at its argument; a second one ends them at once.
+    What goes wrong in one run is said, and the next one tries again; only wrong usage ends them. Returns the
+    code of a single run, the gravest where it is of several jobs, and of several runs `LOSS` when any found
+    one. Outside of the main thread it handles no signals."""
     metrics = metrics or JobMetrics(name)
     try:
         with metrics.served():
-            return _run_job(name, job, every, metrics)
+            return _run_jobs([NextJob(name, job, metrics), *then], every)
     except AddressError as error:
         return _failed(name, Exit.FAILED, error)
 
 
-def _run_job(name: str, job: Callable[[Stop], Exit], every: float | None, metrics: JobMetrics) -> Exit:
-    lost = False
+def _run_jobs(jobs: Sequence[NextJob], every: float | None) -> Exit:
+    lost, name = False, jobs[0].name
     with _stopped_by_signals() as stopping:
         while not stopping.is_set():
             due = time.monotonic() + (every or 0.0)
-            code = run_once(name, partial(job, stopping.is_set), metrics)
+            left = takewhile(lambda job: job is jobs[0] or not stopping.is_set(), jobs)
+            code = gravest(
+                [run_once(job.name, partial(job.job, stopping.is_set), job.metrics) for job in left]
+            )
             if every is None and stopping.is_set():
                 say(name, "stopped")
             if every is None or code is Exit.USAGE:

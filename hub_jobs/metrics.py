@@ -10,8 +10,9 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,6 +22,7 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
+    Metric,
     disable_created_metrics,
     generate_latest,
     start_http_server,
@@ -28,6 +30,7 @@ from prometheus_client import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.contract import Exit
+from hub_jobs.audit_metrics import AuditMetrics
 from hub_jobs.tables.delta import TableError, open_table
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import files
@@ -124,6 +127,12 @@ class JobMetrics:
             by_name,
             registry=registry,
         )
+        self.settled = Gauge(
+            "petiole_job_settled_timestamp_seconds",
+            "What arrived before this is settled: the next audit need not read it.",
+            by_name,
+            registry=registry,
+        )
         self.table_files = Gauge(
             "petiole_job_table_files", "Files of a table's snapshot.", by_table, registry=registry
         )
@@ -131,15 +140,39 @@ class JobMetrics:
         self.table_rows = Gauge(
             "petiole_job_table_rows", "Rows in them, as the log says.", by_table, registry=registry
         )
+        self.audited = AuditMetrics(registry)
+        self._show()
+
+    def beside(self, name: str) -> JobMetrics:
+        """The figures of another job in this process: at the same address, and in a file of its own."""
+        other = copy(self)
+        other.name = name
+        other._file = None if self._file is None else self._file.with_name(f"petiole_job_{name}.prom")
+        other._listen = None
+        other._show()
+        return other
+
+    def _show(self) -> None:
         for outcome in Exit:
-            self.runs.labels(name, outcome.name.lower())
-        self.conflicts.labels(name)
+            self.runs.labels(self.name, outcome.name.lower())
+        self.conflicts.labels(self.name)
         self._resume()
+
+    def collect(self) -> Iterator[Metric]:
+        """The samples of this job, of all in the process."""
+        for family in self.registry.collect():
+            of_job = copy(family)
+            of_job.samples = [
+                sample for sample in family.samples if sample.labels.get("name", self.name) == self.name
+            ]
+            yield of_job
 
     def begin(self) -> None:
         """A run begins: what the one before it had done is no longer shown."""
         for figure in (self.ingested_messages, self.ingested_bytes, self.refined):
-            figure.clear()
+            for sample in [sample for family in figure.collect() for sample in family.samples]:
+                if sample.labels.get("name", self.name) == self.name:
+                    figure.remove(*sample.labels.values())
 
     def end(self, code: Exit, seconds: float) -> None:
         """A run has ended."""
@@ -182,6 +215,10 @@ class JobMetrics:
         self.unrefined.labels(self.name).set(sequences)
         self.write()
 
+    def set_settled(self, until: int) -> None:
+        """Before which moment, in microseconds since 1970, everything is settled; 0 where nothing is."""
+        self.settled.labels(self.name).set(until / 1e6)
+
     def measure(self, lake: Place, names: Iterable[str]) -> None:
         """The size of tables, as their newest snapshots say."""
         if not self.shown:
@@ -220,7 +257,7 @@ class JobMetrics:
             return
         draft = self._file.with_name(f".{self._file.name}.{os.getpid()}")
         try:
-            draft.write_bytes(generate_latest(self.registry))
+            draft.write_bytes(generate_latest(self))
             draft.chmod(_MODE)
             draft.replace(self._file)
         except OSError as error:
@@ -235,13 +272,15 @@ class JobMetrics:
         try:
             for family in text_string_to_metric_families(self._file.read_text()):
                 for sample in family.samples:
-                    self._restore(sample.name, sample.labels.get("outcome", ""), sample.value)
+                    self._restore(sample.name, sample.labels, sample.value)
         except FileNotFoundError:
             return
         except (OSError, ValueError, LookupError) as error:
             self._say(f"the metrics of earlier runs in {self._file} can't be read and begin again: {error}")
 
-    def _restore(self, sample: str, outcome: str, value: float) -> None:
+    def _restore(self, sample: str, labels: Mapping[str, str], value: float) -> None:
+        outcome = labels.get("outcome", "")
+        self.audited.restore(sample, labels, value)
         for gauge in (self.last_end, self.last_success, self.last_duration, self.last_exit):
             if sample == gauge._name:
                 gauge.labels(self.name).set(value)

@@ -8,35 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
-from agent.contract import (
-    H_COUNT,
-    H_MESSAGE_ID,
-    MAX_INT,
-    MAX_UNPACKED_BYTES,
-    ContractError,
-    Subject,
-    parse_message_id,
-    parse_subject,
-)
+from hub_jobs.ingest.identity import identities
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.plan import Range
-from hub_jobs.source.protocol import WireError, header
+from hub_jobs.source.protocol import WireError
 from hub_jobs.source.ranges import read_columns
 from hub_jobs.source.server import Server
-from hub_jobs.source.streams import SOURCE_HEADER, Columns, parse_source
+from hub_jobs.source.streams import Columns
 from hub_jobs.tables.parquet import PartFile, PartWriter
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.ranges import Range as Numbers
+from hub_jobs.tables.ranges import Range as Sequences
 from hub_jobs.tables.ranges import union, without
-from hub_jobs.tables.schemas import BRONZE, TIME, digest
+from hub_jobs.tables.schemas import BRONZE, TIME, digests
 
-_COUNT_DIGITS: Final = 18
-_SUBJECTS_KNOWN: Final = 65_536
+_CODED: Final = ("stream", "created", "subject", "domain", "source_stream", "source_identity", "class", "run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +45,14 @@ class Ingested:
     task from reading: not for Spark to try again at once, but for the next run."""
 
     files: list[PartFile] = field(default_factory=list)
-    gaps: list[Numbers] = field(default_factory=list)
+    gaps: list[Sequences] = field(default_factory=list)
     fault: WireError | None = None
 
 
 def ingest(part: IngestPart) -> Ingested:
     """Read a range and write it as rows of bronze."""
     wanted = part.range
-    read: list[Numbers] = []
+    read: list[Sequences] = []
     try:
         with Connection(part.server) as conn, PartWriter(part.lake, "bronze") as writer:
             for columns in read_columns(
@@ -75,7 +65,7 @@ def ingest(part: IngestPart) -> Ingested:
     return Ingested(writer.files, without([(wanted.first, wanted.last)], read))
 
 
-def _held(seqs: list[int]) -> list[Numbers]:
+def _held(seqs: list[int]) -> list[Sequences]:
     if seqs[-1] - seqs[0] + 1 == len(seqs):
         return [(seqs[0], seqs[-1])]
     return union((seq, seq) for seq in seqs)
@@ -91,97 +81,28 @@ class StreamOrigin:
 
 
 def bronze_rows(columns: Columns, origin: StreamOrigin) -> pa.Table:
-    """One row a message, in the order of the messages."""
+    """One row a message, in the order of the messages; text that many rows share is coded."""
     size = len(columns.seqs)
-    subjects = [subject.decode(errors="backslashreplace") for subject in columns.subjects]
-    ids = [_text(header(block, H_MESSAGE_ID.encode())) for block in columns.headers]
-    sources = [_source(block, origin.domains) for block in columns.headers]
-    batches = [
-        _batch(subject, source.domain, ident, headers)
-        for subject, source, ident, headers in zip(subjects, sources, ids, columns.headers, strict=True)
-    ]
-    arrived = pa.array([stamp // 1000 for stamp in columns.timestamps_ns], pa.int64()).cast(TIME)
+    subjects, headers = _texts(columns.subjects), pa.array(columns.headers, pa.binary())
+    arrived = np.array(columns.timestamps_ns, dtype=np.int64) // 1000
     arrays = {
         "stream": pa.repeat(pa.scalar(origin.stream, pa.string()), size),
         "created": pa.repeat(pa.scalar(origin.created, pa.string()), size),
-        "seq": columns.seqs,
-        "arrived": arrived,
+        "seq": pa.array(columns.seqs, pa.int64()),
+        "arrived": pa.array(arrived).cast(TIME),
         "subject": subjects,
-        "headers": columns.headers,
-        "payload": columns.payloads,
-        "digest": [digest(payload) for payload in columns.payloads],
-        "domain": [origin_.domain for origin_ in sources],
-        "source_stream": [origin_.stream for origin_ in sources],
-        "source_identity": [origin_.identity for origin_ in sources],
-        "source_seq": [origin_.seq for origin_ in sources],
-        "message_id": ids,
-        "class": [batch.cls for batch in batches],
-        "run": [batch.run for batch in batches],
-        "n": [batch.n for batch in batches],
-        "count": [batch.count for batch in batches],
+        "headers": headers,
+        "payload": pa.array(columns.payloads, pa.binary()),
+        "digest": pa.array(digests(columns.payloads), pa.binary()),
+        **identities(columns.headers, headers, subjects, origin.domains),
     }
-    return pa.table(arrays, schema=BRONZE)
+    return pa.table(
+        {name: arrays[name].dictionary_encode() if name in _CODED else arrays[name] for name in BRONZE.names}
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    domain: str | None = None
-    stream: str | None = None
-    identity: str | None = None
-    seq: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    cls: str | None = None
-    run: str | None = None
-    n: int | None = None
-    count: int | None = None
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode(errors="backslashreplace")
-
-
-def _source(headers: bytes, domains: Mapping[str, str]) -> _Source:
-    value = header(headers, SOURCE_HEADER)
-    if value is None:
-        return _Source()
+def _texts(values: list[bytes]) -> pa.Array:
     try:
-        key = parse_source(value)
-    except ValueError:
-        return _Source()
-    if key.seq > MAX_INT:
-        return _Source()
-    return _Source(domains.get(key.origin), key.stream, key.identity, key.seq)
-
-
-def _batch(subject: str, domain: str | None, ident: str | None, headers: bytes) -> _Batch:
-    """The identity of a batch, and only that of one whose subject, source and message id agree."""
-    parsed = _subject(subject)
-    if parsed is None or parsed.domain != domain:
-        return _Batch()
-    if parsed.kind not in ("batch", "dead") or ident is None:
-        return _Batch(parsed.cls)
-    try:
-        message = parse_message_id(ident)
-    except ContractError:
-        return _Batch(parsed.cls)
-    if message.cls != parsed.cls:
-        return _Batch(parsed.cls)
-    return _Batch(parsed.cls, message.run, message.n, _count(header(headers, H_COUNT.encode())))
-
-
-@lru_cache(_SUBJECTS_KNOWN)
-def _subject(subject: str) -> Subject | None:
-    try:
-        return parse_subject(subject)
-    except ContractError:
-        return None
-
-
-def _count(value: bytes | None) -> int | None:
-    if value is None or not value.isdigit() or len(value) > _COUNT_DIGITS:
-        return None
-    # A line has a byte at least; sums of what lies larger would pass what a column holds.
-    return count if (count := int(value)) <= MAX_UNPACKED_BYTES else None
+        return pa.array(values, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([value.decode(errors="backslashreplace") for value in values], pa.string())

@@ -5,33 +5,33 @@ a Spark session exists, so that a run with nothing to do starts none: under spar
 runs anyway, `python -m hub_jobs.ingest` starts no JVM at all. A gap in the stream stops
 nothing: what is there is committed, the gap is named and the exit code is 3. After the commit the registrar
 learns what it may purge; when it is unreachable, from the next run. `--every 30s` runs again and again in one
-process.
+process. `--then refine` runs that job after each run, in the same process and Spark session.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.contract import Committed, ContractError, Exit, aggregate, committed_subject, parse_synced
 from hub_jobs import job_loop
 from hub_jobs.ingest.bronze import IngestPart, StreamOrigin, ingest
-from hub_jobs.job_loop import Stop, ended, gravest, never, run_job, say
+from hub_jobs.job_loop import NextJob, Stop, ended, gravest, never, run_job, say
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.session import run_tasks
+from hub_jobs.source.cluster import tasks_at_once
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.plan import Range, split
 from hub_jobs.source.protocol import ApiError, Denied, UnknownIdentity, Unreachable, WireError
 from hub_jobs.source.ranges import read_columns
 from hub_jobs.source.server import Server, add_server_options, server_of, unknown_key
 from hub_jobs.source.streams import StreamInfo, stream_info
-from hub_jobs.tables import ranges, stream_history
+from hub_jobs.tables import gap_notes, ranges, stream_history
 from hub_jobs.tables.delta import Table, ensure_table
 from hub_jobs.tables.parquet import MAX_FILE_BYTES
 from hub_jobs.tables.places import Place, parse_place
@@ -64,8 +64,22 @@ class IngestOptions:
 
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
-    streams, every, metrics = _options(argv)
-    return run_job(_NAME, partial(_run_each, streams, metrics), every, metrics)
+    given, metrics = _options(argv)
+    job = partial(_run_each, given.streams, metrics)
+    then = [_refining(given.streams[0].lake, metrics)] if given.then else []
+    return run_job(_NAME, job, given.every, metrics, then)
+
+
+def _refining(lake: Place, metrics: JobMetrics) -> NextJob:
+    """`refine`, of what this run and those before have brought; of a lake that nothing came to, nothing."""
+    from hub_jobs.refine import run as refine
+
+    of_refine = metrics.beside("refine")
+
+    def job(stop: Stop) -> Exit:
+        return refine.run(lake, stop, of_refine) if lake.is_dir() else Exit.WELL
+
+    return NextJob(of_refine.name, job, of_refine)
 
 
 def _run_each(streams: Sequence[IngestOptions], metrics: JobMetrics, stop: Stop) -> Exit:
@@ -164,7 +178,7 @@ def _commit_next(
     metrics: JobMetrics,
 ) -> list[ranges.Range]:
     """Read the next ranges, write and commit them; what of them the stream no longer has."""
-    parts = _parts(info, wanted, spark.sparkContext.defaultParallelism)
+    parts = _parts(info, wanted, tasks_at_once(spark))
     origin = StreamOrigin(known.stream, known.created, info.source_index)
     work = [IngestPart(options.server, part, origin, options.lake) for part in parts]
     done = run_tasks(spark, ingest, work)
@@ -175,11 +189,9 @@ def _commit_next(
         raise faults[0]
     gaps = ranges.union(*(result.gaps for result in done))
     last = parts[-1].last
-    notes = {
-        stream_history.GAPS_NOTE: json.dumps(gaps),
-        stream_history.GAP_REASON_NOTE: stream_history.gap_reason_note(known, info),
-    }
-    bronze.commit(files, {known.ingested: last}, notes if gaps else None)
+    lost = known.history, gaps, stream_history.reason_by_limits(info)
+    offsets = {known.ingested: last, **gap_notes.offsets_of(bronze, *lost)}
+    bronze.commit(files, offsets, gap_notes.notes_of(*lost))
     messages = sum(file.rows for file in files)
     metrics.add_ingested(options.stream, messages, sum(file.size for file in files))
     say(_NAME, f"{messages} messages of {options.stream} up to {last} are in bronze")
@@ -207,9 +219,15 @@ def _tell_registrar(options: IngestOptions, info: StreamInfo, done: int | None) 
         say(_NAME, f"the registrar does not know yet what it may purge; the next run tells it: {error}")
 
 
-def _options(argv: Sequence[str] | None) -> tuple[list[IngestOptions], float | None, JobMetrics]:
-    """What the command line asks for, one for each stream, and how often in seconds, None for
-    once."""
+class _Asked(NamedTuple):
+    """What the command line asks for: `every` so many seconds, None for once."""
+
+    streams: list[IngestOptions]
+    every: float | None
+    then: bool
+
+
+def _options(argv: Sequence[str] | None) -> tuple[_Asked, JobMetrics]:
     parser = argparse.ArgumentParser(prog="ingest.py", description="Bring a stream of the hub into `bronze`.")
     add_server_options(parser)
     parser.add_argument(
@@ -218,10 +236,14 @@ def _options(argv: Sequence[str] | None) -> tuple[list[IngestOptions], float | N
         help=f"an aggregate; may be given several times (default: {aggregate(0)})",
     )
     parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
+    parser.add_argument(
+        "--then",
+        choices=["refine"],
+        help="run this job after each run, in the same process and Spark session, instead of one of its own",
+    )
     job_loop.add_options(parser)
     given = parser.parse_args(argv)
     server = server_of(parser, given)
     assert server is not None  # it is required
-    streams = given.stream or [aggregate(0)]
-    metrics = job_loop.metrics_of(_NAME, parser, given)
-    return [IngestOptions(server, name, given.lake) for name in streams], given.every, metrics
+    streams = [IngestOptions(server, name, given.lake) for name in given.stream or [aggregate(0)]]
+    return _Asked(streams, given.every, bool(given.then)), job_loop.metrics_of(_NAME, parser, given)

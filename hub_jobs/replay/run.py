@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,7 +40,7 @@ _NAME: Final = "replay"
 BATCH: Final = ("domain", "class", "run", "n")
 PLACE: Final = ("source_stream", "source_identity", "source_seq")
 MESSAGE: Final = ("stream", "created", "seq")
-_COLUMNS: Final = (*MESSAGE, *BATCH, *PLACE, "digest")
+_COLUMNS: Final = (*MESSAGE, *BATCH, *PLACE, "digest", "arrived")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,15 @@ class ReplayOptions:
     dry_run: bool
 
 
+class Decodable(NamedTuple):
+    """What can be decoded again: rows of bronze that are refined, but for those before `kept_since`
+    (microseconds since 1970), of which what came may have been deleted for its age."""
+
+    bronze: Table
+    histories: Sequence[StreamHistory]
+    kept_since: int = 0
+
+
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
     options, metrics = _options(argv)
@@ -71,10 +80,13 @@ def run(options: ReplayOptions) -> Exit:
         return Exit.USAGE
     readings, quarantine = ensure_table(options.lake, "readings"), ensure_table(options.lake, "quarantine")
     refined = stream_history.refined(stream_history.all_of(bronze), readings)
-    wanted = _wanted(options, bronze, refined)
-    selection = select(wanted, _with_keys_of(bronze, wanted, refined), _other_content(quarantine))
+    kept_since = max(readings.kept_since or 0, quarantine.kept_since or 0)
+    known = Decodable(bronze, refined, kept_since)
+    wanted = _wanted(options, known)
+    selection = select(wanted, _with_keys_of(known, wanted), _other_content(quarantine))
     if selection.thinned:
-        say(_NAME, f"{selection.thinned} messages stay as they are: their payloads were dropped")
+        said = "their payloads were dropped" + (", or they were deleted for their age" if kept_since else "")
+        say(_NAME, f"{selection.thinned} messages stay as they are: {said}")
     count = sum(map(len, selection.decoded.values()))
     say(_NAME, f"{count} of {wanted.num_rows} messages of {options.stream} are decoded again")
     if not count or options.dry_run:
@@ -145,7 +157,7 @@ class ReplaySelection:
     messages: set[str] = field(default_factory=set)
     """Messages whose rows in quarantine are replaced."""
     thinned: int = 0
-    """Messages that stay as they are, because their payload was dropped."""
+    """Messages that stay as they are, because their payload was dropped or they are too old."""
 
 
 def select(wanted: pa.Table, held: pa.Table, other_content: set[str]) -> ReplaySelection:
@@ -175,7 +187,9 @@ def _choose(
     selection: ReplaySelection, key: str, digests: dict[bytes, list[dict[str, object]]], wanted: set[str]
 ) -> None:
     copies = [sorted(same, key=lambda row: row["message"] not in wanted) for same in digests.values()]
-    if any(all(row["thinned"] for row in same) for same in copies):
+    # A later copy may have a payload, but not bring back what was deleted.
+    aged = any(row.get("aged") for same in copies for row in same)
+    if aged or any(all(row["thinned"] for row in same) for same in copies):
         selection.thinned += len(copies)
         return
     for same in copies:
@@ -203,7 +217,7 @@ def _is_in(found: pa.Array, wanted: set[str]) -> pa.Array:
     return pc.is_in(found, value_set=pa.array(sorted(wanted), pa.string()))
 
 
-def _wanted(options: ReplayOptions, bronze: Table, refined: Sequence[StreamHistory]) -> pa.Table:
+def _wanted(options: ReplayOptions, known: Decodable) -> pa.Table:
     where: list[Condition] = [("stream", "=", options.stream)]
     for column, sign, value in (
         ("created", "=", options.created),
@@ -214,10 +228,10 @@ def _wanted(options: ReplayOptions, bronze: Table, refined: Sequence[StreamHisto
     ):
         if value is not None:
             where.append((column, sign, value))
-    return _identities(bronze, where, refined)
+    return _identities(known, where)
 
 
-def _with_keys_of(bronze: Table, wanted: pa.Table, refined: Sequence[StreamHistory]) -> pa.Table:
+def _with_keys_of(known: Decodable, wanted: pa.Table) -> pa.Table:
     """All rows of bronze that may have a key of the wanted ones."""
     pieces = [wanted]
     for column, number in (("run", "n"), ("source_stream", "source_seq")):
@@ -228,7 +242,7 @@ def _with_keys_of(bronze: Table, wanted: pa.Table, refined: Sequence[StreamHisto
         where: list[Condition] = [(column, "in", pc.unique(keyed[column]).drop_null().to_pylist())]
         if ends["min"].is_valid:
             where += [(number, ">=", ends["min"].as_py()), (number, "<=", ends["max"].as_py())]
-        pieces.append(_identities(bronze, where, refined))
+        pieces.append(_identities(known, where))
     every = pa.concat_tables(pieces)
     first = every.append_column("at", pa.array(range(every.num_rows), pa.int64())).append_column(
         "message", keys(every, MESSAGE)
@@ -236,18 +250,22 @@ def _with_keys_of(bronze: Table, wanted: pa.Table, refined: Sequence[StreamHisto
     return every.take(first.group_by("message").aggregate([("at", "min")])["at_min"].sort())
 
 
-def _identities(bronze: Table, where: Sequence[Condition], refined: Sequence[StreamHistory]) -> pa.Table:
-    """The rows that are refined, by what they are; `thinned` says that the payload was dropped."""
+def _identities(known: Decodable, where: Sequence[Condition]) -> pa.Table:
+    """The rows that are refined, by what they are; `thinned` says that the payload was dropped, `aged` that
+    what came of it may have been deleted for its age."""
     found = []
-    ends = {history.history: history.done or 0 for history in refined}
-    thinned = {history.history: bronze.offset(history.thinned) or 0 for history in refined}
+    bronze = known.bronze
+    ends = {history.history: history.done or 0 for history in known.histories}
+    thinned = {history.history: bronze.offset(history.thinned) or 0 for history in known.histories}
     for batch in batches(bronze, _COLUMNS, where):
         piece = pa.Table.from_batches([batch])
         piece = piece.append_column("thinned", _below(piece, thinned))
+        aged = pc.less(piece["arrived"].cast(pa.int64()), known.kept_since)
+        piece = piece.append_column("aged", pc.fill_null(aged, False))
         found.append(piece.filter(_below(piece, ends)))
     if not found:
         fields = [bronze.schema.field(name) for name in _COLUMNS]
-        return pa.schema([*fields, pa.field("thinned", pa.bool_())]).empty_table()
+        return pa.schema([*fields, ("thinned", pa.bool_()), ("aged", pa.bool_())]).empty_table()
     return pa.concat_tables(found).combine_chunks()
 
 

@@ -3,6 +3,9 @@ that know Spark."""
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import (
     ArrayType,
@@ -14,8 +17,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from hub_jobs.source.cluster import tasks_at_once
 from hub_jobs.source.options import OptionError, parse_options
 from hub_jobs.source.readers import NatsPushdownReader, NatsReader, NatsStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
@@ -43,9 +50,9 @@ class NatsDataSource(DataSource):
     ``spark.read`` and ``spark.readStream``.
 
     A range that is read twice gives the same rows. A read that could not be whole fails: it never returns
-    less than it was asked for without saying so. Register it with
-    ``spark.dataSource.register(NatsDataSource)``; it needs Spark 4.2 or newer, and Python 3.11 with pyarrow,
-    nkeys and tenacity where it runs.
+    less than it was asked for without saying so. Register it with ``register(spark)``, which asks how many
+    tasks run at once, or with ``spark.dataSource.register(NatsDataSource)``; it needs Spark 4.2 or newer, and
+    Python 3.11 with pyarrow, nkeys and tenacity where it runs.
 
     Options
     -------
@@ -84,8 +91,10 @@ class NatsDataSource(DataSource):
         milliseconds since 1970. The server's clock is taken not to have gone back.
     endingOffsets, endingTimestamp : str, default ``latest``
         The same for the end, batch only; the record at the offset, or at or after the time, is not read.
-    minPartitions : int, default 1
-        At least so many partitions, when there are so many records.
+    minPartitions : int, optional
+        At least so many partitions, when there are so many records. By default one for each task that runs at
+        once, if that has 10,000 records; of a source that was not registered by ``register`` one for each
+        core of the driver's machine.
     maxRecordsPerPartition : int, default 500000
         At most so many sequences in one partition.
     maxOffsetsPerTrigger : int, optional
@@ -98,6 +107,9 @@ class NatsDataSource(DataSource):
         Batch only: filters on ``seq``, ``timestamp`` and ``subject`` narrow what the server is asked for.
         Needs ``spark.sql.python.filterPushdown.enabled``.
     """
+
+    parallelism = os.cpu_count() or 1
+    """How many tasks run at once, as far as is known."""
 
     @classmethod
     def name(cls) -> str:
@@ -112,12 +124,23 @@ class NatsDataSource(DataSource):
         """A reader of the ranges that the options ask for. Raises OptionError when they are wrong."""
         _check(schema)
         options = parse_options(dict(self.options))
-        return NatsPushdownReader(options) if options.pushdown else NatsReader(options)
+        reader = NatsPushdownReader if options.pushdown else NatsReader
+        return reader(options, self.parallelism)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A reader for a streaming query. Raises OptionError when the options are wrong."""
         _check(schema)
-        return NatsStreamReader(parse_options(dict(self.options), streaming=True))
+        return NatsStreamReader(parse_options(dict(self.options), streaming=True), self.parallelism)
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("nats")`` known to a session, and how many tasks run at once in it: with dynamic
+    allocation, those that run now."""
+
+    class Registered(NatsDataSource):
+        parallelism = tasks_at_once(spark)
+
+    spark.dataSource.register(Registered)
 
 
 def _check(schema: StructType) -> None:

@@ -72,7 +72,8 @@ class ReadOptions:
     filter_subjects: tuple[str, ...]
     starting: Offsets
     ending: Offsets
-    min_partitions: int
+    min_partitions: int | None
+    """None: as many as tasks run at once, where there is enough for each."""
     max_records: int
     fail_on_loss: bool
     include_headers: bool
@@ -107,7 +108,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
         else (),
         starting=_bound(values, "starting", "earliest"),
         ending=_bound(values, "ending", "latest"),
-        min_partitions=_count(values, "minPartitions", 1),
+        min_partitions=_count(values, "minPartitions", 1) if "minPartitions" in values else None,
         max_records=_count(values, "maxRecordsPerPartition", DEFAULT_RECORDS),
         fail_on_loss=_flag(values, "failOnDataLoss", True),
         include_headers=_flag(values, "includeHeaders", False),

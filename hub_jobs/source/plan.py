@@ -17,6 +17,8 @@ from hub_jobs.source.streams import StreamInfo
 
 DEFAULT_RECORDS: Final = 500_000
 """Records of a partition when nothing is said: some seconds of reading, and few consumers on the server."""
+WORTH_A_TASK: Final = 10_000
+"""Fewer records than this are read in less time than a task of their own takes to begin."""
 MAX_PARTITIONS: Final = 10_000
 
 EARLIEST: Final = "earliest"
@@ -195,6 +197,12 @@ def _check_held(info: StreamInfo, option: str, offset: int, lowest: int, latest:
             f"stream {info.name}: {option} is {offset} and the stream ends before {latest}: it was restored "
             f"or recreated, or the offset is of another stream. {remedy}"
         )
+
+
+def usual_partitions(ranges: Sequence[Range], parallelism: int) -> int:
+    """Into how many partitions ranges are cut when nothing is said: one for each task that runs at once, but
+    none of less than is worth a task."""
+    return max(1, min(parallelism, sum(range_.size for range_ in ranges) // WORTH_A_TASK))
 
 
 def split(

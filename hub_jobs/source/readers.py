@@ -23,7 +23,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_e
 from hub_jobs.source import progress
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.options import ReadOptions
-from hub_jobs.source.plan import Offsets, Range, resolve, split
+from hub_jobs.source.plan import Offsets, Range, resolve, split, usual_partitions
 from hub_jobs.source.progress import StreamPositions
 from hub_jobs.source.protocol import ApiError, Unreachable, WireError
 from hub_jobs.source.ranges import read_columns
@@ -53,10 +53,11 @@ class RangePartition(InputPartition):
 
 
 class NatsReader(DataSourceReader):
-    """Reads what the streams hold when the read is planned."""
+    """Reads what the streams hold when the read is planned. `parallelism` is how many tasks run at once."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, parallelism: int = 1) -> None:
         self._options = options
+        self._parallelism = parallelism
         self._limits = RangeFilter()
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -67,7 +68,7 @@ class NatsReader(DataSourceReader):
                 _within(conn, _range(conn, info, options), info, limits)
                 for info in _infos(conn, options).values()
             ]
-        return _split(ranges, options)
+        return _split(ranges, options, self._parallelism)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range, as Arrow batches."""
@@ -103,8 +104,9 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads streams as they grow. An offset is the position in every stream (`progress`), so a batch that
     Spark runs again has the same rows."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, parallelism: int = 1) -> None:
         self._options = options
+        self._parallelism = parallelism
         self._target: StreamPositions | None = None
         self._seen: StreamPositions = {}
         self._conn: Connection | None = None
@@ -158,10 +160,11 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         infos = self._ask(lambda conn: _there(conn, [part.stream for part in ranges]))
         if not options.fail_on_loss:
-            return _split([progress.remaining(part, infos.get(part.stream)) for part in ranges], options)
-        for part in ranges:
-            progress.check(part, infos.get(part.stream))
-        return _split(ranges, options)
+            ranges = [progress.remaining(part, infos.get(part.stream)) for part in ranges]
+        else:
+            for part in ranges:
+                progress.check(part, infos.get(part.stream))
+        return _split(ranges, options, self._parallelism)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range, as Arrow batches."""
@@ -265,8 +268,9 @@ def _within(conn: Connection, whole: Range, info: StreamInfo, limits: RangeFilte
     return replace(whole, first=first, last=max(last, first - 1))
 
 
-def _split(ranges: Sequence[Range], options: ReadOptions) -> list[InputPartition]:
-    return [RangePartition(part) for part in split(ranges, options.min_partitions, options.max_records)]
+def _split(ranges: Sequence[Range], options: ReadOptions, parallelism: int) -> list[InputPartition]:
+    least = options.min_partitions or usual_partitions(ranges, parallelism)
+    return [RangePartition(part) for part in split(ranges, least, options.max_records)]
 
 
 def _read(

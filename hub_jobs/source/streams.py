@@ -22,9 +22,9 @@ _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 
 _CONSUMER_MARK: Final = ":C="
 
-_FIELDS: Final = 6
+SOURCE_FIELDS: Final = 6
 
-_SEQ_DIGITS: Final = 18
+SEQ_DIGITS: Final = 18
 
 _MOMENT_IDLE_NS: Final = 10_000_000_000
 _MAX_STREAMS: Final = 10_000
@@ -212,12 +212,12 @@ def origin(index: str) -> str:
 def parse_source(value: bytes) -> SourceKey:
     """Parse the value of `Nats-Stream-Source`. Raises ValueError in words when it is something else."""
     fields = value.decode(errors="replace").split(" ")
-    if len(fields) == _FIELDS - 1:
+    if len(fields) == SOURCE_FIELDS - 1:
         fields.append("")
-    if len(fields) != _FIELDS or not fields[1].isascii() or not fields[1].isdigit():
+    if len(fields) != SOURCE_FIELDS or not fields[1].isascii() or not fields[1].isdigit():
         raise ValueError(f"not a Nats-Stream-Source value: {value[:200]!r}")
     index, seq, _, _, subject, identity = fields
-    if len(seq) > _SEQ_DIGITS:
+    if len(seq) > SEQ_DIGITS:
         raise ValueError(f"not a sequence in a Nats-Stream-Source value: {seq[:200]!r}")
     return SourceKey(index.partition(":")[0], index, int(seq), identity, subject)
 

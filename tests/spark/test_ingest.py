@@ -490,8 +490,45 @@ async def test_a_job_that_runs_again_and_again_takes_what_comes_and_outlives_the
     ]
 
 
-async def _rows(fleet: Fleet, count: int) -> None:
+async def test_ingest_then_refine_is_one_process_with_one_jvm_and_ends_at_a_signal(fleet: Fleet) -> None:
+    options = [*fleet.options, "--every", "200ms", "--then", "refine"]
+    job = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "hub_jobs.ingest", *options, stderr=subprocess.PIPE
+    )
+    try:
+        await _rows(fleet, 10, "readings")
+        await fleet.store("edge-2", 3)
+        await _rows(fleet, 12, "readings")
+        programs = [child.name() for child in psutil.Process(job.pid).children(recursive=True)]
+        job.send_signal(signal.SIGTERM)
+        _, said = await asyncio.wait_for(job.communicate(), 60)
+        assert (job.returncode, programs.count("java")) == (Exit.WELL, 1), said.decode()
+        assert said.decode().rstrip().endswith("ingest: stopped")
+    finally:
+        if job.returncode is None:
+            job.kill()
+            await job.wait()
+    assert sorted(contents(fleet.lake, "readings", "domain", "n", "metric")) == [
+        (domain, n, metric)
+        for domain, last in (("edge-1", 3), ("edge-2", 3))
+        for n in range(1, last + 1)
+        for metric in "ab"
+    ]
+
+
+async def test_what_is_in_bronze_is_refined_though_the_hub_cannot_be_reached(fleet: Fleet) -> None:
+    assert await fleet.ingest() == Exit.WELL
+    options = [*fleet.options, "--then", "refine"]
+    options[1] = "nats://127.0.0.1:1"
+
+    assert await asyncio.to_thread(ingest.main, options) == Exit.UNREACHABLE
+    assert len(contents(fleet.lake, "readings", "n")) == 10
+    options[5] = str(fleet.lake / "none")
+    assert await asyncio.to_thread(ingest.main, options) == Exit.UNREACHABLE
+
+
+async def _rows(fleet: Fleet, count: int, table: str = "bronze") -> None:
     deadline = asyncio.get_running_loop().time() + 120
-    while len(await asyncio.to_thread(fleet.bronze, "seq")) < count:
-        assert asyncio.get_running_loop().time() < deadline, f"no {count} rows in bronze"
+    while len(await asyncio.to_thread(contents, fleet.lake, table, "n")) < count:
+        assert asyncio.get_running_loop().time() < deadline, f"no {count} rows in {table}"
         await asyncio.sleep(0.1)

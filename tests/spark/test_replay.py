@@ -19,7 +19,7 @@ from hub_jobs.tables.compaction import rewrite
 from hub_jobs.tables.delta import Table, ensure_table
 from hub_jobs.tables.scan import files
 from tests.spark.lakes import add_bronze, contents
-from tests.unit.hub_jobs.rows import OTHER_RUN, batch_row, direct_row
+from tests.unit.hub_jobs.rows import ARRIVED_US, OTHER_RUN, batch_row, direct_row
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -147,3 +147,15 @@ def test_a_range_must_be_given_in_full(lake: Path, tmp_path: Path) -> None:
             replayed(lake, *arguments)
     assert replayed(tmp_path / "none", "--from-seq", "1") is Exit.USAGE
     assert replayed(lake, "--from-seq", "1", stream="NONE") is Exit.WELL
+
+
+def test_what_was_deleted_for_its_age_does_not_come_back(lake: Path) -> None:
+    readings = ensure_table(lake, "readings")
+    readings.expire(files(readings)["path"].to_pylist(), ARRIVED_US + 1_000_000)
+    later = {"arrived": ARRIVED_US + 2_000_000}
+    add_bronze(lake, [batch_row(LINE * 3, n=2, source_seq=70, **later), batch_row(LINE, n=9, **later)])
+    assert refine.main(["--lake", str(lake)]) is Exit.WELL
+
+    for _ in range(2):
+        assert contents(lake, "readings", "n") == [9]
+        assert replayed(lake, "--from-seq", "1") is Exit.WELL

@@ -240,3 +240,23 @@ def test_what_is_no_time_or_no_option_is_refused(tmp_path: Path) -> None:
     for arguments in (["--every", "soon"], ["--counters", "x"]):
         with pytest.raises(SystemExit):
             rollup.main(["--lake", str(tmp_path), *arguments])
+
+
+def test_windows_outlive_the_readings_that_are_deleted_for_their_age(tmp_path: Path) -> None:
+    given = readings(3, 60)
+    store(tmp_path, given)
+    assert rollup.main(["--lake", str(tmp_path)]) is Exit.WELL
+    before = {name: contents(tmp_path, name) for name in STEPS}
+    mark = START.replace(minute=0) + timedelta(hours=6)
+
+    table = ensure_table(tmp_path, "readings")
+    table.expire(files(table)["path"].to_pylist(), int(mark.timestamp()) * 1_000_000)
+    store(tmp_path, [given[0]])
+    new = Reading(mark + timedelta(hours=30), "d0", "heat", 1.0)
+    store(tmp_path, [new])
+    assert rollup.main(["--lake", str(tmp_path)]) is Exit.WELL
+
+    for name, windows in before.items():
+        now = contents(tmp_path, name)
+        assert [window for window in now if window in windows] == windows
+        assert len(now) == len(windows) + 1

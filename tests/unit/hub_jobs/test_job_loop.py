@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from agent.contract import Exit
-from hub_jobs.job_loop import Stop, add_options, gravest, run_job
+from hub_jobs.job_loop import NextJob, Stop, add_options, gravest, run_job
+from hub_jobs.metrics import JobMetrics
 from hub_jobs.tables.delta import ConflictError
 
 
@@ -100,3 +101,27 @@ def test_of_several_runs_a_loss_is_told_before_what_the_next_run_meets_again() -
 
 def test_wrong_usage_is_not_tried_again() -> None:
     assert run_job("job", lambda stop: Exit.USAGE, 0.001) is Exit.USAGE
+
+
+def test_a_job_after_another_runs_whatever_became_of_that_one_and_not_after_a_signal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ran: list[str] = []
+
+    def first(stop: Stop) -> Exit:
+        ran.append("first")
+        if len(ran) > 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        raise OSError("no room left")
+
+    def second(stop: Stop) -> Exit:
+        ran.append("second")
+        return Exit.LOSS
+
+    def run(every: float | None) -> Exit:
+        return run_job("one", first, every, then=[NextJob("two", second, JobMetrics("two"))])
+
+    assert run(None) is Exit.LOSS, "the gravest of both"
+    assert run(0.001) is Exit.WELL
+    assert ran == ["first", "second", "first"]
+    assert capsys.readouterr().err.splitlines() == ["one: no room left", "one: no room left", "one: stopped"]

@@ -101,6 +101,31 @@ def test_figures_of_a_run_are_of_that_run_alone(tmp_path: Path) -> None:
     assert (found["ingested_messages", "ingest", "S"], found["ingested_bytes", "ingest", "S"]) == (3, 100)
 
 
+def test_two_jobs_of_a_process_answer_at_one_address_and_have_a_file_each(tmp_path: Path) -> None:
+    first = JobMetrics("ingest", tmp_path, Address("127.0.0.1", 0))
+    second = first.beside("refine")
+    first.add_ingested("S", 3, 100)
+    run_once("refine", lambda: Exit.LOSS, second)
+    run_once("ingest", lambda: Exit.WELL, second.beside("ingest"))
+    second.add_refined(7, 0, 0)
+    first.begin()
+    first.write()
+    with first.served() as port, urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        shown = parsed(answer.read().decode())
+
+    assert (shown["last_exit_code", "refine"], shown["refined_rows", "refine", "readings"]) == (Exit.LOSS, 7)
+    assert ("ingested_messages", "ingest", "S") not in shown
+    of_ingest, of_refine = read(tmp_path, "ingest"), read(tmp_path, "refine")
+    assert {labels[1] for labels in of_ingest} == {"ingest"}
+    assert {labels[1] for labels in of_refine} == {"refine"}
+    assert (
+        JobMetrics("refine", tmp_path).registry.get_sample_value(
+            "petiole_job_runs_total", {"name": "refine", "outcome": "loss"}
+        )
+        == 1
+    )
+
+
 def test_another_user_may_read_the_file_and_no_draft_is_left(tmp_path: Path) -> None:
     JobMetrics("tidy", tmp_path).write()
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hub_jobs.ingest import identity
 from hub_jobs.ingest.bronze import StreamOrigin, bronze_rows
+from hub_jobs.ingest.identity import identities, identities_one_by_one
 from hub_jobs.source.streams import Columns
-from tests.unit.hub_jobs.rows import batch_headers, header_block
+from tests.unit.hub_jobs.rows import RUN, batch_headers, header_block
 
 ORIGIN = StreamOrigin("TELEMETRY_0", "2026-11-21T00:00:00Z", {"TEL_edge-1_normal": "edge-1"})
 
@@ -23,3 +30,70 @@ def test_a_count_that_no_batch_can_have_is_none(said: str, count: int | None) ->
     assert [(row["domain"], row["source_seq"], row["n"], row["count"]) for row in rows] == [
         ("edge-1", 7, 1, count)
     ]
+
+
+_SOURCES = (
+    b"TEL_edge-1_normal 7 > > tel.edge-1.normal.pump.bar abc|TEL_edge-1_normal:C=x 8 > > tel.x abc"
+    b"|TEL_other:JE7QNXai 9 > > tel.x abc|TEL_edge-1_normal -7 > > s abc|TEL_edge-1_normal 0x7 > > s abc"
+    b"|TEL_edge-1_normal 1234567890123456789 > > s abc|TEL_edge-1_normal \xc2\xb2 > > s abc"
+    b"|TEL_edge-1_normal 7 > > s|TEL_edge-1_normal 7 > > s abc more|TEL_edge-1_normal  > > s abc"
+    b"|TEL_edge-1_normal 7 > > s abc\t|TEL_edge-1_normal 7 > > s abc\r|\xff 7 > > s abc|TEL 7 > > \xff abc|"
+).split(b"|")
+_source = st.sampled_from([_SOURCES[0], _SOURCES[0], *_SOURCES])
+_before = st.sampled_from(
+    [
+        *(b"", b"", b"Nmqtt-Pub:1\r\n", b"Nats-Msg-Id: %s-normal-3\r\n" % RUN.encode()),
+        *(b"Nats-Msg-Id: x\r\n", b"Nats-Stream-Source: forged 1 > > s abc\r\n", b"Petiole-Count: 2\r\n"),
+    ]
+)
+_after = st.sampled_from(
+    [b"\r\n\r\n"] * 4 + [b"\r\nNats-Msg-Id: late\r\n\r\n", b"\r\nx: y\r\n\r\n", b"\r\n", b""]
+)
+_block = st.one_of(
+    st.builds(lambda *parts: b"NATS/1.0\r\n%bNats-Stream-Source: %b%b" % parts, _before, _source, _after),
+    st.sampled_from([b"", b"NATS/1.0\r\n\r\n", b"NATS/1.0\r\nNats-Stream-Source:\r\n\r\n"]),
+)
+_subject = st.sampled_from(
+    [
+        *["tel.edge-1.normal.pump.bar"] * 3,
+        *("tel.edge-1.normal._batch.http", "tel.edge-1.normal._ledger", "tel.edge-1.bulk.pump.bar"),
+        *("tel.edge-2.normal.pump.bar", "tel.edge-1.normal.pump", "other"),
+    ]
+)
+
+
+@given(st.lists(st.tuples(_block, _subject), min_size=1, max_size=20))
+def test_the_column_says_of_messages_what_is_said_of_each_by_itself(given: list[tuple[bytes, str]]) -> None:
+    blocks, subjects = [block for block, _ in given], [subject for _, subject in given]
+    found = identities(blocks, pa.array(blocks, pa.binary()), pa.array(subjects), ORIGIN.domains)
+
+    assert found == identities_one_by_one(blocks, subjects, ORIGIN.domains)
+
+
+def test_messages_of_devices_are_looked_at_by_the_column_also_between_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = [
+        b"NATS/1.0\r\n%bNats-Stream-Source: %b\r\n\r\n" % (before, _SOURCES[0])
+        for before in (b"", b"a: b\r\n")
+    ]
+    batch = b"NATS/1.0\r\nNats-Msg-Id: x\r\nNats-Stream-Source: %b\r\n\r\n" % _SOURCES[0]
+    blocks = [*plain, batch] * 50
+    alone: list[bytes] = []
+
+    def noted(blocks: list[bytes], *rest: Any) -> dict[str, pa.Array]:
+        alone.extend(blocks)
+        return identities_one_by_one(blocks, *rest)
+
+    monkeypatch.setattr(identity, "identities_one_by_one", noted)
+    found = identities(
+        blocks, pa.array(blocks, pa.binary()), pa.array(["tel.edge-1.normal.a.b"] * 150), ORIGIN.domains
+    )
+
+    assert alone == [batch] * 50
+    assert found["message_id"].to_pylist() == [None, None, "x"] * 50
+
+
+def test_a_subject_that_is_no_text_is_kept_by_its_bytes() -> None:
+    messages = Columns([b"tel.\xff", b"tel.x"], [b"", b""], [b"", b""], [1, 2], [-1, 1])
+    assert bronze_rows(messages, ORIGIN)["subject"].to_pylist() == ["tel.\\xff", "tel.x"]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from hub_jobs.source.plan import (
     MAX_PARTITIONS,
+    WORTH_A_TASK,
     OffsetLost,
     PlanError,
     Range,
@@ -15,6 +16,7 @@ from hub_jobs.source.plan import (
     parse_offsets,
     resolve,
     split,
+    usual_partitions,
 )
 from hub_jobs.source.streams import StreamInfo
 
@@ -170,3 +172,14 @@ def test_a_moment_before_the_first_record_is_no_loss(sequence: int, first: int) 
     info = stream(41, 100)
     starting = parse_moment("2026-11-21T06:00:00Z", "startingTimestamp").located(info, sequence)
     assert resolve(info, starting, parse_offsets("latest", "endingOffsets"), True).first == first
+
+
+@given(st.lists(st.integers(0, 10**7), max_size=4), st.integers(1, 500))
+def test_by_default_every_task_has_its_partition_and_none_is_too_small_for_one(
+    sizes: list[int], tasks: int
+) -> None:
+    ranges = [Range("S", "", 1, size) for size in sizes]
+    count = usual_partitions(ranges, tasks)
+    assert 1 <= count <= tasks
+    assert count == tasks or (count + 1) * WORTH_A_TASK > sum(sizes)
+    assert count == 1 or sum(sizes) // count >= WORTH_A_TASK

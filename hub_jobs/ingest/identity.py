@@ -1,0 +1,211 @@
+"""Who sent each message: its domain and its place in the stream of the leaf, and of an agent's batch run and
+number. A device that publishes each reading by itself sends hundreds of messages where an agent sends one, so
+messages with no more headers than the server gives them are looked at by the column. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.contract import (
+    H_COUNT,
+    H_MESSAGE_ID,
+    MAX_INT,
+    MAX_UNPACKED_BYTES,
+    ContractError,
+    Subject,
+    parse_message_id,
+    parse_subject,
+)
+from hub_jobs.source.protocol import header, header_column
+from hub_jobs.source.streams import SEQ_DIGITS, SOURCE_FIELDS, SOURCE_HEADER, origin, parse_source
+from hub_jobs.tables.ranges import Numbers, different_rows
+from hub_jobs.tables.schemas import BRONZE
+
+_COUNT_DIGITS: Final = 18
+_SUBJECTS_KNOWN: Final = 65_536
+_SOURCE_MARK: Final = b"\r\n%b:" % SOURCE_HEADER
+_ID_MARK: Final = f"\r\n{H_MESSAGE_ID}:".encode()
+_END: Final = b"\r\n\r\n"
+_SAMPLE: Final = 64
+_GOLDEN: Final = 0.6180339887
+_MOST_LAYOUTS: Final = 4
+_USED_FIELDS: Final = (0, 1, 5)
+"""Of a source's fields: its index, the sequence there, and the stream's identity."""
+_MOST_BYTES: Final = 2**31 - 1
+_IDENTITY: Final = BRONZE.names[BRONZE.names.index("domain") :]
+
+
+def identities(
+    blocks: list[bytes], headers: pa.Array, subjects: pa.Array, domains: Mapping[str, str]
+) -> dict[str, pa.Array]:
+    """Who sent each message: those that devices published by the column, the others one by one."""
+    rest, places, found = np.arange(len(blocks)), [], []
+    for layout in _layouts(blocks):
+        at, fields = _in_layout(headers, layout, rest)
+        if at.size:
+            rest = np.setdiff1d(rest, at, assume_unique=True)
+            places.append(at)
+            found.append(_sent_by_devices(fields, subjects.take(pa.array(at)), domains))
+    if rest.size:
+        texts = subjects.take(pa.array(rest)).to_pylist()
+        places.append(rest)
+        found.append(identities_one_by_one([blocks[at] for at in rest.tolist()], texts, domains))
+    if len(found) == 1:
+        return found[0]
+    order = pa.array(np.argsort(np.concatenate(places)))
+    return {name: pa.concat_arrays([part[name] for part in found]).take(order) for name in _IDENTITY}
+
+
+def _layouts(blocks: list[bytes]) -> list[bytes]:
+    """What stands before the source in many of the headers without a message id: nothing else, or what the
+    server adds for MQTT."""
+    # In no regular distance, for messages may alternate.
+    sample = np.unique((np.arange(_SAMPLE) * _GOLDEN % 1 * len(blocks)).astype(np.int64))
+    counted = Counter(
+        block[: at + len(_SOURCE_MARK)]
+        for block in map(blocks.__getitem__, sample.tolist())
+        if (at := block.rfind(_SOURCE_MARK)) >= 0 and _ID_MARK not in block
+    )
+    return [layout for layout, _ in counted.most_common(_MOST_LAYOUTS)]
+
+
+def _in_layout(headers: pa.Array, layout: bytes, rows: Numbers) -> tuple[Numbers, list[pa.Array]]:
+    """Which of these rows have headers that end with a source in its usual form after the layout, and its six
+    fields."""
+    alike = pc.and_(pc.starts_with(headers, layout), pc.ends_with(headers, _END))
+    at = rows[alike.to_numpy(zero_copy_only=False)[rows]]
+    values = pc.binary_replace_slice(headers.take(pa.array(at)), 0, len(layout), b"")
+    values = pc.binary_replace_slice(values, -len(_END), _MOST_BYTES, b"")
+    try:
+        values = values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return at[:0], []
+    fields = pc.split_pattern(pc.ascii_trim_whitespace(values), " ")
+    usual = pc.equal(pc.list_value_length(fields), SOURCE_FIELDS)
+    if b"\r\n" in (values.buffers()[2] or pa.py_buffer(b"")).to_pybytes():
+        usual = pc.and_(usual, pc.invert(pc.match_substring(values, "\r\n")))
+    at, parts = at[usual.to_numpy(zero_copy_only=False)], fields.filter(usual).flatten()
+    columns = [parts.take(pa.array(np.arange(place, len(parts), SOURCE_FIELDS))) for place in _USED_FIELDS]
+    seq = columns[1]
+    number = pc.and_(pc.ascii_is_decimal(seq), pc.less_equal(pc.binary_length(seq), SEQ_DIGITS))
+    return at[number.to_numpy(zero_copy_only=False)], [column.filter(number) for column in columns]
+
+
+def _sent_by_devices(
+    fields: list[pa.Array], subjects: pa.Array, domains: Mapping[str, str]
+) -> dict[str, pa.Array]:
+    source, seq, identity = fields
+    index = source.dictionary_encode()
+    names = index.dictionary.to_pylist()
+    streams = pa.array([name.partition(":")[0] for name in names], pa.string())
+    domain = pa.array([domains.get(origin(name)) for name in names], pa.string()).take(index.indices)
+    first, which = different_rows([pa.chunked_array([subjects]), pa.chunked_array([domain])])
+    pairs = zip(*(column.take(pa.array(first)).to_pylist() for column in (subjects, domain)), strict=True)
+    classes = pa.array([_batch(text, of, None, b"").cls for text, of in pairs], pa.string())
+    size = len(subjects)
+    return {
+        "domain": domain,
+        "source_stream": streams.take(index.indices),
+        "source_identity": identity,
+        "source_seq": seq.cast(pa.int64()),
+        "message_id": pa.nulls(size, pa.string()),
+        "class": classes.take(pa.array(which)),
+        "run": pa.nulls(size, pa.string()),
+        "n": pa.nulls(size, pa.int64()),
+        "count": pa.nulls(size, pa.int64()),
+    }
+
+
+def identities_one_by_one(
+    blocks: list[bytes], subjects: list[str], domains: Mapping[str, str]
+) -> dict[str, pa.Array]:
+    """Who sent each message, as the contract has it: columns of bronze."""
+    ids = [_text(value) for value in header_column(blocks, H_MESSAGE_ID.encode())]
+    sources = [_source(value, domains) for value in header_column(blocks, SOURCE_HEADER)]
+    batches = [
+        _batch(subject, source.domain, ident, block)
+        for subject, source, ident, block in zip(subjects, sources, ids, blocks, strict=True)
+    ]
+    columns: dict[str, list[Any]] = {
+        "domain": [source.domain for source in sources],
+        "source_stream": [source.stream for source in sources],
+        "source_identity": [source.identity for source in sources],
+        "source_seq": [source.seq for source in sources],
+        "message_id": ids,
+        "class": [batch.cls for batch in batches],
+        "run": [batch.run for batch in batches],
+        "n": [batch.n for batch in batches],
+        "count": [batch.count for batch in batches],
+    }
+    return {name: pa.array(values, BRONZE.field(name).type) for name, values in columns.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    domain: str | None = None
+    stream: str | None = None
+    identity: str | None = None
+    seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    cls: str | None = None
+    run: str | None = None
+    n: int | None = None
+    count: int | None = None
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode(errors="backslashreplace")
+
+
+def _source(value: bytes | None, domains: Mapping[str, str]) -> _Source:
+    if value is None:
+        return _Source()
+    try:
+        key = parse_source(value)
+    except ValueError:
+        return _Source()
+    if key.seq > MAX_INT:
+        return _Source()
+    return _Source(domains.get(key.origin), key.stream, key.identity, key.seq)
+
+
+def _batch(subject: str, domain: str | None, ident: str | None, headers: bytes) -> _Batch:
+    """The identity of a batch, and only that of one whose subject, source and message id agree."""
+    parsed = _subject(subject)
+    if parsed is None or parsed.domain != domain:
+        return _Batch()
+    if parsed.kind not in ("batch", "dead") or ident is None:
+        return _Batch(parsed.cls)
+    try:
+        message = parse_message_id(ident)
+    except ContractError:
+        return _Batch(parsed.cls)
+    if message.cls != parsed.cls:
+        return _Batch(parsed.cls)
+    return _Batch(parsed.cls, message.run, message.n, _count(header(headers, H_COUNT.encode())))
+
+
+@lru_cache(_SUBJECTS_KNOWN)
+def _subject(subject: str) -> Subject | None:
+    try:
+        return parse_subject(subject)
+    except ContractError:
+        return None
+
+
+def _count(value: bytes | None) -> int | None:
+    if value is None or not value.isdigit() or len(value) > _COUNT_DIGITS:
+        return None
+    # A line has a byte at least; sums of what lies larger would pass what a column holds.
+    return count if (count := int(value)) <= MAX_UNPACKED_BYTES else None
