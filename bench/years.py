@@ -1,0 +1,132 @@
+"""Five years of ten thousand leaves, with a driven clock: what a leaf, the registrar and the lake keep, and
+what a pass of each job takes by the age of the lake, in CPU-seconds of its driver. What is made in its true
+number, and what is not, stands in `bench/years_lake.py`; the audit has a benchmark of its own.
+
+`LEAVES=1000 YEARS=1 python -m bench years` for fewer leaves and years.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from bench.result import Against, Result, Row
+from bench.years_hub import MONTHS_A_YEAR, Hub
+from bench.years_lake import Aged, measured
+from bench.years_leaf import YEAR, Leaf
+
+_LEAVES: Final = 10_000
+_YEARS: Final = 5
+_MONTH: Final = 30
+_KEPT_DAYS: Final = 90
+"""`maintain --keep`."""
+_LARGEST: Final = 100.0
+_SLOWER: Final = 1.2
+_LAST_STARTS: Final = 20
+
+
+def run() -> Result:
+    """Live through the years, each part in a process of its own, all at once: nothing waits, and what counts
+    is the time of a processor."""
+    leaves, years = int(os.environ.get("LEAVES", _LEAVES)), int(os.environ.get("YEARS", _YEARS))
+    result = Result("years", options={"leaves": str(leaves), "years": str(years)})
+    context = get_context("spawn")
+    parts = (_leaf, _hub, _lakes)
+    with ProcessPoolExecutor(len(parts), context) as pool:
+        running = {part.__name__: pool.submit(part, leaves, years) for part in parts}
+        for name, rows in running.items():
+            with result.part(name):
+                result.rows += rows.result()
+    return result
+
+
+def _leaf(_: int, years: int) -> list[Row]:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    found: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory:
+        leaf, lived = Leaf(Path(directory)), 0
+        for days in (_MONTH, *(YEAR * year for year in range(1, years + 1))):
+            leaf.live(days - lived, lived)
+            lived, sizes = days, leaf.sizes()
+            print(f"leaf, {_age(days)}: {sizes}", flush=True)
+            said = {name: sizes.pop(name) for name in ("announcement", "ledger record")}
+            files = {"all its files": sum(sizes.values()), "its largest file": max(sizes.values())}
+            for name, size in {**files, "state.json": sizes["state.json"], **said}.items():
+                found.append(Row(f"a leaf, {_age(days)}: {name}", size / 1000, "kB", least=True))
+        last = leaf.seconds[-_LAST_STARTS:]
+        first = leaf.seconds[:_MONTH][-_LAST_STARTS:]
+    return [*found, _largest("a leaf", max(row.median for row in found) / 1000), _start(last, first, years)]
+
+
+def _start(last: list[float], first: list[float], years: int) -> Row:
+    """A start with the day after it, which is most of it and alike."""
+    against = Against("in the first month", sum(first) / len(first))
+    what = f"a leaf, {_age(years * YEAR)}: a start and the day that follows"
+    return Row(what, sum(last) / len(last), "CPU-s", None, against, least=True)
+
+
+def _hub(leaves: int, years: int) -> list[Row]:
+    found: list[Row] = []
+    hub, lived = Hub(leaves), 0
+    for months in (1, *(MONTHS_A_YEAR * year for year in range(1, years + 1))):
+        hub.live(months - lived)
+        lived = months
+        sizes = hub.sizes()
+        print(f"hub, {months} months: {sizes}", flush=True)
+        age = _age(months * _MONTH if months == 1 else months * YEAR // MONTHS_A_YEAR)
+        for name, size in sizes.items():
+            in_bytes = name.startswith("bytes")
+            value, unit = (size / 1000, "kB") if in_bytes else (size, "")
+            found.append(
+                Row(f"the registrar, {age}: {name.removeprefix('bytes of ')}", value, unit, least=True)
+            )
+    bucket = sum(map(len, hub.bucket.values())) / 1e6
+    return [*found, _largest("the registrar", bucket)]
+
+
+def _lakes(leaves: int, years: int) -> list[Row]:
+    ages = [(_MONTH, _MONTH), (YEAR, _KEPT_DAYS), (years * YEAR, _KEPT_DAYS)]
+    found = []
+    for days, kept in ages:
+        with tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory:
+            found.append(measured(Path(directory), leaves, days, kept))
+            print(found[-1], flush=True)
+    rows = [row for aged in found for row in _counts(aged)]
+    month = found[0]
+    for aged in found[1:]:
+        for job, seconds in aged.seconds.items():
+            against = Against("in the first month", month.seconds[job])
+            what = f"{job}, {_age(aged.days)}"
+            rows.append(Row(what, seconds, "CPU-s", _SLOWER, against, least=True))
+    names = ("bytes of the largest log file", "bytes of the largest file of seen")
+    return [*rows, _largest("the lake beside its rows", max(found[-1].counts[name] for name in names) / 1e6)]
+
+
+def _counts(aged: Aged) -> list[Row]:
+    where = f"the lake, {_age(aged.days)}, of which {aged.kept} days are kept"
+    return [
+        Row(f"{where}: {name.removeprefix('bytes of ')}", *_measure(name, count), least=True)
+        for name, count in aged.counts.items()
+    ]
+
+
+def _measure(name: str, count: int) -> tuple[float, str]:
+    return (count / 1e6, "MB") if name.startswith("bytes") else (count, "")
+
+
+def _largest(whose: str, megabytes: float) -> Row:
+    """The largest file of a part, with the goal of a hundred megabytes."""
+    return Row(f"{whose}: the largest file", megabytes, "MB", 1.0, Against("the goal", _LARGEST), least=True)
+
+
+def _age(days: int) -> str:
+    if days < YEAR:
+        return f"after {days} days"
+    return "after a year" if days == YEAR else f"after {days // YEAR} years"

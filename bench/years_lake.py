@@ -1,0 +1,296 @@
+"""The lake of ten thousand leaves at an age, and a pass of each job over it.
+
+What a job's pass costs by the age of a lake is what it must look through: the files that a table names, the
+entries of its log, and the runs in `seen`. All three are made in their true number. The rows are not: an old
+file is a link to one small file, and its entry in the log says the size, the sequences and the times that a
+file of this age has. Files are committed by the tables' own commit; the entries of a log between two of its
+checkpoints, which change no file, are copies of such a commit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.contract import Exit, aggregate, new_run
+from bench import lake as lakes
+from hub_jobs.ingest.bronze import StreamOrigin, bronze_rows
+from hub_jobs.maintain import run as maintain
+from hub_jobs.refine import clock_corrections, plan, task
+from hub_jobs.refine.task import RefinePart
+from hub_jobs.rollup import run as rollup
+from hub_jobs.tables import seen, seen_files, stream_history
+from hub_jobs.tables.delta import ensure_table
+from hub_jobs.tables.parquet import PartFile, PartWriter
+from hub_jobs.tables.places import Place
+from hub_jobs.tables.scan import file_paths, latest, rows
+from hub_jobs.tables.schemas import SEEN
+from hub_jobs.tables.stream_history import StreamHistory
+
+CLASSES: Final = 5
+_HISTORY: Final = StreamHistory(aggregate(0), "2026-11-21T00:00:00Z")
+_NOW: Final = datetime(2026, 11, 21, tzinfo=UTC)
+"""When the newest readings of `bench.lake` are of."""
+_FILE_BYTES: Final = 120 * 1024**2
+_FILES_A_DAY: Final = {
+    "bronze": 40.0,
+    "readings": 40.0,
+    "quarantine": 0.1,
+    "rollup_1m": 4.0,
+    "rollup_1h": 0.1,
+}
+"""Of 120 MB, as `maintain` leaves them: a reading a second of each leaf is 4 to 5 GB a day in either."""
+_THINNED: Final = 0.01
+"""What is left of the bytes of bronze without payloads, of batches of 500 readings."""
+_COMMITS_A_DAY: Final = {"bronze": 2880, "readings": 1440, "quarantine": 1440, "seen": 1440}
+"""Of `ingest --every 30s` and `refine --every 60s`."""
+_LOG_DAYS: Final = 1
+"""Of seven, whatever the age of the lake."""
+_RUN_DAYS: Final = 7
+"""From one restart of an agent to the next."""
+_PASS_BATCHES: Final = 10_000
+_BATCH: Final = 10
+_FILES_A_COMMIT: Final = 1_000
+_CORES: Final = 2
+
+
+@dataclass(slots=True)
+class Aged:
+    """What was measured of a lake at an age."""
+
+    days: int
+    kept: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    """CPU-seconds of the process by job: others may use the machine meanwhile."""
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+def measured(lake: Path, leaves: int, days: int, kept: int, passes: int = 3) -> Aged:
+    """Make a lake (`AgedLake`), and run each job's pass some times: but for the first the median counts."""
+    found = Aged(days, kept)
+    work = AgedLake(lake, leaves, days, kept)
+    work.make()
+    jobs: dict[str, Callable[[], None]] = {
+        "ingest, without reading the stream": work.ingest,
+        "refine, without decoding": work.refine,
+        "rollup, without making windows": work.rollup,
+        "gaps, without reading": work.gaps,
+        "maintain": work.maintain,
+    }
+    taken: dict[str, list[float]] = {name: [] for name in jobs}
+    for _ in range(passes):
+        work.next()
+        for name, job in jobs.items():
+            began = time.process_time()
+            with redirect_stdout(StringIO()):
+                job()
+            taken[name].append(time.process_time() - began)
+    found.seconds = {name: float(np.median(values[1:] or values)) for name, values in taken.items()}
+    found.counts = counts(lake)
+    return found
+
+
+def counts(lake: Path) -> dict[str, int]:
+    """What the tables come to: files that they name, entries and the largest file of a log, and of `seen`
+    its files, rows and bytes."""
+    logs = {path: path.stat().st_size for path in lake.glob("*/_delta_log/*") if path.is_file()}
+    seen = ensure_table(lake, "seen")
+    entries = pa.table(seen.delta.get_add_actions(flatten=True))
+    return {
+        "files of bronze": len(ensure_table(lake, "bronze").delta.file_uris()),
+        "log entries of bronze": sum(path.parts[-3] == "bronze" for path in logs),
+        "bytes of the largest log file": max(logs.values()),
+        "bytes of all logs": sum(logs.values()),
+        "rows of seen": sum(entries["num_records"].to_pylist()),
+        "bytes of seen": sum(entries["size_bytes"].to_pylist()),
+        "bytes of the largest file of seen": max(entries["size_bytes"].to_pylist()),
+    }
+
+
+class AgedLake:
+    """A lake of `days` days of so many leaves; the tables hold the last `kept` of them, and bronze of what is
+    older the rows without payloads."""
+
+    def __init__(self, lake: Path, leaves: int, days: int, kept: int) -> None:
+        self._lake, self._leaves, self._days, self._kept = lake, leaves, days, kept
+        self._shape = lakes.Shape(10**9, _BATCH, leaves)
+        self._pass = 0
+        self._files: list[PartFile] = []
+        self._refined: list[PartFile] = []
+        self._old = round(_FILES_A_DAY["bronze"] * kept) * _PASS_BATCHES
+        """Sequences of the hub's stream that old files hold."""
+
+    def make(self) -> None:
+        """Make every table as the jobs would have left it."""
+        for name in ("bronze", "readings", "quarantine", "seen"):
+            ensure_table(self._lake, name)
+        self.next()
+        self.ingest()
+        self.refine()
+        self._remember_runs()
+        for name, a_day in _FILES_A_DAY.items():
+            self._age(name, a_day)
+        for name, commits in _COMMITS_A_DAY.items():
+            self._fill_log(name, commits * min(_LOG_DAYS, self._days))
+        ensure_table(self._lake, "rollup_1d").commit(
+            [], {rollup._STATES: ensure_table(self._lake, "readings").delta.version()}
+        )
+
+    def next(self) -> None:
+        """Write what the next pass of ingest commits: one batch of each leaf."""
+        first = self._pass * _PASS_BATCHES
+        self._pass += 1
+        names = {self._shape.domain(number) for number in range(self._leaves)}
+        origin = StreamOrigin(_HISTORY.stream, _HISTORY.created, {lakes._index(name): name for name in names})
+        with PartWriter(self._lake, "bronze") as writer:
+            columns = lakes.batches(self._shape, range(first, first + _PASS_BATCHES))
+            columns.seqs[:] = [seq + self._old for seq in columns.seqs]
+            writer.write(bronze_rows(columns, origin))
+        self._files = writer.files
+        last = self._old + self._pass * _PASS_BATCHES
+        paths: list[Place] = [self._lake / "bronze" / file.path for file in self._files]
+        part = RefinePart(self._lake, paths, _HISTORY.history, after=last - _PASS_BATCHES, to=last)
+        self._refined = task.refine(part).readings
+
+    def ingest(self) -> None:
+        """What ingest does beside reading the stream: find where bronze ends, compare the message there,
+        commit."""
+        bronze = stream_history.open_bronze(self._lake)
+        bronze = ensure_table(self._lake, "bronze") if bronze is None else bronze
+        done = bronze.offset(_HISTORY.ingested)
+        if done is not None and not rows(bronze, ["digest"], _HISTORY.rows(done - 1, done)).num_rows:
+            raise RuntimeError("bronze does not hold the message at which it ends")
+        last = self._old + self._pass * _PASS_BATCHES
+        ensure_table(self._lake, "bronze").commit(self._files, {_HISTORY.ingested: last})
+
+    def refine(self) -> None:
+        """What the driver of refine does: the tasks decode a pass's rows, however old the lake is, and run
+        before the clock."""
+        tables = plan.RefineTables(*(ensure_table(self._lake, name) for name in plan.RefineTables._fields))
+        planned = plan.plan(tables)
+        if planned is None:
+            raise RuntimeError("nothing of bronze is to be refined")
+        known = seen.load(self._lake, tables.bronze, planned.before)
+        clocks = clock_corrections.load(self._lake, tables.bronze, planned.before)
+        increments = [(increment.history, increment.after, increment.to) for increment in planned.increments]
+        clock_corrections.new_corrections(tables.bronze, increments, clocks)
+        decision = plan.decide(tables.bronze, planned, known)
+        if decision.repeated:
+            raise RuntimeError("rows that came once were taken for repeats")
+        plan.parts(self._lake, planned, decision, {}, clocks.by_domain(), _CORES)
+        tables.quarantine.commit([], planned.offsets)
+        tables.readings.commit(self._refined, planned.offsets)
+        known.save(self._lake, planned.after)
+        clock_corrections.save(self._lake, clocks, planned.after)
+
+    def rollup(self) -> None:
+        """How rollup finds the hours to make again, and says that they are made."""
+        readings, last = ensure_table(self._lake, "readings"), ensure_table(self._lake, "rollup_1d")
+        if not rollup.touched(readings, last.offset(rollup._STATES)):
+            raise RuntimeError("rollup does not see what refine committed")
+        last.commit([], {rollup._STATES: readings.delta.version()})
+
+    def gaps(self) -> None:
+        """How gaps finds the files of the last day, and of seven before."""
+        readings = ensure_table(self._lake, "readings")
+        newest = latest(readings, "arrived")
+        if not file_paths(readings, [("ts", ">=", newest - timedelta(days=8)), ("ts", "<", newest)]):
+            raise RuntimeError("gaps finds no file of the last days")
+
+    def maintain(self) -> None:
+        """A pass of `maintain`."""
+        _well(maintain.main(["--lake", str(self._lake)]))
+
+    def _age(self, name: str, a_day: float) -> None:
+        """Give a table its old files: links to the newest one."""
+        table = ensure_table(self._lake, name)
+        known = pa.table(table.delta.get_add_actions(flatten=True))
+        if not known.num_rows:
+            return
+        path = known["path"].to_pylist()[0]
+        stats = self._stats(name, path)
+        number = round(a_day * self._kept)
+        if name == "bronze":
+            number += round(a_day * _THINNED * (self._days - self._kept))
+        files = [self._link(name, path, _older(stats, at, number, self._old, a_day)) for at in range(number)]
+        for first in range(0, number, _FILES_A_COMMIT):
+            ensure_table(self._lake, name).commit(files[first : first + _FILES_A_COMMIT], {})
+
+    def _stats(self, name: str, path: str) -> dict[str, Any]:
+        for entry in sorted((self._lake / name / "_delta_log").glob("*.json")):
+            for line in entry.read_text().splitlines():
+                action = json.loads(line).get("add")
+                if action is not None and action["path"] == path:
+                    found: dict[str, Any] = json.loads(action["stats"])
+                    return found
+        raise RuntimeError(f"{path} is not in the log")
+
+    def _link(self, name: str, path: str, stats: dict[str, Any]) -> PartFile:
+        link = f"part-{uuid.uuid4()}.zstd.parquet"
+        os.link(self._lake / name / path, self._lake / name / link)
+        modified = int((_NOW - timedelta(days=1)).timestamp() * 1000)
+        return PartFile(name, link, _FILE_BYTES, stats["numRecords"], modified, json.dumps(stats))
+
+    def _remember_runs(self) -> None:
+        """A row of `seen` for each class and run that ever was, in the order in which they came."""
+        pieces = [rows(ensure_table(self._lake, "seen"), SEEN.names), *self._runs()]
+        offsets = {_HISTORY.refined: self._old + self._pass * _PASS_BATCHES}
+        seen_files.replace_all(self._lake, pa.concat_tables(pieces), offsets)
+
+    def _runs(self) -> Iterator[pa.Table]:
+        domains = pa.array([self._shape.domain(leaf) for leaf in range(self._leaves)])
+        for age in range(self._days, 0, -_RUN_DAYS):
+            began = int((_NOW - timedelta(days=age)).timestamp()) * 10**9
+            runs = pa.array([new_run(began + leaf * 10**9) for leaf in range(self._leaves)])
+            ones, most = np.ones(self._leaves, dtype=np.int64), np.full(self._leaves, 600_000)
+            for cls in range(CLASSES):
+                names = pc.binary_join_element_wise("batch", domains, f"class-{cls}", runs, "/")
+                unordered = pa.nulls(self._leaves, pa.string())
+                yield pa.table([names, pa.array(ones), pa.array(most), unordered], schema=SEEN)
+
+    def _fill_log(self, name: str, number: int) -> None:
+        """So many entries behind the newest commit of a table, and a checkpoint of all."""
+        table = ensure_table(self._lake, name)
+        table.commit([], {"years": 1})
+        log, version = self._lake / name / "_delta_log", ensure_table(self._lake, name).delta.version()
+        text = (log / f"{version:020d}.json").read_text()
+        for later in range(version + 1, version + number + 1):
+            (log / f"{later:020d}.json").write_text(text)
+        ensure_table(self._lake, name).delta.create_checkpoint()
+
+
+def _older(stats: dict[str, Any], at: int, number: int, sequences: int, a_day: float) -> dict[str, Any]:
+    """The statistics of the file that has place `at` among so many, the eldest first."""
+    began = _NOW - timedelta(days=(number - at) / a_day)
+    span = [began, began + timedelta(days=0.9 / a_day)]
+    bounds = {name: dict(stats[name]) for name in ("minValues", "maxValues")}
+    for times, moment, edge in (("minValues", span[0], 0), ("maxValues", span[1], 1)):
+        said = moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        known = bounds[times]
+        for column in ("arrived", "ts", "window", "first_ts", "last_ts"):
+            if column in known:
+                known[column] = said
+        if "event_date" in known:
+            known["event_date"] = said[:10]
+        if "seq" in known:
+            share = sequences // max(number, 1)
+            known["seq"] = at * share + 1 if not edge else (at + 1) * share
+    return {**stats, **bounds}
+
+
+def _well(code: Exit) -> None:
+    if code != Exit.WELL:
+        raise RuntimeError(f"a job ended with {code}")
