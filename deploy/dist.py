@@ -20,7 +20,7 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import Final
@@ -133,12 +133,16 @@ def packages() -> Iterator[tuple[Path, str]]:
 def _closure() -> list[Distribution]:
     own = map(Requirement, distribution(_PACKAGE).requires or ())
     todo = [one for one in own if one.marker is not None and one.marker.evaluate({"extra": "hub"})]
-    todo += map(Requirement, _JOBS_BASE)
+    return closure([*todo, *map(Requirement, _JOBS_BASE)], _NOT_SHIPPED)
+
+
+def closure(todo: list[Requirement], left_out: Collection[str] = ()) -> list[Distribution]:
+    """The installed packages that requirements name, and all that these need."""
     found: dict[str, Distribution] = {}
     while todo:
         requirement = todo.pop()
         name = canonicalize_name(requirement.name)
-        if name in found or name in _NOT_SHIPPED:
+        if name in found or name in left_out:
             continue
         found[name] = distribution(name)
         extras = {"", *requirement.extras}

@@ -57,5 +57,12 @@ if [ ! -d /run/systemd/system ] &&
 fi
 
 [ -x .venv/bin/python ] || "$python" -m venv .venv
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 -e '.[dev]'
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --constraint deploy/constraints.txt -e '.[dev]'
+
+# Tests that try OPC UA and Modbus with servers of others are skipped without them.
+if command -v npm >/dev/null && [ ! -d .venv/node/node_modules/modbus-serial ]; then
+    npm install --silent --no-audit --no-fund --no-package-lock --prefix .venv/node \
+        node-opcua-server@2.182 node-opcua-nodesets@2.182 modbus-serial@8.0 >/dev/null ||
+        echo "petiole: npm could not install the servers of OPC UA and Modbus; the tests go on without them" >&2
+fi
 touch .venv/ready

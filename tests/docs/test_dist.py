@@ -1,14 +1,24 @@
-"""What is packed for a cluster holds all that the jobs import of the project, and nothing else is needed of
-it."""
+"""What is packed holds all that its code needs of the project: the wheel, and the jobs for a cluster. The
+version is stated once."""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
+from typing import Final
 
-from deploy import dist
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from deploy import dist, release, wheel
 
 _IMPORT_ALL = """
 import importlib, sys, zipfile
@@ -18,6 +28,16 @@ for name in names:
     module = importlib.import_module(name.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
     assert module.__file__.startswith(packed), module.__file__
 """
+
+_IMPORT_UNPACKED = """
+import importlib, pathlib, sys
+root = pathlib.Path(sys.path[1])
+for path in sorted([*root.glob("agent/**/*.py"), *root.glob("hub_jobs/**/*.py")]):
+    name = str(path.relative_to(root)).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    module = importlib.import_module(name)
+    assert module.__file__ == str(path), module.__file__
+"""
+_PAGES = [dist.ROOT / "README.md", *(dist.ROOT / "docs").glob("*.md")]
 
 
 def test_the_packed_code_imports_nothing_of_the_project_that_is_not_in_it(tmp_path: Path) -> None:
@@ -43,6 +63,37 @@ def test_the_same_code_is_packed_to_the_same_bytes(tmp_path: Path) -> None:
     assert first.read_bytes() == second.read_bytes()
 
 
+_SOURCE: Final = dist.ROOT / "deploy" / "spark_source"
+_IMPORT_SOURCE = """
+import sys
+import hub_jobs.source.datasource
+for name, module in list(sys.modules.items()):
+    if name.partition(".")[0] in ("agent", "hub_jobs"):
+        assert module.__file__.startswith(sys.path[1]), module.__file__
+print(*{name.partition(".")[0] for name in sys.modules})
+"""
+
+
+def test_the_wheel_of_the_source_alone_has_what_it_imports_and_names_what_it_needs(tmp_path: Path) -> None:
+    project = tomllib.loads((_SOURCE / "pyproject.toml").read_text())
+    for path, name in project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"].items():
+        source, to = _SOURCE / path, tmp_path / name
+        to.parent.mkdir(exist_ok=True)
+        shutil.copytree(source, to) if source.is_dir() else shutil.copy(source, to)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    given = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)}
+    program = [sys.executable, "-c", _IMPORT_SOURCE]
+    done = subprocess.run(program, cwd=empty, env=given, capture_output=True, text=True, check=True)
+
+    whole = tomllib.loads((dist.ROOT / "pyproject.toml").read_text())
+    own = {Requirement(text).name for text in whole["project"]["dependencies"]}
+    named = {Requirement(text).name for text in project["project"]["dependencies"]}
+    imported = set(done.stdout.split())
+    assert named <= imported
+    assert not imported & (own - named)
+
+
 def test_the_archive_is_to_hold_what_the_jobs_import_and_not_spark() -> None:
     names = {name for _, name in dist.packages()}
 
@@ -52,3 +103,68 @@ def test_the_archive_is_to_hold_what_the_jobs_import_and_not_spark() -> None:
     assert not any(
         name.startswith(("packages/pyspark", "packages/nats/", "packages/uvloop")) for name in names
     )
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel."""
+    return wheel.build(tmp_path_factory.mktemp("built"))[0]
+
+
+def test_the_wheel_holds_every_file_of_its_packages_and_none_of_tests_or_tools(built: Path) -> None:
+    names = {name for name in zipfile.ZipFile(built).namelist() if ".dist-info/" not in name}
+    packages = ("agent", "hub_jobs")
+    held = {name for name in names if name.startswith(packages)}
+    there = {
+        str(path.relative_to(dist.ROOT))
+        for package in packages
+        for path in (dist.ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert held == there
+    shared = {name.partition("/share/petiole/")[2] for name in names - held}
+    units = (path for path in (dist.ROOT / "systemd").rglob("*") if path.is_file())
+    assert shared >= {str(path.relative_to(dist.ROOT)) for path in units} | {"config.example.toml"}
+    assert {name.partition("/")[0] for name in shared} == {
+        "config.example.toml",
+        "grafana",
+        "prometheus",
+        "systemd",
+    }
+
+
+def test_every_module_of_the_wheel_is_imported_without_the_checkout(built: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(built).extractall(tmp_path / "unpacked")
+    (tmp_path / "empty").mkdir()
+    given = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path / "unpacked")}
+    subprocess.run(
+        [sys.executable, "-c", _IMPORT_UNPACKED], cwd=tmp_path / "empty", env=given, check=True, timeout=150
+    )
+
+
+def test_the_same_tree_gives_the_same_wheel_and_archive_whoever_builds_it(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Pacific/Kiritimati")
+    before = os.umask(0o077)
+    try:
+        again, archive = wheel.build(tmp_path)
+    finally:
+        os.umask(before)
+    assert again.read_bytes() == built.read_bytes()
+    assert archive.read_bytes() == built.with_name(archive.name).read_bytes()
+
+
+def test_what_is_pinned_is_all_that_is_needed_in_versions_that_the_project_takes() -> None:
+    pinned = [line for line in wheel.CONSTRAINTS.read_text().splitlines() if not line.startswith("#")]
+    names = {line.partition("==")[0] for line in pinned}
+    assert names >= {line.partition("==")[0] for line in wheel.pins()}
+    for requirement in wheel.requirements():
+        stated = next(line for line in pinned if line.startswith(f"{canonicalize_name(requirement.name)}=="))
+        assert requirement.specifier.contains(stated.partition("==")[2]), requirement
+
+
+def test_the_version_stands_in_one_place_and_the_change_log_begins_with_it() -> None:
+    assert version("petiole") == dist.project_version() == release.noted_version()
+    stated = [re.findall(r"petiole[-_](\d+\.\d+\.\d+)", page.read_text()) for page in _PAGES]
+    assert {found for page in stated for found in page} == {dist.project_version()}

@@ -1,4 +1,5 @@
-"""A clean Debian with systemd in a container of its own (systemd-nspawn), without a network."""
+"""A clean Debian without a network: with systemd in a container of its own (systemd-nspawn), or for another
+architecture, whose programs qemu emulates one by one, in namespaces of its own."""
 
 from __future__ import annotations
 
@@ -6,38 +7,65 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import psutil
+
+from deploy.deb import native
+
 ROOT: Final = Path(__file__).parents[2]
-BASE: Final = ROOT / "build" / "package" / "base.tar"
+_BASES: Final = ROOT / "build" / "package"
 WAIT_SECONDS: Final = 240.0
 _SUITE: Final = "bookworm"
 _INCLUDED: Final = "systemd,systemd-sysv,dbus,python3"
 NEEDED: Final = ("mmdebstrap", "systemd-nspawn", "dpkg-deb", "nsenter")
+NEEDED_TO_EMULATE: Final = ("mmdebstrap", "qemu-aarch64-static", "unshare", "dpkg-deb", "nsenter")
+_EMULATED: Final = "arm64"
+_BINFMT: Final = Path("/proc/sys/fs/binfmt_misc")
+_BINFMT_NAME: Final = "qemu-aarch64"
+
+LEAF_CONFIG: Final = """\
+role = "leaf"
+domain = "edge-1"
+state_dir = "/var/lib/petiole"
+
+[nats]
+hub_urls = ["nats-leaf://127.0.0.1:7422"]
+max_file_store = "2GiB"
+
+[[input]]
+type = "http"
+"""
+"""What a leaf needs that takes readings over HTTP."""
 
 
-def lacking() -> str:
+def lacking(needed: Sequence[str] = NEEDED) -> str:
     """Why there can be no such machine here; "" where there can."""
     if os.getuid() != 0:
         return "only root can run a container"
-    missing = [one for one in NEEDED if shutil.which(one) is None]
-    return f"not installed: {', '.join(missing)} (mmdebstrap, systemd-container)" if missing else ""
+    missing = [one for one in needed if shutil.which(one) is None]
+    packages = "mmdebstrap, systemd-container, qemu-user-static"
+    return f"not installed: {', '.join(missing)} ({packages})" if missing else ""
 
 
-def base() -> Path:
+def base(architecture: str) -> Path:
     """The archive of a clean system; fetched by apt once."""
-    if not BASE.is_file():
-        BASE.parent.mkdir(parents=True, exist_ok=True)
-        aside = BASE.with_suffix(".new.tar")
-        command = ["mmdebstrap", "--quiet", "--variant=apt", f"--include={_INCLUDED}", _SUITE, str(aside)]
-        subprocess.run(command, check=True, timeout=1500)
-        aside.rename(BASE)
-    return BASE
+    archive = _BASES / f"base-{architecture}.tar"
+    if not archive.is_file():
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        aside = archive.with_suffix(".new.tar")
+        command = ["mmdebstrap", "--quiet", "--variant=apt", f"--arch={architecture}"]
+        subprocess.run([*command, f"--include={_INCLUDED}", _SUITE, str(aside)], check=True, timeout=1500)
+        aside.rename(archive)
+    return archive
 
 
 class Machine:
     """One such system below a directory. `shared` is seen in it as /shared."""
+
+    _namespaces: tuple[str, ...] = ("-m", "-u", "-i", "-n", "-p", "-C")
 
     def __init__(self, directory: Path, shared: Path) -> None:
         self.root = directory / "root"
@@ -46,10 +74,7 @@ class Machine:
 
     def start(self) -> None:
         """Unpack and boot it."""
-        self.root.mkdir()
-        # Devices are the container's own.
-        subprocess.run(["tar", "-xf", base(), "-C", self.root, "--exclude=./dev/*"], check=True)
-        (self.root / "etc" / "machine-id").write_text("")
+        self._unpack(native())
         options = ["--quiet", "--register=no", "--keep-unit", "--private-network", "--console=pipe"]
         # Without this nspawn forbids also to ask whether the clock is synchronised.
         options += ["--system-call-filter=@clock", f"--bind-ro={self._shared}:/shared"]
@@ -61,11 +86,20 @@ class Machine:
         )
         self.wait("systemctl is-system-running --quiet")
 
+    def _unpack(self, architecture: str) -> None:
+        self.root.mkdir()
+        # Devices are the container's own.
+        subprocess.run(["tar", "-xf", base(architecture), "-C", self.root, "--exclude=./dev/*"], check=True)
+        (self.root / "etc" / "machine-id").write_text("")
+
+    def entered(self, command: str) -> list[str]:
+        """The command, here, that runs a shell command there."""
+        return ["nsenter", "-t", str(self._leader()), *self._namespaces, "--", "/bin/sh", "-c", command]
+
     def run(self, command: str, check: bool = True) -> str:
         """What a shell command prints in it."""
-        entered = ["nsenter", "-t", str(self._leader()), "-m", "-u", "-i", "-n", "-p", "-C", "--"]
         done = subprocess.run(
-            [*entered, "/bin/sh", "-c", command],
+            self.entered(command),
             capture_output=True,
             text=True,
             timeout=WAIT_SECONDS,
@@ -95,3 +129,66 @@ class Machine:
         assert self._process is not None
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         return int(children[0]) if children else 0
+
+
+class EmulatedMachine(Machine):
+    """A system of another architecture. Nothing boots it; its first process only waits."""
+
+    _namespaces = ("-m", "-u", "-i", "-n", "-p", "-r", "-w")
+
+    def __init__(self, directory: Path, shared: Path) -> None:
+        super().__init__(directory, shared)
+        self._spawned: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        """Unpack it, and have the kernel run its programs by qemu."""
+        emulate()
+        self._unpack(_EMULATED)
+        (self.root / "shared").mkdir()
+        inside = [
+            f"mount --bind {self._shared} {self.root}/shared",
+            f"mount -t proc proc {self.root}/proc",
+            f"mount --rbind /dev {self.root}/dev",
+            "ip link set lo up",
+            # As the first process, it reaps whatever loses its parent.
+            f"exec chroot {self.root} sh -c 'while sleep 1; do :; done'",
+        ]
+        # That process ends with its parent, which lets no other signal end it.
+        isolated = ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child"]
+        self._process = subprocess.Popen([*isolated, "sh", "-e", "-c", "\n".join(inside)])
+        self.wait("test -e /proc/self/status && test -d /shared")
+
+    def spawn(self, command: str) -> None:
+        """Start a shell command in it that goes on."""
+        self._spawned.append(subprocess.Popen(self.entered(command)))
+
+    def kill(self, program: str) -> None:
+        """End what runs this program in it by SIGKILL; processes there are seen from here."""
+        own = [process for process in psutil.process_iter() if self._runs(process, program)]
+        assert own, program
+        for process in own:
+            process.kill()
+        _, alive = psutil.wait_procs(own, timeout=WAIT_SECONDS)
+        assert not alive, program
+
+    def _runs(self, process: psutil.Process, program: str) -> bool:
+        try:
+            root = Path(f"/proc/{process.pid}/root").readlink()
+            return root == self.root and any(word.endswith(program) for word in process.cmdline())
+        except (OSError, psutil.Error):
+            return False
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            for process in (self._process, *self._spawned):
+                process.wait(60)
+
+
+def emulate() -> None:
+    """Have the kernel run the other architecture's programs by qemu, as qemu-user-static registers it where
+    systemd runs."""
+    if not (_BINFMT / "register").exists():
+        subprocess.run(["mount", "-t", "binfmt_misc", "binfmt_misc", str(_BINFMT)], check=True)
+    if not (_BINFMT / _BINFMT_NAME).exists():
+        (_BINFMT / "register").write_bytes(Path(f"/usr/lib/binfmt.d/{_BINFMT_NAME}.conf").read_bytes())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.deb import package
+from deploy.deb import native, package
 from tests.package.machine import Machine, lacking
 
 pytestmark = pytest.mark.skipif(bool(lacking()), reason=lacking())
@@ -59,7 +59,7 @@ SEND = (
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the package and its next version."""
     directory = tmp_path_factory.mktemp("packages")
-    first = package(directory, "1.0.0", ("-Zgzip", "-z1"))
+    first = package(directory, "1.0.0", native(), ("-Zgzip", "-z1"))
     unpacked = directory / "next"
     subprocess.run(["dpkg-deb", "-R", first, unpacked], check=True)
     control = unpacked / "DEBIAN" / "control"
@@ -67,6 +67,11 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(["dpkg-deb", "-Zgzip", "-z1", "-b", unpacked, directory / "new.deb"], check=True)
     first.rename(directory / "old.deb")
     return directory
+
+
+def test_the_same_tree_gives_the_same_package(packages: Path, tmp_path: Path) -> None:
+    again = package(tmp_path, "1.0.0", native(), ("-Zgzip", "-z1"))
+    assert again.read_bytes() == (packages / "old.deb").read_bytes()
 
 
 @pytest.fixture(scope="module")
