@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.dashboards.model import Dashboard, Panel, Query, Row, Unit, Variable
+from deploy.dashboards.model import Dashboard, Kind, Panel, Query, Row, Unit, Variable
 
 _HERE: Final = '{instance=~"$instance"}'
 
@@ -72,6 +72,55 @@ JOBS: Final = Dashboard(
                 _lines("Messages of a run of ingest", "ingested_messages", "{{stream}}"),
                 _lines("Bytes of a run of ingest", "ingested_bytes", "{{stream}}", unit=Unit.BYTES),
                 _lines("Rows of a run of refine", "refined_rows", "{{kind}}"),
+            ],
+        ),
+        Row(
+            "Is everything there?",
+            [
+                Panel(
+                    "Leaves that are not accounted for",
+                    [Query(f"count(min by (domain) (petiole_audit_accounted{_HERE}) == 0) or vector(0)")],
+                    "By the newest audit of each.",
+                    Kind.VALUE,
+                    width=4,
+                    height=4,
+                    alarm=1,
+                ),
+                Panel(
+                    "The newest audit was",
+                    [Query(f"time() - max(petiole_audit_timestamp_seconds{_HERE})")],
+                    "So long ago.",
+                    Kind.VALUE,
+                    Unit.SECONDS,
+                    4,
+                    4,
+                    alarm=172800,
+                ),
+                Panel(
+                    "Settled for",
+                    [Query(f"time() - petiole_job_settled_timestamp_seconds{_HERE} > 0", "{{name}}")],
+                    "What arrived longer ago than this was found in order, and is not read again.",
+                    unit=Unit.SECONDS,
+                    height=4,
+                ),
+                Panel(
+                    "Readings by the newest audit",
+                    [
+                        Query(f"max by (domain) (petiole_audit_{name}_readings{_HERE})", says)
+                        for name, says in (
+                            ("missing", "missing"),
+                            ("doubled", "doubled"),
+                            ("unexplained", "unexplained rows"),
+                            ("accepted", "accepted"),
+                            ("in_table", "in the table"),
+                            ("named", "not there, for a reason"),
+                        )
+                    ],
+                    kind=Kind.TABLE,
+                    width=24,
+                    height=10,
+                    columns=("domain",),
+                ),
             ],
         ),
         Row(

@@ -185,9 +185,12 @@ LEAF: Final = Dashboard(
                     [Query(rate("petiole_http_refusals_total", "input, status"), "{{input}} {{status}}")],
                 ),
                 Panel(
-                    "Dropped messages, a second",
-                    [Query(rate("petiole_dropped_messages_total", "input"), "{{input}}")],
-                    "They came faster than they could be stored, and nobody else knows of them.",
+                    "Dropped messages, and gaps of a source, a second",
+                    [
+                        Query(rate("petiole_dropped_messages_total", "input"), "{{input}}"),
+                        Query(rate("petiole_source_gaps_total", "input"), "{{input}} gaps"),
+                    ],
+                    "Messages came too fast to be stored; a source has dropped what it had.",
                 ),
                 Panel("Open connections", [Query("petiole_input_connections" + HERE, "{{input}}")]),
                 Panel(

@@ -48,7 +48,7 @@ def test_it_would_have_no_metric_otherwise(promtool: str) -> None:
     metrics.registry.register(LeafCollector(lambda: look(leaf, sent={"edge-1": 1})))
     assert says(promtool, "check", "metrics", given=generate_latest(metrics.registry)) == ""
     jobs = JobMetrics("ingest")
-    for collector in vars(jobs).values():
+    for collector in (*vars(jobs).values(), *jobs.audited._all):
         if isinstance(collector, MetricWrapperBase):
             collector.labels(*("a" for _ in collector._labelnames))
     assert says(promtool, "check", "metrics", given=generate_latest(jobs.registry)) == ""
@@ -137,7 +137,7 @@ def test_queries_of_the_dashboards_answer_what_their_panels_say(promtool: str, t
 
 
 def test_it_reads_the_scrape_configuration_of_the_documents(promtool: str, tmp_path: Path) -> None:
-    _, *found = (ROOT / "docs" / "operators.md").read_text().split("```yaml\nscrape_configs:")
+    _, *found = (ROOT / "docs" / "watch.md").read_text().split("```yaml\nscrape_configs:")
     config = tmp_path / "prometheus.yml"
     assert found
     for rest in found:
