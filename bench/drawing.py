@@ -22,15 +22,15 @@ svg { font: 12px system-ui, sans-serif; }
 }"""
 
 
-def cut(told: str, longest: int = _LONGEST) -> str:
+def cut(words: str, longest: int = _LONGEST) -> str:
     """A text that has room."""
-    return told if len(told) <= longest else told[: longest - 1] + "…"
+    return words if len(words) <= longest else words[: longest - 1] + "…"
 
 
-def text(x: float, y: float, told: str, kind: str, anchor: str = "start", *, bold: bool = False) -> str:
+def text(x: float, y: float, words: str, kind: str, anchor: str = "start", *, bold: bool = False) -> str:
     """A line of text, `text` or `small`."""
     weight = ' font-weight="600"' if bold else ""
-    return f'<text class="{kind}" x="{x:.1f}" y="{y}" text-anchor="{anchor}"{weight}>{escape(told)}</text>'
+    return f'<text class="{kind}" x="{x:.1f}" y="{y}" text-anchor="{anchor}"{weight}>{escape(words)}</text>'
 
 
 def document(height: int, title: str, parts: Sequence[str]) -> str:

@@ -82,20 +82,29 @@ class Shape:
 def make(lake: Path, shape: Shape, processes: int = 2) -> None:
     """Fill an empty lake: every batch, each domain's final ledger record, all of it refined. One process is
     this one."""
+    add(lake, shape, range(shape.batches), processes, close=True)
+
+
+def add(lake: Path, shape: Shape, numbers: range, processes: int = 2, *, close: bool) -> None:
+    """Commit these batches, which follow on those that the lake has, and refine them; to `close` with each
+    domain's final record."""
     tables = {name: ensure_table(lake, name) for name in ("bronze", "quarantine", "readings")}
-    firsts = range(0, shape.batches, _PART_BATCHES)
-    make_part = partial(_part, lake, shape)
+    firsts = range(numbers.start, numbers.stop, _PART_BATCHES)
+    make_part = partial(_part, lake, shape, numbers.stop)
     if processes == 1:
         parts = list(map(make_part, firsts))
     else:
         with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
             parts = list(pool.map(make_part, firsts))
     bronze = [file for files, _ in parts for file in files]
-    last = shape.batches + shape.domains
-    with PartWriter(lake, "bronze") as writer:
-        writer.write(bronze_rows(ledgers(shape), _origin(shape)))
+    last = numbers.stop
+    if close:
+        last += shape.domains
+        with PartWriter(lake, "bronze") as writer:
+            writer.write(bronze_rows(ledgers(shape), _origin(shape)))
+        bronze += writer.files
     one = StreamHistory(_STREAM, _CREATED)
-    tables["bronze"].commit(bronze + writer.files, {one.ingested: last})
+    tables["bronze"].commit(bronze, {one.ingested: last})
     for name in ("quarantine", "readings"):
         written = [file for _, refined in parts for file in getattr(refined, name)]
         tables[name].commit(written, {one.refined: last})
@@ -127,9 +136,9 @@ def _rewrite_without(lake: Path, table: Table, path: Path, gone: pc.Expression) 
     table.rewrite(writer.files, [path.name], changed=True)
 
 
-def _part(lake: Path, shape: Shape, first: int) -> tuple[Sequence[PartFile], Refined]:
-    """Some batches from `first` on, as a task of ingest and one of refine write them."""
-    last = min(first + _PART_BATCHES, shape.batches)
+def _part(lake: Path, shape: Shape, end: int, first: int) -> tuple[Sequence[PartFile], Refined]:
+    """Some batches from `first` on and before `end`, as a task of ingest and one of refine write them."""
+    last = min(first + _PART_BATCHES, end)
     with PartWriter(lake, "bronze") as writer:
         for at in range(first, last, _CHUNK):
             numbers = range(at, min(at + _CHUNK, last))

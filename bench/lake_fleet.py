@@ -25,7 +25,7 @@ from bench.result import Against, Result, Row
 from bench.rounds import rounds
 from hub_jobs.refine import dedup, plan
 from hub_jobs.refine.dedup import EarlierRows, Wanted
-from hub_jobs.tables import seen
+from hub_jobs.tables import seen, seen_files
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.ranges import Numbers
@@ -203,7 +203,11 @@ def _year(leaves: int) -> list[Row]:
                     for cls in range(_CLASSES)
                 ]
                 ones, most = np.ones(spaces, dtype=np.int64), np.full(spaces, 600_000)
-                writer.write(pa.table([pa.array(names), pa.array(ones), pa.array(most)], schema=SEEN))
+                known = pa.table(
+                    [pa.array(names), pa.array(ones), pa.array(most), pa.nulls(spaces, pa.string())],
+                    schema=SEEN,
+                )
+                writer.write(seen_files.sorted_rows(known))
         table.commit(writer.files, {})
         rows = fleet.rows(1, _PASS, _PASS).select(seen.ID_COLUMNS)
         names = [

@@ -1,5 +1,5 @@
-"""docs/benchmarks.md from the kept results. Pure: every figure on the page is one of theirs, and what a
-benchmark measures is said by the docstring of its module."""
+"""docs/benchmarks-all.md from the kept results: every row, and how each was measured. Pure: every figure on
+the page is one of theirs, and what a benchmark measures is said by the docstring of its module."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from bench.kept import QUIET_LOAD, QUIET_STOLEN, Kept, Line, figure
 
 _FEW: Final = 16
 """More rows than these are folded."""
-_ALIKE: Final = 1.1
+ALL: Final = "benchmarks-all.md"
+ALIKE: Final = 1.1
+"""A smaller difference cannot be seen on a shared machine."""
 _MATRICES: Final = frozenset({"commit"})
 """Benchmarks whose rows, named *case: figure*, stand as a line a case and a column a figure."""
 _HEAD: Final = f"""\
-# Benchmarks
+# All rows of the benchmarks
 
-Made by `make bench-report` from the results in `bench/results/`; every figure here is one of theirs.
+The ten that matter most are [in front](benchmarks.md). Made by `make bench-report` from the results in
+`bench/results/`; every figure here is one of theirs.
 `make bench NAME=ingest` runs a benchmark and writes `build/bench/ingest.json`; `make bench-report` keeps what
-was run since, and makes this page and its pictures again. `ROUNDS=2 make bench NAME=small,peers` plays fewer
+was run since, and makes both pages and the pictures again. `ROUNDS=2 make bench NAME=small,peers` plays fewer
 rounds than five.
 
 A figure depends on the machine, and on what else it does. So a goal is a ratio to an alternative or a
@@ -36,16 +39,13 @@ others ran or waited for a core in the seconds before a benchmark began and afte
 other results are *under load*, and none of them takes the place of one from a quiet machine. Results older
 than this rule show the kernel's average over a minute, in which a benchmark that had just ended counts too.
 Their goals were figures of one machine and are left out, except counts.
-
-![How many times as good as its alternatives each benchmark found Petiole](images/bench-ratios.svg)
 """
 
 
-def page(results: Mapping[str, Kept], pictures: Iterable[str]) -> str:
-    """The whole page. `pictures` are the benchmarks that have one."""
-    drawn = set(pictures)
+def page(results: Mapping[str, Kept]) -> str:
+    """The whole page."""
     parts = [_HEAD, _goals(results), _not_better(list(results.values())), _machines(list(results.values()))]
-    parts += [_benchmark(results[name], name in drawn) for name in NAMES if name in results]
+    parts += [_benchmark(results[name]) for name in NAMES if name in results]
     return "\n".join(parts)
 
 
@@ -65,20 +65,37 @@ def _goals(results: Mapping[str, Kept]) -> str:
 
 def _not_better(results: Sequence[Kept]) -> str:
     lines = [line for kept in results for line in kept.lines]
-    missed = _once(line for line in lines if line.met is False)
-    compared = [line for line in lines if line.ratio is not None]
-    worse = [line for line in compared if line.ratio and line.ratio < 1]
-    alike = [line for line in compared if line.ratio and 1 <= line.ratio < _ALIKE]
+    shown = {(line.benchmark, line.what) for line in lines if line.met is False}
+    left = (line for line in lines if (line.benchmark, line.what) not in shown)
+    compared = _worst(line for line in left if line.ratio is not None and line.ratio < ALIKE)
     parts = [
         "## What is not better",
-        "### Goals missed",
-        _list(map(_missed, missed)),
+        "Each value once, beside its best alternative, and no [goal missed](benchmarks.md#goals-missed).",
         "### Worse than the alternative of the same run",
-        _list(map(_compared, worse)),
-        f"### Less than {100 * (_ALIKE - 1):.0f} % better, which a shared machine cannot tell",
-        _list(map(_compared, alike)),
+        listed(_compared(line) for line in compared if line.ratio and line.ratio < 1),
+        f"### Less than {100 * (ALIKE - 1):.0f} % better, which a shared machine cannot tell",
+        listed(_compared(line) for line in compared if line.ratio and line.ratio >= 1),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def missed_goals(lines: Iterable[Line]) -> list[str]:
+    """Each goal that was missed, in a line."""
+    return [
+        f"[{line.benchmark}]({ALL}#{line.benchmark}): {_missed(line)}"
+        for line in _once(line for line in lines if line.met is False)
+    ]
+
+
+def _worst(lines: Iterable[Line]) -> list[Line]:
+    """Of lines of one benchmark with one value (p50 and p95 of a single round, several alternatives) the
+    one whose alternative is best."""
+    found: dict[tuple[str, str, float], Line] = {}
+    for line in lines:
+        key = (line.benchmark, line.unit, line.value)
+        if key not in found or (line.ratio or 0) < (found[key].ratio or 0):
+            found[key] = line
+    return list(found.values())
 
 
 def _machines(results: Sequence[Kept]) -> str:
@@ -98,13 +115,11 @@ def _machines(results: Sequence[Kept]) -> str:
     return "\n\n".join(parts)
 
 
-def _benchmark(kept: Kept, drawn: bool) -> str:
+def _benchmark(kept: Kept) -> str:
     parts = [f"## {kept.benchmark}", described(kept.benchmark), _measured(kept)]
-    if drawn:
-        parts.append(f"![{kept.benchmark} beside its alternatives](images/bench-{kept.benchmark}.svg)")
     table = _matrix(kept.lines) if kept.benchmark in _MATRICES else _rows(kept.lines)
     if kept.failed:
-        table += "\nNot measured:\n\n" + _list(f"{part.what}: {part.why}" for part in kept.failed) + "\n"
+        table += "\nNot measured:\n\n" + listed(f"{part.what}: {part.why}" for part in kept.failed) + "\n"
     return "\n\n".join([*parts, table])
 
 
@@ -184,23 +199,24 @@ def _with_goal_once(lines: Iterable[Line]) -> Iterator[tuple[Line, bool]]:
 
 def _missed(line: Line) -> str:
     if line.must is not None:
-        return f"{_named(line)}: {_valued(line)}, goal {figure(line.must)}"
-    return f"{_compared(line)}: {figure(line.times or 0)} times, goal {line.goal_text()}"
-
-
-def _named(line: Line) -> str:
-    return f"[{line.benchmark}](#{line.benchmark}): {line.what}"
+        return f"{line.what}: {_valued(line)}, goal {figure(line.must)}"
+    return f"{_beside(line)}: {figure(line.times or 0)} times, goal {line.goal_text()}"
 
 
 def _valued(line: Line) -> str:
     return f"{figure(line.value)} {line.unit}"
 
 
+def _beside(line: Line) -> str:
+    return f"{line.what}: {_valued(line)} ({line.beside_text()})"
+
+
 def _compared(line: Line) -> str:
-    return f"{_named(line)}: {_valued(line)} ({line.beside_text()})"
+    return f"[{line.benchmark}](#{line.benchmark}): {_beside(line)}"
 
 
-def _list(entries: Iterable[str]) -> str:
+def listed(entries: Iterable[str]) -> str:
+    """A list, or that there is nothing."""
     return "\n".join(f"- {entry}" for entry in entries) or "Nothing."
 
 

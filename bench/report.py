@@ -1,5 +1,5 @@
-"""`python -m bench.report`: keep the results that were measured since, and make docs/benchmarks.md and its
-pictures from those that are kept."""
+"""`python -m bench.report`: keep the results that were measured since, and make docs/benchmarks.md,
+docs/benchmarks-all.md and their pictures from those that are kept."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from pathlib import Path
 from typing import Final
 
 from bench import NAMES
-from bench.charts import bars, ratios
+from bench.charts import beside
 from bench.kept import DIRECTORY, Kept, read, read_all
-from bench.page import page
+from bench.page import ALL, page
 from bench.result import BUILT
+from bench.summary import answers, summary
 
 _DOCS: Final = Path(__file__).parent.parent / "docs"
 
 
 def documents(results: dict[str, Kept]) -> dict[str, str]:
-    """The page and its pictures, each by its path below docs/."""
+    """The pages and their pictures, each by its path below docs/."""
     ordered = {name: results[name] for name in NAMES if name in results}
-    pictures = {name: bars(kept) for name, kept in ordered.items()}
-    drawn = {name: picture for name, picture in pictures.items() if picture is not None}
-    found = {f"images/bench-{name}.svg": picture for name, picture in drawn.items()}
-    found["images/bench-ratios.svg"] = ratios(ordered.values())
-    return found | {"benchmarks.md": page(ordered, drawn)}
+    found = list(answers(ordered))
+    made = {f"images/bench-{one.question.name}.svg": beside(one) for one in found}
+    return made | {"benchmarks.md": summary(ordered, found), ALL: page(ordered)}
 
 
 def keep(built: Path, kept: Path) -> dict[str, str]:
@@ -54,7 +53,7 @@ def main() -> int:
             picture.unlink()
     for path, text in made.items():
         (_DOCS / path).write_text(text)
-    print(f"written: {_DOCS / 'benchmarks.md'}")
+    print(f"written: {_DOCS / 'benchmarks.md'}, {_DOCS / ALL}")
     return 0
 
 

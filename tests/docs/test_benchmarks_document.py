@@ -1,4 +1,5 @@
-"""docs/benchmarks.md and its pictures are what the kept results give, and say what is not better."""
+"""docs/benchmarks.md, docs/benchmarks-all.md and their pictures are what the kept results give, and say what
+is not better."""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ from bench import __main__ as bench_main
 from bench import measured as bench_measured
 from bench.kept import figure, read, read_all
 from bench.measured import Measured
-from bench.page import described
+from bench.page import ALL, described
 from bench.report import documents, keep
 from bench.result import Against, Failed, Result, Row, UnfinishedError, measuring
 from bench.rounds import interleaved
+from bench.summary import QUESTIONS, answers
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,7 +41,7 @@ def built(directory: Path, *rows: Row, name: str = "ingest", **measured: Any) ->
 
 def the_page(*rows: Row, directory: Path) -> str:
     built(directory, *rows)
-    return documents(read_all(directory))["benchmarks.md"]
+    return documents(read_all(directory))[ALL]
 
 
 def section(page: str, head: str) -> str:
@@ -51,7 +53,7 @@ def test_the_page_and_its_pictures_are_what_the_kept_results_give() -> None:
     for path, text in made.items():
         assert (ROOT / "docs" / path).read_text() == text, f"docs/{path}: make bench-report"
     pictures = {f"images/{path.name}" for path in (ROOT / "docs/images").glob("bench-*.svg")}
-    assert pictures == made.keys() - {"benchmarks.md"}
+    assert pictures == made.keys() - {"benchmarks.md", ALL}
 
 
 def test_every_kept_result_is_of_a_benchmark_and_every_benchmark_says_what_it_measures() -> None:
@@ -68,23 +70,30 @@ def test_a_benchmark_without_a_result_is_not_run(tmp_path: Path) -> None:
 
 
 def test_a_goal_missed_and_a_worse_alternative_are_said_to_be_not_better(tmp_path: Path) -> None:
-    page = the_page(
+    built(
+        tmp_path,
         Row("rate", 10, "1/s", 2.0, Against("another", 40)),
         Row("rate", 10, "1/s", 2.0, Against("a third", 5)),
         Row("memory", 50, "MB", 0.9, Against("another", 52), least=True),
+        Row("time, p50", 7, "s", None, Against("another", 5), least=True),
+        Row("time, p50", 7, "s", None, Against("a third", 6), least=True),
+        Row("time, p95", 7, "s", None, Against("another", 5), least=True),
+        Row("much", 7, "MB", None, Against("another", 7.1), least=True),
         Row("lost", 0, "messages", None, Against("another", 3), least=True, must=0),
         Row("lost", 0, "messages", None, Against("a third", 4), least=True, must=0),
-        directory=tmp_path,
     )
-    missed = section(page, "### Goals missed").strip().splitlines()
+    made = documents(read_all(tmp_path))
+    missed = section(made["benchmarks.md"], "## Goals missed").strip().splitlines()
     assert missed == [
-        "- [ingest](#ingest): rate: 10 1/s (another: 40): 0.25 times, goal at least 2 times",
-        "- [ingest](#ingest): memory: 50 MB (another: 52): 0.962 times, goal at most 0.9 times",
+        f"- [ingest]({ALL}#ingest): rate: 10 1/s (another: 40): 0.25 times, goal at least 2 times",
+        f"- [ingest]({ALL}#ingest): memory: 50 MB (another: 52): 0.962 times, goal at most 0.9 times",
     ]
+    page = made[ALL]
     worse = section(page, "### Worse than the alternative of the same run").strip()
-    assert worse == "- [ingest](#ingest): rate: 10 1/s (another: 40)"
-    assert "memory: 50 MB (another: 52)" in section(
-        page, "### Less than 10 % better, which a shared machine cannot tell"
+    assert worse == "- [ingest](#ingest): time, p50: 7 s (another: 5)", "each value once, beside the best"
+    alike = section(page, "### Less than 10 % better, which a shared machine cannot tell").strip()
+    assert alike == "- [ingest](#ingest): much: 7 MB (another: 7.1)", (
+        "a goal that was missed is told in front"
     )
     assert "| [ingest](#ingest) | " in page
     assert " | 2 | 2 |" in section(page, "## Goals"), "lost beside two alternatives is one goal"
@@ -123,7 +132,7 @@ def test_an_old_result_keeps_its_rows_and_its_counts_and_loses_its_absolute_goal
 
 def test_a_result_says_when_and_beside_what_load_it_was_measured(tmp_path: Path) -> None:
     built(tmp_path, Row("rate", 1, "1/s"), date="2026-11-21T18:00:00+00:00", commit="abc+", load_before=3.25)
-    page = documents(read_all(tmp_path))["benchmarks.md"]
+    page = documents(read_all(tmp_path))[ALL]
     assert "Measured 2026-11-21 18:00 UTC, at commit abc, with changes, in " in page
     assert "load 3.25 before" in page
     assert "rounds 1." in page
@@ -150,11 +159,11 @@ def test_a_run_under_load_says_so_and_does_not_take_the_place_of_a_quiet_one(
     loads: dict[str, Any] = {"load_before": 0.1, "load_after": 0.1, "stolen": 0.0} | load
     built(results, Row("rate", 1, "1/s"), date="2026-11-21T18:00:00+00:00", **loads)
     assert keep(results, kept) == {"ingest": "kept"}, "better than nothing"
-    assert "**under load**, load" in documents(read_all(kept))["benchmarks.md"]
+    assert "**under load**, load" in documents(read_all(kept))[ALL]
     quiet: dict[str, Any] = {"load_before": 1.5, "load_after": 0.1, "stolen": 0.05}
     built(results, Row("rate", 2, "1/s"), date="2026-11-21T18:00:01+00:00", **quiet)
     assert keep(results, kept) == {"ingest": "kept"}
-    assert ", quiet, load" in documents(read_all(kept))["benchmarks.md"]
+    assert ", quiet, load" in documents(read_all(kept))[ALL]
     built(results, Row("rate", 3, "1/s"), date="2026-11-21T18:00:02+00:00", **loads)
     assert keep(results, kept)["ingest"].startswith("not kept: load")
     assert read(kept / "ingest.json").lines[0].value == 2
@@ -170,7 +179,7 @@ def test_a_failed_row_stands_on_the_page_with_its_reason_and_a_whole_result_is_w
     result.rows.append(Row("after it", 2, "1/s"))
     path = result.write(results, Measured())
     assert keep(results, kept) == {"ingest": "kept"}
-    page = documents(read_all(kept))["benchmarks.md"]
+    page = documents(read_all(kept))[ALL]
     assert "- readings of Telegraf: RuntimeError: no compiler" in page
     assert "| after it | 2 |" in page
     quiet: dict[str, Any] = {"load_before": 0.1, "load_after": 0.1, "stolen": 0.0}
@@ -185,7 +194,7 @@ def test_a_failed_row_stands_on_the_page_with_its_reason_and_a_whole_result_is_w
 def test_rows_of_a_table_stand_as_a_line_a_case(tmp_path: Path) -> None:
     rows = [Row(f"{case}: {what}", 5, "ms") for case in ("10 a second", "100") for what in ("p50", "p99")]
     built(tmp_path, *rows[:3], name="commit")
-    page = documents(read_all(tmp_path))["benchmarks.md"]
+    page = documents(read_all(tmp_path))[ALL]
     assert "|  | p50 (ms) | p99 (ms) |\n| --- | --- | --- |\n| 10 a second | 5 | 5 |\n| 100 | 5 |  |" in page
 
 
@@ -215,16 +224,38 @@ def test_a_file_that_is_no_result_is_refused_with_its_name(tmp_path: Path) -> No
         read_all(tmp_path)
 
 
-def test_a_picture_is_svg_that_shows_each_figure(tmp_path: Path) -> None:
-    built(tmp_path, Row("a < b", 1234567, "1/s", 5e3, Against("x & y", 400)), Row("alone", 5, "s"))
+def test_the_kept_results_answer_every_question() -> None:
+    assert [one.question.name for one in answers(read_all())] == [question.name for question in QUESTIONS]
+
+
+def test_a_question_is_answered_by_one_alternative_in_a_line_and_a_picture(tmp_path: Path) -> None:
+    thin, idle = "idle link, three classes, profile thin", "idle link, one class"
+    raw = "raw JetStream, one durable source"
+    built(
+        tmp_path,
+        Row(thin, (1, 2, 3), "MB/day", None, Against(raw, 1234567), least=True),
+        Row(idle, 30, "MB/day", None, Against(raw, 10), least=True),
+        Row("another", 5, "s", None, Against(raw, 1)),
+        name="wire",
+        load_before=9.0,
+    )
     made = documents(read_all(tmp_path))
-    texts = [one.text or "" for one in ET.fromstring(made["images/bench-ingest.svg"]).iter()]
-    assert "a < b (1/s)" in texts
-    assert "1,235,000" in texts
-    assert "x & y" in texts
-    assert any(text.startswith("400 (×") for text in texts)
-    assert not any("alone" in text for text in texts)
-    assert "ingest" in made["images/bench-ratios.svg"]
+    lines = section(made["benchmarks.md"], "## In ten lines").strip().splitlines()
+    assert [line.partition("?** ")[2] for line in lines] == [
+        f"30 MB/day; {raw}: 10; **3 times worse**; under load ([wire]({ALL}#wire))",
+        f"2 (1–3) MB/day; {raw}: 1,235,000; 620,000 times better; under load ([wire]({ALL}#wire))",
+    ]
+    assert [path for path in made if path.endswith(".svg")] == [
+        "images/bench-idle.svg",
+        "images/bench-idle-thin.svg",
+    ]
+    picture = ET.fromstring(made["images/bench-idle.svg"])
+    texts = [one.text or "" for one in picture.iter()]
+    assert {"Petiole", "30 MB/day", raw, "10 MB/day", "measured under load"} <= set(texts)
+    ours, other = (
+        float(one.attrib["width"]) for one in picture.iter() if one.get("class") in ("ours", "other")
+    )
+    assert ours / other == pytest.approx(3, rel=0.01), "both bars are on one scale"
 
 
 @pytest.mark.parametrize(
