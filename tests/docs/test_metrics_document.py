@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.metrics import MetricWrapperBase
 
 from agent.base.metrics import Metrics
+from agent.contract import AUDIT_FIGURES
 from agent.hub.registrar.leaf_metrics import LEAF_METRICS
 from hub_jobs.metrics import JobMetrics
 
@@ -34,10 +35,11 @@ def defined() -> dict[str, str]:
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Call(
-                    func=ast.Name(id="Counter" | "Gauge" | "Histogram" as kind),
+                    func=ast.Name(id="Counter" | "Gauge" | "Histogram" | "counter" | "gauge" as kind),
                     args=[ast.Constant(value=str(name)), *_],
                 ):
                     found[exposed(name, kind.lower())] = kind.lower()
+    found |= {f"petiole_audit_{name}_readings": "gauge" for name in AUDIT_FIGURES}
     return found | {exposed(metric.name, metric.kind): metric.kind for metric in LEAF_METRICS}
 
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PATH = re.compile(r"`((?:agent|hub_jobs|tests|deploy|systemd|bench|docs)/[\w./-]*\w/?)")
 
 
-@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "README.md", "docs/architecture.md"])
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
 def test_a_path_in_a_document_exists(page: str) -> None:
     paths = set(PATH.findall((ROOT / page).read_text()))
     assert paths

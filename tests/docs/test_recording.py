@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -34,3 +36,11 @@ def test_each_line_comes_at_its_time_and_harmful_text_stays_text() -> None:
         f"animation-delay:{8 / SPEED:.2f}s",
     ]
     assert [one.tag for one in picture.iter()].count(f"{SVG}script") == 0
+
+
+def test_the_figures_beside_the_picture_of_the_demonstration_are_its_own() -> None:
+    root = Path(__file__).parents[2]
+    rows = re.findall(r"│ edge-\d │ +([\d,]+) │ +([\d,]+) │", (root / "docs/images/demo.svg").read_text())
+    acknowledged, stored = (sum(int(row[column].replace(",", "")) for row in rows) for column in (0, 1))
+    text = " ".join((root / "README.md").read_text().split())
+    assert f"{acknowledged:,} readings were acknowledged, {stored:,} are in the table" in text

@@ -78,7 +78,7 @@ def others() -> Iterator[str]:
             continue
         what = name if one.document else one.row
         machine = "" if one.document else "quiet" if KEPT[one.source].quiet else "under load"
-        link = one.source if one.document else f"benchmarks.md#{one.source}"
+        link = one.source if one.document else f"benchmarks-all.md#{one.source}"
         yield f"| {what} | {figure(one.value)} {one.unit} | [{one.source}]({link}) | {machine} |"
 
 
