@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+from functools import partial
 from importlib.metadata import version
 
 from prometheus_client import (
@@ -26,112 +27,88 @@ class Metrics:
         # They would be a series more for each counter, of no use here.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         ProcessCollector(registry=registry)
-        self.build_info = Gauge(
-            "petiole_build_info", "1, with the versions that run.", ["version", "python"], registry=registry
-        )
+        self.build_info = gauge("petiole_build_info", "1, with the versions that run.", ["version", "python"])
         self.build_info.labels(version("petiole"), platform.python_version()).set(1)
         by_class, by_input = ["class"], ["input", "class"]
-        self.accepted = Counter(
-            "petiole_accepted_readings", "Readings taken in by an input.", by_input, registry=registry
+        self.accepted = counter("petiole_accepted_readings", "Readings taken in by an input.", by_input)
+        self.stored = counter(
+            "petiole_stored_readings", "Readings acknowledged by the local stream.", by_input
         )
-        self.stored = Counter(
-            "petiole_stored_readings",
-            "Readings acknowledged by the local stream.",
-            by_input,
-            registry=registry,
-        )
-        self.dead = Counter(
+        self.dead = counter(
             "petiole_dead_readings",
             "What an input received and could not take, without a sender to refuse it to.",
             by_input,
-            registry=registry,
         )
-        self.omitted = Counter(
+        self.omitted = counter(
             "petiole_omitted_letters",
             "Dead letters that were counted only, for more came than may be kept.",
             by_input,
-            registry=registry,
         )
-        self.refused = Counter(
+        self.refused = counter(
             "petiole_refused_readings",
             "Readings refused, so that their sender still has them.",
             [*by_input, "reason"],
-            registry=registry,
         )
-        self.refused_late = Counter(
+        self.refused_late = counter(
             "petiole_refused_after_acceptance_readings",
             "Readings lost: acknowledged as accepted and then refused.",
             [*by_input, "reason"],
-            registry=registry,
         )
-        self.unaccounted = Gauge(
+        self.unaccounted = gauge(
             "petiole_unaccounted_readings",
             "Readings let in that are neither stored nor refused nor in flight: 0 unless the agent is wrong.",
             by_class,
-            registry=registry,
         )
-        self.ruled_out = Counter(
+        self.ruled_out = counter(
             "petiole_dropped_readings",
             "Readings that a rule dropped or held back.",
             ["input", "rule", "reason"],
-            registry=registry,
         )
-        self.invalid = Counter(
+        self.invalid = counter(
             "petiole_invalid_requests",
             "Requests or lines of an input that break the contract.",
             ["input", "reason"],
-            registry=registry,
         )
-        self.dropped = Counter(
+        self.source_gaps = counter(
+            "petiole_source_gaps",
+            "Times that the source of an input may have had changes that it does not have any more.",
+            ["input"],
+        )
+        self.dropped = counter(
             "petiole_dropped_messages",
             "Datagrams or messages that were dropped before an input had read them.",
             ["input"],
-            registry=registry,
         )
-        self.input_connections = Gauge(
-            "petiole_input_connections", "Open connections of an input.", ["input"], registry=registry
+        self.input_connections = gauge(
+            "petiole_input_connections", "Open connections of an input.", ["input"]
         )
-        self.left_out = Counter(
+        self.left_out = counter(
             "petiole_left_out_parts",
             "Lines and data points left out of requests whose rest was taken.",
             ["input", "reason"],
-            registry=registry,
         )
-        self.http_refusals = Counter(
+        self.http_refusals = counter(
             "petiole_http_refusals",
             "Requests of an http input that were not answered by success.",
             ["input", "status"],
-            registry=registry,
         )
-        self.in_flight = Gauge(
-            "petiole_in_flight_bytes", "Bytes accepted and not yet stored or refused.", registry=registry
-        )
-        Gauge("petiole_tasks", "Tasks of the agent's event loop.", registry=registry).set_function(_tasks)
-        self.known_requests = Gauge(
-            "petiole_known_requests", "Idempotency keys in flight or stored lately.", registry=registry
-        )
-        self.batches = Counter("petiole_stored_batches", "Batches stored.", by_class, registry=registry)
-        self.retries = Counter(
-            "petiole_publish_retries", "Batches sent again under the same id.", by_class, registry=registry
-        )
-        self.taken_ids = Counter(
+        self.in_flight = gauge("petiole_in_flight_bytes", "Bytes accepted and not yet stored or refused.")
+        gauge("petiole_tasks", "Tasks of the agent's event loop.").set_function(_tasks)
+        self.known_requests = gauge("petiole_known_requests", "Idempotency keys in flight or stored lately.")
+        self.batches = counter("petiole_stored_batches", "Batches stored.", by_class)
+        self.retries = counter("petiole_publish_retries", "Batches sent again under the same id.", by_class)
+        self.taken_ids = counter(
             "petiole_taken_message_ids",
             "Batches whose message id another message had, so that they got another number.",
             by_class,
-            registry=registry,
         )
-        self.raw_bytes = Counter(
-            "petiole_batch_raw_bytes",
-            "Bytes of stored batches before compression.",
-            by_class,
-            registry=registry,
+        self.raw_bytes = counter(
+            "petiole_batch_raw_bytes", "Bytes of stored batches before compression.", by_class
         )
-        self.wire_bytes = Counter(
-            "petiole_batch_wire_bytes",
-            "Bytes of stored batches after compression.",
-            by_class,
-            registry=registry,
+        self.wire_bytes = counter(
+            "petiole_batch_wire_bytes", "Bytes of stored batches after compression.", by_class
         )
         self.publish_seconds = Histogram(
             "petiole_publish_seconds",
@@ -140,83 +117,54 @@ class Metrics:
             buckets=LATENCY_BUCKETS,
             registry=registry,
         )
-        self.backlog = Gauge(
-            "petiole_backlog_messages",
-            "Messages stored here and not confirmed by the hub.",
-            by_class,
-            registry=registry,
+        self.backlog = gauge(
+            "petiole_backlog_messages", "Messages stored here and not confirmed by the hub.", by_class
         )
-        self.stream_bytes = Gauge("petiole_stream_bytes", "Bytes in the stream.", by_class, registry=registry)
-        self.seconds_to_loss = Gauge(
+        self.stream_bytes = gauge("petiole_stream_bytes", "Bytes in the stream.", by_class)
+        self.seconds_to_loss = gauge(
             "petiole_seconds_to_loss",
             "Seconds until the first unconfirmed message would be refused or discarded.",
             by_class,
-            registry=registry,
         )
-        self.confirmed = Gauge(
-            "petiole_confirmed_sequence",
-            "Stream sequence up to which the hub holds all.",
-            by_class,
-            registry=registry,
+        self.confirmed = gauge(
+            "petiole_confirmed_sequence", "Stream sequence up to which the hub holds all.", by_class
         )
-        self.trimmed = Counter(
-            "petiole_trimmed_messages",
-            "Messages purged after the hub confirmed them.",
-            by_class,
-            registry=registry,
+        self.trimmed = counter(
+            "petiole_trimmed_messages", "Messages purged after the hub confirmed them.", by_class
         )
-        self.discarded = Counter(
+        self.discarded = counter(
             "petiole_discarded_readings",
             "Readings that went from the stream before the hub was known to have them.",
             [*by_class, "reason"],
-            registry=registry,
         )
-        self.epochs = Counter(
-            "petiole_epochs",
-            "New epochs of the link, by why they were needed.",
-            [*by_class, "reason"],
-            registry=registry,
+        self.epochs = counter(
+            "petiole_epochs", "New epochs of the link, by why they were needed.", [*by_class, "reason"]
         )
-        self.reconnects = Counter(
-            "petiole_reconnects", "Connections to the local server made again.", registry=registry
+        self.reconnects = counter("petiole_reconnects", "Connections to the local server made again.")
+        self.connected = gauge("petiole_connected", "1 while the local server answers.")
+        self.server_trouble = gauge(
+            "petiole_server_trouble", "1 while the local server is known not to store."
         )
-        self.connected = Gauge("petiole_connected", "1 while the local server answers.", registry=registry)
-        self.server_trouble = Gauge(
-            "petiole_server_trouble", "1 while the local server is known not to store.", registry=registry
-        )
-        self.server_synced = Gauge(
+        self.server_synced = gauge(
             "petiole_server_synced",
             "1 when the local server syncs before it acknowledges, 0 when not, NaN when unknown.",
-            registry=registry,
         )
-        self.link_state = Gauge(
-            "petiole_link_state",
-            "1 for the state that the link of a class is in.",
-            [*by_class, "state"],
-            registry=registry,
+        self.link_state = gauge(
+            "petiole_link_state", "1 for the state that the link of a class is in.", [*by_class, "state"]
         )
-        self.linked = Gauge("petiole_linked", "1 while the hub answers announcements.", registry=registry)
-        self.link_lag = Gauge(
+        self.linked = gauge("petiole_linked", "1 while the hub answers announcements.")
+        self.link_lag = gauge(
             "petiole_link_lag_messages",
             "Messages of a declared link's origin that are not here yet; no series while that is not known.",
             ["link"],
-            registry=registry,
         )
-        self.link_up = Gauge(
-            "petiole_link_up", "1 while a declared link brings in messages.", ["link"], registry=registry
+        self.link_up = gauge("petiole_link_up", "1 while a declared link brings in messages.", ["link"])
+        self.input_up = gauge("petiole_input_up", "1 while the input runs.", ["input"])
+        self.clock_synchronised = gauge(
+            "petiole_clock_synchronised", "1 while the kernel calls its clock synchronised."
         )
-        self.input_up = Gauge("petiole_input_up", "1 while the input runs.", ["input"], registry=registry)
-        self.clock_synchronised = Gauge(
-            "petiole_clock_synchronised",
-            "1 while the kernel calls its clock synchronised.",
-            registry=registry,
-        )
-        self.clock_steps = Counter(
-            "petiole_clock_steps", "Steps of the wall clock that were seen.", registry=registry
-        )
-        self.commands = Counter(
-            "petiole_commands", "Commands answered, by what became of them.", ["outcome"], registry=registry
-        )
+        self.clock_steps = counter("petiole_clock_steps", "Steps of the wall clock that were seen.")
+        self.commands = counter("petiole_commands", "Commands answered, by what became of them.", ["outcome"])
 
     def show_link(self, link: str, *, up: bool, lag: int | None) -> None:
         """Show the state of a declared link; `lag` is None while it is unknown."""

@@ -70,14 +70,19 @@ class Backoff:
 
 async def bounded_gather(ask: Callable[[Item], Awaitable[T]], items: Iterable[Item]) -> list[T]:
     """The results of `ask` for all items, in their order, with at most 32 under way. Raises what one of them
-    raises."""
+    raises, and cancels the others then."""
     slots = asyncio.Semaphore(_UNDER_WAY)
 
     async def limited(item: Item) -> T:
         async with slots:
             return await ask(item)
 
-    return await asyncio.gather(*map(limited, items))
+    asked = [asyncio.ensure_future(limited(item)) for item in items]
+    try:
+        return await asyncio.gather(*asked)
+    finally:
+        for task in asked:
+            task.cancel()
 
 
 class Pacer:

@@ -1,21 +1,89 @@
 """`petiole enrol`: make this machine's keys and print the public half, which the hub's configuration needs
-(`petiole fleet add`). With a server that the agent does not run, the keys that its configuration names are
-written next to it.
-"""
+(`petiole fleet add`).
+
+With a server that the agent does not run, the keys that its configuration names are written next to it. The
+seed of a link goes from one file of mode 0600 into another and nowhere else."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from agent.base.files import write_private
+from agent.base.machine import machine_id
+from agent.base.nats_server import quoted
 from agent.cli.configuration import ConfigFile, end
 from agent.config import Config, ConfigError, load
-from agent.config.keys import SeedError
+from agent.config.keys import SeedError, ensure_key, public_key, renew_key, seed_line
+from agent.contract import server_name
 from agent.leaf.inputs import OPTIONS
+from agent.server.setup import identities, key_file, link_key_file, user_link_key_file
+
+IDENTITY: Final = "identity.conf"
+"""What a rendered configuration includes, see `agent.cli.site.rendering`."""
+
+
+def key_files(config: Config) -> dict[str, Path]:
+    """Where the seed of each identity of this machine stands, by its name."""
+    mine = identities(config)
+    own = "agent" if config.role == "leaf" else "registrar"
+    found = {own: mine.account}
+    # An embedded server's other keys are made by its agent.
+    if config.nats.server == "external":
+        found[f"{own}_system"] = mine.system or key_file(config, f"{own}_system")
+        if config.role == "leaf":
+            found["device"] = config.nats.device_seed_file or key_file(config, "device")
+        else:
+            found["jobs"] = config.nats.jobs_seed_file or key_file(config, "jobs")
+    if config.role == "leaf":
+        found["link"] = link_key_file(config)
+        found |= {
+            f"link-{user.name}": user_link_key_file(config, user.name) for user in config.user if user.linked
+        }
+    return found
+
+
+def enrolled(config: Config, *, new: bool = False) -> dict[str, str]:
+    """The public keys of this machine by identity; those that are missing are made, and with `new` those of
+    the links are replaced. Raises `SeedError` or `OSError`."""
+    files = key_files(config)
+    if new:
+        for path in (path for name, path in files.items() if name.startswith("link")):
+            renew_key(path)
+    return {name: ensure_key(path) for name, path in files.items()}
+
+
+def write_identity(config: Config, directory: Path) -> Path:
+    """Write what a rendered configuration includes, with mode 0600 and its directory's owner. Raises
+    `SeedError` or `OSError`."""
+    files = key_files(config)
+    lines = [
+        f"{name.upper()}_KEY: {quoted(public_key(path))}\n"
+        for name, path in files.items()
+        if not name.startswith("link")
+    ]
+    if config.role == "leaf":
+        lines.insert(0, f"server_name: {quoted(server_name(config.domain, machine_id()))}\n")
+        lines += [
+            seed_line(f"{name.upper().replace('-', '_')}_KEY", path)
+            for name, path in files.items()
+            if name.startswith("link")
+        ]
+    path = directory / IDENTITY
+    try:
+        owner = directory.stat()
+        write_private(path, "".join(lines).encode())
+        if os.geteuid() == 0:
+            os.chown(path, owner.st_uid, owner.st_gid)
+    except OSError as error:
+        raise SeedError(f"{path} cannot be written: {error.strerror}") from None
+    return path
+
 
 ServerDirectory = Annotated[
     Path | None,
@@ -33,8 +101,6 @@ New = Annotated[
 
 def command(config: ConfigFile, server_directory: ServerDirectory = None, new: New = False) -> None:
     """Make the missing keys of this machine, and print the table that lets it in at the hub."""
-    from agent.server.identity import enrolled, write_identity
-
     try:
         settings = load(config, OPTIONS)
         if new and settings.role != "leaf":

@@ -1,5 +1,5 @@
 """The processes of the demonstration: started with their output in a file each, and all ended however it
-ends."""
+ends, by a reaper beside them even if it is killed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
-
-from agent.demo import reaper
+from typing import TextIO
 
 _STOP_SECONDS = 30.0
+GROUP, SERVER, DONE = "group", "server", "done"
+"""How the lines for the reaper begin."""
 
 
 class DemoError(Exception):
@@ -54,7 +56,7 @@ class Processes:
             self._reaper = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "agent.demo.reaper",
+                "agent.demo.processes",
                 program("petiole"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=log,
@@ -65,7 +67,7 @@ class Processes:
     def leaves_server(self, config: Path) -> None:
         """The agent of this configuration leaves an embedded server behind."""
         self._servers.append(config)
-        self._tell(f"{reaper.SERVER} {config}")
+        self._tell(f"{SERVER} {config}")
 
     async def start(self, name: str, *command: str) -> asyncio.subprocess.Process:
         """Start a process in the background; its output is appended to its log."""
@@ -112,7 +114,7 @@ class Processes:
         for config in self._servers:
             await self.output("server-stop", program("petiole"), "server", "stop", "-c", str(config))
         if self._reaper is not None:
-            self._tell(reaper.DONE)
+            self._tell(DONE)
             await self._reaper.wait()
 
     async def _spawn(
@@ -127,9 +129,35 @@ class Processes:
             env=_environment(),
         )
         self._running[name] = process
-        self._tell(f"{reaper.GROUP} {process.pid}")
+        self._tell(f"{GROUP} {process.pid}")
         return process
 
     def _tell(self, line: str) -> None:
         if self._reaper is not None and self._reaper.stdin is not None:
             self._reaper.stdin.write(f"{line}\n".encode())
+
+
+def main(lines: TextIO, petiole: str) -> None:
+    """The reaper. Each line of its input is a process group to end, or a configuration whose embedded server
+    is to stop; when the input ends without a last line `done`, it ends them all."""
+    groups: list[int] = []
+    servers: list[str] = []
+    for line in lines:
+        kind, _, value = line.strip().partition(" ")
+        if kind == DONE:
+            return
+        if kind == GROUP:
+            groups.append(int(value))
+        elif kind == SERVER:
+            servers.append(value)
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+    for config in servers:
+        subprocess.run([petiole, "server", "stop", "-c", config], check=False)
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    main(sys.stdin, sys.argv[1])

@@ -55,13 +55,7 @@ class Consumer:
 
 
 async def fetch(
-    nc: Client,
-    consumer: Consumer,
-    batch: int,
-    *,
-    max_bytes: int = 0,
-    wait: float = 0.0,
-    timeout: float = 5.0,
+    nc: Client, consumer: Consumer, batch: int, *, max_bytes: int = 0, wait: float = 0.0, timeout: float = 5.0
 ) -> list[Msg]:
     """Up to `batch` messages and, if given, `max_bytes`: those available now, and with `wait` also those that
     arrive within so many seconds; an empty list for none. Raises `ConsumerGoneError`, or `UnavailableError`

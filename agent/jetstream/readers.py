@@ -1,6 +1,6 @@
-"""Readers of streams: the headers of stored messages without their payloads, and the durable pull consumers
-through which other programs read the agent's streams. The agent creates these consumers, since a program that
-creates a consumer also chooses where it delivers."""
+"""Readers of streams: the headers of stored messages without their payloads, a whole stream in one request,
+and the durable pull consumers through which other programs read the agent's streams. The agent creates these
+consumers: a program that creates a consumer also chooses where it delivers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from agent.contract import USER_CONSUMERS
-from agent.jetstream import JetStream, JetStreamError, UnavailableError
+from agent.jetstream import JetStream, JetStreamError
+from agent.jetstream.info import StreamInfo, UnavailableError
 
 _PULL = 1_000
+_ANSWER_SECONDS = 2.0
+"""Until the first message of a whole stream; a server that does not allow the request says nothing."""
 _PROGRESS_SECONDS = 10.0
 
 
@@ -122,11 +125,7 @@ async def _read(
 
 
 async def _pull(
-    nc: Client,
-    subject: str,
-    pending: int,
-    take: Callable[[StoredHeaders], None],
-    enough: Callable[[], bool],
+    nc: Client, subject: str, pending: int, take: Callable[[StoredHeaders], None], enough: Callable[[], bool]
 ) -> _Read:
     """Pull `pending` messages, a bounded number at a time, or fewer if the server ends a pull before: it does
     so with a status, which has no reply subject. Raises `TimeoutError` if nothing arrives."""
@@ -188,3 +187,42 @@ def _reader(name: str) -> dict[str, Any]:
         "replay_policy": "instant",
         "max_ack_pending": _UNACKNOWLEDGED,
     }
+
+
+async def read_all(nc: Client, info: StreamInfo) -> dict[str, bytes]:
+    """The newest message of every subject of a stream that allows direct get. Raises `UnavailableError` if
+    the server gives less than `info` tells, as one of a cluster may that lags behind."""
+    if not info.messages:
+        return {}
+    inbox, found, last = nc.new_inbox(), dict[str, bytes](), 0
+    progress, ended = asyncio.Event(), asyncio.Event()
+
+    async def take(msg: Msg) -> None:
+        nonlocal last
+        progress.set()
+        headers = msg.headers or {}
+        if "Status" in headers:
+            ended.set()
+            return
+        found[headers["Nats-Subject"]] = msg.data
+        last = int(headers["Nats-Sequence"])
+
+    try:
+        subscription = await nc.subscribe(inbox, cb=take, pending_msgs_limit=-1, pending_bytes_limit=-1)
+        try:
+            request = b'{"seq":1,"batch":%d}' % (info.messages + 1)
+            await nc.publish(f"$JS.API.DIRECT.GET.{info.name}", request, reply=inbox)
+            seconds = _ANSWER_SECONDS
+            while not ended.is_set():
+                progress.clear()
+                async with asyncio.timeout(seconds):
+                    await progress.wait()
+                seconds = _PROGRESS_SECONDS
+        finally:
+            if not nc.is_closed:
+                await subscription.unsubscribe()
+    except (NatsError, OSError, TimeoutError) as error:
+        raise UnavailableError(f"{info.name} cannot be read at once: {error or 'no answer'}") from error
+    if last < info.last:
+        raise UnavailableError(f"{info.name} was read up to {last} of {info.last} only")
+    return found

@@ -1,17 +1,24 @@
-"""Processes that outlive this one: starting, finding, watching and reaping them."""
+"""Processes that outlive this one: starting, finding, watching and reaping them; and how a server greets, by
+which its agent knows it. To greet changes nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from agent.base.listen_sockets import near_host
+
 _SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+
+_GREETING_SECONDS = 1.0
 
 # Only its parent can reap a child that has ended; and a Popen that is collected while its process runs, as it
 # should here, warns.
@@ -90,3 +97,46 @@ class Watched:
     def _end(self) -> None:
         self.close()
         self.ended.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What a nats-server says of itself to each client that connects."""
+
+    server_name: str
+    version: str
+    jetstream: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """Something listens, but it does not greet as a nats-server does (or hangs)."""
+
+
+async def greeting(address: tuple[str, int]) -> Greeting | Stranger | None:
+    """What answers on an address within a second; None when nothing listens there."""
+    host, port = address
+    try:
+        async with asyncio.timeout(_GREETING_SECONDS):
+            reader, writer = await asyncio.open_connection(near_host(host), port)
+    except (OSError, TimeoutError):
+        return None
+    try:
+        async with asyncio.timeout(_GREETING_SECONDS):
+            line = await reader.readline()
+    except (OSError, ValueError, TimeoutError):
+        return Stranger()
+    finally:
+        writer.transport.abort()
+    return _parse(line)
+
+
+def _parse(line: bytes) -> Greeting | Stranger:
+    verb, _, body = line.partition(b" ")
+    if verb != b"INFO":
+        return Stranger()
+    try:
+        row = json.loads(body)
+        return Greeting(str(row["server_name"]), str(row["version"]), bool(row.get("jetstream", False)))
+    except (ValueError, KeyError, TypeError):
+        return Stranger()

@@ -18,6 +18,7 @@ from agent.contract import (
     MQTT_RETAINED,
     announce_subject,
     api_prefix,
+    audited_subject,
     command_subject,
     committed_subject,
     cursor_subject,
@@ -107,14 +108,15 @@ def registrar(
             cursor_subject("*"),
             verify_subject("*"),
             committed_subject("*"),
+            audited_subject(),
         ),
         replies=True,
     )
 
 
 def jobs(aggregates: Iterable[str]) -> Permissions:
-    """The jobs: read the aggregates through consumers of their own, say what they have committed, and look up
-    the newest record of a leaf in the fleet.
+    """The jobs: read the aggregates through consumers of their own, say what they have committed and what an
+    audit found, and look up the newest record of a leaf in the fleet.
 
     For a client of the hub `$JS.hub.API` is mapped to `$JS.API` before the check, so that both work.
     """
@@ -133,6 +135,7 @@ def jobs(aggregates: Iterable[str]) -> Permissions:
                 )
             ),
             f"{_API}.DIRECT.GET.{_FLEET_STREAM}.$KV.{FLEET_BUCKET}.*",
+            audited_subject(),
         ),
         subscribe=(f"{inbox_prefix(JOBS)}.>",),
     )

@@ -23,8 +23,7 @@ from agent.base.logs import LogEdge
 from agent.base.nats_server import RenderError, ServerError, find_binary, version_of
 from agent.base.wait import Backoff, event_within
 from agent.config.keys import SeedError
-from agent.server.child import Watched, process_of, reap, spawn
-from agent.server.probe import Greeting, greeting
+from agent.server.child import Greeting, Watched, greeting, process_of, reap, spawn
 from agent.server.values import HubConfig, LeafConfig, ServerConfig, address_of
 from agent.server.workspace import Workspace
 

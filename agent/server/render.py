@@ -204,8 +204,7 @@ def _leaf_accounts(config: LeafConfig) -> dict[str, Any]:
                 ),
             ),
             _user(
-                config.device,
-                permissions.device(config.domain, config.classes, config.apps, config.heard),
+                config.device, permissions.device(config.domain, config.classes, config.apps, config.heard)
             ),
             *_mqtt_users(config.mqtt),
         ],
@@ -259,10 +258,7 @@ def _sync_interval(config: ServerConfig) -> str:
 
 
 def _accounts(users: list[dict[str, Any]], system_users: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        ACCOUNT: {"jetstream": "enabled", "users": users},
-        _SYSTEM_ACCOUNT: {"users": system_users},
-    }
+    return {ACCOUNT: {"jetstream": "enabled", "users": users}, _SYSTEM_ACCOUNT: {"users": system_users}}
 
 
 def _user(key: str, allowed: Permissions, *connections: str) -> dict[str, Any]:

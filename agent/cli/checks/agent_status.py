@@ -121,11 +121,7 @@ def _declared(row: Mapping[str, Any]) -> Iterator[Finding]:
     """A mirror or source that is not well."""
     if not row.get("up", True):
         sentence = f"{row.get('kind')} {row.get('link')}: {row.get('state')}"
-        yield warning(
-            LINK,
-            sentence,
-            "look the sentence up in Petiole's docs/operators.md, section Mirrors and sources of your own",
-        )
+        yield warning(LINK, sentence, "look the sentence up in Petiole's docs/mirrors.md")
 
 
 def _fleet(fleet: Mapping[str, Any]) -> Iterator[Finding]:

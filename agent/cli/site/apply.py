@@ -96,10 +96,7 @@ async def forget_leaf(config: Config, seed: Path, domain: str) -> None:
 async def _at_hub(config: Config, seed: Path, work: Callable[[JetStream], Awaitable[None]]) -> None:
     url = f"nats://{config.nats.listen}"
     try:
-        async with (
-            asyncio.timeout(_CONNECT_SECONDS) as connecting,
-            connected(url, seed, "registrar") as link,
-        ):
+        async with asyncio.timeout(_CONNECT_SECONDS) as connecting, connected(url, seed, "registrar") as link:
             connecting.reschedule(None)
             await work(JetStream(link.nc))
     except (*EXPECTED, JetStreamError) as error:

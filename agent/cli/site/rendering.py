@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from agent.base.logs import listed
 from agent.base.nats_server import RenderError, Variable
+from agent.cli.enrol import IDENTITY
 from agent.cli.site import SiteServer, Topology, hub_table, leaf_table
 from agent.cli.site.checks import check
 from agent.config import Config, ConfigError, Problem, aggregates, parse
 from agent.contract import HUB_DOMAIN, server_name
-from agent.server.identity import IDENTITY
 from agent.server.render import cluster_include, render
 from agent.server.setup import account_users, leaf_users, link_rights
 from agent.server.values import ClusterConfig, HubConfig, LeafConfig
