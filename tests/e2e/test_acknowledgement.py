@@ -13,7 +13,7 @@ from agent import contract
 from agent.config import Config, Publish, Size, StreamClass
 from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.intake import Level, NotAtHubError, RefusalReason, RefusedError
-from agent.leaf.publish import admission, publisher
+from agent.leaf.publish import limits, publisher
 from tests.e2e.test_leaf_agent import refusal_of
 from tests.harness.agents import CLASS, Agent, agent, chunk, insist, leaf_config, probe_stream
 from tests.harness.linked_pair import QUICK, LinkedPair, open_linked_pair
@@ -51,7 +51,7 @@ async def test_what_is_accepted_waits_in_memory_for_the_server_to_come_back(
     servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "PATIENCE", 0.3)
-    monkeypatch.setattr(admission, "AWAY_GRACE", 0.1)
+    monkeypatch.setattr(limits, "AWAY_GRACE", 0.1)
     publish = Publish(in_flight=Size(20_000), batch_bytes=Size(5_000))
     async with agent(at_level(servers, tmp_path, "accepted", publish)) as one:
         await insist(one, chunk("before", key="before"))

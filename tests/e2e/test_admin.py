@@ -23,7 +23,7 @@ from agent.base.metrics import Metrics
 from agent.cli.checks import agent_status
 from agent.cli.query import AdminStatusError, status_of
 from agent.config import Admin
-from agent.hub.web.fleet import FleetPages
+from agent.hub.web import FleetPages
 from agent.process import admin_server as admin
 from agent.process.admin_server import AdminServer
 from tests.harness.certificates import self_signed
@@ -154,7 +154,7 @@ async def test_another_page_is_answered_with_those_there_are(port: int) -> None:
 
 async def test_a_hub_has_pages_of_its_fleet_that_ask_for_nothing_and_frame_nowhere(agent: Agent) -> None:
     fleet = {"state": "well", "leaves": {"a-1": {"state": "never seen", "word": "never", "linked": False}}}
-    async with serving(agent, fleet=FleetPages(lambda: {"fleet": fleet})) as server:
+    async with serving(agent, fleet=FleetPages(lambda: {"fleet": fleet}, lambda _: None)) as server:
         port = server.address[1]
         status, text, headers = await ask(port, "/fleet?domain=%FF&sort=-behind")
         assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from agent.contract import new_epoch
@@ -32,6 +34,26 @@ class Interrupted(JetStream):
         return answer
 
 
+class Heard(JetStream):
+    """A JetStream whose sources are said to have been heard a moment ago, from when that is wanted on."""
+
+    heard = False
+
+    async def stream_info(self, name: str) -> StreamInfo:
+        info = await super().stream_info(name)
+        if not self.heard:
+            return info
+        return replace(info, sources=[{**row, "active": 1_000} for row in info.sources])
+
+
+def _keeper(js: JetStream, turns: asyncio.Semaphore, metrics: RegistrarMetrics) -> AggregateController:
+    """The controller of an aggregate in which every source may stay."""
+    settings = AggregateSettings(max_bytes=2**26)
+    return AggregateController(
+        js, AGGREGATE, settings, lambda name: True, lambda seen: None, turns, ActiveProblems(), metrics
+    )
+
+
 def _sources(*domains: str) -> dict[str, Source]:
     """New epochs of these leaves."""
     made = [source(domain, "normal", new_epoch()) for domain in domains]
@@ -40,16 +62,7 @@ def _sources(*domains: str) -> dict[str, Source]:
 
 async def test_what_is_wanted_while_a_change_is_made_is_made_next(servers: ServerPair) -> None:
     js = Interrupted(await servers.hub.connect("registrar"))
-    keeper = AggregateController(
-        js,
-        AGGREGATE,
-        AggregateSettings(max_bytes=2**26),
-        lambda name: True,
-        lambda seen: None,
-        asyncio.Semaphore(1),
-        ActiveProblems(),
-        RegistrarMetrics(CollectorRegistry()),
-    )
+    keeper = _keeper(js, asyncio.Semaphore(1), RegistrarMetrics(CollectorRegistry()))
     await keeper.begin({})
     first, second, other = _sources("edge-1"), _sources("edge-1"), _sources("edge-2")
     running = asyncio.create_task(keeper.run())
@@ -65,6 +78,34 @@ async def test_what_is_wanted_while_a_change_is_made_is_made_next(servers: Serve
             return {one["name"] for one in config["sources"]} == set(first)
 
         await until(gone, "the source that shall not be there is removed")
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_a_source_that_comes_back_while_its_change_waits_is_left_alone(
+    servers: ServerPair, heard: bool
+) -> None:
+    js, turns = Heard(await servers.hub.connect("registrar")), asyncio.Semaphore(1)
+    metrics = RegistrarMetrics(CollectorRegistry())
+    keeper, (name, source) = _keeper(js, turns, metrics), *_sources("edge-1").items()
+    await keeper.begin({name: source})
+    running = asyncio.create_task(keeper.run())
+    try:
+        assert await keeper.settled({name: source}, WAIT_SECONDS)
+        async with turns:
+            keeper.linked(name, asyncio.get_running_loop().time())
+            await until(lambda: bool(turns._waiters), "the change waits for its turn")
+            js.heard = heard
+        added_again = metrics.readds._value
+        seen = keeper.seen
+        await until(lambda: keeper.seen is not seen, "it has looked again")
+        await until(lambda: bool(added_again.get()) is not heard, "it was added again unless it was heard")
+        if heard:
+            later = keeper.seen
+            await until(lambda: keeper.seen is not later, "it has looked once more")
+            assert not added_again.get()
     finally:
         running.cancel()
         await asyncio.wait([running])

@@ -16,8 +16,7 @@ from agent.cli.checks import Level, machine, mqtt
 from agent.config import Config
 from agent.config.schema import Mqtt, MqttUserConfig
 from agent.demo.ports import free_port
-from agent.server.child import Watched, reap, spawn
-from agent.server.probe import greeting
+from agent.server.child import Watched, greeting, reap, spawn
 from tests.harness.check_cases import check, of, pair
 from tests.harness.wait import until
 

@@ -25,8 +25,8 @@ from agent.leaf.link.command_mirror.positions import is_held, is_leaving, kept_c
 from agent.leaf.state import StateFile, load
 from agent.server.process import EmbeddedServer
 from tests.harness.registrar import HubHand, LeafHand, hub_of
-from tests.harness.retrying_jetstream import PatientJetStream
 from tests.harness.servers import ServerPair, open_server_pair
+from tests.harness.streams import PatientJetStream
 from tests.harness.tools import APP, Program, working
 from tests.harness.wait import until
 

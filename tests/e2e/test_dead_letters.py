@@ -10,13 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.config import Config, Publish, Size, StreamClass
-from agent.contract import (
-    Letter,
-    Readings,
-    dead_subject,
-    parse_batch_headers,
-    parse_letter,
-)
+from agent.contract import Letter, Readings, dead_subject, parse_batch_headers, parse_letter
 from agent.leaf.intake import RefusalReason, RefusedError
 from agent.leaf.publish.dead_letters import BURST_BYTES
 from tests.harness.agents import CLASS, StreamProbe, agent, chunk, leaf_config, lines_of, probe_stream

@@ -17,12 +17,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.base.metrics import Metrics
+from agent.cli.configuration import problems
 from agent.config import Seconds, Size
 from agent.leaf.inputs.exec import ExecOptions
 from agent.leaf.inputs.exec.input import ExecInput
 from agent.leaf.inputs.exec.program import shown
 from agent.leaf.intake import RefusalReason, RefusedError
-from agent.process.preflight import problems
 from tests.harness.http_harness import on_uvloop
 from tests.harness.intakes import RunningInput, stopped_in_time
 from tests.harness.wait import until, wait_for

@@ -1,13 +1,31 @@
-"""Keys are taken in by a running hub, or refused."""
+"""Keys are taken in by a running hub, or refused; one is revoked, and replaced by another: who is let in,
+what becomes of the readings, and what `petiole status` says of a leaf whose key the hub does not know."""
 
 from __future__ import annotations
 
+import json
 import signal
 import tomllib
+from dataclasses import replace
+from pathlib import Path
 
-from agent.contract import Exit
+from structlog.testing import capture_logs
+from typer.testing import CliRunner, Result
+
+from agent.cli.main import app
+from agent.config import LeafMember
+from agent.config.keys import ensure_key
+from agent.contract import Exit, announce_subject, leaf_stream
+from agent.demo import plan
+from agent.demo.ports import free_port
+from agent.server.setup import leaf_users
+from agent.server.values import HubConfig, LeafConfig
+from tests.harness.agent_process import Agent
+from tests.harness.configured import rogue_server
 from tests.harness.keyed import Pair, pair
-from tests.harness.wait import wait_for
+from tests.harness.registrar import HubHand, LeafHand, hub_of
+from tests.harness.servers import Hub, Leaf, ServerPair, is_answered
+from tests.harness.wait import until, wait_for
 
 __all__ = ["pair"]
 
@@ -41,3 +59,121 @@ def test_what_cannot_be_taken_in_leaves_the_file_and_the_running_hub_as_they_are
     pair.hub.member.config.write_text(before)
     pair.hub.end(signal.SIGTERM)
     assert "applies it when it starts" in pair.fleet("add", "edge-1", key)
+
+
+def says(leaf: Agent, *options: str) -> Result:
+    """What `petiole status` says of a leaf."""
+    return CliRunner().invoke(app, ["status", *options, "-c", str(leaf.member.config)])
+
+
+def test_a_key_that_the_hub_refuses_is_a_case_for_somebody_and_an_unreachable_hub_is_not(
+    tmp_path: Path,
+) -> None:
+    port = free_port()
+    mine, other = (plan.member(tmp_path, domain) for domain in ("edge-1", "edge-2"))
+    leaf, known = (Agent(one, plan.leaf_toml(one, port)) for one in (mine, other))
+    leaf.petiole("enrol")
+    member = plan.member(tmp_path, "hub")
+    hub = Agent(member, plan.hub_toml(member, port, [known.petiole("enrol").stdout]))
+    try:
+        leaf.start()
+        wait_for(lambda: leaf.status()["link"]["state"] == "down", "the link is down")
+        ended = says(leaf)
+        assert (ended.exit_code, "refuses the key" in ended.stdout) == (0, False), ended.output
+        hub.start()
+        ended = says(leaf)
+        assert ended.exit_code == 3, ended.output
+        assert "refuses the key of edge-1 (Authorization Violation); let it in" in ended.stdout
+        assert "petiole enrol" in json.loads(says(leaf, "--json").stdout)["refusal"]
+    finally:
+        leaf.close()
+        hub.close()
+
+
+async def configure(hub: Hub, members: list[LeafMember]) -> None:
+    """Have the hub's server read the leaves anew, without a restart."""
+    config = hub.server.config
+    assert isinstance(config, HubConfig)
+    hub.server.config = replace(config, leaves=leaf_users(members))
+    assert await hub.server.start() == "reloaded"
+
+
+def refusals(leaf: Leaf) -> int:
+    """How often the hub's server did not let this leaf in, by the leaf's own log."""
+    return (leaf.directory / "nats-server.log").read_text().count("Authorization Violation")
+
+
+async def test_a_revoked_leaf_is_cut_off_and_comes_back_only_with_another_key_losing_nothing(
+    two_leaves: ServerPair, tmp_path: Path
+) -> None:
+    hub, (leaf, other) = await hub_of(two_leaves), two_leaves.leaves.values()
+    old, new = (ensure_key(path) for path in (leaf.config.link_key_file, tmp_path / "new"))
+    honest = LeafMember("edge-2", ensure_key(other.config.link_key_file))
+    one, two = await LeafHand.make(leaf), await LeafHand.make(other)
+    async with hub.registrar(members=[LeafMember("edge-1", old), honest]):
+        for hand in (one, two):
+            await hand.announce()
+            await hub.holds(hand.domain, await hand.store(3))
+
+    members = [LeafMember("edge-1", revoked=[old]), honest]
+    await configure(two_leaves.hub, members)
+    assert await leaf.linked(), "the server alone leaves links as they are"
+    async with hub.registrar(members=members) as registrar:
+        await until(lambda: refusals(leaf) > 1, "it was turned away more than once")
+        assert not await leaf.linked()
+        seq = await one.store(2)
+        await other.wait_linked()
+        assert "Kicked" in (two_leaves.hub.directory / "nats-server.log").read_text()
+        await hub.holds("edge-2", await two.store(2))
+        assert "revoked" in registrar.status()["leaves"]["edge-1"]["state"]
+        await until(lambda: sources(hub, {"edge-2"}), "its source is gone")
+        assert (await hub.aggregate()).messages == 8, "what it had sent stays"
+
+    members = [LeafMember("edge-1", new, revoked=[old]), honest]
+    await configure(two_leaves.hub, members)
+    assert isinstance(leaf.server.config, LeafConfig)
+    leaf.server.config = replace(leaf.server.config, link_key_file=tmp_path / "new")
+    await leaf.server.start()
+    async with hub.registrar(members=members):
+        await leaf.wait_linked()
+        again = LeafHand(leaf, await leaf.connect("agent"))
+        again.epoch = one.epoch
+        assert (await again.announce()).agreed is None
+        await hub.holds("edge-1", seq)
+        assert (await hub.aggregate()).messages == 10
+        await leaf.stop()
+        async with rogue_server(leaf, tmp_path / "rogue") as owner:
+            log = tmp_path / "rogue" / "out"
+            await until(lambda: "Authorization Violation" in log.read_text(), "the old key is refused")
+            assert not await is_answered(owner, announce_subject("edge-1"))
+
+
+async def sources(hub: HubHand, domains: set[str]) -> bool:
+    """Whether the aggregate has the sources of these leaves and of no other."""
+    names = {one["name"] for one in (await hub.aggregate()).config.get("sources") or []}
+    return names == {leaf_stream(domain, "normal") for domain in domains}
+
+
+async def test_a_server_that_still_lets_a_revoked_key_in_has_its_link_cut_whenever_it_comes(
+    servers: ServerPair,
+) -> None:
+    hub, leaf = await hub_of(servers), servers.leaf
+    key = ensure_key(leaf.config.link_key_file)
+    with capture_logs() as logs:
+        async with hub.registrar(members=[LeafMember("edge-1", revoked=[key])]):
+
+            def cut() -> bool:
+                return sum("revoked key was let in" in one["event"] for one in logs) > 1
+
+            await until(cut, "its link was cut again")
+
+
+async def test_links_stay_when_no_key_has_gone(servers: ServerPair) -> None:
+    hub, leaf = await hub_of(servers), servers.leaf
+    key = ensure_key(leaf.config.link_key_file)
+    for _ in range(2):
+        async with hub.registrar(members=[LeafMember("edge-1", key)]) as registrar:
+            await until(lambda: bool(registrar.status()["links_settled"]), "it looked at the links")
+    assert await leaf.linked()
+    assert refusals(leaf) == 0
+    assert "Kicked" not in (servers.hub.directory / "nats-server.log").read_text()

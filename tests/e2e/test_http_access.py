@@ -17,10 +17,10 @@ from structlog.testing import capture_logs
 
 from agent.base.http_access import is_loopback, shows
 from agent.base.metrics import Metrics
+from agent.cli.configuration import problems
 from agent.config import Seconds
 from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.inputs.http.input import HttpInput
-from agent.process.preflight import problems
 from tests.harness.certificates import self_signed
 from tests.harness.http_harness import FULL, NDJSON, Served, serving
 from tests.harness.intakes import Core
@@ -146,11 +146,7 @@ def test_files_that_cannot_be_used_are_told_before_anything_runs(
 
 @pytest.mark.parametrize(
     ("listen", "with_token", "said"),
-    [
-        ("127.0.0.1", False, None),
-        ("0.0.0.0", False, "any client"),
-        ("0.0.0.0", True, "clear text"),
-    ],
+    [("127.0.0.1", False, None), ("0.0.0.0", False, "any client"), ("0.0.0.0", True, "clear text")],
 )
 async def test_an_input_that_others_reach_says_what_it_lacks(
     listen: str, with_token: bool, said: str | None, token_file: Path

@@ -300,9 +300,7 @@ async def test_an_unknown_outcome_is_not_called_a_refusal(served: Served) -> Non
     assert "may store it twice" in (await served.post(FULL))[1]["error"]
 
 
-async def test_an_error_in_the_core_is_answered_and_the_input_goes_on(
-    served: Served,
-) -> None:
+async def test_an_error_in_the_core_is_answered_and_the_input_goes_on(served: Served) -> None:
     served.core.refuse = ZeroDivisionError()
     async with served.session.post(served.url + "/v1/readings", data=FULL, headers=NDJSON) as answer:
         assert answer.status == 500

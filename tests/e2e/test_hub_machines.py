@@ -28,9 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def site(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncIterator[tuple[HubMachines, LeafHand]]:
+async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[HubMachines, LeafHand]]:
     """Three machines of a hub, and a leaf that dials all of them, with a source at the hub. Each test leaves
     them running."""
     async with hubs_and_leaf(tmp_path_factory.mktemp("hubs")) as running:

@@ -36,7 +36,7 @@ from agent.contract import (
 )
 from agent.jetstream import ApiError, JetStream, TooLargeError
 from agent.leaf.intake import Chunk, Intake, RefusalReason, RefusedError
-from agent.leaf.publish import admission, stream_recovery
+from agent.leaf.publish import limits, stream_recovery
 from agent.process.hub import HubAgent
 from agent.server.health import ServerHealth
 from hub_jobs.refine.messages import unpack
@@ -182,7 +182,7 @@ async def test_what_is_acknowledged_can_be_unpacked_by_the_jobs(servers: ServerP
 async def test_a_piece_that_the_jobs_could_not_unpack_goes_into_several_batches(
     servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "MAX_UNPACKED_BYTES", 200)
+    monkeypatch.setattr(limits, "MAX_UNPACKED_BYTES", 200)
     async with agent(config) as one:
         await one.submit(chunk("a", 20, position="17"), "tail")
         probe = await probe_stream(servers.leaf)

@@ -17,7 +17,7 @@ from agent.config import Config, Publish, Size
 from agent.contract import H_SEALED_AT, direct_subject, parse_batch_headers
 from agent.jetstream import JetStream, connection
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
-from agent.leaf.publish import admission, publisher, sender
+from agent.leaf.publish import limits, publisher, sender
 from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, leaf_config, probe_stream
 from tests.harness.leaf_process import LeafProcess
 from tests.harness.servers import Leaf as LeafServer
@@ -172,11 +172,13 @@ def _sockets(server: LeafServer) -> set[int]:
 async def test_readings_are_refused_at_once_while_the_server_is_away(
     servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "AWAY_GRACE", 0.3)
+    monkeypatch.setattr(limits, "AWAY_GRACE", 0.3)
     monkeypatch.setattr(publisher, "PATIENCE", 0.5)
     async with agent(config) as one:
         await insist(one, chunk("before", key="before"))
         await servers.leaf.kill()
+        # What was sent before the agent has seen it may be stored or not.
+        await until(lambda: not one.leaf.ready()[0], "the agent sees it")
         refusals = [await _refusal(one, f"away-{number}") for number in range(20)]
         assert {refusal.reason for refusal in refusals} == {RefusalReason.UNAVAILABLE}
         assert all(refusal.retry_after for refusal in refusals)

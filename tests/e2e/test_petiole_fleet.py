@@ -110,7 +110,8 @@ def _it_is_shown_again_and_again_until_interrupted(pair: Pair) -> None:
 
 
 def _a_pause_shows_as_a_lag_on_both_sides(pair: Pair) -> None:
-    assert pair.says(pair.hub, "command", "edge-1", "pause-link", "for=10m").exit_code == 0
+    pause = ("command", "edge-1", "pause-link", "for=10m")
+    wait_for(lambda: pair.says(pair.hub, *pause).exit_code == 0, "the leaf has answered")
     for number in range(5):
         assert pair.leaf.post(READING, f"b-{number}") == 204
     assert all((lag or 0) >= 5 and not bound for lag, bound in map(pair.lag, (pair.hub, pair.leaf)))

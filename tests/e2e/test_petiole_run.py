@@ -1,4 +1,5 @@
-"""`petiole run` as its users run it: a process of its own, with an embedded server."""
+"""`petiole run` as its users run it: a process of its own, with an embedded server, that reports to its
+supervisor over a real socket from its start to its end."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -14,7 +16,7 @@ import pytest
 
 from agent.demo import plan
 from agent.demo.ports import free_port
-from tests.harness.agent_process import PETIOLE, Agent
+from tests.harness.agent_process import PETIOLE, Agent, Supervisor
 from tests.harness.wait import wait_for
 
 READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
@@ -131,3 +133,46 @@ def test_the_status_says_how_the_link_is_and_that_nobody_answers(leaf: Agent) ->
     assert said.stdout.startswith("edge-1: the link to the hub is down: readings are kept here")
     assert "time to first loss: " in said.stdout
     assert json.loads(leaf.petiole("status", "--json").stdout)["link"]["state"] == "down"
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervisor]:
+    one = Supervisor(None)
+    monkeypatch.setenv("NOTIFY_SOCKET", one.address)
+    monkeypatch.setenv("WATCHDOG_USEC", "400000")
+    monkeypatch.delenv("WATCHDOG_PID", raising=False)
+    yield one
+    one.close()
+
+
+def test_the_supervisor_hears_of_start_reload_new_start_and_end(supervisor: Supervisor, leaf: Agent) -> None:
+    leaf.start()
+    assert leaf.process is not None
+    assert supervisor.until("READY")["READY"] == "1"
+    assert "the link to the hub is down" in supervisor.until("STATUS")["STATUS"]
+    supervisor.until("WATCHDOG")
+
+    supervisor.forget()
+    text = leaf.member.config.read_text()
+    leaf.member.config.write_text(text + '\n[[rule]]\nname = "none"\nmetric = "m*"\ndrop = true\n')
+    leaf.process.send_signal(signal.SIGHUP)
+    assert int(supervisor.until("RELOADING")["MONOTONIC_USEC"]) > 0
+    supervisor.until("READY")
+
+    leaf.member.config.write_text("nonsense")
+    leaf.process.send_signal(signal.SIGHUP)
+    supervisor.until("RELOADING")
+    supervisor.until("READY")  # refused, and it goes on
+
+    leaf.member.config.write_text(text + '\n[publish]\nlinger = "7ms"\n')
+    supervisor.forget()
+    run = leaf.status()["run"]
+    leaf.process.send_signal(signal.SIGHUP)
+    supervisor.until("RELOADING")
+    supervisor.until("READY")
+    assert leaf.status()["run"] != run
+    assert not any("STOPPING" in row for row in supervisor.told)
+    supervisor.until("WATCHDOG")
+
+    assert leaf.end(signal.SIGTERM) == 0
+    supervisor.until("STOPPING")

@@ -90,9 +90,7 @@ async def test_bulk_that_fills_its_quota_leaves_critical_all_of_its_own(tmp_path
 
 
 @pytest.mark.skipif(_WHY_NOT is not None, reason=f"no disk can be filled: {_WHY_NOT}")
-async def test_on_a_disk_that_runs_short_critical_is_stored_on_while_bulk_is_refused(
-    tmp_path: Path,
-) -> None:
+async def test_on_a_disk_that_runs_short_critical_is_stored_on_while_bulk_is_refused(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 64) as disk:
         async with (
             open_server_pair(tmp_path, "edge-1", classes=("bulk", "critical")) as servers,

@@ -195,7 +195,7 @@ async def test_a_class_rests_on_when_the_registrar_is_started_again_and_not_afte
         await hub.holds(leaf.domain, await leaf.store())
         await until(rested, "the class rests")
     async with hub.registrar() as registrar:
-        assert registrar._fleet.resting == {"TEL_edge-1_normal"}
+        await until(lambda: registrar._fleet.resting == {"TEL_edge-1_normal"}, "the class rests")
         assert await say() == "resting"
         assert not await sources()
         began = time.monotonic()

@@ -114,7 +114,12 @@ async def test_an_aggregate_that_was_deleted_while_the_registrar_was_away_costs_
     async with hub.registrar():
         answer = await leaf.announce(confirmed=3)
         assert (answer.cursor, answer.agreed) == (0, False)
-        assert leaf_stream(leaf.domain, "normal") in [one["name"] for one in (await hub.aggregate()).sources]
+
+        async def taken_in() -> bool:
+            names = [one["name"] for one in (await hub.aggregate()).sources]
+            return leaf_stream(leaf.domain, "normal") in names
+
+        await until(taken_in, "the leaf is taken in again")
 
 
 async def test_an_aggregate_that_is_deleted_between_two_looks_at_it_holds_nothing_of_the_epoch(

@@ -1,21 +1,31 @@
-"""A fleet on one hub: several aggregates, and what a domain may send in an hour."""
+"""A fleet on one hub: several aggregates, what a domain may send in an hour, an agent that ends while its
+server goes on, and two machines with one domain."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import structlog
+from nats.errors import Error as NatsError
+from prometheus_client.exposition import generate_latest
+from structlog.testing import capture_logs
 
 from agent.config import Size
-from agent.contract import Answer, Committed, aggregate
+from agent.contract import H_MESSAGE_ID, Answer, Committed, aggregate, announce_subject, parse_answer
+from agent.demo.proxy import Proxy
 from agent.hub.registrar import fleet_watch, service
 from agent.hub.registrar.quota import Quota
+from agent.jetstream import JetStreamError
 from tests.harness.fleet import Member, ids_in
-from tests.harness.registrar import LeafHand, hub_of
-from tests.harness.servers import ServerPair, open_server_pair
+from tests.harness.registrar import MACHINE, HubHand, LeafHand, hub_of
+from tests.harness.servers import Leaf, ServerPair, make_leaf, open_server_pair
+from tests.harness.streams import AGGREGATE, make_leaf_stream
 from tests.harness.wait import until
 
 CLASSES = ("normal", "bulk")
@@ -137,3 +147,162 @@ async def all_held(member: Member) -> bool:
     """Whether the hub tells a leaf that it holds all of it."""
     answer = await member.announce()
     return all(answer.classes[cls].cursor == hand.sent for cls, hand in member.hands.items())
+
+
+async def test_a_leaf_whose_agent_missed_three_announcements_is_silent_until_it_is_heard(
+    servers: ServerPair,
+) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+    leaf.every = 0.5
+    async with hub.registrar() as registrar:
+
+        def word() -> str:
+            return str(registrar.status()["leaves"]["edge-1"]["word"])
+
+        def counted() -> float:
+            return hub.metrics.registry.get_sample_value("petiole_fleet_silent_leaves") or 0.0
+
+        def shown(state: str) -> bool:
+            return hub.counted("petiole_leaf_state", domain="edge-1", state=state) == 1
+
+        await leaf.announce()
+        await hub.holds("edge-1", await leaf.store(1))
+        await until(lambda: word() == "flowing", "it flows")
+        await until(lambda: shown("flowing"), "its state is a metric")
+        assert hub.counted("petiole_leaf_linked", domain="edge-1") == 1
+        await until(lambda: word() == "silent", "its server is linked, and nobody announces it")
+        said = registrar.status()["leaves"]["edge-1"]["state"]
+        assert said.startswith("its server is linked, and its agent was last heard")
+        await until(lambda: counted() == 1, "it is counted")
+        assert shown("silent")
+        assert not shown("flowing")
+        leaf.every = 60.0
+        await leaf.announce()
+        assert word() == "flowing"
+        await until(lambda: counted() == 0, "it is not counted any more")
+        await servers.leaf.stop()
+        await until(lambda: word() == "away", "without its server it is away, not silent")
+        await until(lambda: shown("away"), "and so is its metric")
+        assert hub.counted("petiole_leaf_linked", domain="edge-1") == 0
+
+
+async def test_an_agent_that_does_not_say_how_often_it_announces_itself_is_given_three_minutes(
+    servers: ServerPair,
+) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+    async with hub.registrar() as registrar:
+        await leaf.announce()
+        assert registrar._fleet.leaves["edge-1"].silent_after == 180.0
+
+
+async def test_a_leaf_whose_name_is_not_chosen_has_no_metrics_of_its_own_and_is_counted(
+    servers: ServerPair,
+) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+    async with hub.registrar(metrics=["edge-2*"]) as registrar:
+        await leaf.announce()
+        assert "edge-1" in registrar._fleet.leaves
+        assert 'domain="edge-1"' not in generate_latest(hub.metrics.registry).decode()
+        assert hub.counted("petiole_fleet_unshown_leaves") >= 1
+
+
+@asynccontextmanager
+async def another(servers: ServerPair, directory: Path, machine: str) -> AsyncIterator[Leaf]:
+    """A second server with the domain and the key of the first leaf."""
+    first, proxy = servers.leaf, Proxy(servers.hub.leaf_port)
+    await proxy.start()
+    leaf = make_leaf(
+        directory, first.domain, first.config.classes, proxy, first.config.link_key_file, machine
+    )
+    await leaf.start()
+    try:
+        yield leaf
+    finally:
+        await leaf.close()
+        await proxy.stop()
+
+
+async def announced(leaf: LeafHand, machine: str = MACHINE) -> Answer | None:
+    """The answer to an announcement over a link that may go down at any moment."""
+    data = replace(await leaf.announcement(), machine=machine).encode()
+    try:
+        return parse_answer((await leaf.nc.request(announce_subject(leaf.domain), data, timeout=10)).data)
+    except NatsError:
+        return None
+
+
+async def ids_at(hub: HubHand, run: str) -> set[str]:
+    """The ids of a run's messages that the hub holds."""
+    info, found = await hub.aggregate(), set()
+    for seq in range(info.first, info.last + 1):
+        message = await hub.js.get_message(AGGREGATE, seq=seq)
+        if message is not None and (name := message.headers[H_MESSAGE_ID]).startswith(run):
+            found.add(name)
+    return found
+
+
+async def test_a_second_machine_is_refused_while_the_first_flows_on_and_both_are_told(
+    servers: ServerPair, tmp_path: Path
+) -> None:
+    hub, first = await hub_of(servers), await LeafHand.make(servers.leaf)
+    with capture_logs() as logs:
+        async with hub.registrar() as registrar, another(servers, tmp_path / "other", "other") as leaf:
+            await first.announce()
+            await leaf.wait_linked()
+            second = await LeafHand.make(leaf)
+            await second.store(5)
+            for _ in range(2):
+                answer = await announced(second, "other")
+                assert answer is not None
+                assert "belongs to machine test" in (answer.refused or "")
+            assert "belongs to machine test" in registrar.status()["leaves"][first.domain]["state"]
+            assert (await first.announce()).state == "contested"
+            await hub.holds(first.domain, await first.store(5))
+            assert await ids_at(hub, second.run) == set()
+            assert len(await ids_at(hub, first.run)) == 5
+    assert len([line for line in logs if line.get("about") == "rival of edge-1"]) == 1
+
+
+async def test_a_copied_disk_is_found_by_its_run_and_the_first_machine_goes_on_with_a_new_epoch(
+    servers: ServerPair, tmp_path: Path
+) -> None:
+    hub, first = await hub_of(servers), await LeafHand.make(servers.leaf)
+    async with hub.registrar() as registrar:
+        await first.announce()
+        await hub.holds(first.domain, await first.store(5))
+        async with another(servers, tmp_path / "copy", "test") as leaf:
+            copy = LeafHand(leaf, await leaf.connect("agent"))
+            copy.epoch = first.epoch
+            await make_leaf_stream(copy.nc, copy.domain, copy.epoch)
+            answers: list[Answer | None] = []
+            async with asyncio.timeout(30):
+                while not told(answers):
+                    answers += [await announced(copy), await announced(first)]
+                    await asyncio.sleep(0.5)
+            assert "two machines that take turns" in registrar.status()["leaves"][first.domain]["state"]
+            await first.next_epoch(start=1)
+
+            async def taken_in() -> bool:
+                answer = await announced(first)
+                return answer is not None and not answer.refused and answer.classes["normal"].agreed is None
+
+            await until(taken_in, "the new epoch is taken in")
+            await first.store(5)
+        await until(lambda: all_there(hub, first), "all of the first machine is at the hub")
+        await until(taken_in, "the first machine is answered")
+
+
+def told(answers: list[Answer | None]) -> bool:
+    """Whether the copy was refused for what it is and the first machine knows of it."""
+    said = [one for one in answers if one is not None]
+    refused = any("take turns" in (one.refused or "") for one in said)
+    normal = [one.classes["normal"] for one in said if one.classes]
+    return refused and any(one.state == "contested" and one.agreed is False for one in normal)
+
+
+async def all_there(hub: HubHand, leaf: LeafHand) -> bool:
+    """Whether the hub holds every message of a leaf."""
+    try:
+        return len(await ids_at(hub, leaf.run)) == leaf.sent
+    except JetStreamError:
+        return False

@@ -15,22 +15,13 @@ from agent.base.range_set import Ranges
 from agent.cli.resend import ResendReport, ResendRequest, resend
 from agent.cli.resend import stream as resend_stream
 from agent.config import Config, Publish, Seconds, Size, StreamClass
-from agent.contract import (
-    H_MESSAGE_ID,
-    H_POSITION,
-    H_REQUESTS,
-    H_RESENT,
-    Exit,
-    MessageId,
-    direct_subject,
-)
+from agent.contract import H_MESSAGE_ID, H_POSITION, H_REQUESTS, H_RESENT, Exit, MessageId, direct_subject
 from agent.hub.registrar import verify as registrar_verify
 from agent.jetstream import JetStream
 from agent.leaf import stream_configs
 from agent.leaf.intake import RefusedError
 from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, leaf_config, probe_stream
-from tests.harness.losses import held_ids, lose, losing_world
-from tests.harness.registrar import HubHand, hub_of
+from tests.harness.registrar import HubHand, held_ids, hub_of, lose, losing_world
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 

@@ -12,11 +12,7 @@ from nats.aio.client import Client
 
 from agent.contract import new_epoch
 from tests.harness.servers import ServerPair, api
-from tests.harness.streams import (
-    held,
-    make_commands,
-    make_mirror,
-)
+from tests.harness.streams import held, make_commands, make_mirror
 
 MESSAGES = 1500
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from agent.base.metrics import Metrics
+from agent.cli.configuration import problems
 from agent.config import Seconds, Size
 from agent.contract import request_scope
 from agent.demo.ports import free_port
 from agent.leaf.inputs.socket import SocketOptions
 from agent.leaf.inputs.socket.input import SocketInput
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
-from agent.process.preflight import problems
 from tests.harness.http_harness import on_uvloop
 from tests.harness.input_contract import lines
 from tests.harness.intakes import RunningInput, stopped_in_time

@@ -48,9 +48,7 @@ class Site:
     async def program(self, of: Agent, name: str = USER) -> AsyncIterator[Client]:
         """A connection of a program that has nothing but its own key."""
         client = await nats.connect(
-            of.member.nats_url,
-            nkeys_seed=str(self.seeds / f"{name}.nk"),
-            allow_reconnect=False,
+            of.member.nats_url, nkeys_seed=str(self.seeds / f"{name}.nk"), allow_reconnect=False
         )
         try:
             yield client

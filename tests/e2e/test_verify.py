@@ -20,8 +20,7 @@ from agent.contract import (
     verify_subject,
 )
 from agent.hub.registrar import verify
-from tests.harness.losses import lose, losing_world
-from tests.harness.registrar import KEEP, LeafHand, hub_of
+from tests.harness.registrar import KEEP, LeafHand, hub_of, lose, losing_world
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 

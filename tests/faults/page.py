@@ -1,4 +1,4 @@
-"""python -m tests.faults.page: docs/faults.md, from build/faults/report.json.
+"""python -m tests.faults.page: docs/faults-all.md and docs/faults.md, from build/faults/report.json.
 
 The page keeps each case that the report lacks, and the rounds (`mixed`) where the report has none. Delete a
 case that no longer exists by hand.
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.faults.front import front
 from tests.faults.mixed.page import part_of, rounds_part, with_part
 from tests.faults.picture import picture
 from tests.faults.report import PATH
@@ -22,14 +23,16 @@ _COLUMNS = (
 )
 _SENT_AGAIN = "sent again"
 """A column of themes in which it was counted."""
-PAGE = Path("docs/faults.md")
+PAGE = Path("docs/faults-all.md")
+FRONT = Path("docs/faults.md")
 PICTURE = Path("docs/images/faults.svg")
 _SCRATCH = re.compile(r"(?:/[^\s/]+)*/test_\w*\d\b")
 """The directory of a test, which pytest names after it with a number, wherever that is on this machine."""
 _HEAD = """\
-# The faults that were tested
+# Each fault that was tested
 
-The promises of [acknowledgement.md](acknowledgement.md) were tested against these faults, with real
+Ten lines of it are [in front](faults.md). The promises of [acknowledgement.md](acknowledgement.md) were
+tested against these faults, with real
 processes. Devices number every reading and record what was acknowledged. Then a fault is injected, and
 repaired if it does not end by itself. Then the jobs bring everything into the tables, and an oracle compares
 what was acknowledged with what is there. A case passes when
@@ -64,7 +67,6 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     parts = [
         _HEAD,
         f"{len(rows)} cases: {passed} passed, {left} not run, {len(rows) - passed - left} failed.\n",
-        "\n![Each case at the time that it took to recover](images/faults.svg)\n",
     ]
     for theme, some in themes.items():
         parts += [f"\n## {theme}\n\n"]
@@ -181,4 +183,6 @@ if __name__ == "__main__":
         cases = merged(cases_of(told), cases)
         told = page(cases)
         PICTURE.write_text(picture(by_theme(cases)))
-    PAGE.write_text(with_part(told, part) if part else told)
+    told = with_part(told, part) if part else told
+    PAGE.write_text(told)
+    FRONT.write_text(front(by_theme(cases_of(told)), part))

@@ -34,9 +34,9 @@ from agent.leaf.inputs.formats.ndjson import (
     decode_array_slices,
     decode_slices,
 )
-from agent.leaf.inputs.http.bodies import UnpackedTooLargeError, allowance, unpack_parts
 from agent.leaf.inputs.http.otlp import parse as otlp
 from agent.leaf.inputs.http.otlp.source import Sources
+from agent.leaf.inputs.http.request import UnpackedTooLargeError, allowance, unpack_parts
 from agent.leaf.inputs.nats.input import lines_of
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
 from agent.leaf.inputs.shared.samples import Names

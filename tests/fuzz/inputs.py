@@ -13,9 +13,9 @@ from agent.leaf.inputs.formats.line_cache import LineCache
 from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines, reading_line
 from agent.leaf.inputs.formats.ndjson import BadLinesError, BodyTooLargeError, decode_array, decode_ndjson
-from agent.leaf.inputs.http.bodies import unpack
 from agent.leaf.inputs.http.otlp import parse
 from agent.leaf.inputs.http.otlp.source import Sources
+from agent.leaf.inputs.http.request import unpack
 from agent.leaf.inputs.mqtt import TopicTemplate
 from agent.leaf.inputs.nats import SubjectTemplate
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping

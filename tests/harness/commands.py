@@ -7,14 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from agent.contract import (
-    Command,
-    CommandAnswer,
-    answer_in,
-    batch_subject,
-    command_subject,
-    parse_reading,
-)
+from agent.contract import Command, CommandAnswer, answer_in, batch_subject, command_subject, parse_reading
 from agent.jetstream import JetStream, JetStreamError, RawMessage
 from tests.harness.agents import CLASS, StreamProbe, lines_of, probe_stream
 from tests.harness.registrar import hub_of

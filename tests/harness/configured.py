@@ -20,8 +20,7 @@ from agent.config.keys import ensure_key, seed_line
 from agent.contract import inbox_prefix
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
-from agent.server.child import Watched, reap, spawn
-from agent.server.probe import greeting
+from agent.server.child import Watched, greeting, reap, spawn
 from agent.server.render import LINK_INCLUDE
 from tests.harness.declared import End
 from tests.harness.servers import Leaf

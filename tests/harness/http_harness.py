@@ -14,10 +14,10 @@ import aiohttp
 import uvloop
 
 from agent.base.metrics import Metrics
+from agent.cli.configuration import problems
 from agent.demo.ports import free_port
 from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.inputs.http.input import HttpInput
-from agent.process.preflight import problems
 from tests.harness.intakes import Core
 from tests.harness.wait import until
 

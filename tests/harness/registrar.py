@@ -1,4 +1,5 @@
-"""A leaf and a hub by hand, for tests of the registrar: what the leaf's agent and the jobs would do."""
+"""A leaf and a hub by hand, for tests of the registrar: what the leaf's agent and the jobs would do; and a
+hub that loses single messages for real."""
 
 from __future__ import annotations
 
@@ -7,8 +8,10 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import pytest
 from nats.aio.client import Client
 
 from agent.base.metrics import Metrics
@@ -39,7 +42,8 @@ from agent.hub.registrar.service import Registrar
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.jetstream.connection import end
 from agent.leaf.link.announcer import acknowledged
-from tests.harness.servers import Leaf, ServerPair
+from agent.server import permissions
+from tests.harness.servers import Leaf, ServerPair, open_server_pair
 from tests.harness.streams import AGGREGATE, make_leaf_stream
 from tests.harness.wait import WAIT_SECONDS, until
 
@@ -319,3 +323,32 @@ async def active(hub: HubHand, domain: str) -> int:
     name = leaf_stream(domain, "normal")
     sources = (await hub.aggregate()).sources
     return next((int(one["active"]) for one in sources if one["name"] == name), -1)
+
+
+@asynccontextmanager
+async def losing_world(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, *domains: str
+) -> AsyncIterator[ServerPair]:
+    """Servers whose registrar's key may also delete single messages, which the product's may not."""
+    with monkeypatch.context() as rendered:
+        verbs = (*permissions._STREAM_VERBS, "MSG.DELETE")
+        rendered.setattr(permissions, "_STREAM_VERBS", verbs)
+        async with open_server_pair(directory, *domains) as one:
+            yield one
+
+
+async def lose(hub: HubHand, *seqs: int) -> None:
+    """Take messages out of the aggregate."""
+    for seq in seqs:
+        await hub.js.api(f"STREAM.MSG.DELETE.{AGGREGATE}", {"seq": seq})
+
+
+async def held_ids(hub: HubHand) -> dict[int, str]:
+    """The message ids that the aggregate holds, by sequence."""
+    info = await hub.aggregate()
+    found = {}
+    for seq in range(info.first, info.last + 1):
+        message = await hub.js.get_message(AGGREGATE, seq=seq)
+        if message is not None:
+            found[seq] = message.headers.get(H_MESSAGE_ID, "")
+    return found

@@ -105,11 +105,7 @@ class Seed(Clients):
 
 @asynccontextmanager
 async def open_seed(
-    directory: Path,
-    *,
-    accounts: str = ACCOUNTS,
-    together: tuple[str, ...] = TOGETHER,
-    extra: str = "",
+    directory: Path, *, accounts: str = ACCOUNTS, together: tuple[str, ...] = TOGETHER, extra: str = ""
 ) -> AsyncIterator[Seed]:
     """Both servers, running and linked in the accounts `together`; `extra` is added to both configurations.
     All of it ends with the context."""

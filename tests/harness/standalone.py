@@ -24,14 +24,13 @@ _JOB_SECONDS: Final = 900.0
 class Node:
     """A master or worker; its output goes into a log."""
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
+    def __init__(self, directory: Path, *arguments: str, python: str | None = None) -> None:
         directory.mkdir(parents=True)
         self.log = directory / "log"
         command = [str(SPARK_HOME / "bin" / "spark-class"), *arguments]
+        env = environment(directory) | ({} if python is None else {"PYSPARK_PYTHON": python})
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command, cwd=directory, env=environment(directory), stdout=log, stderr=log
-            )
+            self.process = subprocess.Popen(command, cwd=directory, env=env, stdout=log, stderr=log)
 
     async def says(self, pattern: str) -> str:
         """What a pattern's group matches in the log, once it does."""

@@ -1,10 +1,9 @@
-"""A local program that takes commands with the loop of docs/operators.md, and what it was handed."""
+"""A local program that takes commands with the loop of docs/commands.md, and what it was handed."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,34 +16,32 @@ from agent.contract import Command, parse_command
 from tests.harness.wait import WAIT_SECONDS, until
 
 APP: Final = "plc"
-OPERATORS = Path(__file__).parents[2] / "docs" / "operators.md"
+PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 
 
 def documented(app: str, *, hasty: bool = True) -> Callable[..., Awaitable[None]]:
     """The loop of the document for a program of this name; a `hasty` one does not wait between attempts, so
     that it meets whatever it can meet while the mirror is recreated."""
     (block,) = (
-        text
-        for text in OPERATORS.read_text().split("```python\n")
-        if text.lstrip().startswith("import asyncio")
+        text for text in PAGE.read_text().split("```python\n") if text.lstrip().startswith("import asyncio")
     )
     source = block.partition("```")[0].replace('"plc"', f'"{app}"').replace(".plc.>", f".{app}.>")
     if hasty:
         source = source.replace("timeout=5", "timeout=0.3").replace("sleep(1)", "sleep(0.01)")
     found: dict[str, Any] = {}
-    exec(compile(source, str(OPERATORS), "exec"), found)
+    exec(compile(source, str(PAGE), "exec"), found)
     loop: Callable[..., Awaitable[None]] = found["obey"]
     return loop
 
 
 class Program:
     """Runs the loop and notes each command that it is handed, when (monotonic seconds) it knew each to be
-    acknowledged, and which it was handed again after that."""
+    acknowledged, and which it was handed again after that, with when it had been acknowledged before."""
 
     def __init__(self, app: str = APP) -> None:
         self.handed: list[str] = []
         self.acknowledged: dict[str, float] = {}
-        self.again: Counter[str] = Counter()
+        self.again: dict[str, float] = {}
         self.work: Callable[[Command], Awaitable[object]] | None = None
         self._loop = documented(app)
 
@@ -69,7 +66,7 @@ class Program:
     async def _take(self, message: Msg) -> None:
         command = parse_command(message.data)
         if command.id in self.acknowledged:
-            self.again[command.id] += 1
+            self.again[command.id] = self.acknowledged[command.id]
         self.handed.append(command.id)
         if self.work is not None:
             await self.work(command)

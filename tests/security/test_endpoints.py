@@ -14,7 +14,7 @@ from typing import Literal
 import aiohttp
 import pytest
 
-from agent.hub.web.fleet import FleetPages
+from agent.hub.web import FleetPages
 from agent.leaf.inputs.http.handler import OPEN_PATHS
 from agent.leaf.inputs.http.routes import ROUTES
 from tests.e2e.test_admin import Agent
@@ -82,9 +82,9 @@ async def listening(kind: Kind, directory: Path, *, tls: bool) -> AsyncIterator[
     if tls:
         access["tls_cert"], access["tls_key"] = self_signed(directory)
     if kind == "admin":
-        fleet = FleetPages(lambda: {"fleet": {"state": "well", "leaves": {}}})
+        fleet = FleetPages(lambda: {"fleet": {"state": "well", "leaves": {}}}, lambda _: None)
         async with admin_serving(Agent(), fleet=fleet, access=access) as server:
-            paths = [*server._pages, *(one.replace("<domain>", "a") for one in FleetPages.paths), "/none"]
+            paths = [*(one.replace("<domain>", "a") for one in server.paths), "/none"]
             yield Listening(kind, server.address[1], paths, [])
     else:
         async with serving(**access) as served:

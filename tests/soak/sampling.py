@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from tests.faults.world.machine import Machine, Program
-from tests.harness.following import following
+from tests.harness.wait import following
 from tests.soak.flat import Point
 from tests.soak.inside import inside
 

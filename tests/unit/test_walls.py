@@ -27,9 +27,9 @@ FLOORS = (
 LEAF = {
     "inputs": {"intake"},
     "rules": {"intake", "publish"},
-    "publish": {"intake", "events", "ledger", "hub_acks", "positions", "state"},
+    "publish": {"intake", "events", "ledger", "acks", "positions", "state"},
     "ledger": {"intake", "events", "positions", "state"},
-    "link": {"intake", "events", "hub_acks", "positions", "state", "stream_configs"},
+    "link": {"intake", "events", "acks", "positions", "state", "stream_configs"},
     "commands": {"intake", "publish", "positions", "state", "stream_configs"},
     "clock": {"intake", "positions", "state", "timeline"},
 }

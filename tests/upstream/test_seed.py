@@ -125,8 +125,12 @@ async def test_the_double_store_is_prevented(
 
 
 async def test_an_acknowledgement_means_every_consumer_of_that_name_in_every_domain(seed: Seed) -> None:
-    floors = await acknowledged_at_the_hub(seed)
-    assert floors == {"hub": 1, "leaf": 1}
+    await acknowledge_at_the_hub(seed)
+
+    async def both() -> bool:
+        return await ack_floors(seed) == {"hub": 1, "leaf": 1}
+
+    await until(both, "both have taken it")
 
 
 async def test_acknowledgements_that_carry_their_domain_mean_one_consumer(
@@ -134,13 +138,13 @@ async def test_acknowledgements_that_carry_their_domain_mean_one_consumer(
 ) -> None:
     flag = "feature_flags { js_ack_fc_v2: true }"
     async with open_seed(tmp_path_factory.mktemp("flag"), extra=flag) as one:
-        floors = await acknowledged_at_the_hub(one)
-        assert floors == {"hub": 1, "leaf": 0}
+        await acknowledge_at_the_hub(one)
+        assert await ack_floors(one) == {"hub": 1, "leaf": 0}
 
 
-async def acknowledged_at_the_hub(seed: Seed) -> dict[str, int]:
-    """The ack floors of consumers of one name in both domains, after the first message of the hub's stream
-    was acknowledged and the leaf's was not."""
+async def acknowledge_at_the_hub(seed: Seed) -> None:
+    """Make consumers of one name in both domains, and acknowledge the first message of the hub's stream, not
+    the leaf's."""
     config = {"name": "dur", "durable_name": "dur", "ack_policy": "explicit"}
     for side in SIDES:
         js = await seed.js(side)
@@ -151,6 +155,10 @@ async def acknowledged_at_the_hub(seed: Seed) -> dict[str, int]:
         pull = await (await seed.connect(side)).jetstream().pull_subscribe_bind("dur", "twins")
         (found,) = await pull.fetch(1)
     await found.ack_sync()
+
+
+async def ack_floors(seed: Seed) -> dict[str, int]:
+    """The ack floors of these consumers."""
     return {
         side: (await (await seed.js("hub", side)).consumer_info("twins", "dur")).ack_floor for side in SIDES
     }

@@ -18,8 +18,8 @@ from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.jetstream import ApiError, JetStreamError
 from tests.harness.configured import ConfiguredServer
-from tests.harness.retrying_jetstream import PatientJetStream
 from tests.harness.seed_servers import ACCOUNTS, Clients, answers, configured, remote
+from tests.harness.streams import PatientJetStream
 from tests.harness.wait import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import re
 import shlex
 import signal
@@ -32,35 +31,28 @@ from agent.server.workspace import Workspace
 from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.refine import run as refine
+from hub_jobs.source.protocol import WireError
 from hub_jobs.source.streams import StreamRecord
-from tests.faults.guest.arrived import Arrived, arrived, at_hub
 from tests.faults.guest.kernel import Kernel
-from tests.faults.guest.load import Load
-from tests.faults.guest.machine import HOST, GuestError, Machine, chrooted
-from tests.harness.agent_process import PETIOLE, Agent
+from tests.faults.guest.load import Arrived, Load, arrived, at_hub
+from tests.faults.guest.machine import AGENT_LOG, HOST, GuestError, Machine, chrooted, run_agent
+from tests.harness.agent_process import Agent
 
 DOMAIN: Final = "edge-1"
-SECONDS: Final = 400.0
+_SECONDS: Final = 400.0
 """What a wait may last: a guest without hardware help on a busy machine is slow."""
 _POLL_SECONDS: Final = 0.5
 Sync = Literal["always", "1s", "2m"]
-_LIBRARY: Final = Path(__file__).parents[3]
 
 
-class Edge(ABC):
-    """All parts, as a context that ends them. `start` runs them."""
+class GuestSite(ABC):
+    """A leaf and a hub, one of both in a guest, as a context that ends all parts, and a load that flows
+    through them."""
 
-    def __init__(self, directory: Path, kernel: Kernel) -> None:
-        hub_member, self._leaf_port = plan.member(directory, "hub"), free_port()
-        self.member = plan.member(directory, DOMAIN)
-        self.disk = self.member.directory / "disk"
-        self.disk.mkdir(parents=True)
-        self.leaf = self._leaf()
-        enrolled = self.leaf.petiole("enrol").stdout
-        self.hub = Agent(hub_member, plan.hub_toml(hub_member, self._leaf_port, [enrolled]))
-        ports = (self.member.nats_port, self.member.admin_port, self.member.http_port)
-        self.machine = Machine(kernel, directory / "machine", self.disk, self._inside(ports))
-        self._load: Load | None = None
+    leaf: Agent
+    hub: Agent
+    machine: Machine
+    _load: Load | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -78,6 +70,70 @@ class Edge(ABC):
         assert self._load is not None
         return self._load
 
+    def wait(self, true: Callable[[], bool], what: str) -> None:
+        """Return when it is so; that somebody does not answer yet is no reason to fail."""
+        deadline = time.monotonic() + _SECONDS
+        while True:
+            with contextlib.suppress(AssertionError, KeyError, OSError, WireError):
+                if true():
+                    return
+            if time.monotonic() > deadline:
+                raise AssertionError(f"waited in vain: {what}; {self.said()}; {self.machine.console()}")
+            time.sleep(_POLL_SECONDS)
+
+    def said(self) -> str:
+        """The last lines of an agent in the guest, if there is one."""
+        return self.machine.run(f"tail -n 20 {AGENT_LOG} || true")
+
+    def goes_on(self, by: int = 200) -> None:
+        """Return when so many more readings were acknowledged."""
+        wanted = self.load.count + by
+        self.wait(lambda: self.load.count >= wanted, f"{by} more readings are acknowledged")
+
+    def ingested(self, lake: Path) -> Exit:
+        """Take what the hub holds into bronze."""
+        options = [
+            "--server",
+            self.hub.member.nats_url,
+            "--seed-file",
+            str(self.jobs_key()),
+            "--lake",
+            str(lake),
+        ]
+        return ingest.main(options)
+
+    def jobs_key(self) -> Path:
+        """With which the jobs connect to the hub."""
+        return self.hub.member.state / "keys" / "jobs.nk"
+
+    def refined(self, lake: Path) -> None:
+        """Take what the hub holds into tables."""
+        assert self.ingested(lake) == Exit.WELL
+        assert refine.main(["--lake", str(lake)]) == Exit.WELL
+
+
+def audited(lake: Path) -> tuple[Exit, dict[str, Any]]:
+    """Audit tables; returns the exit code and the report."""
+    report = lake.with_suffix(".json")
+    code = audit.main(["--lake", str(lake), "--json", str(report)])
+    found: dict[str, Any] = json.loads(report.read_text())
+    return code, found
+
+
+class Edge(GuestSite):
+    """A hub here and a leaf in a guest. `start` runs all parts."""
+
+    def __init__(self, directory: Path, kernel: Kernel) -> None:
+        hub_member, self._leaf_port = plan.member(directory, "hub"), free_port()
+        self.member = plan.member(directory, DOMAIN)
+        self.disk = self.member.directory / "disk"
+        self.disk.mkdir(parents=True)
+        self.leaf = self._leaf()
+        enrolled = self.leaf.petiole("enrol").stdout
+        self.hub = Agent(hub_member, plan.hub_toml(hub_member, self._leaf_port, [enrolled]))
+        ports = (self.member.nats_port, self.member.admin_port, self.member.http_port)
+        self.machine = Machine(kernel, directory / "machine", self.disk, self._inside(ports))
+
     def start(self, clock: int | None = None) -> None:
         """Run all parts, the guest's clock at `clock` (epoch seconds) if it is given; the load flows."""
         self.hub.start()
@@ -89,16 +145,6 @@ class Edge(ABC):
     def boot(self, clock: int | None = None) -> None:
         """Switch the guest on and run in it what is there, with what its disk holds."""
 
-    def wait(self, true: Callable[[], bool], what: str) -> None:
-        """Return when it is so; that somebody does not answer yet is no reason to fail."""
-        deadline = time.monotonic() + SECONDS
-        while True:
-            with contextlib.suppress(OSError, KeyError):
-                if true():
-                    return
-            assert time.monotonic() < deadline, f"waited in vain: {what}; {self.machine.console()}"
-            time.sleep(_POLL_SECONDS)
-
     def status(self) -> dict[str, Any]:
         """The leaf's /status, once it answers."""
         found: list[dict[str, Any]] = []
@@ -109,11 +155,6 @@ class Edge(ABC):
 
         self.wait(answered, "the leaf tells its status")
         return found[-1]
-
-    def goes_on(self, by: int = 200) -> None:
-        """Return when so many more readings were acknowledged."""
-        wanted = self.load.count + by
-        self.wait(lambda: self.load.count >= wanted, f"{by} more readings are acknowledged")
 
     def new_epochs(self) -> set[str]:
         """Why this run of the agent began epochs, the very first of the link apart."""
@@ -139,13 +180,6 @@ class Edge(ABC):
         self.caught_up()
         return arrived(self.load, self._at_hub(batch_subject(DOMAIN, "normal", "http")))
 
-    def refined(self, lake: Path) -> None:
-        """Take what the hub holds into tables."""
-        key = self.hub.member.state / "keys" / "jobs.nk"
-        options = ["--server", self.hub.member.nats_url, "--seed-file", str(key), "--lake", str(lake)]
-        assert ingest.main(options) == Exit.WELL
-        assert refine.main(["--lake", str(lake)]) == Exit.WELL
-
     def audited(self, lake: Path) -> tuple[Exit, dict[str, Any]]:
         """End the agent, whose last ledger record then says all, take everything into tables, and audit them;
         returns the exit code and the report."""
@@ -153,10 +187,7 @@ class Edge(ABC):
         self._end_agent()
         self.wait(lambda: self._is_closed(run), "the hub has the last ledger record")
         self.refined(lake)
-        report = lake.with_suffix(".json")
-        code = audit.main(["--lake", str(lake), "--json", str(report)])
-        found: dict[str, Any] = json.loads(report.read_text())
-        return code, found
+        return audited(lake)
 
     @abstractmethod
     def _leaf(self) -> Agent:
@@ -252,19 +283,14 @@ class MachineEdge(Edge):
     def boot(self, clock: int | None = None) -> None:
         """Switch the guest on and run the agent."""
         self.machine.boot(clock)
-        self._run_agent()
+        run_agent(self.machine, self.member.config)
 
     def restart_agent(self) -> None:
         """SIGKILL, and a new start; returns when it takes readings."""
         self.machine.run("kill -KILL $(cat /agent.pid)")
         self.wait(lambda: self.leaf.status_of("/readyz") is None, "the agent is gone")
-        self._run_agent()
+        run_agent(self.machine, self.member.config)
         self._started()
-
-    def _run_agent(self) -> None:
-        given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(_LIBRARY), "PYTHONDONTWRITEBYTECODE": "1"}
-        agent = chrooted(f"{PETIOLE} run -c {shlex.quote(str(self.member.config))}", **given)
-        self.machine.run(f"setsid {agent} < /dev/null >> {_AGENT_LOG} 2>&1 & echo $! > /agent.pid")
 
     def set_clock(self, epoch: float) -> None:
         """Step the machine's clock."""
@@ -276,7 +302,7 @@ class MachineEdge(Edge):
 
     def log(self) -> str:
         """What the agent logged in this boot."""
-        return self.machine.run(f"cat {_AGENT_LOG}")
+        return self.machine.run(f"cat {AGENT_LOG}")
 
     def _leaf(self) -> Agent:
         key = self.member.directory / "link.nk"
@@ -298,5 +324,4 @@ class MachineEdge(Edge):
 
 
 _OWN_KEYS: Final = (("seed_file", "agent.nk"), ("system_seed_file", "agent_system.nk"))
-_AGENT_LOG: Final = "/agent.log"
 _SYNCHRONISE: Final = Path(__file__).with_name("synchronise.py")

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
 import signal
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from deltalake import DeltaTable
 
@@ -18,27 +14,20 @@ from agent.config.keys import ensure_key
 from agent.contract import Exit, aggregate
 from agent.demo import plan
 from agent.demo.ports import free_port
-from hub_jobs.audit import run as audit
-from hub_jobs.ingest import run as ingest
-from hub_jobs.refine import run as refine
 from hub_jobs.source.connection import Connection
-from hub_jobs.source.protocol import WireError
 from hub_jobs.source.server import Server
 from hub_jobs.source.streams import stream_info
-from tests.faults.guest.edge import DOMAIN, SECONDS, only_http
+from tests.faults.guest.edge import DOMAIN, GuestSite, audited, only_http
 from tests.faults.guest.kernel import Kernel
 from tests.faults.guest.load import METRIC, Load
-from tests.faults.guest.machine import Machine, chrooted
-from tests.harness.agent_process import PETIOLE, Agent
+from tests.faults.guest.machine import Machine, run_agent
+from tests.harness.agent_process import Agent
 
-_POLL_SECONDS: Final = 0.5
-_LIBRARY: Final = Path(__file__).parents[3]
-_AGENT_LOG: Final = "/agent.log"
 _RESTORED: Final = re.compile(rf"Restored ([0-9,]+) messages for stream '\S+ > {aggregate(0)}'")
 
 
-class HubMachine:
-    """All parts, as a context that ends them; the hub syncs as `sync` says. The leaf's stream is so small
+class HubMachine(GuestSite):
+    """A leaf here and a hub in a guest. The hub syncs as `sync` says. The leaf's stream is so small
     that it is trimmed under the load."""
 
     def __init__(self, directory: Path, kernel: Kernel, sync: str) -> None:
@@ -58,23 +47,6 @@ class HubMachine:
         self.hub = Agent(self.hub_member, toml)
         ports = (self.hub_member.nats_port, leaf_port, self.hub_member.admin_port)
         self.machine = Machine(kernel, directory / "machine", self._disk, ports)
-        self._load: Load | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._load is not None:
-            self._load.end()
-        for agent in (self.leaf, self.hub):
-            agent.close()
-        self.machine.cut_power()
-
-    @property
-    def load(self) -> Load:
-        """The load, once it was started."""
-        assert self._load is not None
-        return self._load
 
     def start(self) -> None:
         """Run all parts; the load flows."""
@@ -86,29 +58,8 @@ class HubMachine:
     def boot(self) -> None:
         """Switch the guest on and run the hub's agent in it; returns when it takes announcements."""
         self.machine.boot()
-        given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(_LIBRARY), "PYTHONDONTWRITEBYTECODE": "1"}
-        agent = chrooted(f"{PETIOLE} run -c {shlex.quote(str(self.hub_member.config))}", **given)
-        self.machine.run(f"setsid {agent} < /dev/null >> {_AGENT_LOG} 2>&1 & echo $! > /agent.pid")
+        run_agent(self.machine, self.hub_member.config)
         self.wait(lambda: self.hub.status_of("/readyz") == 200, "the hub in the guest is ready")
-
-    def wait(self, true: Callable[[], bool], what: str) -> None:
-        """Return when it is so; that somebody does not answer yet is no reason to fail."""
-        deadline = time.monotonic() + SECONDS
-        while True:
-            try:
-                if true():
-                    return
-            except (AssertionError, OSError, WireError):
-                pass
-            if time.monotonic() > deadline:
-                said = self.machine.run(f"tail -n 20 {_AGENT_LOG}")
-                raise AssertionError(f"waited in vain: {what}; {said}; {self.machine.console()}")
-            time.sleep(_POLL_SECONDS)
-
-    def goes_on(self, by: int) -> None:
-        """Return when so many more readings were acknowledged, and the hub has some of them."""
-        wanted = self.load.count + by
-        self.wait(lambda: self.load.count >= wanted, f"{by} more readings are acknowledged")
 
     def held(self) -> int:
         """The last sequence of the hub's stream."""
@@ -133,10 +84,8 @@ class HubMachine:
         """How many messages the leaf has given up."""
         return int(self.leaf.metric("petiole_trimmed_messages_total"))
 
-    def ingested(self, lake: Path) -> Exit:
-        """Take what is on the hub's disk into bronze."""
-        options = ["--server", self.hub_member.nats_url, "--seed-file", str(self._key), "--lake", str(lake)]
-        return ingest.main(options)
+    def jobs_key(self) -> Path:
+        return self._key
 
     def tables(self, lake: Path) -> tuple[Exit, Counter[tuple[str, int]], list[dict[str, Any]]]:
         """End the load and the leaf; returns what the audit says, how often each value is in the table, and
@@ -149,10 +98,8 @@ class HubMachine:
         self.leaf.end(signal.SIGTERM)
         held = self.held()
         self.wait(lambda: self.held() == held, "nothing more comes")
-        assert self.ingested(lake) == Exit.WELL
-        assert refine.main(["--lake", str(lake)]) == Exit.WELL
-        report = lake.with_suffix(".json")
-        code = audit.main(["--lake", str(lake), "--json", str(report)])
+        self.refined(lake)
+        code, _ = audited(lake)
         table = DeltaTable(str(lake / "readings")).to_pyarrow_table(columns=["device", "metric", "value"])
         rows = [row for row in table.to_pylist() if row["metric"] == METRIC]
         return code, Counter((row["device"], int(row["value"])) for row in rows), rows

@@ -7,6 +7,7 @@ its own, and may be set.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -18,9 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from tests.faults.guest.kernel import Kernel, code_of
+from tests.harness.agent_process import PETIOLE
 
 HOST: Final = "10.0.2.2"
 """This machine's loopback, as the guest dials it."""
+AGENT_LOG: Final = "/agent.log"
+"""What the agent in a guest has logged in this boot."""
+_LIBRARY: Final = Path(__file__).parents[3]
 _FIRST_PORT: Final = 18000
 _EMULATED: Final = ("-accel", "tcg", "-cpu", "Westmere,+rdrand", "-smp", "1")
 """One processor: qemu 7.2 now and then emulates two so that the kernel hangs while it boots."""
@@ -160,6 +165,13 @@ class Machine:
         packed = f"find . | busybox cpio -o -H newc > {shlex.quote(str(self._initramfs))}"
         subprocess.run(packed, shell=True, cwd=root, capture_output=True, check=True)
         shutil.rmtree(root)
+
+
+def run_agent(machine: Machine, config: Path) -> None:
+    """Run the agent of a configuration in a guest, without waiting for it."""
+    given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(_LIBRARY), "PYTHONDONTWRITEBYTECODE": "1"}
+    agent = chrooted(f"{PETIOLE} run -c {shlex.quote(str(config))}", **given)
+    machine.run(f"setsid {agent} < /dev/null >> {AGENT_LOG} 2>&1 & echo $! > /agent.pid")
 
 
 def chrooted(command: str, **environment: str) -> str:

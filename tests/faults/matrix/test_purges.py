@@ -11,8 +11,8 @@ from tests.faults.matrix.conftest import Worlds
 from tests.faults.matrix.scenarios import in_table, judged
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
-from tests.faults.world.ask import asked
 from tests.faults.world.environment import FaultEnvironment
+from tests.faults.world.scrape import asked
 from tests.harness.wait import wait_for
 
 NAMED = "what was purged and is not in the table is named by the audit; all else is there once"

@@ -1,4 +1,4 @@
-"""The rounds as a part of docs/faults.md. Pure."""
+"""The rounds as a part of docs/faults-all.md. Pure."""
 
 from __future__ import annotations
 

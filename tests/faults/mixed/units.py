@@ -13,7 +13,7 @@ from pathlib import Path
 from agent.base.nats_server import find_binary
 from agent.contract import Exit
 from tests.faults.world.machine import Machine
-from tests.harness.following import following
+from tests.harness.wait import following
 
 _RESTART_SECONDS = 1.0
 _LOOK_SECONDS = 0.05

@@ -14,9 +14,8 @@ from agent.demo.ports import free_port
 from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.refine import run as refine
-from tests.faults.guest.arrived import arrived, at_hub
 from tests.faults.guest.edge import only_http
-from tests.faults.guest.load import METRIC, Load
+from tests.faults.guest.load import METRIC, Load, arrived, at_hub
 from tests.faults.report import Case
 from tests.faults.tools.earlier import Earlier, EarlierAgent, NoHistoryError, kill
 from tests.harness.agent_process import Agent

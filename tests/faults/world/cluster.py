@@ -18,13 +18,12 @@ from agent.demo import plan
 from agent.demo.plan import Member
 from agent.demo.ports import free_port
 from tests.faults.report import Case
-from tests.faults.world.ask import asked
 from tests.faults.world.configs import LeafSettings, leaf_toml
 from tests.faults.world.environment import FaultEnvironment, link_flows
 from tests.faults.world.injected_faults import InjectedFaults
 from tests.faults.world.load import load
 from tests.faults.world.machine import Machine, Program
-from tests.faults.world.scrape import scrapes
+from tests.faults.world.scrape import asked, scrapes
 from tests.faults.world.tcp_proxy import Link, tcp_proxy
 from tests.harness.agent_process import PETIOLE
 from tests.harness.wait import wait_for

@@ -220,9 +220,7 @@ def open_environment(
         proxy = wire or stack.enter_context(tcp_proxy(int(listen.rpartition(":")[2])))
         machines = [
             Machine(
-                member,
-                leaf_toml(member, f"{scheme}://{proxy.host}:{proxy.port}", leaf_settings),
-                injected,
+                member, leaf_toml(member, f"{scheme}://{proxy.host}:{proxy.port}", leaf_settings), injected
             )
             for member in (plan.member(directory, f"edge-{number}") for number in range(1, leaves + 1))
         ]

@@ -1,18 +1,24 @@
-"""The metrics of the agents, looked at once a second, and once more when all is at rest."""
+"""The metrics of the agents, looked at once a second, and once more when all is at rest; and questions to a
+server over a short connection, so that no fault outlives them."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+import nats
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from agent.contract import inbox_prefix
 from tests.faults.oracle.evidence import Metrics
 from tests.faults.world.machine import Machine
-from tests.harness.following import following
-from tests.harness.wait import wait_for
+from tests.harness.wait import following, wait_for
 
 _PERIOD_SECONDS = 1.0
 _WAITING = "petiole_in_flight_bytes"
@@ -93,3 +99,29 @@ def _samples(families: Sequence[Metric]) -> Iterator[tuple[str, dict[str, str], 
     for family in families:
         for sample in family.samples:
             yield sample.name, sample.labels, sample.value
+
+
+def asked(url: str, seed: Path, subject: str, payload: bytes = b"") -> dict[str, Any]:
+    """What a server answers the registrar, whose key is `seed`. Raises what the connection or the request
+    meets."""
+    return asyncio.run(_asked(url, seed, subject, payload))
+
+
+async def _asked(url: str, seed: Path, subject: str, payload: bytes) -> dict[str, Any]:
+    nc = await nats.connect(
+        url,
+        nkeys_seed=str(seed),
+        inbox_prefix=inbox_prefix("registrar").encode(),
+        allow_reconnect=False,
+        connect_timeout=2,
+        error_cb=_quiet,
+    )
+    try:
+        found: dict[str, Any] = json.loads((await nc.request(subject, payload, timeout=3)).data)
+        return found
+    finally:
+        await nc.close()
+
+
+async def _quiet(_error: Exception) -> None:
+    """Errors are those that a request raises."""

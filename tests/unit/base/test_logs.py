@@ -19,9 +19,7 @@ def _defaults() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def test_the_level_is_changed_for_loggers_that_are_made_already(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_level_is_changed_for_loggers_that_are_made_already(capsys: pytest.CaptureFixture[str]) -> None:
     logs.set_up("info", "json")
     log = structlog.get_logger("x").bind(part="one")
     for level, message in (("info", "first"), ("debug", "second"), ("error", "third"), ("info", "fourth")):

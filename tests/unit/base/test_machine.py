@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.base.machine import notifier
-from tests.harness.supervisor import Supervisor
+from tests.harness.agent_process import Supervisor
 
 
 @pytest.fixture(params=["path", "abstract"])

@@ -57,3 +57,19 @@ async def test_a_bounded_number_is_under_way_and_results_keep_their_order() -> N
 
     assert await bounded_gather(ask, range(100)) == [-number for number in range(100)]
     assert most == 32
+
+
+async def test_what_waits_its_turn_is_not_asked_any_more_once_one_has_failed() -> None:
+    asked = list[int]()
+
+    async def ask(number: int) -> None:
+        asked.append(number)
+        await asyncio.sleep(0)
+        if number == 3:
+            raise LookupError
+        await asyncio.sleep(0.01)
+
+    with pytest.raises(LookupError):
+        await bounded_gather(ask, range(100))
+    await asyncio.sleep(0.05)
+    assert len(asked) < 50

@@ -1,8 +1,10 @@
-"""The demonstration's own parts: it must not call whole what is not, and leave nothing running."""
+"""The demonstration's own parts: it must not call whole what is not, leave nothing running, and give no port
+to two."""
 
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.demo.load import READINGS, body
-from agent.demo.processes import DemoError
+from agent.demo.ports import free_port
+from agent.demo.processes import DONE, GROUP, DemoError
 from agent.demo.proof import DemoReport, DeviceRows, Domain
-from agent.demo.reaper import DONE, GROUP
 from agent.demo.story import fresh
 
 WHOLE = Domain(accepted=10, in_table=10, missing=0, duplicates=0, discarded=0)
@@ -81,7 +83,7 @@ def test_what_was_started_dies_with_the_demonstration_unless_it_ended_well(last:
     sleeper = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
         subprocess.run(
-            [sys.executable, "-m", "agent.demo.reaper", "petiole"],
+            [sys.executable, "-m", "agent.demo.processes", "petiole"],
             input=f"{GROUP} {sleeper.pid}\n{last}\n",
             text=True,
             check=True,
@@ -92,3 +94,42 @@ def test_what_was_started_dies_with_the_demonstration_unless_it_ended_well(last:
     finally:
         sleeper.kill()
         sleeper.wait()
+
+
+_ASK = (
+    "from agent.demo.ports import free_port; print(*(free_port() for _ in range(150)), flush=True); input()"
+)
+
+
+def test_processes_that_live_at_one_time_are_given_no_port_twice() -> None:
+    mine = {free_port() for _ in range(150)}
+    with Asker() as one, Asker() as other:
+        assert len({*mine, *one.ports, *other.ports}) == 450
+
+
+def test_a_port_is_below_those_of_connections() -> None:
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert 1024 <= free_port() < first
+
+
+def test_a_port_in_use_is_left_out() -> None:
+    taken = free_port()
+    with socket.create_server(("127.0.0.1", taken)):
+        whole_block = {free_port() for _ in range(250)}
+    assert len(whole_block) > 150
+    assert taken not in whole_block
+
+
+class Asker:
+    """A process that asked for ports and lives on."""
+
+    def __enter__(self) -> Asker:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _ASK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self.ports = {int(port) for port in self._process.stdout.readline().split()}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate("\n", timeout=20)

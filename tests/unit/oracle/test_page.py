@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from tests.faults.front import KINDS, front, kind_of
 from tests.faults.mixed.covering import scenario
 from tests.faults.mixed.page import part_of, rounds_part, with_part
-from tests.faults.page import PAGE, by_theme, cases_of, merged, page
+from tests.faults.page import FRONT, PAGE, by_theme, cases_of, merged, page
 from tests.faults.picture import picture
 from tests.faults.report import Case
 
@@ -101,3 +102,31 @@ def test_the_page_keeps_the_cases_that_a_report_of_one_lacks() -> None:
 def test_the_cases_of_the_page_in_the_documents_make_that_page() -> None:
     text = PAGE.read_text()
     assert with_part(page(cases_of(text)), part_of(text)) == text
+    assert FRONT.read_text() == front(by_theme(cases_of(text)), part_of(text)), "make faults-page"
+
+
+def test_the_lines_in_front_sum_up_a_kind_of_faults_and_name_what_did_not_pass() -> None:
+    cases = [
+        Case(
+            "a", passed=True, acknowledged=1000, lost=0, named=7, recover_seconds=2.4, theme="The power of x"
+        ),
+        Case("b", acknowledged=500, lost=3, duplicates=1, recover_seconds=9.6, theme="The power of y: z"),
+        Case("c", passed=True, acknowledged=20, theme="Something new"),
+    ]
+    told = front(by_theme([asdict(one) for one in cases]), "before\n\n2 rounds: 2 passed; so\n\nafter\n")
+    power, new = [line for line in told.splitlines() if line.startswith("* ")]
+    assert power.endswith(
+        "hub**: 1 of 2 cases passed; 1,500 readings acknowledged, 3 lost, 7 named (*a*), 1 doubled; "
+        "all at the hub again within 10 s."
+    )
+    assert new.endswith(
+        "upgrades**: 1 of 1 cases passed; 20 readings acknowledged, 0 lost, 0 named, 0 doubled."
+    )
+    assert "drawn at random: 2 rounds: 2 passed; so\n" in told
+    assert "Together: 2 of 3 cases passed; 1,520 readings" in told
+    assert "Not passed, or not run: b.\n" in told
+
+
+def test_each_kind_of_faults_has_cases_of_its_own() -> None:
+    themes = by_theme(cases_of(PAGE.read_text()))
+    assert {kind_of(theme) for theme in themes} == set(KINDS)

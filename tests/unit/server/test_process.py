@@ -8,8 +8,7 @@ import pytest
 
 from agent.base.listen_sockets import is_free
 from agent.base.nats_server import ServerError, check_version, find_binary, version_of
-from agent.server.child import process_of
-from agent.server.probe import Stranger, greeting
+from agent.server.child import Stranger, greeting, process_of
 from agent.server.workspace import Workspace
 
 

@@ -1,21 +1,28 @@
-"""What the doctor says of what was seen: every case with its level, and a remedy unless it is well."""
+"""What `petiole check` says of what was seen: every case with its level, and a remedy unless it is well; and
+findings on a terminal of 80 columns and in a pipe."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.base.files import Room
 from agent.base.nats_server import MINIMUM
 from agent.cli.checks import (
+    WIDTH,
     Finding,
     Level,
     agent_status,
     certificates,
     failure,
+    findings_as_json,
+    lines,
     link,
     machine,
     ok,
@@ -341,3 +348,47 @@ def test_a_file_system_that_may_lose_a_replaced_file_is_named() -> None:
     assert list(server.flushes("ext4")) == []
     only(list(server.flushes("xfs")), WARNING, "file system (xfs)")
     only(list(server.flushes(None)), WARNING, "file system (unknown)")
+
+
+words = st.text(max_size=30)
+
+
+def test_failures_stand_last_next_to_the_sum() -> None:
+    findings = [
+        failure("link", "it is down", "look at the network"),
+        ok("clock", "it is set"),
+        warning("a", "b", "c"),
+    ]
+    assert list(lines(findings)) == [
+        "clock         ok      it is set",
+        "a             warning b",
+        "                      > c",
+        "link          failure it is down",
+        "                      > look at the network",
+        "1 failure, 1 warning, 1 ok",
+    ]
+
+
+@given(st.lists(words, max_size=30).map(" ".join), words)
+def test_no_line_is_wider_than_the_terminal_or_moves_its_cursor(sentence: str, remedy: str) -> None:
+    for line in lines([failure("permissions", sentence, remedy)]):
+        assert line.isprintable() or not line
+        # What is copied is not broken: a single long word may stand out.
+        assert len(line) <= WIDTH or max(map(len, line.split())) > WIDTH - 24
+
+
+def test_a_subject_is_never_broken() -> None:
+    subject = "$JS.edge-1-of-the-north-plant.API.CONSUMER.RESET.TEL_edge-1-of-the-north-plant_normal.*"
+    text = "\n".join(lines([failure("permissions", "it lacks one", f'add "{subject}" there')]))
+    assert subject in text
+
+
+def test_json_holds_every_finding_and_the_exit_code() -> None:
+    findings = [ok("a", "b"), failure("c", "d", "e", Exit.UNREACHABLE)]
+    assert json.loads(json.dumps(findings_as_json(findings))) == {
+        "exit": 5,
+        "findings": [
+            {"group": "a", "level": "ok", "sentence": "b", "remedy": ""},
+            {"group": "c", "level": "failure", "sentence": "d", "remedy": "e"},
+        ],
+    }
