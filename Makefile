@@ -1,6 +1,8 @@
 # `make demo` and `make test` do all of their own set-up.
-.PHONY: help demo test lint types models fuzz faults bench bench-report dist deb reference dashboards
-.PHONY: soak test-package test-deploy test-browser test-delta test-security security-table sizing-table recording faults-page clean
+.PHONY: help demo test lint types models fuzz faults bench bench-report dist wheel deb image release reference dashboards
+# `docs` is a folder, too.
+.PHONY: docs soak test-wheel test-package test-deploy test-browser test-delta test-security security-table sizing-table recording
+.PHONY: faults-page clean
 
 BIN := .venv/bin
 # Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/harness/xdist_groups.py).
@@ -17,23 +19,28 @@ help:
 	@echo "make fuzz    every parser of outside bytes, SECONDS=60 of it in all; build/fuzz/found/"
 	@echo "make faults  every fault, or those of CASE=… (words of its name), SEED=…; build/faults/report.json"
 	@echo "make faults CASE=mixed ROUNDS=n SEED=s  n rounds of two faults that meet, drawn from seed s on"
-	@echo "make faults-page  docs/faults.md, from that report"
+	@echo "make faults-page  docs/faults.md and docs/faults-all.md, from that report"
 	@echo "make soak    HOURS=n of load and faults; what the processes hold, build/soak/report.json and soak.svg"
 	@echo "make bench   every benchmark, or those of NAME=…; results under build/bench/"
 	@echo "make bench-report  keep what was run since in bench/results/, and make docs/benchmarks.md of what is kept"
 	@echo "make dist    the jobs and their Python, packed for a Spark cluster, in dist/"
+	@echo "make wheel   the wheel and the source archive, in dist/"
 	@echo "make deb     the Debian package of the agent, in dist/"
+	@echo "make docs    the documents as a site with search, build/site; every link and command checked"
+	@echo "make image   the container image of the agent, in dist/ (root; mmdebstrap, buildah)"
+	@echo "make release every file of a release, with checksums, in dist/; IMAGES=1 with the container images"
 	@echo "make reference  docs/configuration.md, from the types of the configuration"
 	@echo "make dashboards  the Grafana dashboards, from their description in deploy/dashboards/"
 	@echo "make test-security  every subject and endpoint with every key, and planted secrets in no output"
-	@echo "make test-package  that package in a clean Debian, under systemd (root; a few minutes)"
+	@echo "make test-wheel    the wheel in an empty environment: the first hour and the demonstration (six to nine minutes)"
+	@echo "make test-package  the Debian package in a clean Debian, under systemd (root; a few minutes)"
 	@echo "make test-deploy   what Prometheus says of the metrics and rules (promtool)"
 	@echo "make test-browser  the fleet page in a headless Chromium"
 	@echo "make test-delta    Spark with Delta's own jar reads and rewrites the tables (two minutes)"
 	@echo "make recording     the recorded terminal of README.md (two minutes)"
 	@echo "make clean   remove what was built, keep .venv"
 
-.venv/ready: pyproject.toml deploy/prepare.sh
+.venv/ready: pyproject.toml deploy/constraints.txt deploy/prepare.sh
 	@deploy/prepare.sh
 
 demo: .venv/ready
@@ -74,8 +81,24 @@ bench-report: .venv/ready
 dist: .venv/ready
 	@$(BIN)/python -m deploy.dist
 
+wheel: .venv/ready
+	@$(BIN)/python -m deploy.wheel
+
 deb: .venv/ready
 	@$(BIN)/python -m deploy.deb
+
+docs: .venv/ready
+	@$(BIN)/python -c "import material, mkdocs" 2>&- || $(BIN)/python -m pip install --quiet -e ".[docs]"
+	@$(BIN)/python -m pytest --quiet $(addprefix tests/docs/test_,$(addsuffix .py,links_in_documents commands_in_documents site_navigation))
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@$(BIN)/python -m pytest --quiet tests/site
+	@echo "to read it: python3 -m http.server --directory build/site"
+
+image: .venv/ready
+	@$(BIN)/python -m deploy.image
+
+release: .venv/ready
+	@$(BIN)/python -m deploy.release $(if $(IMAGES),--images)
 
 reference: .venv/ready
 	@$(BIN)/python -m deploy.reference
@@ -95,8 +118,11 @@ security-table: .venv/ready
 sizing-table: .venv/ready
 	@PETIOLE_WRITE=1 $(BIN)/python -m pytest --quiet tests/docs/test_sizing_document.py -k shows_them
 
+test-wheel: .venv/ready
+	@$(BIN)/python -m pytest --timeout 1800 tests/package/test_wheel.py
+
 test-package: .venv/ready
-	@$(BIN)/python -m pytest --timeout 1800 tests/package
+	@$(BIN)/python -m pytest --timeout 1800 tests/package --ignore tests/package/test_wheel.py
 
 test-deploy: .venv/ready
 	@$(BIN)/python -m pytest tests/deploy
