@@ -32,6 +32,7 @@ from agent.server.values import HubConfig, LeafConfig, LeafUser, ServerConfig, a
 from tests.harness.wait import until
 
 _STORE = 2 * 1024**3
+_LAST_WORDS = 30
 _HUB_KEYS = ("registrar", "registrar_system", "jobs")
 _LEAF_KEYS = ("agent", "agent_system", "device")
 
@@ -145,7 +146,12 @@ class Node:
         return client
 
     async def close(self) -> None:
-        """Close the clients and end the server, whatever state they are in."""
+        """Close the clients and end the server, whatever state they are in; its last words are printed, for
+        pytest shows them of a test that fails."""
+        path = self.directory / "nats-server.log"
+        if path.exists():
+            words = path.read_text(errors="replace").splitlines()[-_LAST_WORDS:]
+            print(f"-- {path}", *words, sep="\n")
         for client in self._clients:
             # nats-py 2.16 loses a cancellation of its reconnect now and then, and then it never ends.
             client.options["max_reconnect_attempts"] = 1
