@@ -236,8 +236,9 @@ class RegistrarConfig(Struct, forbid_unknown_fields=True):
 class Rule(Struct, forbid_unknown_fields=True, kw_only=True):
     """What is made of some readings before they are stored (role leaf): of those whose metric, device and
     input match one of the patterns given, and none that begins with `!`. `name` stands in metrics. One of
-    `class`, `drop`, `tags` and `deadband` at least; under a deadband a reading is left out unless its value
-    moved by more than that since the one that was stored last of its series, or `after` has passed."""
+    `class`, `drop`, `tags`, `deadband` and `sample` at least; under a deadband a reading is left out unless
+    its value moved by more than that since the one that was stored last of its series, or `after` has passed;
+    under `sample` unless its `ts` is in another span of that length than that of the one stored last."""
 
     name: str = ""
     metric: str | list[str] = "*"
@@ -248,6 +249,7 @@ class Rule(Struct, forbid_unknown_fields=True, kw_only=True):
     tags: dict[str, str] = {}
     deadband: Annotated[float, Meta(ge=0)] | None = None
     after: Seconds | None = None
+    sample: Seconds | None = None
 
 
 class Config(Struct, forbid_unknown_fields=True):

@@ -17,7 +17,7 @@ _OURS: Final = ("TEL_", "TELEMETRY_", "KV_", "OBJ_", "MQTT_")
 _API_REMEDY: Final = 'write the prefix under which it was imported, such as "JS.acc@hub.API"'
 MAX_RULES: Final = 100
 MAX_TAGS: Final = 16
-_RULE_ACTIONS: Final = "class, drop, tags or deadband"
+_RULE_ACTIONS: Final = "class, drop, tags, deadband or sample"
 
 
 def check_links(config: Config) -> Iterator[Problem]:
@@ -142,11 +142,14 @@ def check_rules(config: Config) -> Iterator[Problem]:
 
 
 def _rule_actions(key: str, rule: Rule) -> Iterator[Problem]:
-    others = rule.class_ is not None or bool(rule.tags) or rule.deadband is not None
+    thins = rule.deadband is not None or rule.sample is not None
+    others = rule.class_ is not None or bool(rule.tags) or thins
     if not rule.drop and not others:
         yield Problem(key, "does nothing", f"give one of {_RULE_ACTIONS}")
     if rule.drop and others:
         yield Problem(key, "drops what it would also change", "leave drop alone, or leave it out")
+    if rule.deadband is not None and rule.sample is not None:
+        yield Problem(f"{key}.sample", "stands beside a deadband", "keep the one that is meant")
     if rule.after is not None and rule.deadband is None:
         yield Problem(f"{key}.after", "has no deadband to go with", "write deadband = 0 for every change")
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from agent.config import Config, Publish, Rule, Size, StreamClass
+from agent.config import Config, Publish, Rule, Seconds, Size, StreamClass
 from agent.contract import leaf_stream, make_request, request_scope
 from agent.leaf.intake import Chunk, RefusedError, ResumePoint, UnknownOutcomeError
 from tests.harness.agents import Agent, StreamProbe, agent, leaf_config
@@ -26,6 +26,7 @@ RULES = [
     Rule(name="debug", metric="debug*", drop=True),
     Rule(device="pump-*", tags={"site": "north"}),
     Rule(metric="temperature", deadband=0.5),
+    Rule(metric="level", sample=Seconds(60.0)),
 ]
 
 
@@ -105,6 +106,19 @@ async def test_readings_go_where_the_rules_say_and_what_is_dropped_is_counted(
         ]
         assert (dropped(one, "debug", "drop"), dropped(one, "rule-4", "deadband")) == (2, 2)
         assert one.value("petiole_accepted_readings_total", input="http", **{"class": "normal"}) == 3
+
+
+async def test_one_reading_of_a_span_is_stored_also_by_an_agent_that_does_not_know_of_it(
+    servers: ServerPair, config: Config
+) -> None:
+    for _ in range(2):
+        async with agent(config) as one:
+            for pair in ((1, 2), (3, 4)):
+                await one.leaf.intake.submit(
+                    "http", "normal", chunk(*(("x", "level", value) for value in pair))
+                )
+            assert dropped(one, "rule-5", "sample") == 3
+    assert await values(servers, "normal") == [1, 1]
 
 
 async def test_a_request_to_several_classes_is_stored_once_though_one_of_them_refused_at_first(

@@ -2,7 +2,7 @@
 
 Which readings a rule is for is decided by input, metric and device alone, all of which rules leave as they
 are; so readings of one series always share their class. The rules of a reading apply in the order in which
-they stand: a later class, tag or deadband replaces an earlier one, `drop` ends it.
+they stand: a later class, tag, deadband or sample replaces an earlier one, `drop` ends it.
 This file says what they make of one reading, by its metric and device. Pure.
 """
 
@@ -103,6 +103,8 @@ class Rulebook:
             tags.update(rule.tags)
             if rule.deadband is not None:
                 band = Band(compiled.name, rule.deadband, rule.after)
+            elif rule.sample is not None:
+                band = Band(compiled.name, 0.0, None, rule.sample)
         return RuleResult(cls, tuple(tags.items()), band)
 
 

@@ -24,16 +24,27 @@ _KEY_BYTES: Final = 16
 
 class Band(NamedTuple):
     """A rule's deadband: a reading is sent when its value moved by more than `width`, or `after` seconds from
-    the one before (None: never for that)."""
+    the one before (None: never for that). Where the rule takes samples, what moves is the number of the span
+    of `sample` seconds that holds the `ts`, whatever the value."""
 
     rule: str
     width: float
     after: float | None
+    sample: float | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why a reading is left out."""
+        return "deadband" if self.sample is None else "sample"
+
+    def last_sent(self, value: float | str | bool, ts: float, at: float) -> LastSent:
+        """What is remembered of a reading that is sent at `at` in monotonic seconds."""
+        return LastSent(comparable(value) if self.sample is None else ts // self.sample, ts, at)
 
 
 class LastSent(NamedTuple):
-    """What was sent: its value (of a text only a digest), its `ts` in seconds since 1970, and when, in
-    monotonic seconds."""
+    """What was sent: its value (of a text only a digest, of a sample the number of its span), its `ts` in
+    seconds since 1970, and when, in monotonic seconds."""
 
     value: float | bool | bytes
     ts: float

@@ -19,7 +19,7 @@ from msgspec import Raw, Struct
 
 from agent.contract import MAX_TAGS
 from agent.leaf.rules import Rulebook, RuleResult
-from agent.leaf.rules.deadbands import Band, Deadbands, LastSent, Moves, comparable, key_of
+from agent.leaf.rules.deadbands import Band, Deadbands, Moves, key_of
 
 _TAG_SETS: Final = 256
 
@@ -70,7 +70,7 @@ class Routed:
 @dataclass(slots=True)
 class Split:
     """A chunk taken apart. `as_it_is` is the class when all of it goes there unchanged; otherwise `routed`.
-    `dropped` counts readings by rule and reason (`drop` or `deadband`)."""
+    `dropped` counts readings by rule and reason (`drop`, `deadband` or `sample`)."""
 
     as_it_is: str | None = None
     routed: list[Routed] = field(default_factory=list)
@@ -123,7 +123,7 @@ class Splitter:
             split.dropped[verdict.dropped_by, "drop"] += 1
             return None
         if verdict.band is not None and not self._sends(row, name, verdict.band, now, moves):
-            split.dropped[verdict.band.rule, "deadband"] += 1
+            split.dropped[verdict.band.rule, verdict.band.reason] += 1
             return None
         return with_tags(row, verdict.tags) if verdict.tags else row
 
@@ -136,7 +136,7 @@ class Splitter:
         metric, device = (name, _NAMES.decode(row).device) if isinstance(name, str) else name
         ts = series.ts.timestamp() if isinstance(series.ts, datetime) else float(series.ts)
         key = key_of(metric, device, bytes(series.tags))
-        return self._deadbands.sends(key, LastSent(comparable(series.value), ts, now), band, moves)
+        return self._deadbands.sends(key, band.last_sent(series.value, ts, now), band, moves)
 
 
 class _Line(Struct, gc=False):

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from agent.config import Rule, Seconds
 from agent.contract import MAX_TAGS, parse_reading
 from agent.leaf.rules import Rulebook, compile_patterns
-from agent.leaf.rules.deadbands import Deadbands, Moves
+from agent.leaf.rules.deadbands import Deadbands, Flight, Moves
 from agent.leaf.rules.split import Splitter, with_tags
 
 names = st.sampled_from(["a", "ab", "alarm", "Alarm", "b", "temp.1", "ä*", "[x]"])
@@ -31,6 +32,7 @@ rules = st.lists(
         tags=st.dictionaries(st.sampled_from(["site", "x", 'q"']), st.sampled_from(["n", "ö"]), max_size=2),
         deadband=st.none() | st.sampled_from([0.0, 1.5]),
         after=st.none() | st.just(Seconds(10.0)),
+        sample=st.none() | st.just(Seconds(20.0)),
     ),
     max_size=4,
 )
@@ -73,23 +75,25 @@ class Reference:
                 if rule.drop:
                     return "", f"rule-{number}", "drop"
                 cls, tags = rule.class_ or cls, {**tags, **rule.tags}
-                band = (f"rule-{number}", rule) if rule.deadband is not None else band
+                band = (f"rule-{number}", rule) if (rule.deadband, rule.sample) != (None, None) else band
         if band is not None:
             key = json.dumps([row["metric"], row["device"], row.get("tags")])
             new, last = (row["value"], seconds(row["ts"]), now), self.sent.get(key)
             if last is not None and not moved(last, new, band[1]):
-                return "", band[0], "deadband"
+                return "", band[0], "sample" if band[1].deadband is None else "deadband"
             self.sent[key] = new
         tagged = {**tags, **row.get("tags", {})}
         return cls, {**row, **({"tags": tagged} if tagged or "tags" in row else {})}
 
 
 def moved(last: tuple[Any, float, float], new: tuple[Any, float, float], rule: Rule) -> bool:
+    if rule.deadband is None:
+        assert rule.sample is not None
+        return new[1] // rule.sample != last[1] // rule.sample
     if rule.after is not None and max(abs(new[1] - last[1]), new[2] - last[2]) >= rule.after:
         return True
     values = (last[0], new[0])
     if all(isinstance(one, int | float) and not isinstance(one, bool) for one in values):
-        assert rule.deadband is not None
         return bool(abs(new[0] - last[0]) > rule.deadband)
     return bool((isinstance(last[0], bool), last[0]) != (isinstance(new[0], bool), new[0]))
 
@@ -130,6 +134,30 @@ def test_a_chunk_is_taken_apart_as_the_reference_takes_each_reading(
             stored(deadbands, one.moves)
             for line in one.rows:
                 parse_reading(line)
+
+
+@given(st.lists(st.lists(st.integers(0, 29), max_size=3), max_size=9), st.randoms())
+def test_every_span_in_which_a_reading_came_has_a_stored_one_whatever_is_refused_in_between(
+    chunks: list[list[int]], chance: Random
+) -> None:
+    deadbands, under_way = Deadbands(), list[tuple[Flight, list[int]]]()
+    splitter = Splitter(Rulebook([Rule(sample=Seconds(10.0))], "http"), deadbands)
+    answered, kept = set[int](), set[int]()
+    for seq, times in enumerate(chunks, 1):
+        lines = [b'{"ts":%d,"device":"d","metric":"m","value":%d}\n' % (ts, ts) for ts in times]
+        split = splitter.split(b"".join(lines), "normal", 0.0)
+        rows = [json.loads(row)["value"] for one in split.routed for row in one.rows]
+        if not rows:
+            answered.update(times)  # none is stored for this request, so others stand for it
+        under_way.append((deadbands.begin(split.routed[0].moves if split.routed else {}), rows))
+        while under_way and chance.random() < 0.6:
+            flight, stored_rows = under_way.pop(chance.randrange(len(under_way)))
+            if chance.random() < 0.7:
+                kept.update(stored_rows)
+                deadbands.settle(flight, seq)
+            else:
+                deadbands.settle(flight, None)
+    assert {ts // 10 for ts in answered} <= {ts // 10 for ts in kept}
 
 
 @given(st.lists(patterns, max_size=3), names)
