@@ -142,6 +142,7 @@ async def test_a_copy_that_is_restored_twice_is_told_of_as_two_losses_though_as_
         await until(lambda: one.state().acked[CLASS].last == last, "the agent has seen them")
         await servers.leaf.restore(tmp_path / "again")
         await until(lambda: _epochs(one, "stream_put_back") == 2, "there is another epoch")
+        await one.ready()
         await one.stop()
     record = (await (await probe_stream(servers.leaf)).ledgers())[-1]
     told = LostStores()
