@@ -4,9 +4,12 @@ reaches it only as printable text."""
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.base.logs import shown
@@ -36,8 +39,14 @@ def console() -> Console:
     """Standard output. Colour is for terminals, and not for those that set NO_COLOR."""
     from rich.console import Console
 
+    class PipedConsole(Console):
+        """Leaves it to whoever prints what a closed pipe means."""
+
+        def on_broken_pipe(self) -> None:
+            raise
+
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=False, width=width)
+    return PipedConsole(highlight=False, markup=False, emoji=False, soft_wrap=False, width=width)
 
 
 def text(line: TerminalLine) -> Text:
@@ -49,11 +58,55 @@ def text(line: TerminalLine) -> Text:
 
 def draw(lines: Iterable[TerminalLine]) -> None:
     """Print lines; the reader may close the pipe at any time."""
-    out = console()
     try:
-        for line in lines:
-            out.print(text(line))
-        sys.stdout.flush()
+        _print(lines)
+    except BrokenPipeError:
+        closed_pipe()
+
+
+def _print(lines: Iterable[TerminalLine]) -> None:
+    out = console()
+    for line in lines:
+        out.print(text(line))
+    sys.stdout.flush()
+
+
+def watch(lines: Callable[[], list[TerminalLine]], seconds: float) -> None:
+    """Show new lines every `seconds` until Ctrl-C or SIGTERM: on a terminal in one place, in a pipe one after
+    the other, until its reader closes it."""
+    if not sys.stdout.isatty():
+        repeat(lambda: _print([*lines(), TerminalLine("")]), seconds)
+        return
+    from rich.console import Group
+    from rich.live import Live
+
+    with (
+        until_interrupted(),
+        Live(console=console(), auto_refresh=False, screen=True, vertical_overflow="ellipsis") as live,
+    ):
+        while True:
+            live.update(Group(*map(text, lines())), refresh=True)
+            time.sleep(seconds)
+
+
+def repeat(show: Callable[[], None], seconds: float) -> None:
+    """Call `show` every `seconds` until Ctrl-C or SIGTERM, or until the reader closes the pipe."""
+    with until_interrupted():
+        while True:
+            show()
+            time.sleep(seconds)
+
+
+@contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Ctrl-C, SIGTERM and a reader that closes the pipe end the body, and are no error."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Set for SIGINT as well: a shell starts what runs in the background with the signal ignored.
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        return
     except BrokenPipeError:
         closed_pipe()
 

@@ -18,6 +18,7 @@ _COMMANDS: Final = {
     "run": "agent.cli.run:command",
     "check": "agent.cli.check:command",
     "status": "agent.cli.status:command",
+    "top": "agent.cli.top:command",
     "where": "agent.cli.where:command",
     "proof": "agent.cli.proof:command",
     "render": "agent.cli.render:command",

@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
@@ -149,42 +147,25 @@ def _drawn(status: Mapping[str, Any]) -> list[TerminalLine]:
 
 
 def _watch(settings: Config, as_json: bool, links: bool, interval: float) -> NoReturn:
-    """Show the status repeatedly: on a terminal in one place, in a pipe one after the other, with --json a
-    line each."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _stop)
-    if as_json or not sys.stdout.isatty():
-        _repeat(settings, as_json, links, interval)
-    from rich.console import Group
-    from rich.live import Live
+    """Show the status repeatedly; with --json a line each."""
+    from agent.base.terminal import repeat, watch
 
-    from agent.base.terminal import console, text
-
-    with Live(console=console(), auto_refresh=False, screen=True, vertical_overflow="ellipsis") as live:
-        while True:
-            live.update(Group(*map(text, _once(settings, links))), refresh=True)
-            time.sleep(interval)
+    if as_json:
+        repeat(lambda: _write_json(settings, links), interval)
+    else:
+        watch(lambda: _once(settings, links), interval)
+    raise typer.Exit(Exit.WELL)
 
 
-def _repeat(settings: Config, as_json: bool, links: bool, interval: float) -> NoReturn:
-    from agent.base.terminal import TerminalLine, closed_pipe, draw
+def _write_json(settings: Config, links: bool) -> None:
     from agent.cli.query import AdminStatusError
 
-    while True:
-        try:
-            if as_json:
-                try:
-                    status: Mapping[str, Any] = _look(settings, links)
-                except AdminStatusError as error:
-                    status = {"problem": str(error)}
-                sys.stdout.write(json.dumps(status) + "\n")
-                sys.stdout.flush()
-            else:
-                draw([*_once(settings, links), TerminalLine("")])
-        except BrokenPipeError:
-            closed_pipe()
-            raise typer.Exit(Exit.WELL) from None
-        time.sleep(interval)
+    try:
+        status: Mapping[str, Any] = _look(settings, links)
+    except AdminStatusError as error:
+        status = {"problem": str(error)}
+    sys.stdout.write(json.dumps(status) + "\n")
+    sys.stdout.flush()
 
 
 def _once(settings: Config, links: bool) -> list[TerminalLine]:
@@ -196,10 +177,6 @@ def _once(settings: Config, links: bool) -> list[TerminalLine]:
         return [at, *_drawn(_look(settings, links))]
     except AdminStatusError as error:
         return [at, TerminalLine(str(error), BAD)]
-
-
-def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise typer.Exit(Exit.WELL)
 
 
 def lines(status: Mapping[str, Any]) -> Iterator[str]:

@@ -39,7 +39,14 @@ class Agent:
 
     def status(self) -> Mapping[str, Any]:
         link = {"linked": True, "state": "flowing", "sentence": "data flows", "attention": False}
-        return {"role": "leaf", "domain": "edge-1", "link": link, "classes": {}, "links": []}
+        return {
+            "role": "leaf",
+            "domain": "edge-1",
+            "link": link,
+            "classes": {},
+            "links": [],
+            "inputs": [],
+        }
 
 
 @asynccontextmanager

@@ -12,13 +12,16 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from agent.base.http_access import AccessError, read_token
 from agent.base.listen_sockets import host_and_port, near_host
 from agent.config import Admin, listen_address
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 SECONDS: Final = 5.0
 _MAX_BYTES: Final = 64 * 1024**2
@@ -59,6 +62,7 @@ class _Leaf(msgspec.Struct):
     link: _Link
     classes: dict[str, _Class]
     links: list[_Row]
+    inputs: list[str]
 
 
 class _Held(msgspec.Struct):
@@ -101,20 +105,41 @@ _FORMS: Final = {"leaf": _Leaf, "hub": _Hub}
 def status_of(admin: Admin) -> dict[str, Any]:
     """What the agent that listens there answers to `/status`, checked as far as the commands rely on it.
     Raises `AdminStatusError`."""
+    answer, url = _page(admin, "/status")
     try:
-        request = admin_request(admin)
+        status = json.loads(answer)
+    except (ValueError, RecursionError) as error:
+        raise _unanswered(url, error) from None
+    return checked(status, url)
+
+
+def metrics_of(admin: Admin) -> list[Metric]:
+    """What the agent that listens there answers to `/metrics`. Raises `AdminStatusError`."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    answer, url = _page(admin, "/metrics")
+    try:
+        return list(text_string_to_metric_families(answer.decode()))
+    except ValueError as error:
+        raise _unanswered(url, error) from None
+
+
+def _page(admin: Admin, path: str) -> tuple[bytes, str]:
+    """The answer, and the address that was asked. Raises `AdminStatusError`."""
+    try:
+        request = admin_request(admin, path)
     except AccessError as error:
         raise AdminStatusError(f"the agent's admin server cannot be asked: [admin] {error}") from None
-    url = request.url
     try:
-        status = json.loads(_read(request))
-    except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+        return _read(request), request.url
+    except (OSError, http.client.HTTPException, ValueError) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
-        raise AdminStatusError(
-            f"the agent does not answer at {url} ({error}); see whether `petiole run` runs"
-        ) from None
-    return checked(status, url)
+        raise _unanswered(request.url, error) from None
+
+
+def _unanswered(url: str, error: Exception) -> AdminStatusError:
+    return AdminStatusError(f"the agent does not answer at {url} ({error}); see whether `petiole run` runs")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ LEAF: Final[dict[str, Any]] = {
         }
     },
     "links": [],
+    "inputs": ["http"],
 }
 
 
