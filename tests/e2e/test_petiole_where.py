@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -140,14 +141,16 @@ def _what_waits_for_the_jobs_is_told(site: Site) -> None:
 
 
 def _what_is_still_on_the_leaf_is_told(site: Site) -> None:
-    paused = CliRunner().invoke(
-        app, ["command", "edge-1", "pause-link", "for=10m", "-c", str(site.hub.member.config)]
-    )
+    pause = ("command", "edge-1", "pause-link", "for=10m", "--wait", "0s")
+    paused = CliRunner().invoke(app, [*pause, "-c", str(site.hub.member.config)])
     assert paused.exit_code == 0
+    wait_for(lambda: site.leaf.status()["link"]["state"] == "held", "the leaf has paused its link")
     assert site.post(GOOD * 7, "a-3") == 204
     wait_for(lambda: site.counts()["stored"] == 17, "the leaf has announced it, and the command's answer")
     told = site.types()
-    assert (told.exit_code, "7 are still on edge-1 (" in told.stdout) == (0, True), told.stdout
+    # The answer to the command crosses the link before the pause or waits with the others.
+    assert re.search(r"\b[78] are still on edge-1 \(", told.stdout), told.stdout
+    assert told.exit_code == 0
 
 
 def _a_reading_that_is_gone_is_a_loss(site: Site) -> None:
