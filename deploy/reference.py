@@ -33,7 +33,8 @@ Every key of the agent's configuration file, made from the types by which it is 
 
 A key without a default has to be given. A duration is written as "100ms", "20s", "2m", "1h" or "1d", above 0
 and at most a year; a size as "500kB", "16MiB", "1GiB" or a number of bytes. A path that begins with
-`$CREDENTIALS_DIRECTORY/` is a secret that systemd hands over ([install.md](install.md#under-systemd)).
+`$CREDENTIALS_DIRECTORY/` is a secret that systemd hands over ([install.md](install.md#under-systemd)); a
+relative one begins at the [directory of the file](configure.md#which-file).
 A table in `[[double brackets]]` may stand several times. `${NAME}` in a text is the environment's variable of
 that name, and files in a directory beside this one may add tables
 ([configure.md](configure.md#several-files)).

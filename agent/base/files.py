@@ -11,7 +11,7 @@ import stat
 import struct
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import BinaryIO, Final
 
 FLUSHING: Final = ("ext3", "ext4", "btrfs", "zfs")
@@ -156,19 +156,33 @@ _LOGIN: Final = re.compile(r"(//|^|(?<=[\"' ]))[^/\s\"']*@")
 _SHIPPED: Final = "/run/credentials/petiole.service"
 
 
-def place(text: str) -> Path:
-    """The path of a configured secret. One that begins with `$CREDENTIALS_DIRECTORY/` is passed by systemd; a
-    command run by hand finds it where the shipped unit has it."""
+class RelativePath(PosixPath):
+    """A path that its file names relative to its own directory."""
+
+    given = ""
+    """What stands there; empty for a path that was made of one."""
+
+
+def place(text: str, directory: Path | None = None) -> Path:
+    """The path that a configuration in this directory names; without a directory a relative one stays so. One
+    that begins with `$CREDENTIALS_DIRECTORY/` is passed by systemd; a command run by hand finds it where the
+    shipped unit has it."""
     name = text.removeprefix(f"${_VARIABLE}/")
-    return Path(text) if name == text else _directory() / name
+    if name != text:
+        return _directory() / name
+    if directory is None or text.startswith("/"):
+        return Path(text)
+    path = RelativePath(directory, text)
+    path.given = text
+    return path
 
 
 def named(path: Path) -> str:
     """The path of a secret's file, for a message. Text that does not look like a path may be the secret
     itself, written where its file belongs: it is not shown."""
-    text = str(path)
+    text = (isinstance(path, RelativePath) and path.given) or str(path)
     if text.startswith(("/", "./", "../")) or is_there(path) or ("/" in text and is_there(path.parent)):
-        return text
+        return str(path)
     return "(not shown, for it may be the secret itself: write the path of its file there)"
 
 

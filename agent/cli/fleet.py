@@ -274,7 +274,7 @@ def _apply(settings: Config, domain: str, done: str) -> None:
     if fleet is None:
         typer.echo(
             "the change is in the file, and the hub's agent applies it when it starts: none runs with "
-            f"the state directory {settings.state_dir.absolute()}"
+            f"the state directory {settings.state_dir}"
         )
     else:
         typer.echo(done)

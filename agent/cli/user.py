@@ -126,6 +126,6 @@ def _change(path: Path, edit: Callable[[str], str], done: str) -> Config:
     else:
         typer.echo(
             "the change is in the file, and the agent applies it when it starts: none runs with the state "
-            f"directory {settings.state_dir.absolute()}"
+            f"directory {settings.state_dir}"
         )
     return settings

@@ -1,10 +1,11 @@
 """The files of a configuration: one, and the fragments in the directory beside it (`petiole.conf.d` for
 `petiole.toml`), in the order of their names. Fragments add and never replace: a key that stands twice is a
-problem that names file and line.
+problem that names file and line. Relative paths in all of them begin at the directory of the file.
 """
 
 from __future__ import annotations
 
+import glob
 import re
 import tomllib
 from collections.abc import Mapping
@@ -48,6 +49,20 @@ def fragments(path: Path) -> list[Path]:
         why = f"cannot be read ({error.strerror})"
         raise ConfigError.of([Problem(str(directory), why, "give the agent's user access")]) from None
     return [file for file in found if file.suffix == ".toml" and not file.name.startswith(".")]
+
+
+def directory_of(path: Path) -> Path:
+    """The absolute directory of a file, by the name that it goes by: a link to it is not followed."""
+    above = path.parent.absolute()
+    return above.resolve() if ".." in above.parts else above
+
+
+def placed_pattern(pattern: str, directory: Path) -> str:
+    """A path with or without wildcards, which begins at a directory if it is relative; the directory's own
+    name holds none."""
+    if not pattern or pattern.startswith("/"):
+        return pattern
+    return f"{glob.escape(str(directory))}/{pattern}"
 
 
 def placed(problem: Problem, places: Mapping[str, str]) -> Problem:

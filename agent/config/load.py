@@ -22,9 +22,9 @@ from msgspec.structs import FieldInfo, fields
 from agent.base.files import place, without_password
 from agent.config.checks import check
 from agent.config.environment import UnsetError, expanded, hidden
-from agent.config.files import placed, read_whole
+from agent.config.files import directory_of, placed, placed_pattern, read_whole
 from agent.config.schema import Config
-from agent.config.values import ConfigError, Linger, Problem, Seconds, Size, SyncInterval
+from agent.config.values import FILES, ConfigError, Linger, Problem, Seconds, Size, SyncInterval
 
 _LONGEST: Final = 60
 _NUMBERS: Final = re.compile(r"\[[0-9]+\]")
@@ -37,24 +37,33 @@ def load(path: Path, inputs: Mapping[str, type[Struct]]) -> Config:
     """Read and check the file with its fragments; `inputs` maps each type of input to its options. The files
     that it names are not looked at. Raises `ConfigError` with every problem."""
     table, places = read_whole(path)
-    return parse(table, inputs, places)
+    return parse(table, inputs, places, directory_of(path))
 
 
 def load_text(path: Path, text: str, inputs: Mapping[str, type[Struct]]) -> Config:
     """The same for a file whose text is to be this. Raises `ConfigError`."""
     table, places = read_whole(path, text)
-    return parse(table, inputs, places)
+    return parse(table, inputs, places, directory_of(path))
 
 
 def parse(
-    table: Mapping[str, Any], inputs: Mapping[str, type[Struct]], places: Mapping[str, str] | None = None
+    table: Mapping[str, Any],
+    inputs: Mapping[str, type[Struct]],
+    places: Mapping[str, str] | None = None,
+    directory: Path | None = None,
 ) -> Config:
-    """The same for what stands in files; `places` has keys that stand in a fragment. Raises `ConfigError`."""
-    reader = _Reader(expanded)
+    """The same for what stands in files; `places` has keys that stand in a fragment, and relative paths begin
+    at the `directory`, or stay relative without one. Raises `ConfigError`."""
+    reader = _Reader(expanded, directory)
     table = dict(table)
     tables = table.pop("input", [])
     config = reader.root(table)
     config.input = reader.inputs(tables, inputs)
+    if directory is not None and (config.nats.extra or config.nats.remote):
+        from agent.config.server_overlay import placed_files  # not held in memory where nothing is added
+
+        config.nats.extra = placed_files(config.nats.extra, directory)
+        config.nats.remote = placed_files(config.nats.remote, directory)
     reported = {problem.key for problem in reader.problems}
     problems = reader.problems + [problem for problem in check(config) if problem.key not in reported]
     if problems:
@@ -83,8 +92,10 @@ def _fields(kind: type[Struct]) -> tuple[FieldInfo, ...]:
 class _Reader:
     """Reads tables into Structs and keeps what was wrong; a bad value leaves its default in place."""
 
-    def __init__(self, expand: Callable[[Any], Any] = lambda value: value) -> None:
-        self._expand = expand
+    def __init__(
+        self, expand: Callable[[Any], Any] = lambda value: value, directory: Path | None = None
+    ) -> None:
+        self._expand, self._directory = expand, directory
         self.problems: list[Problem] = []
 
     def root(self, table: dict[str, Any]) -> Config:
@@ -143,7 +154,8 @@ class _Reader:
         if (row := _row_of(field.type)) is not None:
             return [self._struct(row, table, place) for place, table in self._tables(value, key)]
         try:
-            return msgspec.convert(self._expand(value), field.type, dec_hook=_hook)
+            converted = msgspec.convert(self._expand(value), field.type, dec_hook=self._hook)
+            return self._placed(converted) if FILES in _metadata(field.type) else converted
         except UnsetError as error:
             remedy = f"set it where petiole runs, or write $${{{error}}} for that text"
             self._tell(key, f"the variable {error} is not set", remedy)
@@ -153,6 +165,22 @@ class _Reader:
             self._tell(key, f"{shown} cannot be used", _remedy(field.type, key))
             return NODEFAULT
 
+    def _hook(self, kind: type, value: object) -> object:
+        if kind is Path and isinstance(value, str) and value and "\0" not in value:
+            return place(value, self._directory)
+        if kind in (Seconds, Linger, SyncInterval):
+            return kind.parse(value)
+        if kind is Size:
+            return Size.parse(value)
+        raise TypeError(f"{value!r:.60} is not {kind}")
+
+    def _placed(self, paths: str | list[str]) -> str | list[str]:
+        if self._directory is None:
+            return paths
+        if isinstance(paths, str):
+            return placed_pattern(paths, self._directory)
+        return [placed_pattern(path, self._directory) for path in paths]
+
     def _tables(self, value: object, key: str) -> list[tuple[str, dict[str, Any]]]:
         if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
             self._tell(key, f"{_shown(value)} is not a list of tables", f"write each as [[{_header(key)}]]")
@@ -161,16 +189,6 @@ class _Reader:
 
     def _tell(self, key: str, stood: str, remedy: str) -> None:
         self.problems.append(Problem(key, stood, remedy))
-
-
-def _hook(kind: type, value: object) -> object:
-    if kind is Path and isinstance(value, str) and value and "\0" not in value:
-        return place(value)
-    if kind in (Seconds, Linger, SyncInterval):
-        return kind.parse(value)
-    if kind is Size:
-        return Size.parse(value)
-    raise TypeError(f"{value!r:.60} is not {kind}")
 
 
 def _row_of(kind: Any) -> type[Struct] | None:

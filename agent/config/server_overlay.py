@@ -121,3 +121,16 @@ def named_files(added: Any) -> Iterator[Path]:
     elif isinstance(added, list):
         for item in added:
             yield from named_files(item)
+
+
+def placed_files(added: Any, directory: Path) -> Any:
+    """The same tables, in which the relative paths of these files begin at a directory; a variable of the
+    server's environment stays as it is."""
+    if isinstance(added, Mapping):
+        return {
+            key: str(directory / value)
+            if str(key).endswith("_file") and isinstance(value, str) and not VARIABLE.match(value)
+            else placed_files(value, directory)
+            for key, value in added.items()
+        }
+    return [placed_files(item, directory) for item in added] if isinstance(added, list) else added

@@ -31,6 +31,8 @@ _YEAR: Final = 365 * 86400.0
 _QUANTITY: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([A-Za-z]+)\Z")
 
 Positive = Annotated[int, Meta(ge=1)]
+FILES: Final = Meta(extra={"names": "files"})
+"""Of texts that are paths, with or without wildcards."""
 
 
 class Seconds(float):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from agent.config import Seconds
+from agent.config.values import FILES
 from agent.leaf.inputs.formats import Format, Precision
 from agent.leaf.inputs.shared import InputOptions
 
@@ -13,7 +14,7 @@ class FileOptions(InputOptions, tag="file", kw_only=True):
     """The options of one `file` input. deploy/reference.toml says what each means."""
 
     name: str = "file"
-    path: str | list[str]
+    path: Annotated[str | list[str], FILES]
     pulls: ClassVar[bool] = True
     start: Literal["beginning", "end"] | None = None
     poll: Seconds = Seconds(0.25)
