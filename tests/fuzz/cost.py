@@ -1,5 +1,5 @@
 """`python -m tests.fuzz.cost --seconds 60`: what a request of at most 64 kB costs, over the parsers of lines,
-messages, OTLP and expositions: bodies that are repeated, mixed and damaged, plain and packed.
+messages, OTLP, remote write and expositions: bodies that are repeated, mixed and damaged, plain and packed.
 
 Costs are multiples of a yardstick, the CPU time that good readings take in the same run, so that a busy or a
 slow machine changes nothing. Judged are the longest piece, for which the event loop waits, the whole for each
@@ -36,10 +36,12 @@ from agent.leaf.inputs.formats.ndjson import (
 )
 from agent.leaf.inputs.http.otlp import parse as otlp
 from agent.leaf.inputs.http.otlp.source import Sources
+from agent.leaf.inputs.http.remote_write.parse import SeriesCache, WriteRequest
 from agent.leaf.inputs.http.request import UnpackedTooLargeError, allowance, unpack_parts
 from agent.leaf.inputs.nats.input import lines_of
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
 from agent.leaf.inputs.shared.samples import Names
+from tests.harness.remote_write import request_1, request_2
 
 CAME: Final = 64_000
 LIMIT: Final = 16 * 2**20
@@ -144,6 +146,16 @@ def _otlp_json(body: bytes, room: int) -> Iterator[int]:
     return _otlp(body, room, is_json=True)
 
 
+def _remote(body: bytes, room: int) -> Iterator[int]:
+    request, before, more = WriteRequest(body, SeriesCache("edge-1", None), room), 0, True
+    while more:
+        more = request.step()
+        made = request.written + request.left_out.total()
+        yield made - before
+        before = made
+    assert isinstance(request.payload, bytes)
+
+
 def _exposed(body: bytes, _room: int) -> Iterator[int]:
     reading = SampleMapping(Names((), ()), Device(None, "d"), {}, "edge-1", _NOW)
     for part in reading.parts(body[: 2**20], "text/plain"):
@@ -160,6 +172,7 @@ PARSERS: Final[dict[str, Parser]] = {
     "socket influx": _lines("influx"),
     "otlp": _otlp,
     "otlp json": _otlp_json,
+    "remote write": _remote,
     "prometheus": _exposed,
 }
 IN_THREAD: Final = {"otlp json": 2e-6, "prometheus": EACH_BYTE}
@@ -248,6 +261,14 @@ def _export(**point: Any) -> dict[str, Any]:
     return {"resourceMetrics": [{"resource": resource, "scopeMetrics": [{"metrics": [metric]}]}]}
 
 
+_SERIES: Final = ({"__name__": "m", "a": "b"}, [(1.0, 7)])
+
+
+def _series(count: int, samples: int) -> bytes:
+    """A request of remote write 1.0."""
+    return bytes(request_1([(_SERIES[0], _SERIES[1] * samples)] * count).SerializeToString())
+
+
 _POINTS: Final = '{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"name":"m","gauge":{"dataPoints":['
 SHAPES: Final[tuple[Callable[[int], bytes], ...]] = (
     _json_list("[", "1", "]"),
@@ -268,6 +289,10 @@ SHAPES: Final[tuple[Callable[[int], bytes], ...]] = (
     _packed(_export(asInt="1"), "scopes"),
     _packed(_export(asInt="1"), "attributes"),
     lambda size: b"\x0a\x00" * (size // 2),
+    lambda size: _series(1, size // 13),
+    lambda size: _series(size // 20, 1),
+    lambda size: request_2([_SERIES] * (size // 20)).SerializeToString(),
+    lambda size: b"\x22\x01m\x2a\xe8\x07\x0a\xe5\x07" + b"\x00" * 997 + b"\x2a\x00" * (size // 2),
     lambda size: b"m 1\n" * (size // 4),
     lambda size: b"# TYPE m counter\n" * (size // 17),
     lambda size: b"m{" + b'a="b",' * (size // 6) + b"} 1\n",

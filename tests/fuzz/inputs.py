@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
+from typing import Final
 
+import cramjam
 import zstandard
+from google.protobuf.message import DecodeError
 
 from agent import contract
 from agent.leaf.inputs.formats import LineCutter, ReadLimits, cut_file, join_parsed, make_parser
@@ -15,12 +19,15 @@ from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_
 from agent.leaf.inputs.formats.ndjson import BadLinesError, BodyTooLargeError, decode_array, decode_ndjson
 from agent.leaf.inputs.http.otlp import parse
 from agent.leaf.inputs.http.otlp.source import Sources
+from agent.leaf.inputs.http.remote_write.parse import SeriesCache, WriteRequest
 from agent.leaf.inputs.http.request import unpack
 from agent.leaf.inputs.mqtt import TopicTemplate
 from agent.leaf.inputs.nats import SubjectTemplate
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
 from agent.leaf.inputs.shared.samples import Names
 from tests.fuzz.target import only, target
+from tests.harness.remote_write import STALE, Request, request_1, request_2
+from tests.harness.remote_write import WriteRequest as WriteRequest1
 
 DOMAIN, NOW = "edge-1", 1_790_000_000_000_000_000
 MOST = 2**20
@@ -152,6 +159,30 @@ def otlp_protobuf(data: bytes) -> None:
     export(data, False)
 
 
+_SERIES: Final = [({"__name__": "m", "a": "b"}, [(1.5, 7), (STALE, 8)]), ({"c": "d"}, [(math.nan, 9)])]
+
+
+@target(
+    request_1(_SERIES).SerializeToString(),
+    request_2(_SERIES).SerializeToString(),
+    b"\x22\x01m\x2a\x04\x08\x00\x08\x80",
+)
+def remote_write(data: bytes) -> None:
+    """What protobuf's own runtime reads of a request that is taken, is taken or named, sample for sample."""
+    with only(ValueError, BodyTooLargeError):
+        found = WriteRequest(data, SeriesCache(DOMAIN, "{a}"), MOST)
+        while found.step():
+            pass
+        are_readings(found.payload, found.count)
+        try:
+            read = (Request if found.is_2 else WriteRequest1).FromString(data)
+        except DecodeError:
+            return  # text that is not UTF-8, of which a sample is named or which is passed over
+        samples = [sample for series in read.timeseries for sample in series.samples]
+        parts = sum(len(series.histograms) + len(series.exemplars) for series in read.timeseries)
+        assert found.written + found.left_out.total() == len(samples) + parts
+
+
 @target(
     b'# TYPE a counter\na_total{x="y",z="\\n"} 1 17\na_total 2\n# HELP b c\nb{le="+Inf"} NaN\n# EOF\n',
     b"a 1\n",
@@ -196,8 +227,13 @@ def nats_subject(data: bytes) -> None:
             one.place(subject)
 
 
-@target(gzip.compress(ONE * 50, mtime=0), zstandard.compress(ONE * 50), zstandard.compress(bytes(10**6)))
+@target(
+    gzip.compress(ONE * 50, mtime=0),
+    zstandard.compress(ONE * 50),
+    zstandard.compress(bytes(10**6)),
+    bytes(cramjam.snappy.compress_raw(ONE * 50)),
+)
 def packed_body(data: bytes) -> None:
-    for encoding in ("gzip", "zstd"):
+    for encoding in ("gzip", "zstd", "snappy"):
         with only(ValueError):
             assert len(unpack(data, encoding, 10_000)) <= 10_000

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import cramjam
 import nats
 import nats.errors
 
@@ -27,8 +28,11 @@ from tests.harness.agent_process import Agent
 from tests.harness.modbus_server import modbus_beside, modbus_port
 from tests.harness.mqtt_broker import broker_beside, broker_port, publish
 from tests.harness.opcua_server import server_beside, server_of
+from tests.harness.remote_write import packed, request_1, request_2
 from tests.harness.wait import wait_for
 
+REMOTE_HEADERS = {"Content_Type": "application/x-protobuf", "Content_Encoding": "snappy"}
+_FIRST_MS = 1_790_000_000_000
 LARGE = 300 * 1024
 """Bytes of a reading that is above every limit of the entries."""
 
@@ -44,7 +48,7 @@ class Entry(NamedTuple):
     name: str
     toml: Callable[[Member], str]
     offer: Offer | None = None
-    try_once: Callable[[Agent, bytes], None] | None = None
+    try_once: Callable[[Agent, bytes], object] | None = None
     bad: tuple[tuple[bytes, str], ...] = ()
     beside: Callable[[Member], AbstractContextManager[object]] = nullcontext
 
@@ -84,6 +88,30 @@ def _post_until_stored(agent: Agent, numbers: range) -> None:
 def _post_stored(agent: Agent, body: bytes, key: str) -> bool:
     code = post(agent, "/v1/readings", body, Content_Type="application/x-ndjson", Idempotency_Key=key)
     return code in (202, 204)
+
+
+def _written(body: bytes) -> bytes:
+    """Numbered readings as a request of Prometheus; what is none of these, as it is."""
+    try:
+        found = [json.loads(line) for line in body.splitlines()]
+    except ValueError:
+        return bytes(cramjam.snappy.compress_raw(body))
+    named = [
+        {**({"__name__": row["metric"]} if "metric" in row else {}), **row.get("tags", {})} for row in found
+    ]
+    times = range(_FIRST_MS + int(found[0]["value"]), _FIRST_MS + int(found[0]["value"]) + len(found))
+    samples = [(labels, [(row["value"], ms)]) for labels, row, ms in zip(named, found, times, strict=True)]
+    return packed((request_1, request_2)[int(found[0]["value"]) % 2](samples))
+
+
+def _write_remotely_once(agent: Agent, body: bytes) -> int | None:
+    return post(agent, "/api/v1/write", _written(body), **REMOTE_HEADERS)
+
+
+def _write_remotely_until_stored(agent: Agent, numbers: range) -> None:
+    """A sender like Prometheus: the same body, without a key, until it is acknowledged."""
+    for _, body in _fives(numbers):
+        wait_for(lambda body=body: _write_remotely_once(agent, body) in (202, 204), "it is stored")  # type: ignore[misc]
 
 
 def _append(agent: Agent, numbers: range) -> None:
@@ -237,6 +265,20 @@ INPUTS = {
             _post_until_stored,
             _post_once,
             ((_NO_READING, "bad_lines"), (b"\xff\x00{[\n", "bad_lines"), (_LARGE_LINE, "too_large")),
+        ),
+        Entry(
+            "remote",
+            lambda member: (
+                f'type = "http"\nname = "remote"\nlisten = "127.0.0.1:{member.http_port}"\nbody = "256KiB"\n'
+                "remote_write = true\n"
+            ),
+            _write_remotely_until_stored,
+            _write_remotely_once,
+            (
+                (b'{"value": 1}', "rejected_samples"),
+                (b"\xff\x00{[\n", "protobuf"),
+                (_LARGE_LINE, "too_large"),
+            ),
         ),
         Entry(
             "file",

@@ -96,6 +96,11 @@ def text_of(raw: bytes, label: str) -> str:
     return text
 
 
+def tail_of(tags: dict[str, str]) -> bytes:
+    """How a reading with these tags ends."""
+    return b',"tags":' + to_json(tags) + b"}\n" if tags else b"}\n"
+
+
 def quoted(raw: bytes) -> str:
     """The beginning of bytes, for a message."""
     return repr(raw[:80].decode(errors="backslashreplace"))

@@ -22,6 +22,8 @@ class HttpOptions(InputOptions, tag="http", kw_only=True):
     buffer: Size = Size(64 * 2**20)
     device_tag: str = "host"
     otlp: bool = False
+    remote_write: bool = False
+    remote_write_device: str | None = None
     timeout: Seconds = Seconds(30.0)
     tls_cert: Path | None = None
     tls_key: Path | None = None

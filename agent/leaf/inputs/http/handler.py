@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Generator
+from hashlib import blake2b
 from types import coroutine
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +22,6 @@ from agent.leaf.inputs.http.request import (
     Bodies,
     Guard,
     Hold,
-    RequestHead,
     check_method,
     read_head,
     unpacked,
@@ -39,7 +39,7 @@ from agent.leaf.inputs.http.responses import (
     unknown_outcome,
 )
 from agent.leaf.inputs.http.routes import (
-    OTLP_PATH,
+    OPTIONS,
     AdmittedRequest,
     DecodedBody,
     Reply,
@@ -55,6 +55,8 @@ OPEN_PATHS: Final = ("/ping", "/health")
 _KNOWN: Final = 256
 """Heads that are remembered: a sender repeats its own, which costs more to read than a reading."""
 _KNOWN_BYTES: Final = 1024
+_BODY_KEY_BYTES: Final = 16
+"""Of the key of a request that its body identifies."""
 
 
 class _Exchange(NamedTuple):
@@ -83,6 +85,8 @@ class Handler:
                 device_tag=options.device_tag,
                 otlp=options.otlp,
                 success=ACCEPTED if options.ack == "accepted" else STORED,
+                remote_write=options.remote_write,
+                remote_write_device=options.remote_write_device,
             )
         )
         self._bodies = Bodies(options.buffer)
@@ -168,9 +172,9 @@ class Handler:
         self._count_fault(error)
         if request is None:
             return error.of_attempt(keyed=False).response()
-        if not error.certain and KEY in request.headers:
-            error = error.of_attempt(keyed=True)
         route = self._routes.find(request.path)
+        if not error.certain and (KEY in request.headers or (route is not None and route.is_repeat_by_body)):
+            error = error.of_attempt(keyed=True)
         if route is not None:
             error = route.translate(error, request)
         return error.response()
@@ -192,7 +196,7 @@ class Handler:
         """The readings of a request, and what is to be stored of it. Raises `HttpError`."""
         _, head, route = exchange.admitted
         body = await unpacked(exchange.body, head, exchange.hold, route.room)
-        key = self._request_key(head, body.data)
+        key = self._request_key(exchange.admitted, body.data)
         decoded = await route.decode(body, head, exchange.hold)
         return decoded, Chunk(decoded.payload, decoded.count, key) if decoded.count else None
 
@@ -204,12 +208,15 @@ class Handler:
         else:
             self._submit(exchange, decoded, chunk)
 
-    def _request_key(self, head: RequestHead, body: bytes) -> contract.Request | None:
-        if head.key is None:
+    def _request_key(self, admitted: AdmittedRequest, body: bytes) -> contract.Request | None:
+        head, key = admitted.head, admitted.head.key
+        if key is None and admitted.route.is_repeat_by_body:
+            key = blake2b(body, digest_size=_BODY_KEY_BYTES).hexdigest()
+        if key is None:
             return None
         # Of the body as its sender meant it: packed differently, or filled in later, it is the same.
         kind = "json" if head.is_json else ""
-        return contract.make_request(head.key, self._scope, body, head.target, kind)
+        return contract.make_request(key, self._scope, body, head.target, kind)
 
     def _submit(self, exchange: _Exchange, decoded: DecodedBody, chunk: Chunk | None) -> None:
         """Store the readings, and answer once that is settled."""
@@ -242,7 +249,8 @@ class Handler:
 
     def _fail(self, exchange: _Exchange, error: Exception) -> None:
         """Answer a request that failed."""
-        keyed = exchange.admitted.head.key is not None
+        _, head, route = exchange.admitted
+        keyed = head.key is not None or route.is_repeat_by_body
         match error:
             case HttpError():
                 answer = error
@@ -285,6 +293,6 @@ def _rest(work: Coroutine[Any, Any, Any], awaited: Any) -> Generator[Any, None, 
 
 
 def _not_found(path: str) -> HttpError:
-    if path == OTLP_PATH:
-        return at_fault(404, "path", "OTLP is not taken here (option otlp)")
+    if path in OPTIONS:
+        return at_fault(404, "path", f"{path} is not served here (option {OPTIONS[path]})")
     return at_fault(404, "path", f"there is nothing at this path: readings go to POST {READINGS_PATH}")

@@ -20,6 +20,11 @@ m or h; database, bucket and organisation are ignored. Each field is a reading w
 answered 429 elsewhere is 503 at `/write`. `GET /ping` (204) and `GET /health` (200) say that this input
 answers.
 
+With `remote_write`, `POST /api/v1/write` takes what Prometheus sends, in both versions, as
+`agent.leaf.inputs.http.remote_write.parse` describes. 204 when it is stored; 400 when some of it could not be
+taken: the rest is stored. The same body is the same request: it needs no key. Prometheus drops what is
+answered 4xx, so 408 and 429 elsewhere are 503 here.
+
 With `otlp`, `POST /v1/metrics` takes exports of OpenTelemetry as protobuf or JSON of up to 1 MiB, as
 `agent.leaf.inputs.http.otlp.parse` describes. 200 when they are stored, with `partial_success` where points
 were rejected; otherwise the statuses above, with a `google.rpc.Status`. An export counts 32 times in `buffer`
@@ -46,6 +51,7 @@ from agent.leaf.inputs.http.handler import Handler
 from agent.leaf.inputs.http.request import Guard
 from agent.leaf.inputs.http.responses import HttpError, refused
 from agent.leaf.inputs.http.routes import Service
+from agent.leaf.inputs.prometheus.exposition import Device
 from agent.leaf.inputs.shared import ConfiguredInput
 from agent.leaf.intake import Intake, RefusalReason, RefusedError
 
@@ -68,6 +74,12 @@ class HttpInput(ConfiguredInput[HttpOptions]):
             yield f"body is {self._options.body} bytes, a batch has {limit} at most; make it smaller"
         if self._options.otlp and not _can_read_otlp():
             yield "otlp is on, and opentelemetry-proto is missing; install petiole[otlp]"
+        if self._options.remote_write and importlib.util.find_spec("cramjam") is None:
+            yield "remote_write is on, and cramjam is missing; install petiole[remote-write]"
+        try:
+            Device(device := self._options.remote_write_device, "")
+        except ValueError as error:
+            yield f"remote_write_device {device!r} cannot be used: {error}"
 
     def _obstacles(self) -> Iterator[str]:
         with contextlib.suppress(ValueError):  # a mistake

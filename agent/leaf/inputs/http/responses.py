@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from copy import copy
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,6 +52,13 @@ class Response:
         self._body = body
         self.kept = self._head + b"\r\n\r\n" + body
         """For a connection of HTTP/1.1 that goes on after it."""
+
+    def also(self, headers: Mapping[str, str]) -> Response:
+        """The same answer with more headers."""
+        more = copy(self)
+        more._head += "".join(f"\r\n{name}: {value}" for name, value in headers.items()).encode()
+        more.kept = more._head + b"\r\n\r\n" + more._body
+        return more
 
     def encode(self, connection: str, *, bodiless: bool = False) -> bytes:
         """The answer with a header `Connection`; `bodiless` to a request HEAD."""

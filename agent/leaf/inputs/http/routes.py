@@ -28,6 +28,8 @@ from agent.leaf.inputs.http.request import READINGS_PATH, Body, Hold, RequestHea
 from agent.leaf.inputs.http.responses import HttpError, Response, at_fault, bad_lines
 
 OTLP_PATH: Final = "/v1/metrics"
+REMOTE_WRITE_PATH: Final = "/api/v1/write"
+_JSON: Final = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,10 @@ class RouteSettings:
     """Whether exports of OpenTelemetry are taken."""
     success: Response
     """The answer to readings that have reached the level of the input."""
+    remote_write: bool = False
+    """Whether Prometheus remote write is taken."""
+    remote_write_device: str | None = None
+    """A template of labels for the device of its samples."""
 
 
 @dataclass(slots=True)
@@ -63,6 +69,11 @@ class Route(ABC, Generic[_Decoded]):
 
     media_type: ClassVar[str | None] = None
     """The `Content-Type` that is taken besides JSON; None takes any and never JSON."""
+    encodings: ClassVar[tuple[str, ...]] = ("gzip", "zstd", "identity")
+    """The `Content-Encoding`s that are taken; `identity` is a plain body."""
+    is_repeat_by_body: ClassVar[bool] = False
+    """Whether the same body is the same request where no `Idempotency-Key` came: all that it holds says of
+    which series and time it is."""
     size_hint: ClassVar[str] = ""
     """What the answer 413 adds for a body above `MAX_ARRAY_BYTES`."""
     left_out_fault: ClassVar[str | None] = None
@@ -72,6 +83,18 @@ class Route(ABC, Generic[_Decoded]):
     def __init__(self, settings: RouteSettings) -> None:
         self._settings = settings
         self.room = settings.body
+
+    def is_json(self, content_type: str) -> bool:
+        """Whether a body of this `Content-Type` is JSON. Raises `HttpError` for one that is not taken."""
+        if self.media_type is None:
+            return False
+        kind, _, parameters = content_type.partition(";")
+        kind = kind.strip().lower()
+        if kind not in (self.media_type, _JSON):
+            raise at_fault(415, "content_type", f"Content-Type must be {self.media_type} or {_JSON}")
+        if parameters and "charset" in parameters and "utf-8" not in parameters.lower():
+            raise at_fault(415, "content_type", "the charset must be utf-8")
+        return kind == _JSON
 
     def limit(self, *, is_json: bool) -> int:
         """The largest body in bytes, as it comes and unpacked."""
@@ -156,13 +179,22 @@ def _otlp_route(settings: RouteSettings) -> Route[Any]:
     return OtlpRoute(settings)
 
 
+def _remote_write_route(settings: RouteSettings) -> Route[Any]:
+    from agent.leaf.inputs.http.remote_write import RemoteWriteRoute
+
+    return RemoteWriteRoute(settings)
+
+
 ROUTES: Final[Mapping[str, Callable[[RouteSettings], Route[Any]]]] = {
     READINGS_PATH: ReadingsRoute,
     "/write": _influx_route,
     "/api/v2/write": _influx_route,
     OTLP_PATH: _otlp_route,
+    REMOTE_WRITE_PATH: _remote_write_route,
 }
 """By the paths to which readings are posted."""
+OPTIONS: Final = {OTLP_PATH: "otlp", REMOTE_WRITE_PATH: "remote_write"}
+"""The option that a path needs."""
 
 
 class Routes:
@@ -175,7 +207,7 @@ class Routes:
     def find(self, path: str) -> Route[Any] | None:
         """The route of a path, None where there is none."""
         make = ROUTES.get(path)
-        if make is None or (make is _otlp_route and not self._settings.otlp):
+        if make is None or (path in OPTIONS and not getattr(self._settings, OPTIONS[path])):
             return None
         route = self._made.get(make)
         if route is None:

@@ -26,8 +26,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 
-from agent.leaf.inputs.formats.line_values import LineError, PayloadParts, join_columns
-from agent.leaf.inputs.http.otlp.source import OtlpResource, Resource, Sources, tail_of
+from agent.leaf.inputs.formats.line_values import LineError, PayloadParts, join_columns, tail_of
+from agent.leaf.inputs.http.otlp.source import OtlpResource, Resource, Sources
 from agent.leaf.inputs.http.otlp.values import apart, columns, number, quick, values_of
 
 _STEP: Final = 500

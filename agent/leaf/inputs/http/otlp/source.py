@@ -10,7 +10,7 @@ from typing import Any, Final
 from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
 
 from agent import contract
-from agent.leaf.inputs.formats.line_values import LineError, Stamps, check_name, to_json
+from agent.leaf.inputs.formats.line_values import LineError, Stamps, check_name, tail_of, to_json
 from agent.leaf.inputs.http.otlp.values import Tags, check_tags, tags_of_scope, texts
 
 _DEVICES: Final = ("host.name", "service.instance.id")
@@ -137,8 +137,3 @@ class OtlpResource:
         bare = NumberDataPoint(attributes=point.attributes).SerializeToString()
         self._sources.remember(len(bare) + len(tail))
         self.tails[bare] = tail
-
-
-def tail_of(tags: Tags) -> bytes:
-    """How a reading with these tags ends."""
-    return b',"tags":' + to_json(tags) + b"}\n" if tags else b"}\n"

@@ -1,0 +1,74 @@
+"""A body of remote write as it is sent: a block of snappy, whose size is known before there is room for it,
+and in it protobuf (https://protobuf.dev/programming-guides/encoding/), read field by field: no object is made
+of what is passed over. No I/O. Only this module needs the extra `remote-write` (`cramjam`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from cramjam import DecompressionError, snappy
+
+from agent.leaf.inputs.http.request import UnpackedTooLargeError
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_WIDTHS: Final = {_FIXED64: 8, _FIXED32: 4}
+_LONGEST: Final = 10
+"""Bytes of a number."""
+_WRAPS: Final = 1 << 64
+
+
+def unsnap(body: bytes, limit: int) -> bytes:
+    """The content of a block of snappy. Raises `UnpackedTooLargeError` above `limit` bytes, `ValueError` for
+    a body that is none."""
+    try:
+        if snappy.decompress_raw_len(body) > limit:
+            raise UnpackedTooLargeError
+        return bytes(snappy.decompress_raw(body))
+    except DecompressionError as error:
+        raise ValueError(f"the body is not a block of snappy: {error}") from None
+
+
+class WireError(ValueError):
+    """The bytes are no message of protobuf."""
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of up to 64 bits, and where it ends. Raises `WireError`."""
+    value = shift = 0
+    for byte in data[at : at + _LONGEST]:
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value % _WRAPS, at
+        shift += 7
+    raise WireError("a number that has no end")
+
+
+def signed(value: int) -> int:
+    """A number as `int64` has it."""
+    return value - _WRAPS if value >> 63 else value
+
+
+def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The fields of the message that is `data[at:end]`, in their order: the tag (number and wire type, as it
+    is sent), and where the content begins and ends; of a number itself and where it ends. Raises
+    `WireError`."""
+    while at < end:
+        tag, at = (data[at], at + 1) if data[at] < 0x80 else varint(data, at)
+        kind = tag & 7
+        if kind == _BYTES:
+            size, at = (data[at], at + 1) if at < end and data[at] < 0x80 else varint(data, at)
+            start, at = at, at + size
+        elif kind == _VARINT:
+            start, at = varint(data, at)
+        else:
+            width = _WIDTHS.get(kind)
+            if width is None:
+                raise WireError(f"a field of the wire type {kind}")
+            start, at = at, at + width
+        if at > end or tag < 8:
+            raise WireError(
+                "a field that goes beyond its message" if at > end else "a field without a number"
+            )
+        yield tag, start, at
