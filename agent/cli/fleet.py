@@ -123,7 +123,7 @@ def listed(
     except AdminStatusError as error:
         end([str(error)], Exit.UNREACHABLE)
     rows = fleet_rows.rows_of(fleet, fleet_rows.now())
-    shown = fleet_rows.chosen(rows, patterns or (), only or ())
+    shown = list(fleet_rows.chosen(rows, patterns or (), only or ()))
     if as_json:
         body = {"hub": fleet.get("state", ""), "leaves": [row.as_json() for row in shown]}
         typer.echo(json.dumps(body, indent=2))

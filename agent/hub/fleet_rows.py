@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -63,7 +63,16 @@ class FleetRow:
 
 def rows_of(fleet: Mapping[str, Any], now: datetime) -> list[FleetRow]:
     """Every leaf, those in trouble first, and among equals who is furthest behind."""
-    rows = [_row(domain, leaf, now) for domain, leaf in fleet.get("leaves", {}).items()]
+    return by_gravity(each_row(fleet, now))
+
+
+def each_row(fleet: Mapping[str, Any], now: datetime) -> Iterator[FleetRow]:
+    """Every leaf, made as it is asked for."""
+    return (_row(domain, leaf, now) for domain, leaf in fleet.get("leaves", {}).items())
+
+
+def by_gravity(rows: Iterable[FleetRow]) -> list[FleetRow]:
+    """The rows in the order of `rows_of`."""
     return sorted(rows, key=lambda row: (_rank(row), -(row.behind or 0), row.domain))
 
 
@@ -71,15 +80,15 @@ def _rank(row: FleetRow) -> int:
     return STATES.index(row.state) if row.state in STATES and row.accounted != "no" else 0
 
 
-def chosen(rows: Iterable[FleetRow], patterns: Sequence[str], states: Sequence[str]) -> list[FleetRow]:
+def chosen(rows: Iterable[FleetRow], patterns: Sequence[str], states: Sequence[str]) -> Iterator[FleetRow]:
     """The rows whose domain fits one of the patterns (none: all) and that are in one of the states (none:
-    all)."""
-    return [
+    all), as they are asked for."""
+    return (
         row
         for row in rows
         if (not patterns or any(fnmatchcase(row.domain, pattern) for pattern in patterns))
         and (not states or row.state in states)
-    ]
+    )
 
 
 SORTS: Final[Mapping[str, Callable[[FleetRow], Any]]] = {

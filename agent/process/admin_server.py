@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from copy import copy
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,6 +24,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from agent.base.http_access import AccessError, Hosts, is_loopback, read_token, shows, tls_context
+from agent.base.large_answers import Shared, blocks_of, in_blocks
 from agent.base.listen_sockets import PortServer, obstacle
 from agent.base.metrics import Metrics
 from agent.config import Admin, listen_address
@@ -37,6 +40,10 @@ _METRICS: Final = "/metrics"
 _STATUS: Final = "/status"
 _OUTER: Final = 2
 """Of the status: itself, the fleet and its leaves."""
+_SAMPLES: Final = 100
+"""Of a metric with one for each leaf so many are written out at a time."""
+_FORMATS: Final = 4
+"""Of so many formats an answer is shared by those who ask: `Accept` may name any version."""
 _OPEN: Final = "/healthz"
 """What says nothing of anything, and so is answered without the token."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -62,6 +69,8 @@ class AdminServer:
         self._settings, self._fleet = settings, fleet
         self._token: bytes | None = None
         self._metrics, self._status, self._ready = metrics, status, ready
+        self._shown = Shared(self._write_status)
+        self._scraped: dict[str, Shared[list[bytes]]] = {}
         self._hosts = Hosts(self.address[0])
         self._pages: dict[str, Callable[[BaseRequest], Response]] = {
             "/healthz": self._show_health,
@@ -134,8 +143,7 @@ class AdminServer:
         return self._token is None or request.path == _OPEN or shows(given, self._token)
 
     async def _show_fleet(self, request: BaseRequest) -> Response | None:
-        page = None if self._fleet is None else self._fleet.asked(request.path, request.query)
-        return None if page is None else await asyncio.to_thread(page)
+        return None if self._fleet is None else await self._fleet.answer(request.path, request.query)
 
     @property
     def paths(self) -> list[str]:
@@ -149,9 +157,15 @@ class AdminServer:
 
     async def _show_metrics(self, request: BaseRequest) -> Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        # Read here, where nothing changes meanwhile; written out elsewhere, for a large fleet takes a second.
-        body = await asyncio.to_thread(encode, _Collected(list(self._metrics.registry.collect())))
-        return Response(body=body, headers={"Content-Type": content_type})
+
+        async def write() -> list[bytes]:
+            # Read at once, while nothing changes; written out as the loop has time for it.
+            return await blocks_of(_exposition(encode, list(self._metrics.registry.collect())))
+
+        headers = {"Content-Type": content_type}
+        if content_type not in self._scraped and len(self._scraped) == _FORMATS:
+            return in_blocks(await write(), headers)
+        return in_blocks(await self._scraped.setdefault(content_type, Shared(write)).get(), headers)
 
     def _show_health(self, _request: BaseRequest) -> Response:
         return _sentence(200, "the agent runs")
@@ -161,14 +175,20 @@ class AdminServer:
         return _sentence(200 if ready else 503, sentence)
 
     async def _show_status(self) -> Response:
-        # As for the metrics: what is known is read here.
-        body = await asyncio.to_thread(b"".join, _written(dict(self._status())))
-        return Response(body=body + b"\n", content_type="application/json")
+        return in_blocks(await self._shown.get(), {"Content-Type": "application/json"})
+
+    async def _write_status(self) -> list[bytes]:
+        # As for the metrics: what is known is read at once.
+        return await blocks_of(_written(dict(self._status())))
 
 
-def _written(value: Any, depth: int = 0) -> Iterator[bytes]:
-    """A value as indented JSON, an entry of the outer objects at a time: while one is encoded no other
-    thread runs."""
+def _written(value: Any) -> Iterator[bytes]:
+    """A value as indented JSON and the end of its line, an entry of the outer objects at a time."""
+    yield from _entry(value, 0)
+    yield b"\n"
+
+
+def _entry(value: Any, depth: int) -> Iterator[bytes]:
     indent = b"\n" + b"  " * depth
     if isinstance(value, Mapping) and not value:
         # Of any class: the fleet of a hub that has no leaf yet is none that msgspec knows.
@@ -179,8 +199,26 @@ def _written(value: Any, depth: int = 0) -> Iterator[bytes]:
         return
     for number, (key, entry) in enumerate(value.items()):
         yield b"%s%s  %s: " % (b"," if number else b"{", indent, msgspec.json.encode(key))
-        yield from _written(entry, depth + 1)
+        yield from _entry(entry, depth + 1)
     yield indent + b"}"
+
+
+def _exposition(encode: Callable[[Collector], bytes], families: Iterable[Metric]) -> Iterator[bytes]:
+    """What `encode` makes of metrics, some samples at a time."""
+    end = encode(_Collected([]))
+    for family in families:
+        # Of the other types samples belong together.
+        size = _SAMPLES if family.type in ("gauge", "counter") else None
+        samples, head = iter(family.samples), b""
+        while True:
+            part = copy(family)
+            part.samples = list(islice(samples, size))
+            yield encode(_Collected([part])).removesuffix(end).removeprefix(head)
+            if size is None or len(part.samples) < size:
+                break
+            part.samples = []
+            head = encode(_Collected([part])).removesuffix(end)
+    yield end
 
 
 class _Collected(Collector):

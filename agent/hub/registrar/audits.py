@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, cast
 
 import structlog
 from nats.aio.msg import Msg
 from prometheus_client import Metric
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from agent.contract import (
     AUDIT_FIGURES,
@@ -32,7 +33,16 @@ from agent.jetstream import JetStreamError
 
 log = structlog.get_logger("registrar")
 
-_BESIDE: Final[Sequence[tuple[str, str, Callable[[Mapping[str, Any]], float]]]] = (
+
+def _figure(name: str, row: Mapping[str, Any]) -> float:
+    return float(row[name])
+
+
+_METRICS: Final[Sequence[tuple[str, str, Callable[[Mapping[str, Any]], float]]]] = (
+    *(
+        (f"petiole_audit_{name}_readings", says, partial(_figure, name))
+        for name, says in AUDIT_FIGURES.items()
+    ),
     (
         "petiole_audit_accounted",
         "1 where nothing of the leaf is missing, doubled, unexplained or gone.",
@@ -94,20 +104,12 @@ class Audits(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics; nothing before the first audit."""
-        rows = self._rows  # replaced as a whole, so another thread may read it
+        rows = self._rows  # replaced as a whole, so it may be read later
         if not rows:
             return
-        for name, says in AUDIT_FIGURES.items():
-            family = GaugeMetricFamily(f"petiole_audit_{name}_readings", says, labels=["domain"])
-            for domain in self._shown:
-                if (row := rows.get(domain)) is not None:
-                    family.add_metric([domain], row[name])
-            yield family
-        for name, says, value in _BESIDE:
-            family = GaugeMetricFamily(name, says, labels=["domain"])
-            for domain in self._shown:
-                if (row := rows.get(domain)) is not None:
-                    family.add_metric([domain], value(row))
+        for name, says, value in _METRICS:
+            family = Metric(name, says, "gauge")
+            family.samples = cast(list[Sample], _Samples(name, self._shown, rows, value))
             yield family
 
     async def _take(self, data: bytes) -> int:
@@ -148,6 +150,24 @@ class Audits(Collector):
                     "findings": list(part.findings),
                 }
         self._parts, self._rows = parts, rows
+
+
+class _Samples:
+    """The samples of one metric, made as they are read: all at once would hold up the event loop."""
+
+    def __init__(
+        self,
+        name: str,
+        domains: Sequence[str],
+        rows: Mapping[str, Mapping[str, Any]],
+        value: Callable[[Mapping[str, Any]], float],
+    ) -> None:
+        self._name, self._domains, self._rows, self._value = name, domains, rows, value
+
+    def __iter__(self) -> Iterator[Sample]:
+        for domain in self._domains:
+            if (row := self._rows.get(domain)) is not None:
+                yield Sample(self._name, {"domain": domain}, self._value(row))
 
 
 def _row(leaf: AuditedLeaf, part: AuditPart, number: int) -> dict[str, Any]:

@@ -27,8 +27,7 @@ _LONGEST_VERSION: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class FleetLook:
-    """The fleet at one moment, in mappings that do not change afterwards, so that another thread may read
-    them."""
+    """The fleet at one moment, in mappings that do not change afterwards."""
 
     domains: Sequence[str]
     """The leaves to show."""
@@ -145,7 +144,7 @@ def shown_leaves(domains: Iterable[str], patterns: Sequence[str], most: int) -> 
 
 class LeafCollector(Collector):
     """Shows the leaves that `look` returns at each scrape. Samples are made when they are read, which may be
-    in another thread: only `look` runs in the caller's."""
+    later: all at once would hold up the event loop."""
 
     def __init__(self, look: Callable[[], FleetLook]) -> None:
         self._look = look
@@ -161,17 +160,17 @@ class LeafCollector(Collector):
 
 
 class _Rows:
-    """The rows of one scrape, made once."""
+    """The rows of one scrape, each made once, when it is first read."""
 
     def __init__(self, look: FleetLook) -> None:
-        self._look = look
-        self._made: list[_LeafRow] | None = None
+        self._look, self._wall = look, datetime.now(UTC)
+        self._made: list[_LeafRow] = []
 
     def __iter__(self) -> Iterator[_LeafRow]:
-        if self._made is None:
-            wall = datetime.now(UTC)
-            self._made = [_row(self._look, domain, wall) for domain in self._look.domains]
-        return iter(self._made)
+        for at, domain in enumerate(self._look.domains):
+            if at == len(self._made):
+                self._made.append(_row(self._look, domain, self._wall))
+            yield self._made[at]
 
 
 class _Samples:

@@ -1,7 +1,7 @@
 """The fleet as people see it: one sentence a domain. Pure.
 
 What is known at a moment is copied at once, in little time; what is said of a leaf is made of it when it is
-asked for, in any thread: all of ten thousand leaves would hold up the event loop for a third of a second.
+asked for: all of ten thousand leaves would hold up the event loop for a third of a second.
 """
 
 from __future__ import annotations

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 from aiohttp.web import Response
 
+from agent.base.large_answers import Shared, blocks_of, in_blocks, paced
 from agent.contract import AuditedLeaf
 from agent.hub import fleet_rows
+from agent.hub.fleet_rows import FleetRow
 from agent.hub.web.fleet_page import PATH, Question, fleet_page, question_of
 from agent.hub.web.html import POLICY, Markup
 from agent.hub.web.leaf_page import leaf_page, unknown_page
@@ -19,9 +23,22 @@ from agent.hub.web.leaf_page import leaf_page, unknown_page
 _JSON: Final = f"{PATH}.json"
 
 
+@dataclass(slots=True)
+class _Fleet:
+    """All leaves at one moment, in the order of `fleet_rows.rows_of`; `written` are those of the question
+    `of`."""
+
+    known: Mapping[str, Any]
+    now: datetime
+    rows: Sequence[FleetRow]
+    of: Question | None = None
+    written: Sequence[bytes] = ()
+
+
 class FleetPages:
     """Pages of the fleet in what `status()` says; `audited` has what the newest audit found of a leaf, with
-    its hours."""
+    its hours. Rows of a large fleet take the better part of a second, so the loop has its turn between them,
+    they are shared by all who ask, and pages of them are made one after the other."""
 
     paths: Final = (PATH, f"{PATH}/<domain>", _JSON)
 
@@ -29,23 +46,46 @@ class FleetPages:
         self, status: Callable[[], Mapping[str, Any]], audited: Callable[[str], AuditedLeaf | None]
     ) -> None:
         self._status, self._audited = status, audited
+        self._fleet = Shared(self._look)
+        self._turn = asyncio.Lock()
 
-    def asked(self, path: str, query: Mapping[str, str]) -> Callable[[], Response] | None:
-        """Makes the page at a path of what is known now, in any thread: a large fleet takes a second. None
-        where there is no page."""
-        domain = path.removeprefix(f"{PATH}/")
-        if path not in (PATH, _JSON) and domain == path:
-            return None
-        known, now, question = self._status()["fleet"], fleet_rows.now(), question_of(query)
-        if path in (PATH, _JSON):
-            return lambda: _fleet_page(known, question, now, as_json=path == _JSON)
-        found = self._audited(domain)
-        return lambda: _leaf_page(known, domain, now, found, refresh=question.refresh)
-
-    def answer(self, path: str, query: Mapping[str, str]) -> Response | None:
+    async def answer(self, path: str, query: Mapping[str, str]) -> Response | None:
         """The page at a path, None where there is none."""
-        page = self.asked(path, query)
-        return None if page is None else page()
+        question, domain = question_of(query), path.removeprefix(f"{PATH}/")
+        if path == PATH:
+            return await self._fleet_page(question)
+        if path == _JSON:
+            return await self._fleet_json(question)
+        if domain == path:
+            return None
+        known, now = self._status()["fleet"], fleet_rows.now()
+        return _leaf_page(known, domain, now, self._audited(domain), refresh=question.refresh)
+
+    async def _look(self) -> _Fleet:
+        known, now = self._status()["fleet"], fleet_rows.now()
+        return _Fleet(known, now, fleet_rows.by_gravity(await paced(fleet_rows.each_row(known, now))))
+
+    async def _fleet_page(self, question: Question) -> Response:
+        fleet = await self._fleet.get()
+        async with self._turn:
+            fitting = question.ordered(await paced(question.fitting(fleet.rows)))
+            return _page(fleet_page(fleet.known, fleet.rows, fitting, question, fleet.now))
+
+    async def _fleet_json(self, question: Question) -> Response:
+        fleet = await self._fleet.get()
+        async with self._turn:
+            if fleet.of != question:
+                fitting = question.ordered(await paced(question.fitting(fleet.rows)))
+                fleet.of, fleet.written = question, await blocks_of(_json(fleet.known, fitting))
+            return in_blocks(fleet.written, {"Content-Type": "application/json"})
+
+
+def _json(known: Mapping[str, Any], rows: Iterable[FleetRow]) -> Iterator[bytes]:
+    head = {"hub": known.get("state", ""), "audit": known.get("audit"), "leaves": []}
+    yield msgspec.json.encode(head).removesuffix(b"]}")
+    for number, row in enumerate(rows):
+        yield (b"," if number else b"") + msgspec.json.encode(row.as_json())
+    yield b"]}"
 
 
 def _leaf_page(
@@ -56,16 +96,6 @@ def _leaf_page(
         return _page(unknown_page(domain), 404)
     (row,) = fleet_rows.rows_of({"leaves": {domain: leaf}}, now)
     return _page(leaf_page(row, str(leaf.get("announced_at", "")), now, found, refresh=refresh))
-
-
-def _fleet_page(known: Mapping[str, Any], question: Question, now: datetime, *, as_json: bool) -> Response:
-    rows = fleet_rows.rows_of(known, now)
-    if not as_json:
-        return _page(fleet_page(known, rows, question, now))
-    # A leaf at a time: while all are encoded at once no other thread runs.
-    leaves = b",".join(msgspec.json.encode(row.as_json()) for row in question.rows(rows))
-    head = msgspec.json.encode({"hub": known.get("state", ""), "audit": known.get("audit"), "leaves": []})
-    return Response(body=head.removesuffix(b"]}") + leaves + b"]}", content_type="application/json")
 
 
 def _page(text: Markup, status: int = 200) -> Response:

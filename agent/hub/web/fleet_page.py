@@ -3,7 +3,7 @@ sorts and filters without scripts and a view can be kept as a bookmark. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -35,10 +35,14 @@ class Question:
     refresh: bool = True
     """Whether the browser is to fetch the page again by itself."""
 
-    def rows(self, rows: Iterable[FleetRow]) -> list[FleetRow]:
-        """The rows of all pages. A domain without `*`, `?` and `[` is looked for anywhere in a name."""
+    def fitting(self, rows: Iterable[FleetRow]) -> Iterator[FleetRow]:
+        """Those of the rows that are asked for. A domain without `*`, `?` and `[` is looked for anywhere in a
+        name."""
         pattern = self.domain if _WILD & set(self.domain) else f"*{self.domain}*"
-        fitting = fleet_rows.chosen(rows, [pattern], [self.state] if self.state else [])
+        return fleet_rows.chosen(rows, [pattern] if self.domain else [], [self.state] if self.state else [])
+
+    def ordered(self, fitting: Iterable[FleetRow]) -> list[FleetRow]:
+        """The rows of all pages."""
         return fleet_rows.ordered(fitting, self.sort, down=self.down)
 
     def path(self, **changes: Any) -> str:
@@ -86,10 +90,13 @@ _DOWNWARDS: Final = frozenset({"heard", "behind"})
 
 
 def fleet_page(
-    known: Mapping[str, Any], rows: Sequence[FleetRow], question: Question, now: datetime
+    known: Mapping[str, Any],
+    rows: Sequence[FleetRow],
+    fitting: Sequence[FleetRow],
+    question: Question,
+    now: datetime,
 ) -> Markup:
-    """All leaves (`rows`) as asked for, a page of them."""
-    fitting = question.rows(rows)
+    """A page of the `fitting` among all leaves (`rows`), which are in the order of the question."""
     last = max(1, -(-len(fitting) // ROWS))
     page = min(question.page, last)
     shown = fitting[(page - 1) * ROWS : page * ROWS]

@@ -61,7 +61,7 @@ def test_leaves_in_trouble_come_first_and_then_who_is_furthest_behind() -> None:
 def test_a_filter_keeps_the_leaves_that_fit(
     patterns: tuple[str, ...], states: tuple[str, ...], expected: int
 ) -> None:
-    assert len(chosen(rows_of(FLEET, NOW), patterns, states)) == expected
+    assert len(list(chosen(rows_of(FLEET, NOW), patterns, states))) == expected
 
 
 def test_the_summary_counts_all_leaves_and_the_rows_fit_the_terminal() -> None:

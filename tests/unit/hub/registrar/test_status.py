@@ -95,27 +95,26 @@ def test_a_leaf_that_has_announced_itself_is_shown_with_the_time_by_the_clock_of
     assert known.announced_at("new") == ""
 
 
-def test_the_page_of_a_leaf_looks_at_no_other() -> None:
+def pages(known: KnownFleet) -> FleetPages:
+    """The pages of a fleet that no audit has seen."""
+    return FleetPages(lambda: {"fleet": fleet_status(known, {}, None)}, lambda _: None)
+
+
+async def test_the_page_of_a_leaf_looks_at_no_other() -> None:
     known = fleet(50)
-    page = FleetPages(lambda: {"fleet": fleet_status(known, {}, None)}, lambda _: None).asked(
-        "/fleet/edge-7", {}
-    )
-    assert not looks(known)
+    page = await pages(known).answer("/fleet/edge-7", {})
     assert page is not None
-    assert page().status == 200
+    assert page.status == 200
     assert set(looks(known)) == {"edge-7"}
 
 
 @pytest.mark.parametrize("path", ["/fleet", "/fleet.json"])
-def test_a_page_of_all_leaves_looks_as_often_at_each_of_many_as_of_few(path: str) -> None:
+async def test_a_page_of_all_leaves_looks_as_often_at_each_of_many_as_of_few(path: str) -> None:
     counts = []
     for count in (20, 40, 80):
         known = fleet(count)
-        status = {"fleet": fleet_status(known, {}, None)}
-        page = FleetPages(lambda status=status: status, lambda _: None).asked(path, {})  # type: ignore[misc]
-        assert page is not None
         assert not looks(known), "nothing is made before it is asked for"
-        page()
+        await pages(known).answer(path, {})
         del looks(known)["new"]
         counts.append(set(looks(known).values()))
     assert counts[0] == counts[1] == counts[2]

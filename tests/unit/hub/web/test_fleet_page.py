@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from aiohttp.web import Response
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,7 +36,15 @@ def leaf(word: str = "flowing", **given: Any) -> dict[str, Any]:
 
 def page(leaves: dict[str, Any], question: Question) -> str:
     known = {"state": "well", "leaves": leaves}
-    return fleet_page(known, fleet_rows.rows_of(known, NOW), question, NOW)
+    rows = fleet_rows.rows_of(known, NOW)
+    return fleet_page(known, rows, question.ordered(question.fitting(rows)), question, NOW)
+
+
+async def answer_of(fleet: dict[str, Any], path: str) -> Response:
+    """What is answered of a fleet to a question for a path."""
+    answer = await FleetPages(lambda: {"fleet": fleet}, lambda _: None).answer(path, {})
+    assert answer is not None
+    return answer
 
 
 def domains(text: str) -> list[str]:
@@ -60,14 +69,11 @@ class Elements(HTMLParser):
 
 
 @pytest.mark.parametrize("path", ["/fleet", "/fleet/a-1"])
-def test_what_a_leaf_says_is_text_whatever_it_holds(path: str) -> None:
+async def test_what_a_leaf_says_is_text_whatever_it_holds(path: str) -> None:
     hostile = leaf("trouble", state=HOSTILE, machine=HOSTILE, versions={HOSTILE: HOSTILE}, run=HOSTILE)
     hostile["classes"] = {HOSTILE: {**hostile["classes"]["normal"], "error": HOSTILE}}
-    answer = FleetPages(
-        lambda: {"fleet": {"state": HOSTILE, "leaves": {"a-1": hostile}}}, lambda _: None
-    ).answer(path, {})
+    answer = await answer_of({"state": HOSTILE, "leaves": {"a-1": hostile}}, path)
 
-    assert answer is not None
     found = Elements(str(answer.text))
     assert not found.names & {"script", "img"}
     assert "<script>alert('1')</script>" in found.text
@@ -75,11 +81,11 @@ def test_what_a_leaf_says_is_text_whatever_it_holds(path: str) -> None:
     assert "\u202e" not in found.text
 
 
-def test_a_domain_cannot_break_out_of_its_link() -> None:
+async def test_a_domain_cannot_break_out_of_its_link() -> None:
     text = page({HOSTILE: leaf()}, Question(domain=HOSTILE))
 
     assert not Elements(text).names & {"script", "img"}
-    assert FleetPages(lambda: {"fleet": {}}, lambda _: None).answer(f"/fleet/{HOSTILE}", {}).status == 404  # type: ignore[union-attr]
+    assert (await answer_of({}, f"/fleet/{HOSTILE}")).status == 404
 
 
 @given(st.text(), st.text())
@@ -143,29 +149,20 @@ def test_two_thousand_leaves_are_shown_a_bounded_page_at_a_time() -> None:
     assert "2,000 leaves, page 2 of 20" in page(leaves, Question(page=2))
 
 
-def test_a_leaf_has_a_page_with_its_way_to_the_hub_and_its_ledger() -> None:
-    answer = FleetPages(lambda: {"fleet": {"leaves": {"a-1": leaf()}}}, lambda _: None).answer(
-        "/fleet/a-1", {}
-    )
-
-    assert answer is not None
-    text = Elements(str(answer.text)).text
+async def test_a_leaf_has_a_page_with_its_way_to_the_hub_and_its_ledger() -> None:
+    text = Elements(str((await answer_of({"leaves": {"a-1": leaf()}}, "/fleet/a-1")).text)).text
     for said in ("it is flowing", "agent 0.1.0", "TELEMETRY_0", "1,234", "2 messages", "none"):
         assert said in text
 
 
-def test_a_hub_that_is_not_ready_has_a_page_that_says_so() -> None:
-    answer = FleetPages(lambda: {"fleet": {}}, lambda _: None).answer("/fleet", {})
-
-    assert answer is not None
-    assert "has not answered yet" in str(answer.text)
+async def test_a_hub_that_is_not_ready_has_a_page_that_says_so() -> None:
+    assert "has not answered yet" in str((await answer_of({}, "/fleet")).text)
 
 
-def test_a_machine_that_stands_by_sends_its_readers_to_the_one_that_leads() -> None:
+async def test_a_machine_that_stands_by_sends_its_readers_to_the_one_that_leads() -> None:
     fleet = {"state": "standby: hub-b leads the hub", "standby": True, "aggregates": {}, "leaves": {}}
-    answer = FleetPages(lambda: {"fleet": fleet}, lambda _: None).answer("/fleet", {})
+    answer = await answer_of(fleet, "/fleet")
 
-    assert answer is not None
     assert "hub-b leads the hub" in str(answer.text)
     assert "the page of the one that leads has the leaves" in str(answer.text)
     assert 'class="trouble"' not in str(answer.text)

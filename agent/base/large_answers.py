@@ -1,0 +1,86 @@
+"""Large answers of an HTTP listener: made a piece at a time, once for all who ask together, sent in blocks.
+
+They are made in the event loop and not in a thread: on a busy machine a thread waits for a processor while it
+has Python's lock, and then the loop stands still for as long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, Generic, TypeVar
+
+from aiohttp.web import Response
+
+from agent.base.wait import Pacer
+
+_BLOCK: Final = 65_536
+"""Bytes that are sent at a time."""
+_CHEAP: Final = 0.05
+"""What takes fewer CPU-seconds is made for each who asks."""
+_TIMES: Final = 4
+"""For so many times as long as it took to make is an answer kept: all who ask take a fifth of the loop."""
+
+T = TypeVar("T")
+
+
+async def paced(items: Iterable[T]) -> list[T]:
+    """All items of a generator that makes them; the loop runs meanwhile."""
+    found, pacer = [], Pacer()
+    for item in items:
+        found.append(item)
+        await pacer.give_way()
+    return found
+
+
+async def blocks_of(pieces: Iterable[bytes]) -> list[bytes]:
+    """The pieces of a generator that makes them, joined to blocks; the loop runs meanwhile."""
+    blocks: list[bytes] = []
+    held, size, pacer = list[bytes](), 0, Pacer()
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece)
+        if size >= _BLOCK:
+            blocks.append(b"".join(held))
+            held, size = [], 0
+        await pacer.give_way()
+    return [*blocks, b"".join(held)]
+
+
+def in_blocks(blocks: Sequence[bytes], headers: Mapping[str, str]) -> Response:
+    """An answer that is sent a block at a time, as fast as its reader takes it: many readers of one large
+    answer hold it in memory once."""
+    length = {"Content-Length": str(sum(map(len, blocks)))}
+    return Response(body=_each(blocks), headers={**headers, **length})
+
+
+async def _each(blocks: Sequence[bytes]) -> AsyncIterator[bytes]:
+    for block in blocks:
+        yield block
+
+
+class Shared(Generic[T]):
+    """What `make` returns, for all who ask while it is made and for some time after, if it takes long."""
+
+    def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
+        self._make = make
+        self._making = asyncio.Lock()
+        self._kept: tuple[T] | None = None
+
+    async def get(self) -> T:
+        """What was made last, or is made now. Raises what `make` raises, which is not kept."""
+        async with self._making:
+            if self._kept is not None:
+                return self._kept[0]
+            # The time that this thread ran: what is cheap stays so on a busy machine.
+            began = time.thread_time()
+            made = await self._make()
+            spent = time.thread_time() - began
+            if spent >= _CHEAP:
+                self._kept = (made,)
+                asyncio.get_running_loop().call_later(_TIMES * spent, self._forget)
+            return made
+
+    def _forget(self) -> None:
+        self._kept = None
