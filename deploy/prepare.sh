@@ -59,10 +59,10 @@ fi
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --constraint deploy/constraints.txt -e '.[dev]'
 
-# Tests that try OPC UA and Modbus with servers of others are skipped without them.
-if command -v npm >/dev/null && [ ! -d .venv/node/node_modules/modbus-serial ]; then
+# Tests that try OPC UA, Modbus and Sparkplug with peers of others are skipped without them.
+if command -v npm >/dev/null && [ ! -d .venv/node/node_modules/sparkplug-client ]; then
     npm install --silent --no-audit --no-fund --no-package-lock --prefix .venv/node \
-        node-opcua-server@2.182 node-opcua-nodesets@2.182 modbus-serial@8.0 >/dev/null ||
-        echo "petiole: npm could not install the servers of OPC UA and Modbus; the tests go on without them" >&2
+        node-opcua-server@2.182 node-opcua-nodesets@2.182 modbus-serial@8.0 sparkplug-client@3.2 >/dev/null ||
+        echo "petiole: npm could not install the peers of OPC UA, Modbus and Sparkplug; the tests go on without them" >&2
 fi
 touch .venv/ready

@@ -1,4 +1,4 @@
-"""The whole files of docs/use-cases.md can be used as they stand."""
+"""The whole files of docs/use-cases.md, and of inputs, can be used as they stand."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ from agent.leaf.inputs import OPTIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "use-cases.md").read_text()
-FILES: list[dict[str, Any]] = [
-    tomllib.loads(block)
-    for block in re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    if not block.startswith("# telegraf.conf")
-]
+
+
+def whole_files(page: str) -> list[dict[str, Any]]:
+    """The configuration files in a document, each of which names its domain."""
+    blocks = re.findall(r"^```toml\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+    return [file for file in map(tomllib.loads, blocks) if "domain" in file]
+
+
+FILES = whole_files("use-cases.md")
 
 
 @pytest.fixture(name="configs")
@@ -48,7 +52,9 @@ def test_the_disk_that_the_questions_name_is_what_sizing_says() -> None:
         assert [needed[name] // 2**20 for name in ("max_bytes", "max_file_store")] == list(map(int, sizes))
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file["domain"])
+@pytest.mark.parametrize(
+    "file", [*FILES, *whole_files("inputs/sparkplug.md")], ids=lambda file: file["domain"]
+)
 def test_a_file_has_no_problem(file: dict[str, Any]) -> None:
     parse(file, OPTIONS)
 

@@ -22,12 +22,14 @@ from agent.leaf.inputs.http.otlp.source import Sources
 from agent.leaf.inputs.http.remote_write.parse import SeriesCache, WriteRequest
 from agent.leaf.inputs.http.request import unpack
 from agent.leaf.inputs.mqtt import TopicTemplate
+from agent.leaf.inputs.mqtt.sparkplug import SparkplugDecoder
 from agent.leaf.inputs.nats import SubjectTemplate
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
 from agent.leaf.inputs.shared.samples import Names
 from tests.fuzz.target import only, target
 from tests.harness.remote_write import STALE, Request, request_1, request_2
 from tests.harness.remote_write import WriteRequest as WriteRequest1
+from tests.harness.sparkplug_payload import metric, payload
 
 DOMAIN, NOW = "edge-1", 1_790_000_000_000_000_000
 MOST = 2**20
@@ -216,6 +218,26 @@ def mqtt_topic(data: bytes) -> None:
         one = TopicTemplate(filter=wanted, device=template)
         if not one.problems() and one.matches(topic):
             one.place(topic)
+
+
+BIRTH = payload(0, metric("bdSeq", datatype=8, long_value=1), metric("m", alias=1, datatype=1, int_value=255))
+
+
+@target(
+    BIRTH, payload(1, metric(alias=1, int_value=7, is_historical=True)), payload(2, metric("x", is_null=True))
+)
+def sparkplug(data: bytes) -> None:
+    """Whatever a node says, each metric is a reading or named, and the node is understood again once born."""
+    decoder = SparkplugDecoder(DOMAIN)
+    decoder.take("spBv1.0/g/NBIRTH/n", BIRTH, 0.0, NOW)
+    for number, kind in enumerate(("DBIRTH/n/d", "DDATA/n/d", "NDATA/n", "NDEATH/n", "NBIRTH/n", "NDATA/n")):
+        taken = decoder.take(f"spBv1.0/g/{kind}", data, float(number), NOW)
+        are_readings(taken.payload, taken.count)
+        assert all(refusal.letter.encode() for refusal in taken.refused)
+        assert len(taken.commands) <= 1
+    assert decoder.take("spBv1.0/g/NBIRTH/n", BIRTH, 9.0, NOW).refused == []
+    taken = decoder.take("spBv1.0/g/NDATA/n", payload(1, metric(alias=1, int_value=2**32 - 2)), 9.0, NOW)
+    assert b'"metric":"m","value":-2' in taken.payload
 
 
 @target(b"plant.*.>\0plant.1.temp", b"a.b\0a.b", b"{2+}\0a..b")

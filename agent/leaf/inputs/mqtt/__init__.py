@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
@@ -45,11 +45,13 @@ class MqttOptions(InputOptions, tag="mqtt", kw_only=True):
 class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
     """Topics to subscribe to, and what they say of their messages: in `device` and `metric` `{1}` is the
     first level, `{2}` the second, `{2+}` the second and all after it with dots between, `{0}` the whole
-    topic. Without `device` it is the domain; an empty `metric` leaves it to the message."""
+    topic. Without `device` it is the domain; an empty `metric` leaves it to the message. Messages of the
+    format `sparkplug` say both themselves."""
 
     filter: str
     device: str = ""
     metric: str = "{0}"
+    format: Literal["json", "sparkplug"] = "json"
 
     def problems(self) -> list[str]:
         """What is wrong with it."""
@@ -63,6 +65,11 @@ class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
         for name, template in (("device", self.device), ("metric", self.metric)):
             if (problem := template_problem(template)) is not None:
                 mistakes.append(f"{name} {problem}")
+        if self.format == "sparkplug":
+            if not self.filter.startswith("spBv1.0/"):
+                mistakes.append(f"filter {self.filter!r:.80} is not of Sparkplug B; write it as spBv1.0/#")
+            if self.device or self.metric != "{0}":
+                mistakes.append("device and metric are said by Sparkplug B; leave them out of its topics")
         return mistakes
 
     def matches(self, topic: str) -> bool:
@@ -82,9 +89,9 @@ class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
         return TopicNames(device, fill_template(self.metric, topic, "/") or None)
 
 
-def names_of_topic(topics: list[TopicTemplate], topic: str) -> TopicNames | None:
-    """What the first entry that covers a topic makes of it; None where none does."""
-    return next((template.place(topic) for template in topics if template.matches(topic)), None)
+def template_of(topics: list[TopicTemplate], topic: str) -> TopicTemplate | None:
+    """The first entry that covers a topic; None where none does."""
+    return next((template for template in topics if template.matches(topic)), None)
 
 
 def _own(filter_: str) -> str:
@@ -94,7 +101,10 @@ def _own(filter_: str) -> str:
 
 def problems(options: MqttOptions) -> list[str]:
     """What of the options can't be used."""
-    return [*_values(options), *missing_extra("mqtt", "paho")]
+    mistakes = [*_values(options), *missing_extra("mqtt", "paho")]
+    if any(topic.format == "sparkplug" for topic in options.topics):
+        mistakes += missing_extra("sparkplug", "google", "google.protobuf")
+    return mistakes
 
 
 def _values(options: MqttOptions) -> list[str]:

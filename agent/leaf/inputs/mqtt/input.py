@@ -5,7 +5,8 @@ broker has it, also while this agent is down, for its client id is stable and it
 is a bare value in JSON, a reading, or an object whose members are values. What is none of these becomes a
 dead letter and is then acknowledged, for the broker would send it for ever. What devices published with
 QoS 0 arrives with QoS 0: it is stored like the others, but lost while this agent is down or the stream is
-full.
+full. Messages of Sparkplug B come with QoS 0, but are numbered: they are taken in their order, and held
+while the stream is full, so that only the broker can lose them, which shows as a gap.
 """
 
 from __future__ import annotations
@@ -13,22 +14,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from agent import contract
-from agent.base.clock import wall_ns
 from agent.base.metrics import Metrics
 from agent.base.wait import unless
 from agent.config.keys import SeedError
-from agent.contract import Letter
-from agent.leaf.inputs.formats import split_valid
-from agent.leaf.inputs.formats.message import MessageError, message_lines
-from agent.leaf.inputs.mqtt import MqttOptions, broker, file_problems, names_of_topic, problems
-from agent.leaf.inputs.mqtt.redelivery import MessageIdentity, Redelivery, are_same_messages, identity_of
+from agent.leaf.inputs.mqtt import MqttOptions, broker, file_problems, problems
+from agent.leaf.inputs.mqtt.redelivery import MessageIdentity, Redelivery, are_same_messages
+from agent.leaf.inputs.mqtt.sorter import Piece, Sorter, identity
 from agent.leaf.inputs.shared import NO_SERVER, LocalServer
 from agent.leaf.inputs.shared.session_input import SessionInput
-from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
+from agent.leaf.intake import Intake, RefusedError, UnknownOutcomeError
 
 if TYPE_CHECKING:
     from agent.leaf.inputs.mqtt.session import Received, Session
@@ -37,16 +33,6 @@ _BATCH_MESSAGES: Final = 200
 _BATCH_BYTES: Final = 64 * 2**10
 _AGAIN_SECONDS: Final = 5.0
 """How long the broker is given to send again what was being stored when the agent ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Messages that are submitted together, as lines and letters."""
-
-    messages: list[Received]
-    payload: bytes
-    count: int
-    letters: tuple[Letter, ...]
 
 
 class _Begun(NamedTuple):
@@ -71,6 +57,7 @@ class MqttInput(SessionInput[MqttOptions]):
         )
         self._redelivery = Redelivery()
         self._begun: _Begun | None = None
+        self._sorter = Sorter(options, self._redelivery, metrics, self._log)
 
     def _mistakes(self) -> list[str]:
         return problems(self._options)
@@ -125,7 +112,7 @@ class MqttInput(SessionInput[MqttOptions]):
         messages = await unless(stopping, session.next(count, _BATCH_BYTES)) or []
         for message in messages:
             if message.qos:
-                self._redelivery.heard(_ident(message))
+                self._redelivery.heard(identity(message))
         return messages
 
     async def _go_on(self, begun: _Begun, session: Session, intake: Intake, stopping: asyncio.Event) -> None:
@@ -140,7 +127,9 @@ class MqttInput(SessionInput[MqttOptions]):
                     left -= sum(1 for message in messages if self._is_new(message))
         except TimeoutError:
             pass
-        same = are_same_messages([_ident(message) for message in batch if self._is_new(message)], begun.held)
+        # What Sparkplug says depends on births, which are not known any more.
+        identities = [identity(message) for message in batch if self._is_new(message)]
+        same = not self._sorter.has_sparkplug and are_same_messages(identities, begun.held)
         if batch and not stopping.is_set():
             await self._handle(batch, begun.position if same else None, session, intake, stopping)
 
@@ -154,93 +143,43 @@ class MqttInput(SessionInput[MqttOptions]):
     ) -> None:
         """Store messages and acknowledge them. What is left when the agent stops comes again."""
         while batch:
-            fitting, batch = self._fitting(batch)
-            lossy = self._sort([message for message in fitting if not message.qos], intake.domain)
-            if lossy.messages:
-                await self._try(lossy, intake)
-            piece = self._sort(
-                [message for message in fitting if message.qos and self._is_new(message)], intake.domain
-            )
-            if piece.messages and not await self._store(piece, position, intake, stopping):
+            part = self._sorter.sort(batch, [self._is_new(message) for message in batch], intake.domain)
+            taken, batch = batch[: part.taken], batch[part.taken :]
+            for command in part.commands:
+                session.publish(*command)
+            if part.lossy.lines:
+                await self._try(part.lossy, intake)
+            if part.piece.lines and not await self._store(part.piece, position, intake, stopping):
                 return
-            for message in fitting:
+            for message in taken:
                 if session.acknowledge(message):
                     self._redelivery.acknowledged()
 
-    def _fitting(self, batch: list[Received]) -> tuple[list[Received], list[Received]]:
-        """So many messages as certainly make no more lines than a piece may have, at least one."""
-        lines = 0
-        for index, message in enumerate(batch):
-            lines += 1 + message.payload.count(b",")
-            if index and lines > contract.MAX_BATCH_READINGS:
-                return batch[:index], batch[index:]
-        return batch, []
-
     def _is_new(self, message: Received) -> bool:
-        return not (message.qos and message.repeat and self._redelivery.is_stored(_ident(message)))
-
-    def _sort(self, messages: list[Received], domain: str) -> _Piece:
-        """Take messages apart into lines and letters."""
-        lines: list[bytes] = []
-        letters: list[Letter] = []
-        count, now = 0, wall_ns()
-        for message in messages:
-            if message.qos and not message.repeat:
-                self._redelivery.note(_ident(message))
-            names = names_of_topic(self._options.topics, message.topic)
-            if len(message.payload) > contract.MAX_BATCH_BYTES:
-                self._refuse(message, "too_large", f"longer than {contract.MAX_BATCH_BYTES} bytes", letters)
-            elif names is None:
-                # Of a subscription of an earlier configuration, which the broker still keeps.
-                self._refuse(message, "bad_topic", "no filter covers its topic any more", letters)
-            else:
-                try:
-                    parsed = split_valid(b"\n".join(message_lines(message.payload, names)), domain, now)
-                except MessageError as error:
-                    self._refuse(message, "bad_message", str(error), letters)
-                    continue
-                if parsed.bad:
-                    self._refuse(message, "bad_message", parsed.bad[0][1], letters)
-                lines.append(parsed.payload)
-                count += parsed.count
-        return _Piece(messages, b"".join(lines), count, tuple(letters))
+        return not (message.qos and message.repeat and self._redelivery.is_stored(identity(message)))
 
     async def _store(
-        self, piece: _Piece, position: str | None, intake: Intake, stopping: asyncio.Event
+        self, piece: Piece, position: str | None, intake: Intake, stopping: asyncio.Event
     ) -> bool:
         """Submit a piece until it is stored; False when the agent stops before."""
-        identities = [_ident(message) for message in piece.messages]
+        identities = [identity(message) for message in piece.messages if message.qos]
         if position is None:
             position = self._redelivery.position(secrets.token_hex(4), identities, time.monotonic())
-        chunk = Chunk(piece.payload, piece.count, position=position, letters=piece.letters)
-        is_stored = await self._submit(chunk, intake, stopping)
+        is_stored = await self._submit(piece.chunk(position), intake, stopping)
         if is_stored:
             for message in identities:
                 self._redelivery.store(message, time.monotonic())
         return is_stored
 
-    async def _try(self, piece: _Piece, intake: Intake) -> None:
+    async def _try(self, piece: Piece, intake: Intake) -> None:
         """Submit what came with QoS 0 once: the broker does not have it any more."""
         cls = self._options.class_
         try:
             if piece.count:
-                await intake.submit(self.name, cls, Chunk(piece.payload, piece.count))
+                await intake.submit(self.name, cls, piece.chunk())
             if piece.letters:
                 await intake.dead_letter(self.name, cls, piece.letters)
         except RefusedError as refusal:
             self._storing.begin(f"what came with QoS 0 is dropped: {refusal}")
         except UnknownOutcomeError as error:
             self._storing.begin(str(error))
-
-    def _refuse(self, message: Received, reason: str, text: str, letters: list[Letter]) -> None:
-        letters.append(Letter(message.payload, message.topic, text))
-        self._invalid.labels(self.name, reason).inc()
-        held_back = self._sparse.held_back(time.monotonic())
-        if held_back is not None:
-            self._log.warning(
-                "message not taken", topic=message.topic[:200], reason=text, not_reported_before=held_back
-            )
-
-
-def _ident(message: Received) -> MessageIdentity:
-    return identity_of(message.packet_id, message.topic, message.payload)

@@ -138,6 +138,11 @@ class Session:
         self._client.ack(message.packet_id, message.qos)
         return True
 
+    def publish(self, topic: str, payload: bytes) -> None:
+        """Publish with QoS 0, unless the connection is over."""
+        if self._over is None:
+            self._client.publish(topic, payload)
+
     async def _dial(self) -> None:
         broker = self._broker
         try:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from paho.mqtt.client import topic_matches_sub
 
 from agent.leaf.inputs.formats.message import TopicNames
-from agent.leaf.inputs.mqtt import TopicTemplate, names_of_topic
+from agent.leaf.inputs.mqtt import TopicTemplate, template_of
 
 LEVELS = st.lists(st.sampled_from(["a", "b", "", "c d"]), min_size=1, max_size=4)
 WANTED = st.lists(st.sampled_from(["a", "b", "", "+"]), max_size=3)
@@ -32,9 +32,9 @@ def test_templates_take_levels_of_the_topic(device: str, metric: str, place: Top
 
 def test_the_first_entry_that_covers_a_topic_says_what_it_means() -> None:
     topics = [TopicTemplate(filter="a/+", metric="1"), TopicTemplate(filter="$share/all/a/#", metric="2")]
-    assert names_of_topic(topics, "a/b") == TopicNames(None, "1")
-    assert names_of_topic(topics, "a/b/c") == TopicNames(None, "2")
-    assert names_of_topic(topics, "b") is None
+    assert template_of(topics, "a/b") == topics[0]
+    assert template_of(topics, "a/b/c") == topics[1]
+    assert template_of(topics, "b") is None
 
 
 @given(LEVELS, WANTED, st.booleans())

@@ -1,0 +1,161 @@
+"""Takes messages apart into readings and letters, in the order in which they came. No I/O."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from structlog.typing import FilteringBoundLogger
+
+from agent import contract
+from agent.base.clock import wall_ns
+from agent.base.logs import Sparse
+from agent.base.metrics import Metrics
+from agent.contract import Letter
+from agent.leaf.inputs.formats import split_valid
+from agent.leaf.inputs.formats.message import MessageError, message_lines
+from agent.leaf.inputs.mqtt import MqttOptions, TopicTemplate, template_of
+from agent.leaf.inputs.mqtt.redelivery import MessageIdentity, Redelivery, identity_of
+from agent.leaf.intake import Chunk
+
+if TYPE_CHECKING:
+    from agent.leaf.inputs.mqtt.session import Received
+    from agent.leaf.inputs.mqtt.sparkplug import Command, SparkplugDecoder
+
+_FULL: Final = 2_500
+"""Readings and letters with which a piece takes no further message where there is Sparkplug: one message of
+it has twice as many."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """Messages that are submitted together, as `count` readings and letters."""
+
+    messages: list[Received] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
+    count: int = 0
+    letters: list[Letter] = field(default_factory=list)
+
+    @property
+    def lines(self) -> int:
+        """Readings and letters."""
+        return self.count + len(self.letters)
+
+    def chunk(self, position: str | None = None) -> Chunk:
+        """The piece as it is submitted; without a position its letters go another way."""
+        letters = () if position is None else tuple(self.letters)
+        return Chunk(b"".join(self.payloads), self.count, position=position, letters=letters)
+
+
+@dataclass(slots=True)
+class Sorted:
+    """The first messages of a batch, `taken` of them: `piece` is stored for certain, `lossy` is lost where it
+    can't be stored at once. `commands` are to be published."""
+
+    piece: Piece = field(default_factory=Piece)
+    lossy: Piece = field(default_factory=Piece)
+    commands: list[Command] = field(default_factory=list)
+    taken: int = 0
+
+
+class Sorter:
+    """Takes apart what one input receives."""
+
+    def __init__(
+        self, options: MqttOptions, redelivery: Redelivery, metrics: Metrics, log: FilteringBoundLogger
+    ) -> None:
+        self._topics, self._name, self._log = options.topics, options.name, log
+        self._redelivery, self._metrics = redelivery, metrics
+        self._sparse = Sparse()
+        self.has_sparkplug = any(topic.format == "sparkplug" for topic in options.topics)
+        self._sparkplug: SparkplugDecoder | None = None
+
+    def sort(self, messages: list[Received], new: list[bool], domain: str) -> Sorted:
+        """Take apart as many messages as a piece may have, at least one; those that are not `new` are
+        stored."""
+        part = Sorted()
+        for message, is_new in zip(self._fitting(messages), new, strict=False):
+            if self.has_sparkplug and part.piece.lines >= _FULL:
+                break
+            part.taken += 1
+            if not is_new:
+                continue
+            if message.qos and not message.repeat:
+                self._redelivery.note(identity(message))
+            template = template_of(self._topics, message.topic)
+            if template is not None and template.format == "sparkplug":
+                part.piece.messages.append(message)
+                self._take_sparkplug(message, domain, part)
+            else:
+                piece = part.piece if message.qos else part.lossy
+                piece.messages.append(message)
+                self._take_json(message, template, domain, piece)
+        return part
+
+    def _fitting(self, batch: list[Received]) -> list[Received]:
+        """So many messages as certainly make no more lines than a piece may have, at least one."""
+        lines = 0
+        for index, message in enumerate(batch):
+            lines += 1 + message.payload.count(b",")
+            if index and lines > contract.MAX_BATCH_READINGS:
+                return batch[:index]
+        return batch
+
+    def _take_json(
+        self, message: Received, template: TopicTemplate | None, domain: str, piece: Piece
+    ) -> None:
+        if len(message.payload) > contract.MAX_BATCH_BYTES:
+            self._refuse(message, "too_large", f"longer than {contract.MAX_BATCH_BYTES} bytes", piece)
+        elif template is None:
+            # Of a subscription of an earlier configuration, which the broker still keeps.
+            self._refuse(message, "bad_topic", "no filter covers its topic any more", piece)
+        else:
+            try:
+                lines = message_lines(message.payload, template.place(message.topic))
+                parsed = split_valid(b"\n".join(lines), domain, wall_ns())
+            except MessageError as error:
+                self._refuse(message, "bad_message", str(error), piece)
+                return
+            if parsed.bad:
+                self._refuse(message, "bad_message", parsed.bad[0][1], piece)
+            piece.payloads.append(parsed.payload)
+            piece.count += parsed.count
+
+    def _take_sparkplug(self, message: Received, domain: str, part: Sorted) -> None:
+        if self._sparkplug is None:
+            from agent.leaf.inputs.mqtt.sparkplug import SparkplugDecoder  # with protobuf, where it is needed
+
+            self._sparkplug = SparkplugDecoder(domain)
+        taken = self._sparkplug.take(
+            message.topic, message.payload, time.monotonic(), wall_ns(), repeat=message.repeat
+        )
+        part.piece.payloads.append(taken.payload)
+        part.piece.count += taken.count
+        for refusal in taken.refused:
+            self._keep(refusal.letter, refusal.reason, refusal.times, part.piece)
+        self._metrics.source_gaps.labels(self._name).inc(len(taken.gaps))
+        for gap in taken.gaps:
+            self._warn("messages may be missing", message.topic, gap.reason)
+        for command in taken.commands:
+            self._log.info("rebirth requested", topic=command.topic)
+            part.commands.append(command)
+
+    def _refuse(self, message: Received, reason: str, text: str, piece: Piece) -> None:
+        self._keep(Letter(message.payload, message.topic, text), reason, 1, piece)
+
+    def _keep(self, letter: Letter, reason: str, times: int, piece: Piece) -> None:
+        """Keep and count what is no reading, and say so."""
+        piece.letters.append(letter)
+        self._metrics.invalid.labels(self._name, reason).inc(times)
+        self._warn("message not taken", letter.at, letter.reason)
+
+    def _warn(self, event: str, topic: str, reason: str) -> None:
+        held_back = self._sparse.held_back(time.monotonic())
+        if held_back is not None:
+            self._log.warning(event, topic=topic[:200], reason=reason, not_reported_before=held_back)
+
+
+def identity(message: Received) -> MessageIdentity:
+    """What tells a message from others."""
+    return identity_of(message.packet_id, message.topic, message.payload)
