@@ -121,6 +121,9 @@ class Agent:
             return refusal.code
 
     def close(self) -> None:
+        """End the agent and its server; the end of its log is printed, for pytest shows it of a test that
+        fails."""
+        print(f"-- {self.log}", self._said(), sep="\n")
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
