@@ -71,18 +71,21 @@ class Backoff:
 async def bounded_gather(ask: Callable[[Item], Awaitable[T]], items: Iterable[Item]) -> list[T]:
     """The results of `ask` for all items, in their order, with at most 32 under way. Raises what one of them
     raises, and cancels the others then."""
-    slots = asyncio.Semaphore(_UNDER_WAY)
+    waiting = list(items)
+    numbered, results = iter(enumerate(waiting)), dict[int, T]()
 
-    async def limited(item: Item) -> T:
-        async with slots:
-            return await ask(item)
+    async def ask_in_turn() -> None:
+        # Not a task for each: to make ten thousand holds up the loop.
+        for number, item in numbered:
+            results[number] = await ask(item)
 
-    asked = [asyncio.ensure_future(limited(item)) for item in items]
+    asking = [asyncio.ensure_future(ask_in_turn()) for _ in range(min(len(waiting), _UNDER_WAY))]
     try:
-        return await asyncio.gather(*asked)
+        await asyncio.gather(*asking)
     finally:
-        for task in asked:
+        for task in asking:
             task.cancel()
+    return [results[number] for number in range(len(waiting))]
 
 
 class Pacer:

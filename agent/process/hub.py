@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,7 @@ class HubAgent:
                     links.cancel()
         finally:
             self._registrar, self._of_term.registry = None, None
+            gc.unfreeze()  # the fleet of this term goes
 
     async def apply(self, new: Applied) -> None:
         """Let a configuration hold of which only logging is another."""

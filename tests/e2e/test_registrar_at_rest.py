@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from agent.config import LeafMember
 from agent.contract import (
     COMMANDS,
     FLEET_BUCKET,
@@ -25,7 +26,7 @@ from agent.contract import (
 from agent.hub.registrar import upkeep
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.fleet_store import FleetStore
-from agent.hub.registrar.records import LeafRecord
+from agent.hub.registrar.records import LeafRecord, encode
 from agent.jetstream import JetStream
 from agent.leaf.link.hub_exchange import HubExchange
 from tests.harness.registrar import MACHINE, HubHand, LeafHand, hub_of
@@ -221,3 +222,26 @@ async def test_the_records_of_many_leaves_are_read_in_one_request(
         found = await store.load([*(leaf.domain for leaf in leaves), "unknown"])
     assert found == {leaf.domain: leaf for leaf in leaves}
     assert not counted
+
+
+@pytest.mark.parametrize("count", [1_000, 5_000])
+async def test_a_registrar_begins_with_a_few_requests_however_many_leaves_it_knows(
+    servers: ServerPair, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = await hub_of(servers)
+    async with hub.registrar():
+        pass  # it makes the streams
+    members = [LeafMember(f"edge-{n}", f"U{n}", []) for n in range(count)]
+    for member in members:
+        known = LeafRecord(member.domain, MACHINE, "run", {}, "before", {})
+        await hub.nc.publish(f"$KV.{FLEET_BUCKET}.{member.domain}", encode(known))
+    await hub.nc.flush(timeout=60)
+
+    async def stored() -> bool:
+        return (await hub.js.stream_info(BUCKET)).messages >= count
+
+    await until(stored, "the records are stored")
+    with requests_of(monkeypatch) as counted:
+        async with hub.registrar(members=members) as registrar:
+            await until(lambda: len(registrar._fleet.leaves) == count, "all leaves are known")
+            assert sum(counted.values()) < 20, counted

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from agent.base.wait import Pacer
 from agent.config import Config
 from agent.contract import leaf_stream
 from agent.hub.registrar.active_problems import ActiveProblems
@@ -68,9 +69,11 @@ class Aggregates:
             for controller in self.controllers.values():
                 group.create_task(controller.run())
 
-    def want_all(self) -> None:
+    async def want_all(self) -> None:
         """The sources of all records shall be there."""
+        pacer = Pacer()
         for name, controller in self.controllers.items():
+            await pacer.give_way()
             controller.want(self._fleet.sources(name))
 
     def capped(self, domain: str) -> None:

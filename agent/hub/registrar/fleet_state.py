@@ -81,8 +81,8 @@ class FleetState:
         machine that is known counts as heard now, so that another one cannot take its domain first. A class
         goes on to rest only if the hub's server is the one that dropped its source: another one may have a
         store that was restored."""
-        begun: list[LeafRecord] = []
-        rests = set[str]()
+        begun, rests = dict[str, LeafRecord](), set[str]()
+        of_stream: dict[str, dict[str, tuple[str, str]]] = {}
         pacer = Pacer()
         for leaf in leaves.values():
             await pacer.give_way()
@@ -98,13 +98,12 @@ class FleetState:
                 name = leaf_stream(leaf.domain, cls)
                 if look is not None and record.rests == self.server != "" and name not in look.states:
                     rests.add(name)
-            begun.append(msgspec.structs.replace(leaf, classes=records))
+                of_stream.setdefault(record.stream, {})[name] = leaf.domain, cls
+            begun[leaf.domain] = msgspec.structs.replace(leaf, classes=records)
             self.ownership.begin(leaf.domain, leaf.run, now)
-        self._noted, self.leaves, self._of_stream = dict(noted), {}, {}
+        self._noted, self.leaves, self._of_stream = dict(noted), begun, of_stream
         self.resting.clear()
         self.resting |= rests
-        for leaf in begun:
-            self.keep(leaf)
 
     def keep(self, leaf: LeafRecord) -> None:
         """Replace the record of a leaf, or add it."""

@@ -121,13 +121,15 @@ class FleetWatch:
         return await event_within(self._look, None if self._quota is None else _TRAFFIC_SECONDS)
 
     async def _ask(self, nc: Client, *, compare: bool) -> None:
-        domains = {
-            server_name(leaf.domain, leaf.machine): leaf.domain for leaf in self._fleet.leaves.values()
-        }
+        domains, pacer = dict[str, str](), Pacer()
+        for leaf in list(self._fleet.leaves.values()):
+            domains[server_name(leaf.domain, leaf.machine)] = leaf.domain
+            await pacer.give_way()
         links, complete = await self._links(nc)
         if compare:
             await self._cutter.settle(links, complete=complete)
         links = {link: up for link, up in links.items() if up.account in self._accounts.telemetry}
+        await pacer.give_way()
         self.links.replace(links, domains)
         if self._quota is not None:
             self._count(self._quota, links)
@@ -135,7 +137,7 @@ class FleetWatch:
             return
         # Nothing says that these links are new, so a source that was heard lately is well.
         since = loop_time() - ALIVE
-        linked, pacer = self.links.domains(), Pacer()
+        linked = self.links.domains()
         for domain in list(self._fleet.leaves):
             await pacer.give_way()
             if domain in linked:

@@ -8,7 +8,6 @@ loses nothing.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -17,13 +16,13 @@ import nats.errors
 import structlog
 from nats.aio.client import Client
 
+from agent.base.wait import bounded_gather
 from agent.hub.registrar.fleet_events import LinkEvent, LinkId
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.jetstream import JetStreamError
 from agent.server.permissions import KICK
 
 _SECONDS: Final = 2.0
-_AT_ONCE: Final = 64
 
 log = structlog.get_logger("registrar")
 
@@ -91,21 +90,20 @@ class LinkCutter:
 
     async def _cut(self, links: Collection[LinkId]) -> set[LinkId]:
         """Cut these links; returns those of which the server did not say that they are."""
-        places = asyncio.Semaphore(_AT_ONCE)
+        nc = self._nc
+        if nc is None:
+            return set()
 
-        async def cut(nc: Client, link: LinkId) -> bool:
+        async def cut(link: LinkId) -> bool:
             server, number = link
             body = json.dumps({"cid": number}).encode()
             try:
-                async with places:
-                    answer = await nc.request(KICK.format(server), body, timeout=_SECONDS)
+                answer = await nc.request(KICK.format(server), body, timeout=_SECONDS)
             except (nats.errors.Error, TimeoutError) as error:
                 log.error("a link cannot be cut yet", server=server, reason=str(error) or "no answer")
                 return False
             return "error" not in json.loads(answer.data)
 
-        if self._nc is None:
-            return set()
         asked = list(links)
-        done = await asyncio.gather(*(cut(self._nc, link) for link in asked))
+        done = await bounded_gather(cut, asked)
         return {link for link, confirmed in zip(asked, done, strict=True) if not confirmed}

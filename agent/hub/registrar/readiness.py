@@ -4,7 +4,9 @@ back after the last reconnect."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import gc
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from nats.aio.client import Client
@@ -34,7 +36,8 @@ class Readiness:
                 return reconnect
             try:
                 self._check_server()
-                await self._begin()
+                with _uncollected():
+                    await self._begin()
             except JetStreamError as error:
                 self._problems.begin(_REGISTRAR, f"the hub's streams cannot be made ready: {error}", hub=True)
                 raise
@@ -73,3 +76,15 @@ class Readiness:
     def _reconnects(self) -> int:
         # The library calls back only the maker of the connection, so the count is polled.
         return int(self._nc.stats["reconnects"])
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage collection while a fleet is read: each full one would look at all that was read so far. What
+    was read is let alone from then on."""
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()

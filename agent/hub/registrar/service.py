@@ -6,7 +6,6 @@ made go on flowing without it.
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 from datetime import UTC, datetime
 from functools import partial
@@ -279,9 +278,8 @@ class Registrar:
         self.users = self._users
         self._fleet.server = str(self._nc._server_info.get("server_id", ""))  # the client does not tell it
         await self._fleet.begin(leaves, noted, seen, loop_time())
-        self._aggregates.want_all()
+        await self._aggregates.want_all()
         self._watch.look()
-        gc.freeze()  # a full collection would look at the whole fleet each time, and hold up the loop
         for name, observation in seen.items():
             info = observation.info
             log.info("ready", stream=name, first=info.first, last=info.last, leaves=len(leaves))

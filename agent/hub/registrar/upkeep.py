@@ -5,6 +5,7 @@ and whether the stored records are still there. It takes some milliseconds for t
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ import msgspec
 import structlog
 
 from agent.base.files import room
-from agent.base.wait import loop_time
+from agent.base.wait import Pacer, loop_time
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregates import Aggregates
 from agent.hub.registrar.fleet_state import FleetState
@@ -26,6 +27,8 @@ from agent.jetstream import JetStreamError
 _LOOK_SECONDS: Final = 1.0
 _COMPARE_SECONDS: Final = 60.0
 """From one comparison of the stored records with what was stored to the next."""
+_YOUNG: Final = 30_000
+"""Objects that a collection may look at: some ten milliseconds."""
 
 log = structlog.get_logger("registrar")
 
@@ -53,6 +56,7 @@ class Upkeep:
         """Look until cancelled."""
         compare_at = loop_time() + _COMPARE_SECONDS
         while True:
+            spare_collections()
             self._look_ahead()
             for domain in self._fleet.ownership.settled(loop_time()):
                 self._problems.end(f"rival of {domain}", f"{domain} is announced by one machine only")
@@ -89,8 +93,9 @@ class Upkeep:
 
     async def _remember(self, silent: Iterable[str]) -> None:
         """Store when these leaves announced themselves last: while nothing is new that is in memory only."""
-        leaves = []
+        leaves, pacer = [], Pacer()
         for domain in silent:
+            await pacer.give_way()
             leaf, heard = self._fleet.leaves[domain], self._fleet.announced_at(domain, loop_time())
             if heard != leaf.announced_at:
                 leaves.append(msgspec.structs.replace(leaf, announced_at=heard))
@@ -110,3 +115,11 @@ class Upkeep:
         """Bytes that are free on the disk of the hub's server, None where that is not this machine's."""
         left = None if self._disk is None else room(self._disk)
         return None if left is None else left.free
+
+
+def spare_collections() -> None:
+    """Have the garbage collector let alone what has come to stay, once that is much: at each full collection
+    it would look at all of a large fleet, and hold up the loop for a tenth of a second."""
+    if len(gc.get_objects(generation=2)) > _YOUNG:
+        gc.collect()  # what is garbage now would stay, too
+        gc.freeze()

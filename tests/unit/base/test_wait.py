@@ -59,6 +59,18 @@ async def test_a_bounded_number_is_under_way_and_results_keep_their_order() -> N
     assert most == 32
 
 
+async def test_of_many_items_only_those_under_way_have_a_task() -> None:
+    tasks = list[int]()
+
+    async def ask(number: int) -> None:
+        tasks.append(len(asyncio.all_tasks()))
+        await asyncio.sleep(0)
+
+    await bounded_gather(ask, range(1_000))
+    assert len(tasks) == 1_000
+    assert max(tasks) <= 1 + 32
+
+
 async def test_what_waits_its_turn_is_not_asked_any_more_once_one_has_failed() -> None:
     asked = list[int]()
 
