@@ -29,6 +29,7 @@ from tests.harness.modbus_server import modbus_beside, modbus_port
 from tests.harness.mqtt_broker import broker_beside, broker_port, publish
 from tests.harness.opcua_server import server_beside, server_of
 from tests.harness.remote_write import packed, request_1, request_2
+from tests.harness.sparkplug_node import ADDED, node_beside, report, report_once, sparkplug_toml
 from tests.harness.wait import wait_for
 
 REMOTE_HEADERS = {"Content_Type": "application/x-protobuf", "Content_Encoding": "snappy"}
@@ -43,7 +44,7 @@ class Entry(NamedTuple):
     """One input. `offer` hands readings with these numbers as values in and returns when the input answers
     for them, whatever dies meanwhile; None for one that makes its readings itself. `try_once` does so without
     insisting. `bad` are what it must not take, each with the reason under which it is counted. `beside` is
-    what must run for it, too."""
+    what must run for it, too. `adds` are the metrics of readings that come besides what is offered."""
 
     name: str
     toml: Callable[[Member], str]
@@ -51,6 +52,7 @@ class Entry(NamedTuple):
     try_once: Callable[[Agent, bytes], object] | None = None
     bad: tuple[tuple[bytes, str], ...] = ()
     beside: Callable[[Member], AbstractContextManager[object]] = nullcontext
+    adds: frozenset[str] = frozenset()
 
 
 def lines(numbers: Iterable[int], padding: str = "") -> bytes:
@@ -304,6 +306,15 @@ INPUTS = {
             _publish_once,
             ((_NO_READING, "bad_message"), (b"\xff\x00{[\n", "bad_message"), (_LARGE_LINE, "too_large")),
             broker_beside,
+        ),
+        Entry(
+            "sparkplug",
+            sparkplug_toml,
+            report,
+            report_once,
+            ((b"\xff\x00{[\n", "bad_message"), (b"bytes", "unsupported_type")),
+            node_beside,
+            ADDED,
         ),
         Entry(
             "modbus",

@@ -70,13 +70,15 @@ def _program() -> str:
 
 
 @contextmanager
-def broker_beside(member: Member) -> Iterator[Mosquitto]:
-    """The broker that belongs to an agent, which keeps messages for it before it has come for the first
-    time."""
+def broker_beside(
+    member: Member, input_name: str = "mqtt", filter_: str = "plant/+/#"
+) -> Iterator[Mosquitto]:
+    """The broker that belongs to an agent, which keeps messages for its input before it has come for the
+    first time."""
     broker = Mosquitto(member.directory / "mosquitto", broker_port(member))
     broker.start()
     try:
-        keep_session(broker.port, f"petiole-{member.domain}-mqtt", "plant/+/#")
+        keep_session(broker.port, f"petiole-{member.domain}-{input_name}", filter_)
         yield broker
     finally:
         broker.stop()

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from agent.demo.plan import Member
+from tests.harness.agent_process import Agent
+from tests.harness.mqtt_broker import broker_beside, broker_port, publish
 from tests.harness.node_server import NodeServer
 
 Metrics = list[dict[str, Any]]
-"""As the client takes them: `name`, `alias`, `type`, `value`, `isNull`, …"""
+"""As the client takes them: `name`, `alias`, `type`, `value`, …"""
+ADDED = frozenset({"sparkplug_gap", "sparkplug_online", "bdSeq", "Node Control/Rebirth"})
+"""The metrics of what stands in the stream besides what is reported."""
+_NODES: dict[Path, SparkplugNode] = {}
 
 
 class SparkplugNode(NodeServer):
@@ -48,3 +57,40 @@ class SparkplugNode(NodeServer):
 
 def _named(births: dict[str, Metrics]) -> dict[str, Metrics]:
     return {"" if name == "node" else name: metrics for name, metrics in births.items()}
+
+
+@contextmanager
+def node_beside(member: Member) -> Iterator[SparkplugNode]:
+    """That broker and node, as long as the scope lasts. The births of the node name nothing."""
+    with broker_beside(member, "sparkplug", "spBv1.0/#") as broker:
+        node = _NODES[member.directory] = SparkplugNode(broker.port, member.directory / "node")
+        try:
+            node.connect()
+            yield node
+        finally:
+            node.kill()
+            del _NODES[member.directory]
+
+
+def sparkplug_toml(member: Member) -> str:
+    """An input for that broker."""
+    topics = '[{ filter = "spBv1.0/#", format = "sparkplug" }]'
+    url = f"mqtt://127.0.0.1:{broker_port(member)}"
+    return f'type = "mqtt"\nname = "sparkplug"\nurl = "{url}"\ntopics = {topics}\n'
+
+
+def report(agent: Agent, numbers: range) -> None:
+    """Publish numbers, with a name and type, which need no birth, and with QoS 1, so that none is lost."""
+    for number in numbers:
+        _NODES[agent.member.directory].data({"name": "n", "type": "Double", "value": number}, qos=1)
+
+
+def report_once(agent: Agent, body: bytes) -> None:
+    """Publish a reading that does not fit as a text, a metric of bytes, or what is no payload."""
+    if body == b"bytes":
+        _NODES[agent.member.directory].data({"name": "wave", "type": "Bytes", "value": [1]}, qos=1)
+    elif body.startswith(b"{"):
+        noise = json.loads(body)["tags"]["padding"]
+        _NODES[agent.member.directory].data({"name": "noise", "type": "String", "value": noise}, qos=1)
+    else:
+        publish(broker_port(agent.member), "spBv1.0/plant/NDATA/edge", body)
