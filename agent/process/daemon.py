@@ -52,7 +52,7 @@ class Role(Protocol):
         """Run until `stopping` is set, then end in order."""
 
     async def apply(self, new: Applied) -> None:
-        """Let a configuration hold of which only inputs, rules and logging are others."""
+        """Let a configuration hold of which only inputs, rules, logging and leaves are others."""
 
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""
@@ -151,7 +151,8 @@ async def _serve(
             opening = group.create_task(keep_serving("mqtt", partial(_open_mqtt, server[0], role)))
         saving = None if config.role == "leaf" else group.create_task(keep_serving("state", state.run))
         log.info("started", domain=config.domain, role=config.role, pid=os.getpid())
-        reload = partial(reloader.run, role.apply, restart, supervisor, stopping.is_set)
+        apply = partial(_apply, role, server and server[0], state.current.machine)
+        reload = partial(reloader.run, apply, restart, supervisor, stopping.is_set)
         reloading = group.create_task(keep_serving("reload", reload))
         telling = None
         if supervisor is not None:
@@ -206,6 +207,13 @@ def _fleet(config: Config, role: Role) -> FleetPages | None:
 
     assert isinstance(role, HubAgent)
     return FleetPages(role.status, role.audited)
+
+
+async def _apply(role: Role, server: EmbeddedServer | None, machine: str, new: Applied) -> None:
+    """Let a configuration hold; leaves are let in by the hub's server before their agents are answered."""
+    if new.change.leaves and server is not None:
+        await server.set_config(server_config(new.config, machine))
+    await role.apply(new)
 
 
 async def _open_mqtt(server: EmbeddedServer, role: Role) -> None:

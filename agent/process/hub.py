@@ -62,8 +62,9 @@ class _TermCollector(Collector):
 
 
 class HubAgent:
-    """One run of the hub's agent. Where the hub has several machines, one of their agents leads and the
-    others stand by; one that loses the lead begins again with new connections."""
+    """One run of the hub's agent: terms, one after the other. Where the hub has several machines, one of
+    their agents leads and the others stand by; one that loses the lead begins a term with new connections,
+    and so does one whose leaves are others."""
 
     def __init__(self, config: Config, metrics: Metrics, health: ServerHealth, machine: str = "") -> None:
         self._config, self._metrics, self._health = config, metrics, health
@@ -75,11 +76,24 @@ class HubAgent:
         self._registrar: Registrar | None = None
         self._declared = mirror_controller(config, _IDENTITY, metrics)
         self._nc: Client | None = None
+        self._term_over = asyncio.Event()
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Run the registrar until `stopping` is set, where several may as long as this agent leads."""
-        while not stopping.is_set():
-            await self._run(stopping)
+        async with asyncio.TaskGroup() as group:
+            ending = group.create_task(self._end_with(stopping))
+            while not stopping.is_set():
+                self._term_over.clear()
+                await self._run(self._term_over)
+                if not stopping.is_set():
+                    # What the registrar knew of the fleet is frozen, so nothing else collects it.
+                    gc.unfreeze()
+                    gc.collect()
+            ending.cancel()
+
+    async def _end_with(self, stopping: asyncio.Event) -> None:
+        await stopping.wait()
+        self._term_over.set()
 
     async def _run(self, stopping: asyncio.Event) -> None:
         """The same over one pair of connections."""
@@ -138,9 +152,11 @@ class HubAgent:
             gc.unfreeze()  # the fleet of this term goes
 
     async def apply(self, new: Applied) -> None:
-        """Let a configuration hold of which only logging is another."""
+        """Let a configuration hold of which only logging and the leaves are others."""
         self._config = new.config
         logs.set_up(new.config.log.level, new.config.log.format)
+        if new.change.leaves:
+            self._term_over.set()
 
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""

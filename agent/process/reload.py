@@ -24,7 +24,7 @@ from agent.leaf.intake import CheckedInput, Input
 
 _MOST: Final = 1024 * 1024
 """Bytes up to which a file that is named is compared by its content; a larger one is no secret of ours."""
-_LIVE: Final = frozenset({"rule", "log"})
+_LIVE: Final = frozenset({"rule", "log", "leaf"})
 """What a running agent applies in addition to its inputs; for anything else it restarts."""
 
 Parts = Mapping[str, bytes]
@@ -33,13 +33,15 @@ Parts = Mapping[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """What has to happen: inputs that `end`, and those that `begin`, a changed one both; whether rules and
-    logging are others; and the parts for which the agent has to start again, which does all of it."""
+    """What has to happen: inputs that `end`, and those that `begin`, a changed one both; whether rules,
+    logging and the leaves of a hub are others; and the parts for which the agent has to start again, which
+    does all of it."""
 
     end: tuple[str, ...] = ()
     begin: tuple[str, ...] = ()
     rules: bool = False
     log: bool = False
+    leaves: bool = False
     restart: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
@@ -63,6 +65,7 @@ class ConfigChange:
         ]
         said += ["rules taken in"] if self.rules else []
         said += ["logging taken in"] if self.log else []
+        said += ["leaves taken in"] if self.leaves else []
         return "; ".join(said)
 
 
@@ -93,6 +96,7 @@ def change(before: Parts, after: Parts, reserved: frozenset[str] = frozenset()) 
         tuple(sorted(name.removeprefix("input.") for name in inputs & after.keys())),
         "rule" in changed,
         "log" in changed,
+        "leaf" in changed,
         tuple(restart),
     )
 

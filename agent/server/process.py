@@ -60,7 +60,7 @@ class EmbeddedServer:
         report: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self._files = Workspace(directory.resolve())
-        self.config = dataclasses.replace(config, pid_file=self._files.pid, log_file=self._files.log)
+        self.config = self._placed(config)
         self._binary, self._report = binary, report
         self._failing = LogEdge(_log, error=True)
         self._process: Watched | None = None
@@ -92,6 +92,14 @@ class EmbeddedServer:
                 raise ServerError(str(error)) from error
             self._report(None)
             return how
+
+    def _placed(self, config: ServerConfig) -> ServerConfig:
+        return dataclasses.replace(config, pid_file=self._files.pid, log_file=self._files.log)
+
+    async def set_config(self, config: ServerConfig) -> None:
+        """Run the server with another configuration from now on. If it raises `ServerError`, the server has
+        not taken it."""
+        await self._change(self._placed(config))
 
     async def set_link(self, open_: bool) -> None:
         """Open or close a leaf's link to its hub. If it raises `ServerError`, nothing changed."""

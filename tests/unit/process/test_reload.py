@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.config import Config, Linger, Log, Nats, Publish, Rule
+from agent.config import Config, LeafMember, Linger, Log, Nats, Publish, Rule
 from agent.leaf.inputs import OPTIONS
 from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.inputs.socket import SocketOptions
@@ -51,6 +51,12 @@ def test_rules_and_logging_are_taken_in_and_all_else_takes_a_new_start() -> None
     found = between(config(HTTP), config(publish=Publish(linger=Linger(1.0)), rule=[Rule(drop=True)]))
     assert found.restart == ("publish",)
     assert str(found) == "the agent restarts, for publish changed"
+
+
+def test_the_leaves_of_a_hub_are_taken_in_while_it_runs() -> None:
+    found = between(config(leaf=[LeafMember("edge-1", "U1")]), config(leaf=[LeafMember("edge-1", "U2")]))
+    assert found == ConfigChange(leaves=True)
+    assert str(found) == "leaves taken in"
 
 
 def test_an_input_that_the_local_server_knows_of_takes_a_new_start() -> None:

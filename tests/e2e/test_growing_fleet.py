@@ -1,0 +1,122 @@
+"""A hub that runs takes in leaves that are added, while another leaf sends: neither its agent nor its server
+is started again, no link is cut, and nothing is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from agent.cli.main import app
+from agent.demo import plan
+from tests.harness.agent_process import PETIOLE, Agent, hub_and_leaf
+from tests.harness.wait import WAIT_SECONDS, wait_for
+
+READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
+LINK_ENDED = "Leafnode connection closed"
+
+
+class Sender:
+    """Posts readings to a leaf, one after the other, from a thread of its own."""
+
+    def __init__(self, leaf: Agent) -> None:
+        self._leaf, self._stopping = leaf, threading.Event()
+        self.stored, self.refused = 0, 0
+
+    def send(self) -> None:
+        """Until `end`."""
+        while not self._stopping.is_set():
+            if self._leaf.post(READING, f"a-{self.stored + self.refused}") == 204:
+                self.stored += 1
+            else:
+                self.refused += 1
+
+    def sends(self, more: int) -> None:
+        """Wait until it has stored more."""
+        enough = self.stored + more
+        wait_for(lambda: self.stored >= enough, "the leaf stores what is sent")
+
+    def end(self) -> None:
+        """Send no more."""
+        self._stopping.set()
+
+
+@contextmanager
+def sending(leaf: Agent) -> Iterator[Sender]:
+    sender = Sender(leaf)
+    thread = threading.Thread(target=sender.send)
+    thread.start()
+    try:
+        yield sender
+    finally:
+        sender.end()
+        thread.join()
+
+
+def newcomer(beside: Agent, domain: str, leaf_port: str) -> tuple[Agent, str]:
+    """A leaf that dials the same hub, and what it prints when it is enrolled."""
+    member = plan.member(beside.member.directory.parent, domain)
+    toml = plan.leaf_toml(member, int(leaf_port))
+    leaf = Agent(member, toml[: toml.rindex('[[input]]\ntype = "file"')])
+    return leaf, CliRunner().invoke(app, ["enrol", "-c", str(member.config)]).stdout
+
+
+def added(hub: Agent, printed: str, here: Path) -> None:
+    """Let a leaf in, from a directory that is not the hub's."""
+    file = Path("..") / hub.member.config.relative_to(here.parent)
+    ended = subprocess.run(
+        [PETIOLE, "fleet", "add", "-", "-c", str(file)],
+        input=printed,
+        capture_output=True,
+        text=True,
+        cwd=here,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    assert (ended.returncode, "is let in\n" in ended.stdout) == (0, True), ended
+
+
+def reaches(hub: Agent, leaf: Agent) -> bool:
+    """Whether the hub holds all that a leaf has stored."""
+    held = hub.status()["fleet"]["leaves"][leaf.member.domain].get("classes", {}).get("normal")
+    return held is not None and held["cursor"] >= leaf.status()["classes"]["normal"]["last"]
+
+
+def test_leaves_are_added_to_a_running_hub_while_another_one_sends(tmp_path: Path) -> None:
+    with hub_and_leaf(tmp_path, http_only=True) as (hub, leaf):
+        text = hub.member.config.read_text()
+        port = text.partition('leaf_listen = "127.0.0.1:')[2].partition('"')[0]
+        hub.member.config.write_text(text.replace(f'"{hub.member.state}"', f'"{hub.member.state.name}"'))
+        second, *printed = newcomer(leaf, "edge-2", port)
+        printed.append(newcomer(leaf, "edge-3", port)[1])
+        hub.start()
+        leaf.start()
+        wait_for(lambda: leaf.status()["link"]["state"] == "flowing", "the link flows")
+        server, epochs = hub.server(), leaf.metric("petiole_epochs_total")
+
+        with sending(leaf) as sender:
+            for table in (*printed, printed[-1]):
+                sender.sends(5)
+                added(hub, table, leaf.member.directory)
+            sender.sends(5)
+        assert (sender.stored >= 20, sender.refused) == (True, 0)
+        assert leaf.metric("petiole_stored_readings_total", input="http") == sender.stored
+        wait_for(lambda: reaches(hub, leaf), "the hub holds all of it")
+
+        assert set(hub.status()["fleet"]["leaves"]) == {"edge-1", "edge-2", "edge-3"}
+        assert hub.log.read_text().count('"event": "started"') == 1, "its agent was never started again"
+        assert hub.server() == server
+        for side in (hub, leaf):
+            assert LINK_ENDED not in (side.member.state / "nats" / "nats-server.log").read_text()
+        assert leaf.metric("petiole_epochs_total") == epochs
+
+        try:
+            second.start()
+            assert second.post(READING, "b-1") == 204
+            wait_for(lambda: reaches(hub, second), "what the newcomer stores is at the hub")
+        finally:
+            second.close()
