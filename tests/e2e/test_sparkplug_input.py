@@ -144,6 +144,29 @@ async def test_an_agent_that_knows_no_birth_asks_for_it_and_names_what_it_cannot
         assert (PUMP, "extra", 9) in told(one.core, PUMP), "a metric with name and type needs no birth"
 
 
+async def test_all_that_came_with_qos_1_while_the_agent_was_down_is_a_reading_or_named_once(
+    broker: Mosquitto, node: SparkplugNode
+) -> None:
+    async with running(broker) as one:
+        await asyncio.to_thread(node.connect, pump=[MINUS])
+        await until(lambda: (PUMP, "minus", -5) in told(one.core, PUMP), "the births are there")
+    sent = range(60)
+    for value in sent:
+        by_alias = {"alias": 1, "value": value, "type": "Int16"}
+        await asyncio.to_thread(node.data, by_alias, device="pump", qos=1)
+
+    def seen(core: Burying) -> list[int]:
+        resolved = [row["value"] for row in core.rows() if row["metric"] == "minus"]
+        metrics = [metric for letter in core.letters for metric in json.loads(letter.received)["metrics"]]
+        return [value for value in resolved if value != -5] + [metric["int_value"] for metric in metrics]
+
+    async with running(broker) as one:
+        await until(lambda: (PUMP, "minus", -5) in told(one.core, PUMP), "the births are there again")
+        await until(lambda: len(seen(one.core)) >= len(sent), "all is there")
+        assert sorted(seen(one.core)) == list(sent)
+        assert one.invalid("unknown_alias") == len(one.core.letters) > 0
+
+
 async def test_what_is_no_payload_or_no_value_is_a_dead_letter_and_the_rest_goes_on(
     broker: Mosquitto, node: SparkplugNode
 ) -> None:
