@@ -150,12 +150,13 @@ class HubConfig:
         if self.cluster is not None:
             address_of(self.cluster.listen)
         _check_extra(self.extra, "hub")
-        domains = [leaf.domain for leaf in self.leaves]
-        for domain in domains:
-            if domains.count(domain) > 1:
+        domains = set[str]()
+        for leaf in self.leaves:
+            if leaf.domain in domains:
                 raise RenderError(
-                    f"domain {domain!r} stands twice among the leaves; a domain is one machine's"
+                    f"domain {leaf.domain!r} stands twice among the leaves; a domain is one machine's"
                 )
+            domains.add(leaf.domain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

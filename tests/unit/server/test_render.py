@@ -100,6 +100,29 @@ def test_a_domain_is_one_machines() -> None:
         dataclasses.replace(HUB, leaves=(LeafUser("a", key_of(6)), LeafUser("a", key_of(7))))
 
 
+class Compared(str):
+    """A text that counts how often it is compared."""
+
+    __slots__ = ()
+    times = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.times += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_twice_as_many_leaves_take_no_more_than_twice_as_many_comparisons() -> None:
+    counts = []
+    for count in (20, 40):
+        before = Compared.times
+        leaves = (LeafUser(Compared(f"edge-{number}"), key_of(number + 10)) for number in range(count))
+        dataclasses.replace(HUB, leaves=tuple(leaves))
+        counts.append(Compared.times - before)
+    assert counts[1] <= 2 * counts[0]
+
+
 @pytest.mark.parametrize(
     "key", ["", "SU" + "A" * 56, KEY + "A", KEY.lower(), f"{KEY}\n", 'U"', KEY[:-2] + "AA", "U" + "A" * 55]
 )
