@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -28,20 +28,40 @@ from tests.harness.servers import Leaf, make_leaf
 from tests.harness.wait import until, wait_for
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a machine stands: at which address its server reaches the others', and the command that its
+    processes run under."""
+
+    address: str = "127.0.0.1"
+    under: tuple[str, ...] = ()
+
+
 class HubMachines:
     """The machines' agents by the names of their servers."""
 
-    def __init__(self, directory: Path, leaves: list[str], members: list[HubMachine]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        leaves: list[str],
+        members: list[HubMachine],
+        place: Callable[[HubMachine], Place],
+    ) -> None:
         self.machines = members
         password = directory / "cluster.password"
         password.write_text("of-the-three-servers\n")
         password.chmod(0o600)
         self.agents = {}
+        places = {machine.member.domain: place(machine) for machine in members}
         for machine in members:
             cluster = plan.cluster_toml(machine, members, password)
             toml = plan.hub_toml(machine.member, machine.leaf_port, leaves, cluster)
             toml = toml.replace("[registrar]", "[registrar]\nkeep = 0")
-            self.agents[machine.member.domain] = Agent(machine.member, toml)
+            for other in members:
+                address = places[other.member.domain].address
+                toml = toml.replace(f"127.0.0.1:{other.route_port}", f"{address}:{other.route_port}")
+            agent = self.agents[machine.member.domain] = Agent(machine.member, toml)
+            agent.under = places[machine.member.domain].under
 
     def start(self) -> None:
         """Run them all, with one key of the jobs."""
@@ -81,9 +101,12 @@ def _leads(agent: Agent) -> bool:
 
 
 @contextmanager
-def three_hubs(directory: Path, leaves: list[str]) -> Iterator[HubMachines]:
-    """Three machines of a hub that let in these `leaves`, running; all of it ends with the context."""
-    hubs = HubMachines(directory, leaves, plan.hub_machines(directory, 3))
+def three_hubs(
+    directory: Path, leaves: list[str], place: Callable[[HubMachine], Place] = lambda _: Place()
+) -> Iterator[HubMachines]:
+    """Three machines of a hub that let in these `leaves`, running, each where `place` puts it; all of it ends
+    with the context."""
+    hubs = HubMachines(directory, leaves, plan.hub_machines(directory, 3), place)
     try:
         hubs.start()
         yield hubs
@@ -93,12 +116,15 @@ def three_hubs(directory: Path, leaves: list[str]) -> Iterator[HubMachines]:
 
 
 @asynccontextmanager
-async def hubs_and_leaf(directory: Path) -> AsyncIterator[tuple[HubMachines, LeafHand]]:
-    """Three machines of a hub, and a leaf that dials all of them, with a source at the hub."""
+async def hubs_and_leaf(
+    directory: Path, place: Callable[[HubMachine], Place] = lambda _: Place()
+) -> AsyncIterator[tuple[HubMachines, LeafHand]]:
+    """Three machines of a hub, as of `three_hubs`, and a leaf that dials all of them, with a source at the
+    hub."""
     link = directory / "edge-1" / "link.nk"
     table = f'[[leaf]]\ndomain = "edge-1"\nkey = "{ensure_key(link)}"\n'
     async with AsyncExitStack() as stack:
-        hubs = stack.enter_context(three_hubs(directory, [table]))
+        hubs = stack.enter_context(three_hubs(directory, [table], place))
         proxy = Proxy(hubs.machines[0].leaf_port)
         bare = make_leaf(directory / "edge-1", "edge-1", ("normal",), proxy, link)
         urls = tuple(f"nats-leaf://127.0.0.1:{hub.leaf_port}" for hub in hubs.machines)

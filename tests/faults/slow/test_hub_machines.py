@@ -1,17 +1,21 @@
-"""A hub of three machines whose leader is killed or stopped again and again while a leaf stores."""
+"""A hub of three machines whose leader is killed, stopped or cut off from the others while a leaf stores."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from agent.contract import FLEET_BUCKET, Committed, committed_subject
 from agent.jetstream import JetStream, JetStreamError
+from tests.e2e.test_hub_machines import TAKEOVER_SECONDS
 from tests.faults.report import Case
 from tests.faults.schedule import seed_of
+from tests.faults.tools import partition
 from tests.harness.fleet import ids_in
 from tests.harness.hub_machines import HubMachines, connected_to, hubs_and_leaf
 from tests.harness.registrar import LeafHand
@@ -65,18 +69,87 @@ async def test_the_leading_machine_of_a_hub_is_killed_or_stopped_again_and_again
             await strike(hubs, fault)
         over.set()
         await storing
-        registrar = await connected_to(hubs, "registrar", hubs.leader())
-        js = JetStream(registrar)
+        await judge(case, hubs, leaf)
 
-        async def all_there() -> bool:
-            try:
+
+async def judge(case: Case, hubs: HubMachines, leaf: LeafHand) -> None:
+    """All that the leaf stored is at the hub, each message once."""
+    registrar = await connected_to(hubs, "registrar", await asyncio.to_thread(hubs.leader))
+    js = JetStream(registrar)
+
+    async def all_there() -> bool:
+        try:
+            return (await js.stream_info(AGGREGATE)).messages >= leaf.sent
+        except JetStreamError:
+            return False
+
+    await until(all_there, "all that was stored is at the hub")
+    (found,) = (await ids_in(js, AGGREGATE)).values()
+    case.sent = case.acknowledged = leaf.sent
+    case.lost, case.duplicates = leaf.sent - len(set(found)), len(found) - len(set(found))
+    assert (case.lost, case.duplicates) == (0, 0)
+    await registrar.close()
+
+
+async def led_elsewhere(js: JetStream, name: str) -> bool:
+    """Whether other servers than this one lead the streams that a takeover needs."""
+    for stream in (AGGREGATE, f"KV_{FLEET_BUCKET}"):
+        info = await js.api(f"STREAM.INFO.{stream}")
+        if info["cluster"].get("leader") in (None, "", name):
+            return False
+    return True
+
+
+@pytest.mark.skipif(partition.missing() is not None, reason=str(partition.missing()))
+async def test_the_leading_machine_of_a_hub_is_cut_off_from_the_two_others(
+    case: Case, tmp_path: Path
+) -> None:
+    case.expected = (
+        "another machine leads within 5 s, the one that is cut off changes nothing; each message once"
+    )
+    with partition.switch() as switch:
+        async with hubs_and_leaf(tmp_path, switch.place) as (hubs, leaf):
+            first = await asyncio.to_thread(hubs.leader)
+            agent = hubs.agents[first]
+            jobs = await connected_to(hubs, "jobs", first)
+            js = JetStream(jobs)
+            registrar = await connected_to(hubs, "registrar", first)
+            looking = JetStream(registrar)
+            await until(lambda: led_elsewhere(looking, first), "other servers lead the streams")
+            await registrar.close()
+            await leaf.store(20)
+
+            async def arrived() -> bool:
                 return (await js.stream_info(AGGREGATE)).messages >= leaf.sent
-            except JetStreamError:
-                return False
 
-        await until(all_there, "all that was stored is at the hub")
-        (found,) = (await ids_in(js, AGGREGATE)).values()
-        case.sent = case.acknowledged = leaf.sent
-        case.lost, case.duplicates = leaf.sent - len(set(found)), len(found) - len(set(found))
-        assert (case.lost, case.duplicates) == (0, 0)
-        await registrar.close()
+            await until(arrived, "the messages are at the hub")
+            request = Committed(AGGREGATE, (await js.stream_info(AGGREGATE)).created, 20).encode()
+            over = asyncio.Event()
+            storing = asyncio.create_task(store(leaf, over))
+            case.begins()
+            switch.unplug(first)
+            second = await asyncio.to_thread(hubs.leader, first)
+            case.detect_seconds = case.saw(f"{second} leads instead of {first}, which is cut off")
+            # It reaches the agent that led, and no other.
+            await jobs.publish(committed_subject(AGGREGATE), request)
+            await jobs.flush()
+            await until(lambda: agent.metric("petiole_hub_leading") == 0, "the first does not lead")
+            known = case.saw(f"{first} knows that it does not lead")
+            assert hubs.leading(first) == [second]
+            switch.plug_in(first)
+            case.begins()
+            said = f"standby: {second} leads the hub"
+            await asyncio.to_thread(
+                wait_for, lambda: agent.status().get("standby") == said, "the first stands by"
+            )
+            over.set()
+            await storing
+            await judge(case, hubs, leaf)
+            case.recover_seconds = case.saw("all that was stored is at the hub")
+            assert "purged what is committed" not in agent.log.read_text()
+            assert (await js.stream_info(AGGREGATE)).first == 1
+            assert max(case.detect_seconds, known) < TAKEOVER_SECONDS
+            # The same request does purge when it reaches one that leads.
+            reply = await jobs.request(committed_subject(AGGREGATE), request, timeout=10)
+            assert json.loads(reply.data)["purged"] == 20
+            await jobs.close()
