@@ -63,9 +63,15 @@ class Metrics:
         )
         self.ruled_out = counter(
             "petiole_dropped_readings",
-            "Readings that a rule dropped or held back.",
+            "Readings that a rule dropped, held back or aggregated.",
             ["input", "rule", "reason"],
         )
+        self.late = counter(
+            "petiole_late_readings",
+            "Readings that came for a window that was closed already, and went into a further part of it.",
+            ["rule"],
+        )
+        self.open_windows = gauge("petiole_open_windows", "Windows of aggregated readings that are open.")
         self.invalid = counter(
             "petiole_invalid_requests",
             "Requests or lines of an input that break the contract.",

@@ -74,6 +74,13 @@ class Screen:
         """Nothing is."""
         return 0
 
+    async def piece(self, input_name: str, position: str) -> tuple[int, str | None]:
+        """Each is the first."""
+        return 1, None
+
+    def go_on(self, input_name: str, cls: str, number: int, position: str) -> None:
+        """It always begins at its beginning."""
+
     async def _heard(self, input_name: str, cls: str, chunk: Chunk) -> None:
         await self.dead_letter(input_name, cls, chunk.letters)
         self.heard.add(input_name)

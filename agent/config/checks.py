@@ -25,6 +25,9 @@ from agent.config.values import (
 )
 from agent.contract import COMMANDS_BYTES, MQTT_RETAINED_BYTES
 
+_OWN_INPUTS: Final = frozenset(
+    {contract.COMMANDS_INPUT, contract.AGENT_INPUT, contract.QOS0_INPUT, contract.RULES_INPUT}
+)
 _SCHEMES: Final = ("nats-leaf", "nats", "tls", "ws", "wss")
 _OTHER_HUB_STREAMS: Final = 128 * 2**20
 """The commands and the fleet, see `agent.hub.registrar.aggregate`."""
@@ -66,7 +69,7 @@ def _inputs(config: Config) -> Iterator[Problem]:
         key = f"input[{number}]"
         yield from contract_problem(f"{key}.name", contract.check_input, input_.name, "choose another name")
         yield from duplicate(f"{key}.name", input_.name, seen)
-        if input_.name in (contract.COMMANDS_INPUT, contract.AGENT_INPUT, contract.QOS0_INPUT):
+        if input_.name in _OWN_INPUTS:
             yield Problem(f"{key}.name", f'"{input_.name}" is the agent\'s own', "choose another name")
         if input_.pulls and input_.ack == "accepted":
             yield Problem(

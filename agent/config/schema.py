@@ -236,9 +236,11 @@ class RegistrarConfig(Struct, forbid_unknown_fields=True):
 class Rule(Struct, forbid_unknown_fields=True, kw_only=True):
     """What is made of some readings before they are stored (role leaf): of those whose metric, device and
     input match one of the patterns given, and none that begins with `!`. `name` stands in metrics. One of
-    `class`, `drop`, `tags`, `deadband` and `sample` at least; under a deadband a reading is left out unless
-    its value moved by more than that since the one that was stored last of its series, or `after` has passed;
-    under `sample` unless its `ts` is in another span of that length than that of the one stored last."""
+    `class`, `drop`, `tags`, `deadband`, `sample` and `aggregate` at least; under a deadband a reading is left
+    out unless its value moved by more than that since the one that was stored last of its series, or `after`
+    has passed; under `sample` unless its `ts` is in another span of that length than that of the one stored
+    last. `aggregate` sends, in place of a series' readings in each `window`, what these functions make of
+    them, `late` after the window's end."""
 
     name: str = ""
     metric: str | list[str] = "*"
@@ -250,6 +252,9 @@ class Rule(Struct, forbid_unknown_fields=True, kw_only=True):
     deadband: Annotated[float, Meta(ge=0)] | None = None
     after: Seconds | None = None
     sample: Seconds | None = None
+    aggregate: list[Literal["mean", "min", "max", "last", "count"]] = []
+    window: Seconds | None = None
+    late: Seconds | None = None
 
 
 class Config(Struct, forbid_unknown_fields=True):

@@ -17,7 +17,8 @@ _OURS: Final = ("TEL_", "TELEMETRY_", "KV_", "OBJ_", "MQTT_")
 _API_REMEDY: Final = 'write the prefix under which it was imported, such as "JS.acc@hub.API"'
 MAX_RULES: Final = 100
 MAX_TAGS: Final = 16
-_RULE_ACTIONS: Final = "class, drop, tags, deadband or sample"
+_RULE_ACTIONS: Final = "class, drop, tags, deadband, sample or aggregate"
+_DAY: Final = 86400.0
 
 
 def check_links(config: Config) -> Iterator[Problem]:
@@ -142,16 +143,36 @@ def check_rules(config: Config) -> Iterator[Problem]:
 
 
 def _rule_actions(key: str, rule: Rule) -> Iterator[Problem]:
-    thins = rule.deadband is not None or rule.sample is not None
-    others = rule.class_ is not None or bool(rule.tags) or thins
+    thins = [rule.deadband is not None, rule.sample is not None, bool(rule.aggregate)]
+    others = rule.class_ is not None or bool(rule.tags) or any(thins)
     if not rule.drop and not others:
         yield Problem(key, "does nothing", f"give one of {_RULE_ACTIONS}")
     if rule.drop and others:
         yield Problem(key, "drops what it would also change", "leave drop alone, or leave it out")
-    if rule.deadband is not None and rule.sample is not None:
-        yield Problem(f"{key}.sample", "stands beside a deadband", "keep the one that is meant")
+    if sum(thins) > 1:
+        places = zip(("deadband", "sample", "aggregate"), thins, strict=True)
+        first, second, *_ = (name for name, given in places if given)
+        yield Problem(f"{key}.{second}", f"stands beside a {first}", "keep the one that is meant")
     if rule.after is not None and rule.deadband is None:
         yield Problem(f"{key}.after", "has no deadband to go with", "write deadband = 0 for every change")
+    if rule.aggregate:
+        yield from _rule_window(key, rule)
+    elif rule.window is not None or rule.late is not None:
+        name = "late" if rule.window is None else "window"
+        yield Problem(
+            f"{key}.{name}", "has no aggregate to go with", 'write aggregate = ["mean"], or leave it out'
+        )
+
+
+def _rule_window(key: str, rule: Rule) -> Iterator[Problem]:
+    if len(set(rule.aggregate)) < len(rule.aggregate):
+        yield Problem(f"{key}.aggregate", "names one twice", "name each once")
+    if rule.window is None:
+        yield Problem(f"{key}.window", "is missing", 'write window = "1m"')
+    elif not 1 <= rule.window <= _DAY or rule.window % 1:
+        yield Problem(f"{key}.window", "is not a whole number of seconds up to a day", 'write it as "1m"')
+    if rule.late is not None and rule.late > _DAY:
+        yield Problem(f"{key}.late", "is longer than a day", 'write it as "10s"')
 
 
 def _rule_tags(key: str, rule: Rule) -> Iterator[Problem]:

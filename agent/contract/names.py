@@ -23,6 +23,7 @@ __all__ = [
     "MQTT_RETAINED_BYTES",
     "QOS0_INPUT",
     "RESERVED_DOMAINS",
+    "RULES_INPUT",
     "SYNC_METADATA",
     "USER_API",
     "USER_CONSUMERS",
@@ -71,6 +72,8 @@ AGENT_INPUT: Final = "agent"
 """The name under which the agent stores readings of itself."""
 QOS0_INPUT: Final = "qos0"
 """The name under which it stores what MQTT devices send to its own server with QoS 0."""
+RULES_INPUT: Final = "rules"
+"""The name under which it stores aggregates."""
 H_MQTT: Final = "Nmqtt-Pub"
 """The header by which nats-server marks what came over MQTT; its value is the QoS."""
 SYNC_METADATA: Final = "petiole.sync_seconds"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -17,8 +18,11 @@ from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.publish.core_intake import CoreIntake, SwappableIntake
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.sender import Sender
-from agent.leaf.state import StateFile
+from agent.leaf.state import StateError, StateFile
 from agent.process.reload import Applied
+
+if TYPE_CHECKING:
+    from agent.leaf.rules.aggregates import Aggregates
 
 log = structlog.get_logger("leaf")
 
@@ -54,10 +58,13 @@ class InputSet:
         metrics: Metrics,
     ) -> None:
         self._core, self._levels, self._lingers, self._metrics = core, levels, lingers, metrics
-        self.intake = SwappableIntake(with_rules(core, config, metrics))
+        self._aggregates = aggregates_of(core, config, metrics)
+        self.intake = SwappableIntake(with_rules(core, config, metrics, self._aggregates))
         self._entries = {one.name: _Entry(one, Switch()) for one in inputs}
         self._group: asyncio.TaskGroup | None = None
         self._stopped = False
+        self._ended = asyncio.Event()
+        self._storing: asyncio.Task[None] | None = None
 
     @property
     def names(self) -> list[str]:
@@ -72,17 +79,20 @@ class InputSet:
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
         """What runs."""
-        return [entry.task for entry in self._entries.values() if entry.task is not None]
+        tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
+        return tasks if self._storing is None else [*tasks, self._storing]
 
     def begin(self, group: asyncio.TaskGroup) -> None:
         """Run them all in a group."""
         self._group = group
         for entry in self._entries.values():
             self._start(entry)
+        self._store_aggregates()
 
     def stop(self) -> None:
         """Let all end in order, and none begin any more."""
         self._stopped = True
+        self._ended.set()
         for entry in self._entries.values():
             entry.ended.set()
 
@@ -94,7 +104,9 @@ class InputSet:
         self._lingers.clear()
         self._lingers.update(lingers_of(new.config))
         if new.change.rules:
-            self.intake.behind = with_rules(self._core, new.config, self._metrics)
+            self._aggregates = self._aggregates or aggregates_of(self._core, new.config, self._metrics)
+            self.intake.behind = with_rules(self._core, new.config, self._metrics, self._aggregates)
+            self._store_aggregates()
         for one in new.inputs:
             entry = self._entries[one.name] = _Entry(one, switches.get(one.name) or Switch())
             self._start(entry)
@@ -110,6 +122,13 @@ class InputSet:
             del self._entries[entry.input.name]
         return {entry.input.name: entry.switch for entry in leaving}
 
+    def _store_aggregates(self) -> None:
+        """Store them from now on, if there are any and that does not run already."""
+        if self._group is None or self._stopped or self._storing is not None or self._aggregates is None:
+            return
+        running = keep_running(self._aggregates, self._core, self._ended, self._metrics)
+        self._storing = self._group.create_task(running, name=self._aggregates.name)
+
     def _start(self, entry: _Entry) -> None:
         if self._group is None or self._stopped:
             return
@@ -121,13 +140,29 @@ class InputSet:
         )
 
 
-def with_rules(core: CoreIntake, config: Config, metrics: Metrics) -> Intake:
+def aggregates_of(core: CoreIntake, config: Config, metrics: Metrics) -> Aggregates | None:
+    """The windows of aggregated readings, where a rule makes some or some may be left. Raises
+    `StateError`."""
+    directory = config.state_dir / "aggregates"
+    if not any(rule.aggregate for rule in config.rule) and not directory.exists():
+        return None
+    from agent.leaf.rules.aggregates import Aggregates  # not held in memory where there are none
+
+    try:
+        return Aggregates(directory, core, [cls.name for cls in config.class_], metrics)
+    except ValueError as error:
+        raise StateError(str(error)) from None
+
+
+def with_rules(core: CoreIntake, config: Config, metrics: Metrics, aggregates: Aggregates | None) -> Intake:
     """What inputs hand their readings to: the core's intake, behind the rules where there are any."""
-    if not config.rule:
+    if aggregates is not None:
+        aggregates.use(config.rule)
+    elif not config.rule:
         return core
     from agent.leaf.rules.intake import RulesIntake  # not held in memory where there are no rules
 
-    return RulesIntake(core, config.rule, metrics)
+    return RulesIntake(core, config.rule, metrics, aggregates)
 
 
 async def keep_running(one: Input, intake: Intake, stopping: asyncio.Event, metrics: Metrics) -> None:

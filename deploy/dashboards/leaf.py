@@ -122,6 +122,16 @@ LEAF: Final = Dashboard(
                     "Left out by rules, readings a second",
                     [Query(rate("petiole_dropped_readings_total", "rule, reason"), "{{rule}} {{reason}}")],
                 ),
+                Panel(
+                    "Late for their window, readings a second",
+                    [Query(rate("petiole_late_readings_total", "rule"), "{{rule}}")],
+                    "docs/rules.md: a larger late gathers them into the window itself.",
+                ),
+                Panel(
+                    "Open windows",
+                    [Query(f"petiole_open_windows{HERE}", "open")],
+                    "Readings of more than 10,000 windows are sent as they are.",
+                ),
             ],
         ),
         Row(

@@ -1,7 +1,8 @@
 """A leaf's agent as a process that a test can kill: `python -m tests.harness.leaf_process CONFIG`.
 
-CONFIG is JSON: domain, listen, seed, system_seed, state_dir; if wanted max_bytes and discard of the class.
-Each line on standard input is a request, a key and a text; each line on standard output says what became of
+CONFIG is JSON: domain, listen, seed, system_seed, state_dir; if wanted max_bytes and discard of the class,
+and the window in seconds to which readings `m` are aggregated. Each line on standard input is a request: a
+key, and a text or a JSON array of readings without spaces. Each line on standard output says what became of
 one: `stored KEY` or `refused KEY`. The first line is `ready`.
 """
 
@@ -12,8 +13,9 @@ import json
 import sys
 from pathlib import Path
 
-from agent.config import Config, Nats, Publish, Size, StreamClass
-from agent.leaf.intake import RefusedError, UnknownOutcomeError
+from agent.config import Config, Nats, Publish, Rule, Seconds, Size, StreamClass
+from agent.contract import make_request, request_scope
+from agent.leaf.intake import Chunk, RefusedError, UnknownOutcomeError
 from tests.harness.agents import Agent, chunk
 
 
@@ -55,6 +57,20 @@ class LeafProcess:
         for number in numbers:
             self._process.stdin.write(f"k{number} text-{number}\n".encode())
 
+    def send(self, key: str, readings: list[dict[str, object]]) -> None:
+        """Send a request of these readings."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{key} {json.dumps(readings, separators=(',', ':'))}\n".encode())
+
+    async def said(self) -> str | None:
+        """The next line, None once it has ended."""
+        assert self._process.stdout is not None
+        return (await self._process.stdout.readline()).decode().strip() or None
+
+    def kill_now(self) -> None:
+        """Send SIGKILL, from whatever thread."""
+        self._process.kill()
+
     async def says(self, word: str, times: int = 1) -> None:
         """Return when it has said a word so often."""
         assert self._process.stdout is not None
@@ -86,7 +102,23 @@ def _config(text: str) -> Config:
             StreamClass(max_bytes=Size(given.get("max_bytes", 2**28)), discard=given.get("discard", "new"))
         ],
         publish=Publish(batch_readings=10),
+        rule=[
+            Rule(
+                metric="m",
+                aggregate=["mean", "min", "max", "last", "count"],
+                window=Seconds(window),
+                late=Seconds(0.2),
+            )
+            for window in filter(None, [given.get("window")])
+        ],
     )
+
+
+def _request(key: str, text: str) -> Chunk:
+    if not text.startswith("["):
+        return chunk(text, key=key)
+    rows = [json.dumps(row).encode() + b"\n" for row in json.loads(text)]
+    return Chunk(b"".join(rows), len(rows), make_request(key, request_scope("http"), text.encode()))
 
 
 async def _serve(config: Config) -> None:
@@ -100,7 +132,7 @@ async def _serve(config: Config) -> None:
 
     async def store(key: str, text: str) -> None:
         try:
-            await one.submit(chunk(text, key=key))
+            await one.submit(_request(key, text))
         except (RefusedError, UnknownOutcomeError):
             print("refused", key, flush=True)
         else:

@@ -51,6 +51,14 @@ class CoreIntake:
         """Which lines of the piece that ends at `position` are stored, as a bitmap; None for all of them."""
         return await self._pieces.stored(input_name, position)
 
+    async def piece(self, input_name: str, position: str) -> tuple[int, str | None]:
+        """The number of the piece that ends at `position`, and the position before it."""
+        return await self._pieces.piece(input_name, position)
+
+    def go_on(self, input_name: str, cls: str, number: int, position: str) -> None:
+        """An input is behind the piece of this number, which ends at `position`."""
+        self._pieces.go_on(input_name, cls, number, position)
+
     async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
         """Store a piece whose readings are in these parts, or are not to be stored at all."""
         await self._pieces.store(input_name, cls, chunk, parts)

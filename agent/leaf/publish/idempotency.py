@@ -36,6 +36,14 @@ def mark_of(request: Request) -> bytes:
     return request.digest or request.crc.to_bytes(4, "big")
 
 
+def key_reused(request: Request) -> RefusedError:
+    """The key is known with another content."""
+    return RefusedError(
+        RefusalReason.KEY_REUSED,
+        f"the key {request.key} was used within ten minutes for another request; use a new key",
+    )
+
+
 class RequestLog:
     """Keys in flight and keys stored. Times are monotonic seconds."""
 
@@ -57,10 +65,7 @@ class RequestLog:
         running = self._in_flight.get(key)
         mark = self._stored_mark(cls, request) if running is None else mark_of(running[0])
         if mark is not None and not _is_same(mark, request):
-            raise RefusedError(
-                RefusalReason.KEY_REUSED,
-                f"the key {request.key} was used within ten minutes for another request; use a new key",
-            )
+            raise key_reused(request)
         if running is not None:
             return running[1]
         if mark is not None:

@@ -94,6 +94,24 @@ class PullChunkStore:
             return 0
         return known.lines
 
+    async def piece(self, input_name: str, position: str) -> tuple[int, str | None]:
+        """The number that the piece which ends at `position` has or will have, and the position before it.
+        Numbers of an input grow."""
+        if input_name not in self._known:
+            await self.place(input_name)
+        known = self._known[input_name]
+        if known is None:
+            return 1, None
+        if known.position == position:
+            return known.piece, known.before
+        return known.piece + 1, known.before if known.lines is not None else known.position
+
+    def go_on(self, input_name: str, cls: str, number: int, position: str) -> None:
+        """An input is behind the piece of this number, which ends at `position`: of some of the last ones
+        nothing was stored, so that no message says it."""
+        progress = self._known[input_name] = Progress(number, position)
+        self._remember(input_name, cls, progress.encode())
+
     async def store(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
         """Store what is left of a piece: its letters, for class `cls`, then the parts. Raises `RefusedError`
         or `UnknownOutcomeError`; handed in again it is gone on with."""
@@ -104,7 +122,15 @@ class PullChunkStore:
         stored = await self.stored(input_name, position)
         if stored is None:
             return
-        piece = self._begin(input_name, position, stored)
+        number, before = await self.piece(input_name, position)
+        piece = _PartialChunk(input_name, number, before, position, stored)
+        known = self._known[input_name]
+        if known is not None and known.lines is not None and known.position != position:
+            log.warning(
+                "the lines that were being stored when the agent ended cannot be read again as they were: "
+                "some of them may be stored twice",
+                input=input_name,
+            )
         piece.request = chunk.request
         try:
             await self._store(piece, cls, chunk, [part for part in parts if part.count])
@@ -114,21 +140,6 @@ class PullChunkStore:
             # What was sent and not answered may be stored: the stream knows.
             self._known.pop(input_name, None)
             raise
-
-    def _begin(self, input_name: str, position: str, stored: int) -> _PartialChunk:
-        known = self._known[input_name]
-        if known is None:
-            return _PartialChunk(input_name, 1, None, position, 0)
-        if known.lines is None:
-            return _PartialChunk(input_name, known.piece + 1, known.position, position, 0)
-        if known.position == position:
-            return _PartialChunk(input_name, known.piece, known.before, position, stored)
-        log.warning(
-            "the lines that were being stored when the agent ended cannot be read again as they were: some "
-            "of them may be stored twice",
-            input=input_name,
-        )
-        return _PartialChunk(input_name, known.piece + 1, known.before, position, 0)
 
     async def _store(self, piece: _PartialChunk, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
         numbered = enumerate(chunk.letters, chunk.count)

@@ -2,7 +2,8 @@
 
 Which readings a rule is for is decided by input, metric and device alone, all of which rules leave as they
 are; so readings of one series always share their class. The rules of a reading apply in the order in which
-they stand: a later class, tag, deadband or sample replaces an earlier one, `drop` ends it.
+they stand: a later class or tag replaces an earlier one, and so does a later deadband, sample or aggregate;
+`drop` ends it.
 This file says what they make of one reading, by its metric and device. Pure.
 """
 
@@ -15,26 +16,31 @@ from typing import Final, NamedTuple
 
 from agent.config import Rule
 from agent.leaf.rules.deadbands import Band
+from agent.leaf.rules.windows import Plan
 
 Match = Callable[[str], bool]
 
 MAX_KNOWN: Final = 4096
 """Names whose verdict is remembered; beyond, all are forgotten."""
 
+LATE_SECONDS: Final = 10.0
+"""How long a window waits where its rule does not say it."""
+
 
 class RuleResult(NamedTuple):
     """What becomes of a reading: its class (None: that of its input), tags that it is given where it has none
-    of that name, its deadband, or the rule that drops it."""
+    of that name, its deadband, what it is aggregated to, or the rule that drops it."""
 
     cls: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
     band: Band | None = None
+    plan: Plan | None = None
     dropped_by: str | None = None
 
     @property
     def keeps_line(self) -> bool:
         """Whether it is sent as it came, whatever its value."""
-        return not self.tags and self.band is None and self.dropped_by is None
+        return not self.tags and self.band is None and self.plan is None and self.dropped_by is None
 
 
 class _Compiled(NamedTuple):
@@ -76,6 +82,11 @@ class Rulebook:
         return not self._rules
 
     @property
+    def aggregates(self) -> bool:
+        """Whether one of them aggregates."""
+        return any(compiled.rule.aggregate for compiled in self._rules)
+
+    @property
     def needs_device(self) -> bool:
         """Whether a verdict depends on the device."""
         return any(compiled.device is not None for compiled in self._rules)
@@ -90,7 +101,7 @@ class Rulebook:
         return result
 
     def _decide(self, metric: str, device: str) -> RuleResult:
-        cls, band, tags = None, None, dict[str, str]()
+        cls, band, plan, tags = None, None, None, dict[str, str]()
         for compiled in self._rules:
             if (compiled.metric is not None and not compiled.metric(metric)) or (
                 compiled.device is not None and not compiled.device(device)
@@ -102,10 +113,13 @@ class Rulebook:
             cls = rule.class_ or cls
             tags.update(rule.tags)
             if rule.deadband is not None:
-                band = Band(compiled.name, rule.deadband, rule.after)
+                band, plan = Band(compiled.name, rule.deadband, rule.after), None
             elif rule.sample is not None:
-                band = Band(compiled.name, 0.0, None, rule.sample)
-        return RuleResult(cls, tuple(tags.items()), band)
+                band, plan = Band(compiled.name, 0.0, None, rule.sample), None
+            elif rule.window is not None:
+                functions, late = tuple(rule.aggregate), float(rule.late or LATE_SECONDS)
+                band, plan = None, Plan(compiled.name, functions, int(rule.window), late)
+        return RuleResult(cls, tuple(tags.items()), band, plan)
 
 
 def compile_patterns(patterns: Sequence[str]) -> Match | None:

@@ -3,6 +3,10 @@
 A chunk whose readings go to several classes is answered when all of them reached the level of the input. When
 only some did, its outcome is unknown, and a request repeated under its key stores what is missing: keys are
 known by class.
+
+What is aggregated is taken into the log first where it can be known again, by the key of its request or by
+its piece: which lines those were holds for whatever comes again. Of other chunks the core has its part first;
+where the log cannot be written then, it gets all.
 """
 
 from __future__ import annotations
@@ -15,12 +19,14 @@ from typing import Protocol
 from agent.base.metrics import Metrics
 from agent.base.wait import loop_time
 from agent.config import Rule
-from agent.contract import Letter
+from agent.contract import Letter, Request
 from agent.leaf.intake import Chunk, Intake, NotAtHubError, RefusedError, ResumePoint, UnknownOutcomeError
 from agent.leaf.publish.pull_chunks import Fragment
 from agent.leaf.rules import Rulebook
+from agent.leaf.rules.aggregates import Aggregates
 from agent.leaf.rules.deadbands import Deadbands, Flight
-from agent.leaf.rules.split import Routed, Split, Splitter
+from agent.leaf.rules.record_log import Place
+from agent.leaf.rules.split import Gathered, Routed, Split, Splitter
 
 
 class Core(Intake, Protocol):
@@ -33,15 +39,24 @@ class Core(Intake, Protocol):
     async def stored_of(self, input_name: str, position: str) -> int | None:
         """Which lines of the piece that ends at `position` are stored, as a bitmap; None for all of them."""
 
+    async def piece(self, input_name: str, position: str) -> tuple[int, str | None]:
+        """The number of the piece that ends at `position`, and the position before it."""
+
+    def go_on(self, input_name: str, cls: str, number: int, position: str) -> None:
+        """An input is behind the piece of this number, which ends at `position`."""
+
     async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
         """Store a piece whose readings are in these parts, or are not to be stored at all."""
 
 
 class RulesIntake:
-    """Applies the rules to what inputs hand in."""
+    """Applies the rules to what inputs hand in. Without `aggregates` all readings are sent as they are."""
 
-    def __init__(self, core: Core, rules: Sequence[Rule], metrics: Metrics) -> None:
+    def __init__(
+        self, core: Core, rules: Sequence[Rule], metrics: Metrics, aggregates: Aggregates | None = None
+    ) -> None:
         self._core, self._rules, self._metrics = core, rules, metrics
+        self._aggregates = aggregates
         self._deadbands = Deadbands()
         self._stores_lost = core.stores_lost
         self._unsettled: dict[str, list[Flight]] = {}
@@ -58,8 +73,17 @@ class RulesIntake:
         await self._core.dead_letter(input_name, cls, letters)
 
     async def position(self, input_name: str) -> ResumePoint:
-        """Where an input goes on."""
-        return await self._core.position(input_name)
+        """Where an input goes on. The log may know of pieces of which nothing was stored, or not all."""
+        place = await self._core.position(input_name)
+        last = None if self._aggregates is None else self._aggregates.place(input_name)
+        if last is None or place.lost or last.position in (place.position, place.until):
+            return place
+        number, _ = await self._core.piece(input_name, last.position)
+        if number > last.number:
+            return place
+        if last.before is not None:
+            self._core.go_on(input_name, last.cls, last.number - 1, last.before)
+        return ResumePoint(last.before, last.position)
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         """Take a chunk in, as `Intake.submit` says. Raises `UnknownOutcomeError` also when a part of it is
@@ -68,20 +92,76 @@ class RulesIntake:
         if self._stores_lost != self._core.stores_lost:
             self._stores_lost = self._core.stores_lost
             self._deadbands.forget()
-        if splitter is None:
-            await self._core.submit(input_name, cls, chunk)
-        elif chunk.position is None:
-            await self._push(input_name, chunk, splitter.split(chunk.payload, cls, loop_time()))
-        else:
+        if chunk.position is not None and (splitter is not None or self._placed(input_name)):
+            splitter = splitter or Splitter(Rulebook([], input_name), self._deadbands)
             await self._pull(input_name, cls, chunk, splitter)
+        elif splitter is None:
+            await self._core.submit(input_name, cls, chunk)
+        elif splitter.aggregates and chunk.request is not None:
+            await self._push_keyed(input_name, cls, chunk, splitter)
+        else:
+            await self._push(input_name, chunk, splitter.split(chunk.payload, cls, loop_time()))
 
     def _splitter(self, input_name: str) -> Splitter | None:
         if input_name not in self._splitters:
             book = Rulebook(self._rules, input_name)
-            self._splitters[input_name] = None if book.empty else Splitter(book, self._deadbands)
+            windows = None if self._aggregates is None else self._aggregates.windows
+            self._splitters[input_name] = None if book.empty else Splitter(book, self._deadbands, windows)
         return self._splitters[input_name]
 
+    def _placed(self, input_name: str) -> bool:
+        return self._aggregates is not None and self._aggregates.place(input_name) is not None
+
     async def _push(self, input_name: str, chunk: Chunk, split: Split) -> None:
+        await self._send(input_name, chunk, split)
+        if not split.gathered.numbers:
+            return
+        try:
+            await self._take(input_name, split.gathered)
+        except RefusedError as refusal:
+            if not split.routed:
+                raise
+            # The rest is stored, so a refusal would be taken for one of all of it.
+            sent = [Routed(cls, rows) for cls, rows in split.gathered.rows.items()]
+            try:
+                await self._send(input_name, chunk, Split(routed=sent))
+            except RefusedError:
+                raise _partly(refusal) from None
+
+    async def _push_keyed(self, input_name: str, cls: str, chunk: Chunk, splitter: Splitter) -> None:
+        """What of a request went into windows once is as it was when the request is repeated: the rest of it
+        may be stored."""
+        assert self._aggregates is not None
+        assert chunk.request is not None
+        taken = await self._aggregates.lines_of(chunk.request)
+        if taken is None:
+            split = splitter.split(chunk.payload, cls, loop_time())
+            if split.gathered.wanted:
+                await self._take(input_name, split.gathered, chunk.request)
+                taken = split.gathered.bitmap
+        else:
+            split = splitter.split(chunk.payload, cls, loop_time(), taken, gathers=False)
+        try:
+            await self._send(input_name, chunk, split)
+        except RefusedError as refusal:
+            if taken:
+                raise _partly(refusal) from None
+            raise
+
+    async def _take(
+        self, input_name: str, gathered: Gathered, request: Request | None = None, place: Place | None = None
+    ) -> None:
+        assert self._aggregates is not None
+        try:
+            await self._aggregates.take(gathered, request, place)
+        except RefusedError as refusal:
+            for cls, rows in gathered.rows.items():
+                self._metrics.refused.labels(input_name, cls, refusal.reason).inc(len(rows))
+            raise
+        for rule, count in gathered.counts.items():
+            self._metrics.ruled_out.labels(input_name, rule, "aggregate").inc(count)
+
+    async def _send(self, input_name: str, chunk: Chunk, split: Split) -> None:
         if split.as_it_is is not None:
             await self._core.submit(input_name, split.as_it_is, chunk)
             return
@@ -103,7 +183,15 @@ class RulesIntake:
             self._deadbands.settle(flight, None)
         if stored is None:
             return
-        split = splitter.split(chunk.payload, cls, loop_time(), stored)
+        number, before = await self._core.piece(input_name, chunk.position)
+        last = None if self._aggregates is None else self._aggregates.place(input_name)
+        again = last is not None and (last.number, last.position) == (number, chunk.position)
+        taken = int(last.lines, 16) if again and last is not None else 0
+        split = splitter.split(chunk.payload, cls, loop_time(), stored | taken)
+        if split.gathered.numbers or (last is not None and not again and number <= last.number):
+            lines = f"{taken | split.gathered.bitmap:x}"
+            place = Place(input_name, cls, number, before, chunk.position, lines)
+            await self._take(input_name, split.gathered, place=place)
         flights = [self._deadbands.begin(part.moves) for part in split.routed]
         if split.as_it_is is not None:
             parts = [Fragment(split.as_it_is, chunk.payload, chunk.count, range(chunk.count))]
@@ -136,6 +224,10 @@ class RulesIntake:
     def _count(self, input_name: str, split: Split) -> None:
         for (rule, reason), count in split.dropped.items():
             self._metrics.ruled_out.labels(input_name, rule, reason).inc(count)
+
+
+def _partly(refusal: RefusedError) -> UnknownOutcomeError:
+    return UnknownOutcomeError(f"some readings are aggregated or stored, others were refused ({refusal})")
 
 
 def _tell(outcomes: Sequence[BaseException | None]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final
@@ -17,13 +17,24 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from agent.contract import MAX_TAGS
+from agent.contract import MACHINE_OFFSET, MAX_NAME, MAX_TAGS
 from agent.leaf.rules import Rulebook, RuleResult
 from agent.leaf.rules.deadbands import Band, Deadbands, Moves, key_of
+from agent.leaf.rules.windows import Number, Plan, Window, Windows, added
 
 _TAG_SETS: Final = 256
 
 _NO_TAGS: Final = Raw(b"{}")
+
+MAX_LINE: Final = 2048
+"""Bytes up to which a reading is aggregated, for a window holds its tags and may hold its text."""
+_LONGEST: Final = MAX_NAME - len("_count")
+_FIRST_SECOND: Final = -62_135_596_800
+"""Of the year 1."""
+_EPOCH: Final = datetime(1970, 1, 1)
+_STAMPED: Final = f'{MACHINE_OFFSET}"'.encode()
+PART_TAG: Final = "window_part"
+"""On a reading of a window that was closed before: which part of it this is, from 2."""
 
 _TAGS: Final = msgspec.json.Decoder(dict[str, Raw])
 
@@ -68,25 +79,59 @@ class Routed:
 
 
 @dataclass(slots=True)
+class Gathered:
+    """What a chunk adds to windows: the `rows` of each class, and which of the chunk's lines they are.
+    `wanted` says that a rule is there to aggregate some, though there may be no place for them."""
+
+    rows: dict[str, list[bytes]] = field(default_factory=dict)
+    numbers: list[int] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    windows: dict[tuple[bytes, int], Window] = field(default_factory=dict)
+    readings: dict[tuple[bytes, int], list[tuple[float, Number | str | bool]]] = field(default_factory=dict)
+    wanted: bool = False
+
+    @property
+    def bitmap(self) -> int:
+        """The lines as a bitmap."""
+        lines = bytearray((self.numbers[-1] >> 3) + 1 if self.numbers else 0)
+        for number in self.numbers:
+            lines[number >> 3] |= 1 << (number & 7)
+        return int.from_bytes(lines, "little")
+
+    def parts(self) -> list[Window]:
+        """What is added to each window."""
+        return [added(window, self.readings[key]) for key, window in self.windows.items()]
+
+
+@dataclass(slots=True)
 class Split:
-    """A chunk taken apart. `as_it_is` is the class when all of it goes there unchanged; otherwise `routed`.
-    `dropped` counts readings by rule and reason (`drop`, `deadband` or `sample`)."""
+    """A chunk taken apart. `as_it_is` is the class when all of it goes there unchanged; otherwise `routed`
+    and `gathered`. `dropped` counts readings by rule and reason (`drop`, `deadband` or `sample`)."""
 
     as_it_is: str | None = None
     routed: list[Routed] = field(default_factory=list)
+    gathered: Gathered = field(default_factory=Gathered)
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 class Splitter:
-    """Takes the chunks of one input apart, whose lines have `ts` and `device`."""
+    """Takes the chunks of one input apart, whose lines have `ts` and `device`. Without `windows` no reading
+    is aggregated."""
 
-    def __init__(self, book: Rulebook, deadbands: Deadbands) -> None:
-        self._book, self._deadbands = book, deadbands
+    def __init__(self, book: Rulebook, deadbands: Deadbands, windows: Windows | None = None) -> None:
+        self._book, self._deadbands, self._windows = book, deadbands, windows
         self._decode: Any = (_NAMES if book.needs_device else _METRICS).decode_lines
 
-    def split(self, payload: bytes, cls: str, now: float, left_out: int = 0) -> Split:
+    @property
+    def aggregates(self) -> bool:
+        """Whether readings may go into windows."""
+        return self._windows is not None and self._book.aggregates
+
+    def split(
+        self, payload: bytes, cls: str, now: float, left_out: int = 0, *, gathers: bool = True
+    ) -> Split:
         """Take a payload of class `cls` apart, without the lines of the bitmap `left_out`; `now` is in
-        monotonic seconds."""
+        monotonic seconds. Unless it `gathers`, readings to aggregate are sent as they are."""
         names = self._names(payload)
         verdicts = {name: self._verdict(name) for name in set(names)}
         keeps = {name: verdict.keeps_line for name, verdict in verdicts.items()}
@@ -96,8 +141,9 @@ class Splitter:
         split = Split()
         routed = {name: Routed(name) for name in sorted(classes, key=lambda name: (name != cls, name))}
         kept = {target: routed[verdicts[target].cls or cls] for target, keep in keeps.items() if keep}
+        out = left_out.to_bytes(max(len(names), left_out.bit_length()) // 8 + 1, "little")
         for number, (name, row) in enumerate(zip(names, payload.split(b"\n"), strict=False)):
-            if left_out and left_out >> number & 1:
+            if left_out and out[number >> 3] >> (number & 7) & 1:
                 continue
             to = kept.get(name)
             if to is None:
@@ -107,6 +153,11 @@ class Splitter:
                 if sent is None:
                     continue
                 row = sent
+                if verdict.plan is not None and gathers:
+                    split.gathered.wanted = True
+                    if self._gathers(row, name, verdict.plan, to.cls, split.gathered):
+                        split.gathered.numbers.append(number)
+                        continue
             to.rows.append(row)
             to.numbers.append(number)
         split.routed = [part for part in routed.values() if part.rows]
@@ -137,6 +188,43 @@ class Splitter:
         ts = series.ts.timestamp() if isinstance(series.ts, datetime) else float(series.ts)
         key = key_of(metric, device, bytes(series.tags))
         return self._deadbands.sends(key, band.last_sent(series.value, ts, now), band, moves)
+
+    def _gathers(self, row: bytes, name: _Named, plan: Plan, cls: str, gathered: Gathered) -> bool:
+        """Whether a line goes into a window instead of being sent."""
+        if self._windows is None or len(row) > MAX_LINE:
+            return False
+        series = _SERIES.decode(row)
+        metric, device = (name, _NAMES.decode(row).device) if isinstance(name, str) else name
+        if isinstance(series.value, bool | str) and not {"last", "count"} & set(plan.functions):
+            return False
+        ts = series.ts.timestamp() if isinstance(series.ts, datetime) else float(series.ts)
+        begin = int(ts // plan.length) * plan.length
+        if len(metric) > _LONGEST or begin < _FIRST_SECOND:
+            return False
+        stamped = _STAMPED in row and bytes(_LINE.decode(row).ts).endswith(_STAMPED)
+        offset, tags = MACHINE_OFFSET if stamped else "Z", bytes(series.tags)
+        kind = f"{plan.shape} {cls} {offset}".encode()
+        key = key_of(metric, device, tags + kind), begin
+        if key not in gathered.windows:
+            if not self._windows.takes(*key, len(gathered.windows)):
+                return False
+            gathered.windows[key] = Window(
+                series=key[0],
+                begin=begin,
+                rule=plan.rule,
+                functions=plan.functions,
+                length=plan.length,
+                late=plan.late,
+                cls=cls,
+                metric=metric,
+                device=device,
+                tags=tags.decode(),
+                offset=offset,
+            )
+        gathered.readings.setdefault(key, []).append((ts, series.value))
+        gathered.rows.setdefault(cls, []).append(row)
+        gathered.counts[plan.rule] += 1
+        return True
 
 
 class _Line(Struct, gc=False):
@@ -193,3 +281,16 @@ def _encoded(tags: tuple[tuple[str, str], ...]) -> list[tuple[bytes, bytes]]:
 
 def _text(text: str) -> bytes:
     return json.dumps(text, ensure_ascii=False).encode()
+
+
+def aggregate_lines(window: Window, part: int) -> list[bytes]:
+    """The readings that come of this part of a window, the lines of each without a newline."""
+    ts = (_EPOCH + timedelta(seconds=window.begin)).isoformat() + window.offset
+    own = {"tags": Raw(window.tags.encode())} if window.tags else {}
+    lines = [
+        msgspec.json.encode(
+            {"ts": ts, "device": window.device, "metric": f"{window.metric}_{name}", "value": value, **own}
+        )
+        for name, value in window.values().items()
+    ]
+    return lines if part == 1 else [with_tags(line, ((PART_TAG, str(part)),)) for line in lines]

@@ -38,6 +38,12 @@ class Core(NoLetters):
     async def stored_of(self, input_name: str, position: str) -> int | None:
         return 0
 
+    async def piece(self, input_name: str, position: str) -> tuple[int, str | None]:
+        return 1, None
+
+    def go_on(self, input_name: str, cls: str, number: int, position: str) -> None:
+        raise AssertionError("nothing is aggregated")
+
     async def position(self, input_name: str) -> ResumePoint:
         return ResumePoint()
 

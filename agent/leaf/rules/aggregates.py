@@ -1,0 +1,294 @@
+"""Keeps the windows of aggregated readings, and stores what comes of those that are closed.
+
+What a chunk adds to windows is in a log on disk before its sender is answered, with the key of its request
+or, from a pull input, the number and end of its piece: so what is handed in again after a kill is not counted
+again. What is closed is written there as a piece, with its lines, before the core stores it as a piece of a
+pull input of its own; handed in again it is the same, and the core knows whether it has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+from msgspec import MsgspecError, Raw
+
+from agent.base.clock import ClockReader, Instant
+from agent.base.logs import LogEdge
+from agent.base.metrics import Metrics
+from agent.base.wait import event_within, loop_time, unless
+from agent.config import Rule
+from agent.contract import RULES_INPUT, Request, parse_clock
+from agent.leaf.intake import Chunk, Intake, RefusalReason, RefusedError, UnknownOutcomeError
+from agent.leaf.publish.idempotency import KNOWN_SECONDS, Ages, key_reused, mark_of, name_of
+from agent.leaf.publish.pull_chunks import Fragment
+from agent.leaf.rules.record_log import (
+    Closing,
+    KnownKey,
+    Place,
+    RecordLog,
+    Snapshot,
+    Taken,
+    UnsureError,
+)
+from agent.leaf.rules.split import Gathered, aggregate_lines
+from agent.leaf.rules.windows import MAX_OPEN, Window, Windows
+
+KEY_SECONDS: Final = 2 * KNOWN_SECONDS
+"""Longer than the core knows the rest of a request, which may be stored that much later."""
+MAX_KEYS: Final = 200_000
+_MOST: Final = 800
+"""Windows that one piece closes, each of up to five lines: a position of the core names 8,192 lines."""
+_LOOK_SECONDS: Final = 1.0
+_SOON_SECONDS: Final = 0.25
+"""From look to look at what is due, and where many windows are open."""
+_AGAIN_SECONDS: Final = 1.0
+
+log = structlog.get_logger("aggregates")
+
+
+class PieceStore(Protocol):
+    """What stores pieces: the core."""
+
+    async def stored_of(self, input_name: str, position: str) -> int | None:
+        """Which lines of the piece that ends at `position` are stored, as a bitmap; None for all of them."""
+
+    async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
+        """Store a piece whose readings are in these parts."""
+
+
+_Waiter = asyncio.Future[None]
+
+
+class Aggregates:
+    """The windows of one agent; `run` stores what is closed through `core`. Raises `ValueError` where the
+    log in `directory` cannot be read."""
+
+    def __init__(self, directory: Path, core: PieceStore, classes: Iterable[str], metrics: Metrics) -> None:
+        self._core, self._classes, self._metrics = core, tuple(classes), metrics
+        self._windows = Windows()
+        self._keys: dict[str, tuple[bytes, int, float]] = {}
+        self._places: dict[str, Place] = {}
+        self._number = 0
+        self._closing: Closing | None = None
+        self._shapes: set[tuple[tuple[str, ...], int]] = set()
+        self._queue: list[tuple[Taken | None, _Waiter]] = []
+        self._pending: dict[str, _Waiter] = {}
+        self._writer: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._clock = ClockReader()
+        self._log = RecordLog(directory / "aggregates.log")
+        self._failing = LogEdge(log, "the log of aggregates is written again", error=True)
+        self._load(directory)
+        metrics.open_windows.set_function(lambda: len(self._windows))
+
+    @property
+    def name(self) -> str:
+        """The input under whose name aggregates are stored."""
+        return RULES_INPUT
+
+    @property
+    def windows(self) -> Windows:
+        """What is open."""
+        return self._windows
+
+    def use(self, rules: Iterable[Rule]) -> None:
+        """These rules hold: windows of others are closed."""
+        self._shapes = {(tuple(rule.aggregate), int(rule.window)) for rule in rules if rule.window}
+        self._wake.set()
+
+    async def lines_of(self, request: Request) -> int | None:
+        """The lines of a request that were taken in, as a bitmap; None where it is not known. Raises
+        `RefusedError` when its key came with another content."""
+        name = name_of(request)
+        while (waiter := self._pending.get(name)) is not None:
+            await asyncio.wait([waiter])
+        self._expire()
+        known = self._keys.get(name)
+        if known is None:
+            return None
+        if known[0] != mark_of(request):
+            raise key_reused(request)
+        return known[1]
+
+    def place(self, input_name: str) -> Place | None:
+        """The last piece of an input of which lines were taken in."""
+        return self._places.get(input_name)
+
+    async def take(
+        self, gathered: Gathered, request: Request | None = None, place: Place | None = None
+    ) -> None:
+        """Take in what was gathered of a chunk. Raises `RefusedError`, or `UnknownOutcomeError` when it
+        may be on disk all the same."""
+        key = None
+        if request is not None:
+            self._expire()
+            if len(self._keys) >= MAX_KEYS:
+                text = f"{MAX_KEYS} idempotency keys of aggregated readings are known"
+                raise RefusedError(RefusalReason.BUSY, text, 60.0)
+            now = self._clock.look()
+            lines = f"{gathered.bitmap:x}"
+            key = KnownKey(name_of(request), mark_of(request), lines, KEY_SECONDS, now.wall, str(now.clock))
+        if len(self._queue) >= MAX_OPEN:
+            raise RefusedError(RefusalReason.BUSY, "the log of aggregates is behind", 1.0)
+        await self._commit(Taken(gathered.parts(), key, place))
+
+    async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
+        """Close windows and store what comes of them, until `stopping` is set; open ones stay in the log."""
+        storing = LogEdge(log, "aggregates are stored again")
+        while not stopping.is_set():
+            try:
+                if self._closing is None and self._due():
+                    await self._commit(None)
+                if self._closing is not None:
+                    await unless(stopping, self._store(self._closing))
+                    continue
+            except (RefusedError, UnknownOutcomeError) as error:
+                storing.begin("aggregates cannot be stored yet", error=str(error))
+                await event_within(stopping, getattr(error, "retry_after", None) or _AGAIN_SECONDS)
+            else:
+                storing.end()
+                self._wake.clear()
+                look = _SOON_SECONDS if self._windows.crowded else _LOOK_SECONDS
+                await unless(stopping, event_within(self._wake, look))
+
+    async def _store(self, closing: Closing) -> None:
+        position, own = str(closing.number), self._classes[0]
+        stored = await self._core.stored_of(self.name, position)
+        if stored is not None:
+            rows = [bytes(line) + b"\n" for _, line in closing.rows]
+            lines: dict[str, list[int]] = {}
+            for number, (cls, _) in enumerate(closing.rows):
+                if not stored >> number & 1:
+                    lines.setdefault(cls if cls in self._classes else own, []).append(number)
+            parts = [
+                Fragment(cls, b"".join(rows[number] for number in numbers), len(numbers), numbers)
+                for cls, numbers in lines.items()
+            ]
+            chunk = Chunk(b"".join(rows), len(rows), position=position)
+            await self._core.submit_piece(self.name, own, chunk, parts)
+        self._closing = None
+
+    def _due(self) -> list[Window]:
+        return self._windows.due(loop_time(), self._shapes, _MOST)
+
+    async def _commit(self, record: Taken | None) -> None:
+        """Have a record on disk, or (None) one that closes what is due."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._queue.append((record, waiter))
+        if record is not None and record.key is not None:
+            self._pending[record.key.name] = waiter
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
+        await asyncio.shield(waiter)
+
+    async def _write(self) -> None:
+        """Write what waits, all that came in the meantime with one sync. A record counts once it is on disk,
+        in the order in which it is there."""
+        while self._queue:
+            batch, self._queue = self._queue, []
+            taken = [record for record, _ in batch if record is not None]
+            failed: Exception | None = None
+            try:
+                # What is closed is as the records before have left it, so this one is the first.
+                closing = [self._closing_of(self._due())] if len(taken) < len(batch) else []
+                await self._written([*closing, *taken])
+            except Exception as error:  # whatever it is, who waits is told
+                failed = error
+            for key in (record.key for record in taken):
+                if key is not None:
+                    del self._pending[key.name]
+            for _, waiter in batch:
+                if failed is None:
+                    waiter.set_result(None)
+                else:
+                    waiter.set_exception(failed)
+                    waiter.exception()  # a sender that went away does not look
+
+    async def _written(self, records: Sequence[Taken | Closing]) -> None:
+        """Write records, and then let them count. Raises `RefusedError` where they are not on disk, or
+        `UnknownOutcomeError`."""
+        try:
+            if self._log.to_rewrite:
+                await asyncio.to_thread(self._log.rewrite, self._snapshot())
+            await asyncio.to_thread(self._log.append, records)
+        except OSError as error:
+            self._failing.begin("the log of aggregates cannot be written", error=str(error))
+            text = f"the log of aggregates in the state directory cannot be written: {error.strerror}"
+            if isinstance(error, UnsureError):
+                raise UnknownOutcomeError(text) from None
+            raise RefusedError(RefusalReason.UNAVAILABLE, text, 5.0) from None
+        self._failing.end()
+        now = loop_time()
+        for record in records:
+            self._apply(record, now)
+
+    def _closing_of(self, windows: Iterable[Window]) -> Closing:
+        closing = Closing(self._number + 1, [], [])
+        for window in windows:
+            closing.keys.append(window.key)
+            lines = aggregate_lines(window, self._windows.part(window))
+            closing.rows += [(window.cls, Raw(line)) for line in lines]
+        return closing
+
+    def _apply(self, record: Taken | Closing, now: float) -> None:
+        if isinstance(record, Closing):
+            self._windows.close(record.keys)
+            self._closing, self._number = record, record.number
+            return
+        for window in record.windows:
+            count = window.count
+            if self._windows.add(window, now) and self._writer is not None:
+                self._metrics.late.labels(window.rule).inc(count)
+        if record.key is not None:
+            key = record.key
+            self._keys[key.name] = (key.mark, int(key.lines, 16), now + key.left)
+        if record.place is not None:
+            self._places[record.place.input] = record.place
+
+    def _expire(self) -> None:
+        now = loop_time()
+        while self._keys:
+            name, (_, _, expires) = next(iter(self._keys.items()))
+            if expires > now:
+                return
+            del self._keys[name]
+
+    def _snapshot(self) -> Snapshot:
+        self._expire()
+        now, instant = loop_time(), self._clock.look()
+        keys = [
+            KnownKey(name, mark, f"{lines:x}", expires - now, instant.wall, str(instant.clock))
+            for name, (mark, lines, expires) in self._keys.items()
+        ]
+        windows, places = self._windows, list(self._places.values())
+        return Snapshot(self._number, windows.open(), windows.closed(), keys, places, self._closing)
+
+    def _load(self, directory: Path) -> None:
+        """Take in what the log holds."""
+        now, keys = loop_time(), list[KnownKey]()
+        try:
+            for record in self._log.read():
+                if isinstance(record, Snapshot):
+                    keys += record.keys
+                    self._windows.remember(record.closed)
+                    self._places = {place.input: place for place in record.places}
+                    self._number, self._closing = record.number, record.closing
+                    record = Taken(record.windows)
+                elif isinstance(record, Taken) and record.key is not None:
+                    keys.append(record.key)
+                self._apply(record, now)
+        except (OSError, ValueError, LookupError, MsgspecError) as error:
+            raise ValueError(
+                f"the open windows of aggregated readings cannot be read ({error}); install the release that "
+                f"wrote {directory}, or move it away: the readings in windows that are open are then lost"
+            ) from None
+        ages = Ages(self._clock.look())
+        aged = [
+            (key, key.left - ages.of(Instant(key.wall, parse_clock(key.clock)))) for key in reversed(keys)
+        ]
+        self._keys = {
+            key.name: (key.mark, int(key.lines, 16), now + left) for key, left in reversed(aged) if left > 0
+        }

@@ -1,0 +1,173 @@
+"""A file of records that are on disk before anything rests on them. A kill cuts off its end, never more."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+from msgspec import Raw, Struct
+
+from agent.base.files import write_private
+from agent.leaf.rules.windows import Window
+
+_MAGIC: Final = b"PTLAGG1\n"
+"""Of this version: behind it come records, each with its length and the CRC-32 of it and of the record."""
+_HEAD: Final = struct.Struct("<II")
+_LEAST: Final = 4 * 2**20
+"""Bytes up to which the file only grows."""
+
+log = structlog.get_logger("aggregates")
+
+
+class KnownKey(Struct, array_like=True):
+    """A request of which `lines` (a bitmap, hexadecimal) were taken in; `mark` tells its content, `left` says
+    for how many seconds it is known from the moment of `wall` and `clock`."""
+
+    name: str
+    mark: bytes
+    lines: str
+    left: float
+    wall: int
+    clock: str
+
+
+class Place(Struct, array_like=True):
+    """The last piece of a pull input of which `lines` were taken in: its number, and where it begins and
+    ends."""
+
+    input: str
+    cls: str
+    number: int
+    before: str | None
+    position: str
+    lines: str = "0"
+
+
+class Taken(Struct, tag="taken", omit_defaults=True):
+    """What one chunk adds to windows, and whose it is."""
+
+    windows: list[Window]
+    key: KnownKey | None = None
+    place: Place | None = None
+
+
+class Closing(Struct, tag="closing"):
+    """Piece `number`: the windows that are closed, and the lines that come of them, each with its class."""
+
+    number: int
+    keys: list[bytes]
+    rows: list[tuple[str, Raw]]
+
+
+class Snapshot(Struct, tag="snapshot"):
+    """What all records before came to: the number of the last piece, which `closing` is unless it is stored,
+    and windows with the parts that were `closed` of them."""
+
+    number: int
+    windows: list[Window]
+    closed: list[tuple[bytes, int]]
+    keys: list[KnownKey]
+    places: list[Place]
+    closing: Closing | None
+
+
+Record = Taken | Closing | Snapshot
+_DECODER: Final = msgspec.json.Decoder(Record)
+
+
+class UnsureError(OSError):
+    """Records could not be written, and may be found in the file all the same."""
+
+
+class RecordLog:
+    """One file, with one writer at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._end = 0
+        self._rewritten = 0
+        self._whole = False
+
+    @property
+    def to_rewrite(self) -> bool:
+        """Whether `rewrite` is due, for the file is not there, has grown, or has an end that is not known."""
+        return not self._whole or self._end > max(_LEAST, 4 * self._rewritten)
+
+    def read(self) -> list[Record]:
+        """All whole records. Raises `OSError`, and `ValueError` or `MsgspecError` for a file of another
+        release."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return []
+        if not data.startswith(_MAGIC):
+            raise ValueError(f"{self._path} was written by another release of Petiole")
+        records, end = list[Record](), len(_MAGIC)
+        while (record := _record_at(data, end)) is not None:
+            records.append(_DECODER.decode(record))
+            end += _HEAD.size + len(record)
+        if end < len(data):
+            log.warning("end of a log cut off: it was not written whole", bytes=len(data) - end)
+        else:
+            self._whole = True
+        self._end = end
+        return records
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Add records; returns once they are on disk. Raises `OSError` when they are not and will not be, and
+        `UnsureError`, after which only `rewrite` may follow."""
+        data = b"".join(_framed(msgspec.json.encode(record)) for record in records)
+        self._whole = False
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            try:
+                _write(descriptor, data, self._end)
+                os.fdatasync(descriptor)
+            except OSError as error:
+                try:
+                    os.ftruncate(descriptor, self._end)
+                    os.fsync(descriptor)
+                except OSError:
+                    raise UnsureError(*error.args) from None
+                raise
+        finally:
+            os.close(descriptor)
+        self._end += len(data)
+        self._whole = True
+
+    def rewrite(self, snapshot: Snapshot) -> None:
+        """Replace all records by one. Raises `OSError`; the old ones or the new one are then in the file."""
+        data = _MAGIC + _framed(msgspec.json.encode(snapshot))
+        self._whole = False
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_private(self._path, data)
+        self._end = self._rewritten = len(data)
+        self._whole = True
+
+
+def _framed(record: bytes) -> bytes:
+    size = len(record).to_bytes(4, "little")
+    return _HEAD.pack(len(record), zlib.crc32(record, zlib.crc32(size))) + record
+
+
+def _record_at(data: bytes, at: int) -> bytes | None:
+    """The record there, None where none is whole."""
+    if at + _HEAD.size > len(data):
+        return None
+    length, _ = _HEAD.unpack_from(data, at)
+    record = data[at + _HEAD.size : at + _HEAD.size + length]
+    return (
+        record if len(record) == length and _framed(record) == data[at : at + _HEAD.size + length] else None
+    )
+
+
+def _write(descriptor: int, data: bytes, at: int) -> None:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(descriptor, data[done:], at + done)

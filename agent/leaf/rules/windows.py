@@ -1,0 +1,201 @@
+"""Windows of readings that are sent as aggregates. Pure: the caller brings the time.
+
+A window is closed once its series has a reading `late` seconds behind its end, by `ts`, or once its length
+and `late` have passed since it was opened, by the agent's clock. What comes after that opens it again, and is
+a further part of it. Sums are exact, so it does not matter in which order readings come."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
+
+MAX_OPEN: Final = 10_000
+"""Windows that are open at once, about 20 MB."""
+MAX_CLOSED: Final = 20_000
+"""Closed windows that are remembered, so that a further part of one is known as such."""
+
+_NEVER: Final = -1e18
+"""Before every `ts`."""
+
+Number = int | float
+Shape = tuple[tuple[str, ...], int]
+"""The aggregates that a rule asks for, and the length of its windows in seconds."""
+
+
+class Plan(NamedTuple):
+    """What a rule makes of readings: the aggregates, from windows of `length` seconds, that wait for `late`
+    seconds."""
+
+    rule: str
+    functions: tuple[str, ...]
+    length: int
+    late: float
+
+    @property
+    def shape(self) -> Shape:
+        """What tells its windows from those of another rule."""
+        return self.functions, self.length
+
+
+class Window(Struct, array_like=True):
+    """A window of a series, or what one chunk adds to it: `begin` in seconds since 1970, `offset` as it ends
+    each `ts`. `count` is of all readings; `numbers` of those that `total`, an exact fraction, and
+    `least` and `most` are of. `last` is the value with the latest `ts`, `last_ts`."""
+
+    series: bytes
+    begin: int
+    rule: str
+    functions: tuple[str, ...]
+    length: int
+    late: float
+    cls: str
+    metric: str
+    device: str
+    tags: str
+    offset: str
+    last_ts: float = _NEVER
+    last: Number | str | bool = 0
+    count: int = 0
+    numbers: int = 0
+    total: str = "0/1"
+    least: Number = 0
+    most: Number = 0
+
+    @property
+    def shape(self) -> Shape:
+        """That of its rule."""
+        return self.functions, self.length
+
+    @property
+    def key(self) -> bytes:
+        """Which window it is, of all."""
+        return self.series + self.begin.to_bytes(8, "big", signed=True)
+
+    def merge(self, other: Window) -> None:
+        """Take in what came later."""
+        if other.last_ts >= self.last_ts:
+            self.last_ts, self.last = other.last_ts, other.last
+        if other.numbers:
+            bounds = (self, other) if self.numbers else (other,)
+            self.least = min(one.least for one in bounds)
+            self.most = max(one.most for one in bounds)
+            self.total = _plus(self.total, other.total)
+        self.numbers += other.numbers
+        self.count += other.count
+
+    def values(self) -> dict[str, Any]:
+        """The aggregates by function; those of numbers only where it has some."""
+        found: dict[str, Any] = {"last": self.last, "count": self.count}
+        if self.numbers:
+            over, under = _fraction(self.total)
+            # A quotient of whole numbers is rounded once, and never too large for a float in between.
+            found |= {"mean": over / (under * self.numbers), "min": self.least, "max": self.most}
+        return {name: found[name] for name in self.functions if name in found}
+
+
+def added(window: Window, readings: Sequence[tuple[float, Number | str | bool]]) -> Window:
+    """A window, of which only the names are known, with these readings, each a `ts` and a value, as they
+    came."""
+    for ts, value in readings:
+        if ts >= window.last_ts:
+            window.last_ts, window.last = ts, value
+    window.count = len(readings)
+    numbers = [value for _, value in readings if not isinstance(value, bool | str)]
+    if numbers:
+        ratios = [value.as_integer_ratio() for value in numbers]
+        finest = max(under for _, under in ratios)
+        window.total = f"{sum(over * (finest // under) for over, under in ratios):x}/{finest:x}"
+        window.least, window.most, window.numbers = min(numbers), max(numbers), len(numbers)
+    return window
+
+
+def _fraction(text: str) -> tuple[int, int]:
+    over, _, under = text.partition("/")
+    return int(over, 16), int(under, 16)
+
+
+def _plus(first: str, second: str) -> str:
+    """The sum of two fractions whose denominators are powers of two."""
+    (over, under), (other, finer) = sorted(map(_fraction, (first, second)), key=lambda one: one[1])
+    return f"{over * (finer // under) + other:x}/{finer:x}"
+
+
+class Windows:
+    """The open windows of all series, and which were closed lately. Times are monotonic seconds."""
+
+    def __init__(self, max_open: int = MAX_OPEN, max_closed: int = MAX_CLOSED) -> None:
+        self._max_open, self._max_closed = max_open, max_closed
+        self._open: dict[bytes, dict[int, Window]] = {}
+        self._opened: dict[bytes, float] = {}
+        self._closed: OrderedDict[bytes, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many are open."""
+        return len(self._opened)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether half of those that may be open are."""
+        return 2 * len(self) > self._max_open
+
+    def takes(self, series: bytes, begin: int, more: int) -> bool:
+        """Whether a reading of this window has a place beside `more` windows: it is open, or may be."""
+        return len(self) + more < self._max_open or begin in self._open.get(series, ())
+
+    def add(self, part: Window, now: float) -> bool:
+        """Take in what a chunk adds to a window; returns whether that was closed already."""
+        windows = self._open.setdefault(part.series, {})
+        if part.begin in windows:
+            windows[part.begin].merge(part)
+        else:
+            windows[part.begin] = part
+            self._opened[part.key] = now
+        return part.key in self._closed
+
+    def due(self, now: float, shapes: Collection[Shape], most: int) -> list[Window]:
+        """Those that are to be closed, the earliest `most` of them; of other rules than of these `shapes`
+        all are."""
+        found = []
+        for windows in self._open.values():
+            newest = max(window.last_ts for window in windows.values())
+            for window in windows.values():
+                late = window.begin + window.length + window.late <= newest
+                waited = self._opened[window.key] + window.length + window.late <= now
+                if late or waited or window.shape not in shapes:
+                    found.append(window)
+        return sorted(found, key=lambda window: window.begin)[:most]
+
+    def part(self, window: Window) -> int:
+        """Which part of its window this is, from 1."""
+        return self._closed.get(window.key, 0) + 1
+
+    def close(self, keys: Iterable[bytes]) -> None:
+        """These are closed."""
+        for key in keys:
+            series, begin = key[:-8], int.from_bytes(key[-8:], "big", signed=True)
+            windows = self._open[series]
+            del windows[begin], self._opened[key]
+            if not windows:
+                del self._open[series]
+            self._closed[key] = self._closed.pop(key, 0) + 1
+        self._forget()
+
+    def remember(self, parts: Iterable[tuple[bytes, int]]) -> None:
+        """Windows that were closed before, each with the parts of it."""
+        self._closed.update(parts)
+        self._forget()
+
+    def open(self) -> list[Window]:
+        """All that are open."""
+        return [window for windows in self._open.values() for window in windows.values()]
+
+    def closed(self) -> list[tuple[bytes, int]]:
+        """The windows closed lately, as `remember` takes them."""
+        return list(self._closed.items())
+
+    def _forget(self) -> None:
+        while len(self._closed) > self._max_closed:
+            self._closed.popitem(last=False)
