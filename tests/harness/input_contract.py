@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import socket
 import sys
 import time
@@ -12,17 +13,31 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cramjam
+import grpc
 import nats
 import nats.errors
+from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics.export import (
+    Gauge,
+    Metric,
+    MetricExportResult,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from agent.contract import inbox_prefix
 from agent.demo.plan import Member
+from agent.leaf.inputs.otlp_grpc.service import NAME as METRICS_SERVICE
 from agent.server.permissions import DEVICE
 from tests.harness.agent_process import Agent
 from tests.harness.modbus_server import modbus_beside, modbus_port
@@ -114,6 +129,52 @@ def _write_remotely_until_stored(agent: Agent, numbers: range) -> None:
     """A sender like Prometheus: the same body, without a key, until it is acknowledged."""
     for _, body in _fives(numbers):
         wait_for(lambda body=body: _write_remotely_once(agent, body) in (202, 204), "it is stored")  # type: ignore[misc]
+
+
+def _gauge(values: Iterable[float], **attributes: str) -> MetricsData:
+    """Points of the metric `n`, or of `noise` where it has attributes, as OpenTelemetry's SDK has them."""
+    points = [
+        NumberDataPoint(attributes, 1, _FIRST_MS * 10**6 + number, value)
+        for number, value in enumerate(values)
+    ]
+    metric = Metric("noise" if attributes else "n", None, None, Gauge(points))
+    scope = ScopeMetrics(InstrumentationScope("lib"), [metric], "")
+    return MetricsData([ResourceMetrics(Resource({}), [scope], "")])
+
+
+@contextmanager
+def _exporter(agent: Agent) -> Iterator[Callable[[MetricsData], bool]]:
+    """OpenTelemetry's own exporter: whether it has exported what it is given, within some seconds."""
+    quick: Any = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200))
+    url = f"http://{_grpc(agent.member)}"
+    exporter = OTLPMetricExporter(url, insecure=True, timeout=5, channel_options=quick)
+    try:
+        yield lambda data: exporter.export(data) is MetricExportResult.SUCCESS
+    finally:
+        exporter.shutdown()
+
+
+def _export_until_stored(agent: Agent, numbers: range) -> None:
+    with _exporter(agent) as export:
+        for first in range(numbers.start, numbers.stop, 5):
+            data = _gauge(range(first, min(first + 5, numbers.stop)))
+            wait_for(partial(export, data), "it is exported")
+
+
+def _export_once(agent: Agent, body: bytes) -> None:
+    if b"padding" not in body and body != b"nan":
+        with grpc.insecure_channel(_grpc(agent.member)) as channel, suppress(grpc.RpcError):
+            channel.unary_unary(f"/{METRICS_SERVICE}/Export")(body, timeout=15)
+        return
+    text = "" if body == b"nan" else json.loads(body)["tags"]["padding"]
+    attributes = {f"a{at}": text[at : at + 8000] for at in range(0, len(text), 8000)}
+    with _exporter(agent) as export:
+        export(_gauge([1.0 if text else math.nan], **attributes))
+
+
+def _grpc(member: Member) -> str:
+    """Where gRPC is listened for."""
+    return f"127.0.0.1:{member.http_port}"
 
 
 def _append(agent: Agent, numbers: range) -> None:
@@ -281,6 +342,15 @@ INPUTS = {
                 (b"\xff\x00{[\n", "protobuf"),
                 (_LARGE_LINE, "too_large"),
             ),
+        ),
+        Entry(
+            "otlp_grpc",
+            lambda member: (
+                f'type = "otlp_grpc"\nlisten = "{_grpc(member)}"\nbody = "256KiB"\nbuffer = "16MiB"\n'
+            ),
+            _export_until_stored,
+            _export_once,
+            ((b"nan", "rejected_points"), (b"\xff\x00{[\n", "otlp"), (_LARGE_LINE, "too_large")),
         ),
         Entry(
             "file",

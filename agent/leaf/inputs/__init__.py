@@ -34,6 +34,7 @@ _INPUTS: Final = {
     "mqtt": _Classes("MqttOptions", "MqttInput"),
     "nats": _Classes("NatsOptions", "NatsInput"),
     "opcua": _Classes("OpcuaOptions", "OpcuaInput"),
+    "otlp_grpc": _Classes("OtlpGrpcOptions", "OtlpGrpcInput"),
     "prometheus": _Classes("PrometheusOptions", "PrometheusInput"),
     "socket": _Classes("SocketOptions", "SocketInput"),
 }

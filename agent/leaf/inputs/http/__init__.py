@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, field
 
 from agent import contract
 from agent.config import Seconds, Size
-from agent.leaf.inputs.shared import InputOptions
+from agent.leaf.inputs.shared.access import AccessOptions
 
 
-class HttpOptions(InputOptions, tag="http", kw_only=True):
+class HttpOptions(AccessOptions, tag="http", kw_only=True):
     """The options of one `http` input. deploy/reference.toml says what each means."""
 
     name: str = "http"
@@ -25,12 +24,5 @@ class HttpOptions(InputOptions, tag="http", kw_only=True):
     remote_write: bool = False
     remote_write_device: str | None = None
     timeout: Seconds = Seconds(30.0)
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    token_file: Path | None = None
     allowed_hosts: list[str] = field(default_factory=list)
     allowed_origins: list[str] = field(default_factory=list)
-
-    @property
-    def listens(self) -> str:
-        return self.listen

@@ -33,10 +33,8 @@ from agent.leaf.inputs.http.responses import (
     Response,
     at_fault,
     failed,
-    not_at_hub,
-    refused,
+    of_outcome,
     stopped,
-    unknown_outcome,
 )
 from agent.leaf.inputs.http.routes import (
     OPTIONS,
@@ -46,7 +44,7 @@ from agent.leaf.inputs.http.routes import (
     Routes,
     RouteSettings,
 )
-from agent.leaf.intake import Chunk, Intake, NotAtHubError, RefusedError, UnknownOutcomeError
+from agent.leaf.intake import Chunk, Intake
 
 OPEN_PATHS: Final = ("/ping", "/health")
 """What InfluxDB's clients ask to find out whether a server answers; needs no token."""
@@ -251,18 +249,10 @@ class Handler:
         """Answer a request that failed."""
         _, head, route = exchange.admitted
         keyed = head.key is not None or route.is_repeat_by_body
-        match error:
-            case HttpError():
-                answer = error
-            case RefusedError():
-                answer = refused(error, certain=True)
-            case NotAtHubError():
-                answer = not_at_hub(error, keyed=keyed)
-            case UnknownOutcomeError():
-                answer = unknown_outcome(keyed=keyed)
-            case _:
-                self._log.error("request failed", exc_info=error)
-                answer = failed()
+        answer = of_outcome(error, keyed)
+        if answer is None:
+            self._log.error("request failed", exc_info=error)
+            answer = failed()
         exchange.reply(self.refusal(answer, exchange.admitted.request), answer.unread)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

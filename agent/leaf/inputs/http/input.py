@@ -34,15 +34,13 @@ while it is taken apart, for that is what it may need.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.util
 import ssl
 from collections.abc import Iterator
 from typing import Final
 
 from agent import contract
-from agent.base.http_access import AccessError, is_loopback, read_token, tls_context
-from agent.base.listen_sockets import PortServer, cannot_listen, obstacle
+from agent.base.listen_sockets import PortServer, cannot_listen
 from agent.base.wait import event_within, loop_time
 from agent.config import ConfigError, listen_address
 from agent.leaf.inputs.http import HttpOptions
@@ -52,23 +50,18 @@ from agent.leaf.inputs.http.request import Guard
 from agent.leaf.inputs.http.responses import HttpError, refused
 from agent.leaf.inputs.http.routes import Service
 from agent.leaf.inputs.prometheus.exposition import Device
-from agent.leaf.inputs.shared import ConfiguredInput
+from agent.leaf.inputs.shared.access import AccessInput
 from agent.leaf.intake import Intake, RefusalReason, RefusedError
 
 _GRACE: Final = 1.0
 """Seconds that a body which is still coming has left once the agent stops."""
 
 
-class HttpInput(ConfiguredInput[HttpOptions]):
+class HttpInput(AccessInput[HttpOptions]):
     """One `http` input."""
 
     def _mistakes(self) -> Iterator[str]:
-        try:
-            listen_address(self._options.listen)
-        except ValueError as error:
-            yield f'listen: {error}; write it as "127.0.0.1:8080"'
-        if (self._options.tls_cert is None) != (self._options.tls_key is None):
-            yield "tls_cert and tls_key go together; give both or none"
+        yield from super()._mistakes()
         if self._options.body > contract.MAX_UNPACKED_BYTES:
             limit = contract.MAX_UNPACKED_BYTES
             yield f"body is {self._options.body} bytes, a batch has {limit} at most; make it smaller"
@@ -80,35 +73,6 @@ class HttpInput(ConfiguredInput[HttpOptions]):
             Device(device := self._options.remote_write_device, "")
         except ValueError as error:
             yield f"remote_write_device {device!r} cannot be used: {error}"
-
-    def _obstacles(self) -> Iterator[str]:
-        with contextlib.suppress(ValueError):  # a mistake
-            if (problem := obstacle(listen_address(self._options.listen))) is not None:
-                yield problem
-        for read in (self._token, self._tls):
-            try:
-                read()
-            except AccessError as error:
-                yield str(error)
-
-    def _token(self) -> bytes | None:
-        path = self._options.token_file
-        return None if path is None else read_token(path)
-
-    def _tls(self) -> ssl.SSLContext | None:
-        cert, key = self._options.tls_cert, self._options.tls_key
-        return None if cert is None or key is None else tls_context(cert, key)
-
-    def _warn(self, host: str) -> None:
-        if is_loopback(host):
-            return
-        log = self._log.bind(listen=self._options.listen)
-        if self._options.token_file is None:
-            log.warning(
-                "any client that reaches this address may post readings; set token_file or listen on loopback"
-            )
-        elif self._options.tls_cert is None:
-            log.warning("the token is sent in clear text; give tls_cert and tls_key")
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set, then answer what is under way. Raises `ConfigError` when the address

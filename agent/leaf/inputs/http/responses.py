@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from agent.leaf.inputs.formats.ndjson import BadLinesError
-from agent.leaf.intake import NotAtHubError, RefusalReason, RefusedError
+from agent.leaf.intake import NotAtHubError, RefusalReason, RefusedError, UnknownOutcomeError
 
 if TYPE_CHECKING:
     from agent.leaf.inputs.http.framing import HttpRequest
@@ -194,6 +194,20 @@ def unknown_outcome(keyed: bool) -> HttpError:
     return HttpError(504, f"it is not known yet whether the readings are stored; {repeat}")
 
 
+def of_outcome(error: Exception, keyed: bool) -> HttpError | None:
+    """The answer to readings that are not stored or may not be; None for an error in the agent itself."""
+    match error:
+        case HttpError():
+            return error
+        case RefusedError():
+            return refused(error, certain=True)
+        case NotAtHubError():
+            return not_at_hub(error, keyed)
+        case UnknownOutcomeError():
+            return unknown_outcome(keyed)
+    return None
+
+
 def not_at_hub(error: NotAtHubError, keyed: bool) -> HttpError:
     """504: stored here, and not seen at the hub in time."""
     if error.lost:
@@ -211,8 +225,8 @@ def not_at_hub(error: NotAtHubError, keyed: bool) -> HttpError:
 HTTP2_PREFACE: Final = b"PRI * HTTP/2"
 """How such a connection begins."""
 HTTP2_TEXT: Final = (
-    "this input speaks HTTP/1.1, and HTTP/2 came, which gRPC needs; send OTLP as http/protobuf, and take "
-    "Telegraf's output influxdb_v2 or http, for its output opentelemetry can only do gRPC"
+    "this input speaks HTTP/1.1, and HTTP/2 came, which gRPC needs; send OTLP as http/protobuf, or by gRPC "
+    "to an input of the type otlp_grpc"
 )
 _HTTP2_SETTINGS: Final = bytes(3) + b"\x04" + bytes(5)
 _HTTP2_REASON: Final = bytes(4) + (13).to_bytes(4, "big") + HTTP2_TEXT.encode()

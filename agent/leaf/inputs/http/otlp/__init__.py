@@ -19,7 +19,7 @@ from agent.leaf.inputs.http.routes import DecodedBody, Route, RouteSettings
 
 _PROTOBUF: Final = "application/x-protobuf"
 _JSON: Final = "application/json"
-_EXPANSION: Final = 32
+EXPANSION: Final = 32
 """How many times its size a message may need in memory: an empty part of it is two bytes."""
 
 
@@ -46,7 +46,7 @@ class OtlpRoute(Route[DecodedExport]):
         return min(self._settings.body, MAX_ARRAY_BYTES)
 
     async def decode(self, body: Body, head: RequestHead, hold: Hold) -> DecodedExport:
-        expanded = _EXPANSION * len(body.data)
+        expanded = EXPANSION * len(body.data)
         hold.add(expanded, unread=False)
         pacer = Pacer()
         try:

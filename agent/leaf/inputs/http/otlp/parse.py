@@ -60,6 +60,8 @@ class Export(PayloadParts):
         self._points = self._all_points()
         self.count = 0
         self.rejected = 0
+        self.is_dated = True
+        """Whether each point has a time of its own, so that the same body is the same export."""
         self.left_out: Counter[str] = Counter()
 
     def step(self) -> bool:
@@ -192,6 +194,7 @@ class Export(PayloadParts):
         values = values_of(kind, point)
         tags = source.tags(point)
         tail = tail_of(tags)
+        self.is_dated = self.is_dated and bool(point.time_unix_nano)
         ts = self._stamps.reading(point.time_unix_nano) if point.time_unix_nano else self._now
         self._room -= len(values) * (len(tail) + source.cost + 2 * len(name.encode()))
         if self._room < 0:

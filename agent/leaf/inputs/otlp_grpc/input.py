@@ -1,0 +1,97 @@
+"""The input `otlp_grpc`: exporters of OpenTelemetry call `MetricsService/Export` and are answered once the
+points are stored. What an export holds is read as at the `http` input (`agent.leaf.inputs.http.otlp`), and
+the outcomes are the same, as codes of gRPC:
+
+OK stored, with `partial_success` where points were rejected; INVALID_ARGUMENT for what is no export or too
+large, UNAUTHENTICATED without the token: not to be repeated. UNAVAILABLE (server away, busy, stopping) and
+RESOURCE_EXHAUSTED (stream full, rate) carry a `RetryInfo`: nothing was stored, and exporters come back.
+DEADLINE_EXCEEDED: the outcome is not known.
+
+The same export is the same request if each of its points has a time: what an exporter repeats is stored once.
+Metadata `idempotency-key` says so of any export.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from agent.base.listen_sockets import cannot_listen, host_and_port
+from agent.config import ConfigError, listen_address
+from agent.leaf.inputs.otlp_grpc import OtlpGrpcOptions
+from agent.leaf.inputs.shared import missing_extra
+from agent.leaf.inputs.shared.access import AccessInput
+from agent.leaf.intake import Intake
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+_TRANSPORT: Final = 4 * 2**20
+"""Bytes of a message that gRPC lets through at least, so that one above `body` is answered in words."""
+_GRACE: Final = 15.0
+"""Seconds that exports under way may take once the agent stops; the core settles each within ten."""
+
+
+class OtlpGrpcInput(AccessInput[OtlpGrpcOptions]):
+    """One `otlp_grpc` input."""
+
+    def _mistakes(self) -> Iterator[str]:
+        yield from super()._mistakes()
+        if missing := missing_extra("otlp-grpc", "grpc", "opentelemetry.proto", "google.rpc"):
+            yield from missing
+            return
+        from agent.leaf.inputs.http.otlp import EXPANSION
+
+        body, buffer = self._options.body, self._options.buffer
+        if body * EXPANSION > buffer:
+            yield (
+                f"body is {body} bytes, and an export may need {EXPANSION} times its size in buffer, which "
+                f"is {buffer}; make it smaller, or buffer larger"
+            )
+
+    async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
+        """Serve until `stopping` is set, then answer what is under way. Raises `ConfigError` when the address
+        cannot be listened on, `AccessError` when a file cannot be used."""
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it logs by itself has another form than ours
+        import grpc.aio
+
+        from agent.leaf.inputs.otlp_grpc.service import NAME, MetricsService
+
+        service = MetricsService(self._options, self._token(), intake, self._metrics, self._log)
+        limit = max(_TRANSPORT, self._options.body)
+        server = grpc.aio.server(
+            options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", limit)]
+        )
+        methods = {"Export": grpc.unary_unary_rpc_method_handler(service.export)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, methods),))
+        await self._open(server)
+        try:
+            await stopping.wait()
+            await server.stop(_GRACE)
+        finally:
+            await server.stop(None)
+            await service.finish()
+
+    async def _open(self, server: grpc.aio.Server) -> None:
+        address = listen_address(self._options.listen)
+        self._warn(address[0])
+        where = host_and_port(*address)
+        cert, key = self._options.tls_cert, self._options.tls_key
+        try:
+            if cert is None or key is None:
+                server.add_insecure_port(where)
+            else:
+                self._tls()  # says what is wrong with the files
+                server.add_secure_port(where, await asyncio.to_thread(_credentials, cert, key))
+        except RuntimeError as error:
+            raise ConfigError([cannot_listen(address, OSError(str(error)))]) from None
+        await server.start()
+
+
+def _credentials(cert: Path, key: Path) -> grpc.ServerCredentials:
+    import grpc
+
+    return grpc.ssl_server_credentials([(key.read_bytes(), cert.read_bytes())])

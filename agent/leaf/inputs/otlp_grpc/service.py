@@ -1,0 +1,158 @@
+"""`MetricsService` of OTLP over gRPC: a call from its message to its answer. Needs the extra `otlp-grpc`, so
+it is imported only where the input is configured."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, Final
+
+import grpc
+import structlog
+from google.protobuf.any_pb2 import Any as Packed
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+
+from agent import contract
+from agent.base.http_access import shows
+from agent.base.metrics import Metrics
+from agent.leaf.inputs.http.otlp import DecodedExport, OtlpRoute
+from agent.leaf.inputs.http.request import Bodies, Body, Hold, RequestHead, allowance
+from agent.leaf.inputs.http.responses import STORED, HttpError, at_fault, failed, of_outcome
+from agent.leaf.inputs.http.routes import RouteSettings
+from agent.leaf.inputs.otlp_grpc import OtlpGrpcOptions
+from agent.leaf.intake import Chunk, Intake
+
+NAME: Final = "opentelemetry.proto.collector.metrics.v1.MetricsService"
+_KEY: Final = "idempotency-key"
+_KEY_BYTES: Final = 16
+_MAX_DETAILS: Final = 1000
+_CODES: Final = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    413: grpc.StatusCode.INVALID_ARGUMENT,
+    422: grpc.StatusCode.INVALID_ARGUMENT,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+"""By the status of the `http` input; too large is not RESOURCE_EXHAUSTED, which some exporters repeat."""
+
+
+class MetricsService:
+    """Takes the exports of one input; `finish` is awaited at its end."""
+
+    def __init__(
+        self,
+        options: OtlpGrpcOptions,
+        token: bytes | None,
+        intake: Intake,
+        metrics: Metrics,
+        log: structlog.stdlib.BoundLogger,
+    ) -> None:
+        self._options = options
+        self._token = token
+        self._intake = intake
+        self._metrics = metrics
+        self._log = log
+        self._scope = contract.request_scope(options.name)
+        self._route = OtlpRoute(
+            RouteSettings(intake.domain, options.body, device_tag="", otlp=True, success=STORED)
+        )
+        self._bodies = Bodies(options.buffer)
+        self._storing: set[asyncio.Task[None]] = set()
+
+    async def finish(self) -> None:
+        """Wait for what is being stored though nobody waits for its answer any more."""
+        if self._storing:
+            await asyncio.wait(self._storing)
+
+    async def export(self, body: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        """`Export`; ends the call with a code where it is not certain that all good points are stored."""
+        given = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
+        hold, keyed = Hold(self._bodies), _KEY in given
+        try:
+            decoded = await self._decode(body, given, hold)
+            keyed = keyed or decoded.export.is_dated
+            if decoded.count:
+                request = self._request(body, given, decoded)
+                await self._store(Chunk(decoded.payload, decoded.count, request))
+            self._count_left_out(decoded)
+            return decoded.export.response(False)
+        except Exception as error:
+            answer = of_outcome(error, keyed)
+            if answer is None:
+                self._log.error("export failed", exc_info=error)
+                answer = failed()
+        finally:
+            hold.release()
+        self._metrics.http_refusals.labels(self._options.name, _code(answer).name).inc()
+        if answer.fault is not None:
+            self._metrics.invalid.labels(self._options.name, answer.fault).inc()
+        await context.abort(_code(answer), answer.error[:_MAX_DETAILS], _trailers(answer))
+        raise AssertionError("a call that was ended goes on")
+
+    async def _decode(self, body: bytes, given: Mapping[str, str], hold: Hold) -> DecodedExport:
+        if self._token is not None and not shows(given.get("authorization"), self._token):
+            raise at_fault(401, "token", "send the token of this input: authorization: Bearer …")
+        limit = self._options.body
+        if len(body) > limit:
+            text = f"the export has {len(body)} bytes, above {limit}; export fewer points at a time"
+            raise at_fault(413, "too_large", text)
+        hold.add(len(body), unread=False)
+        head = RequestHead(NAME, is_json=False, encoding=None, key=given.get(_KEY), limit=limit)
+        room = allowance(len(body), contract.MAX_BODY_BYTES)
+        return await self._route.decode(Body(body, room), head, hold)
+
+    def _request(
+        self, body: bytes, given: Mapping[str, str], decoded: DecodedExport
+    ) -> contract.Request | None:
+        key = given.get(_KEY)
+        if key is None:
+            if not decoded.export.is_dated:
+                return None
+            key = blake2b(body, digest_size=_KEY_BYTES).hexdigest()
+        try:
+            return contract.make_request(contract.check_request_key(key), self._scope, body)
+        except contract.ContractError as error:
+            raise at_fault(400, "key", str(error)) from None
+
+    async def _store(self, chunk: Chunk) -> None:
+        """Store the readings. A caller that gives the call up does not stop that."""
+        storing = asyncio.create_task(self._intake.submit(self._options.name, self._options.class_, chunk))
+        self._storing.add(storing)
+        storing.add_done_callback(self._settled)
+        await asyncio.shield(storing)
+
+    def _settled(self, storing: asyncio.Task[None]) -> None:
+        self._storing.discard(storing)
+        if not storing.cancelled():
+            storing.exception()  # the caller has it, unless it gave up
+
+    def _count_left_out(self, decoded: DecodedExport) -> None:
+        name = self._options.name
+        for kind, count in decoded.left_out.items():
+            self._metrics.left_out.labels(name, kind).inc(count)
+        if decoded.left_out:
+            self._metrics.invalid.labels(name, "rejected_points").inc(sum(decoded.left_out.values()))
+
+
+def _code(error: HttpError) -> grpc.StatusCode:
+    return _CODES.get(error.status, grpc.StatusCode.INTERNAL)
+
+
+def _trailers(error: HttpError) -> tuple[tuple[str, Any], ...]:
+    """When a call may be repeated, as exporters read it: that of Python looks for `RetryInfo` by itself, the
+    others for it in the `google.rpc.Status`."""
+    wait = error.headers.get("Retry-After")
+    if wait is None:
+        return ()
+    retry, details = RetryInfo(retry_delay=Duration(seconds=int(wait))), Packed()
+    details.Pack(retry)
+    status = Status(code=_code(error).value[0], message=error.error[:_MAX_DETAILS], details=[details])
+    return (
+        ("grpc-status-details-bin", status.SerializeToString()),
+        ("google.rpc.retryinfo-bin", retry.SerializeToString()),
+    )
