@@ -267,3 +267,25 @@ async def test_rules_that_are_taken_in_while_the_agent_runs_begin_windows_and_en
             return await values(servers) == [("m_mean", 1.0), ("m_count", 1)]
 
         await until(stored, "the window of the rule that is gone is closed")
+
+
+async def test_a_piece_that_could_not_be_stored_is_stored_by_the_next_agent(
+    servers: ServerPair, config: Config
+) -> None:
+    config.rule = [Rule(metric="m", aggregate=["count"], window=Seconds(1.0), late=Seconds(0.1))]
+    async with agent(config) as one:
+        one.leaf._publisher.admission.refusal = lambda cls: "the disk is full"
+        await one.submit(chunk(("m", 1.0)))
+        await until(lambda: one.value("petiole_open_windows") == 0, "the window is closed")
+        (config.state_dir / "aggregates" / "aggregates.log").unlink()
+        with pytest.raises(RefusedError):
+            await one.submit(chunk(("m", 2.0), key="k"))
+        await one.submit(chunk(("m", 2.0), ("m", 3.0), key="k"))
+        assert await rows(servers) == []
+        await one.crash()
+    async with agent(config) as one:
+
+        async def stored() -> bool:
+            return await values(servers) == [("m_count", 1), ("m_count", 2)]
+
+        await until(stored, "both parts of the window are stored")
