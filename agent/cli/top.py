@@ -18,7 +18,7 @@ from agent.contract import Exit
 
 if TYPE_CHECKING:
     from agent.base.terminal import TerminalLine
-    from agent.cli.query.rates import Sample
+    from agent.cli.query.rates import Scrape
 
 _DEFAULT_SECONDS: Final = 2.0
 
@@ -54,7 +54,7 @@ class LeafView:
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
-        self._before: Sample | None = None
+        self._before: Scrape | None = None
 
     def shown(self) -> list[TerminalLine]:
         """The lines of a look; a sentence while the agent does not answer. The rates begin anew after

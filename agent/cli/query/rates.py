@@ -35,7 +35,7 @@ class Count(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class Scrape:
     """What a leaf said of itself at a time; `at` is in seconds of a clock that is never set."""
 
     at: float
@@ -47,7 +47,7 @@ class Sample:
     """Those of the configuration; the counters of one that a reload took out stay."""
 
 
-def sample(families: Iterable[Metric], inputs: Collection[str], at: float) -> Sample:
+def sample(families: Iterable[Metric], inputs: Collection[str], at: float) -> Scrape:
     """What is shown of an answer; `inputs` are those of the configuration."""
     counters: defaultdict[Count, float] = defaultdict(float)
     gauges: dict[Count, float] = {}
@@ -60,15 +60,15 @@ def sample(families: Iterable[Metric], inputs: Collection[str], at: float) -> Sa
                 counters[Count(label, labels[label], what)] += value
             elif name in _GAUGES:
                 gauges[Count(label, labels[label], name)] = value
-    return Sample(at, counters, gauges, states, inputs)
+    return Scrape(at, counters, gauges, states, inputs)
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
     """What a leaf did between two samples, per second; nothing is known of that with one sample only."""
 
-    before: Sample | None
-    now: Sample
+    before: Scrape | None
+    now: Scrape
 
     @property
     def seconds(self) -> float:

@@ -86,7 +86,7 @@ class ModbusInput(ConfiguredInput[ModbusOptions]):
         self, reads: list[Read], line: Line, intake: Intake, stopping: asyncio.Event
     ) -> list[Read]:
         """Read all once and store it; returns the requests of the next sample."""
-        from agent.leaf.inputs.modbus.line import ILLEGAL_ADDRESS, LineError, UnitError
+        from agent.leaf.inputs.modbus.line import ILLEGAL_ADDRESS, BusError, UnitError
 
         lines: list[SampleLine] = []
         following: list[Read] = []
@@ -99,7 +99,7 @@ class ModbusInput(ConfiguredInput[ModbusOptions]):
                 continue
             try:
                 answer = await unless(stopping, line.read(read))
-            except LineError as error:
+            except BusError as error:
                 self._connecting.begin(f"{self._options.url} cannot be read: {error}")
                 self._invalid.labels(self.name, "unreachable").inc()
                 following += ordered[place:]

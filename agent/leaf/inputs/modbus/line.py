@@ -35,7 +35,7 @@ ILLEGAL_ADDRESS: Final = 2
 logging.getLogger("pymodbus").setLevel(logging.CRITICAL)
 
 
-class LineError(Exception):
+class BusError(Exception):
     """The line itself can't be used now: nothing is connected."""
 
 
@@ -77,7 +77,7 @@ class Line:
         self._client.close()
 
     async def read(self, read: Read) -> Sequence[int | bool]:
-        """The registers or bits of a request. Raises `LineError` or `UnitError`."""
+        """The registers or bits of a request. Raises `BusError` or `UnitError`."""
         async with self._taken:
             if not self._client.connected:
                 await self._connect()
@@ -89,7 +89,7 @@ class Line:
                 raise UnitError("timeout", f"no answer within {self._timeout} s") from error
             except OSError as error:
                 self._client.close()
-                raise LineError(str(error)) from error
+                raise BusError(str(error)) from error
         if answer.isError():
             code = int(getattr(answer, "exception_code", 0))
             raise UnitError("exception", f"exception {code}: {_MEANINGS.get(code, 'unknown')}", code)
@@ -99,17 +99,17 @@ class Line:
         return values
 
     async def _connect(self) -> None:
-        """Open the line; raises `LineError`."""
+        """Open the line; raises `BusError`."""
         try:
             async with asyncio.timeout(max(self._timeout, 3.0)):
                 is_open = await self._client.connect()
         except (OSError, TimeoutError, ModbusException, ValueError, termios.error) as error:
             self._client.close()
             # `termios.error` is what a line says to a baud rate or parity that it does not have.
-            raise LineError(str(error) or type(error).__name__) from error
+            raise BusError(str(error) or type(error).__name__) from error
         if not is_open:
             self._client.close()
-            raise LineError("it cannot be opened")
+            raise BusError("it cannot be opened")
 
     async def _ask(self, read: Read) -> ModbusPDU:
         client, address, count = self._client, read.address, read.count

@@ -21,7 +21,7 @@ from agent.leaf.intake import Chunk
 
 if TYPE_CHECKING:
     from agent.leaf.inputs.mqtt.session import Received
-    from agent.leaf.inputs.mqtt.sparkplug import Command, SparkplugDecoder
+    from agent.leaf.inputs.mqtt.sparkplug import NodeCommand, SparkplugDecoder
 
 _FULL: Final = 2_500
 """Readings and letters with which a piece takes no further message where there is Sparkplug: one message of
@@ -55,7 +55,7 @@ class Sorted:
 
     piece: Piece = field(default_factory=Piece)
     lossy: Piece = field(default_factory=Piece)
-    commands: list[Command] = field(default_factory=list)
+    commands: list[NodeCommand] = field(default_factory=list)
     taken: int = 0
 
 

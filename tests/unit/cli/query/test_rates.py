@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.base.terminal import BAD
-from agent.cli.query.rates import Rates, Sample, per_second, rate_lines, sample
+from agent.cli.query.rates import Rates, Scrape, per_second, rate_lines, sample
 
 QUIET = """
 petiole_accepted_readings_total{input="file",class="normal"} 1000
@@ -48,7 +48,7 @@ COUNTERS = st.dictionaries(st.sampled_from(("file", "http", "agent")), st.intege
 """What an agent may have counted, as it answers."""
 
 
-def at(seconds: float, text: str, *inputs: str) -> Sample:
+def at(seconds: float, text: str, *inputs: str) -> Scrape:
     """What an agent with these inputs said then."""
     return sample(text_string_to_metric_families(text), inputs or INPUTS, seconds)
 

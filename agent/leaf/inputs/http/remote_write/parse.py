@@ -29,7 +29,7 @@ from agent.leaf.inputs.formats.line_values import (
     to_json,
 )
 from agent.leaf.inputs.formats.ndjson import BodyTooLargeError
-from agent.leaf.inputs.http.remote_write.wire import WireError, fields, signed, varint
+from agent.leaf.inputs.http.remote_write.wire import ProtobufError, fields, signed, varint
 from agent.leaf.inputs.prometheus.exposition import Device
 
 _SERIES_1, _METADATA_1, _SYMBOL_2, _SERIES_2 = 0x0A, 0x1A, 0x22, 0x2A
@@ -162,7 +162,7 @@ class WriteRequest(PayloadParts):
             if tag in (_SERIES_1, _METADATA_1, _SYMBOL_2, _SERIES_2):
                 version = 1 if tag in (_SERIES_1, _METADATA_1) else 2
                 if first not in (0, version):
-                    raise WireError(
+                    raise ProtobufError(
                         "fields of both prometheus.WriteRequest and io.prometheus.write.v2.Request"
                     )
                 first = version
@@ -186,9 +186,9 @@ class WriteRequest(PayloadParts):
             size, at = varint(body, at + 1)
             at += size
         else:
-            raise WireError(f"a series with {_MAX_LABELS} labels or more")
+            raise ProtobufError(f"a series with {_MAX_LABELS} labels or more")
         if at > end:
-            raise WireError("a label that goes beyond its series")
+            raise ProtobufError("a label that goes beyond its series")
         return self._find(body[start:at]), at
 
     def _series_2(self, start: int, end: int) -> tuple[Series | LineError, int]:
@@ -202,9 +202,9 @@ class WriteRequest(PayloadParts):
             else:
                 at = stop = self._references(at + 1, at + 2, labels)
             if at != stop or at > end:
-                raise WireError("references that go beyond their series")
+                raise ProtobufError("references that go beyond their series")
         if len(labels) % 2:
-            raise WireError("a label without a value")
+            raise ProtobufError("a label without a value")
         return self._find(tuple(labels)), at
 
     def _references(self, at: int, stop: int, labels: list[bytes]) -> int:
@@ -212,9 +212,9 @@ class WriteRequest(PayloadParts):
         while at < stop:
             place, at = varint(self._body, at)
             if place >= len(self._symbols):
-                raise WireError(f"a reference to symbol {place} of {len(self._symbols)}")
+                raise ProtobufError(f"a reference to symbol {place} of {len(self._symbols)}")
             if len(labels) >= 2 * _MAX_LABELS:
-                raise WireError(f"a series with more than {_MAX_LABELS} labels")
+                raise ProtobufError(f"a series with more than {_MAX_LABELS} labels")
             labels.append(self._symbols[place])
         return at
 
@@ -236,7 +236,7 @@ class WriteRequest(PayloadParts):
             elif tag == exemplar:
                 self._leave_out(_EXEMPLAR)
             elif tag in (_LABEL, _REFERENCE):
-                raise WireError("labels behind samples")
+                raise ProtobufError("labels behind samples")
             yield 1
 
     def _sample(self, series: Series | LineError, start: int, end: int) -> None:
@@ -277,7 +277,7 @@ class WriteRequest(PayloadParts):
 
 
 def _labels(packed: bytes) -> Iterator[bytes]:
-    """Names and values of the labels of 1.0, in turn. Raises `WireError`."""
+    """Names and values of the labels of 1.0, in turn. Raises `ProtobufError`."""
     for _, start, end in fields(packed, 0, len(packed)):
         name = value = b""
         for tag, at, stop in fields(packed, start, end):

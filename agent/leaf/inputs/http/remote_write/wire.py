@@ -29,12 +29,12 @@ def unsnap(body: bytes, limit: int) -> bytes:
         raise ValueError(f"the body is not a block of snappy: {error}") from None
 
 
-class WireError(ValueError):
+class ProtobufError(ValueError):
     """The bytes are no message of protobuf."""
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of up to 64 bits, and where it ends. Raises `WireError`."""
+    """A number of up to 64 bits, and where it ends. Raises `ProtobufError`."""
     value = shift = 0
     for byte in data[at : at + _LONGEST]:
         at += 1
@@ -42,7 +42,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value % _WRAPS, at
         shift += 7
-    raise WireError("a number that has no end")
+    raise ProtobufError("a number that has no end")
 
 
 def signed(value: int) -> int:
@@ -53,7 +53,7 @@ def signed(value: int) -> int:
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
     """The fields of the message that is `data[at:end]`, in their order: the tag (number and wire type, as it
     is sent), and where the content begins and ends; of a number itself and where it ends. Raises
-    `WireError`."""
+    `ProtobufError`."""
     while at < end:
         tag, at = (data[at], at + 1) if data[at] < 0x80 else varint(data, at)
         kind = tag & 7
@@ -65,10 +65,10 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
         else:
             width = _WIDTHS.get(kind)
             if width is None:
-                raise WireError(f"a field of the wire type {kind}")
+                raise ProtobufError(f"a field of the wire type {kind}")
             start, at = at, at + width
         if at > end or tag < 8:
-            raise WireError(
+            raise ProtobufError(
                 "a field that goes beyond its message" if at > end else "a field without a number"
             )
         yield tag, start, at

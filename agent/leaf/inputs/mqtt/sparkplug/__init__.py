@@ -19,7 +19,7 @@ from agent import contract
 from agent.base.logs import listed
 from agent.contract import Letter
 from agent.leaf.inputs.formats import split_valid
-from agent.leaf.inputs.mqtt.sparkplug.nodes import EdgeNode, Gap, NodeId, NodeTable, TooManyError
+from agent.leaf.inputs.mqtt.sparkplug.nodes import EdgeNode, NodeId, NodeTable, SequenceGap, TooManyError
 from agent.leaf.inputs.mqtt.sparkplug.payload import (
     Metric,
     Payload,
@@ -50,7 +50,7 @@ class Source(NamedTuple):
     device: str | None
 
 
-class Command(NamedTuple):
+class NodeCommand(NamedTuple):
     """A message to be published."""
 
     topic: str
@@ -73,8 +73,8 @@ class Taken:
     payload: bytes = b""
     count: int = 0
     refused: list[Refusal] = field(default_factory=list)
-    commands: list[Command] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
+    commands: list[NodeCommand] = field(default_factory=list)
+    gaps: list[SequenceGap] = field(default_factory=list)
 
 
 def source_of(topic: str) -> Source | None:
@@ -131,9 +131,9 @@ class SparkplugDecoder:
             taken.refused.append(Refusal("bad_value", Letter(line, topic, reason)))
 
 
-def _rebirth(ident: NodeId, wall_ns: int) -> Command:
+def _rebirth(ident: NodeId, wall_ns: int) -> NodeCommand:
     topic = f"{_NAMESPACE}/{ident.group}/NCMD/{ident.node}"
-    return Command(topic, rebirth_command(wall_ns // 1_000_000))
+    return NodeCommand(topic, rebirth_command(wall_ns // 1_000_000))
 
 
 @dataclass(slots=True)
@@ -200,7 +200,7 @@ class _Message:
                 return metric.raw
         return None
 
-    def _say_gap(self, gap: Gap | None) -> None:
+    def _say_gap(self, gap: SequenceGap | None) -> None:
         if gap is None:
             return
         numbers = {"expected": gap.expected, "received": gap.received}

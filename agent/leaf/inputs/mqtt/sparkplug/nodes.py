@@ -55,7 +55,7 @@ class Births:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class SequenceGap:
     """Messages of a node may be missing: `expected` and `received` are numbers (`seq`), None where they are
     unknown. `reason` is `seq`, `no_birth` or `unknown_alias`."""
 
@@ -92,7 +92,7 @@ class EdgeNode:
         """Whether its birth is known, and no death since."""
         return None in self.births
 
-    def follow(self, seq: int | None, *, repeat: bool = False) -> Gap | None:
+    def follow(self, seq: int | None, *, repeat: bool = False) -> SequenceGap | None:
         """A message with this `seq` came; whether some before it did not. What the broker sends again
         (`repeat`) may be of the past. A message without a number is not checked."""
         expected = self.expected
@@ -104,14 +104,14 @@ class EdgeNode:
         if expected is None or seq == expected:
             return None
         self.after_gap = True
-        return Gap("seq", expected, seq)
+        return SequenceGap("seq", expected, seq)
 
-    def lacks(self, reason: str, seq: int | None) -> Gap | None:
+    def lacks(self, reason: str, seq: int | None) -> SequenceGap | None:
         """A message can't be understood for want of a birth; a gap where that is new since the last birth."""
         if reason in self._said:
             return None
         self._said.add(reason)
-        return Gap(reason, None, seq)
+        return SequenceGap(reason, None, seq)
 
     def may_ask(self, now: float) -> bool:
         """Whether the node may be asked for its births now; counts as asked where it may."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agent import contract
 from agent.leaf.inputs.formats.ndjson import BodyTooLargeError
 from agent.leaf.inputs.http.remote_write.parse import SeriesCache, WriteRequest
-from agent.leaf.inputs.http.remote_write.wire import WireError, unsnap
+from agent.leaf.inputs.http.remote_write.wire import ProtobufError, unsnap
 from agent.leaf.inputs.http.request import UnpackedTooLargeError
 from tests.harness.remote_write import STALE, Request, packed, request_1, request_2
 
@@ -107,7 +107,7 @@ def test_metadata_is_passed_over() -> None:
     ],
 )
 def test_a_body_that_is_no_request_is_refused_and_said(body: bytes, words: str) -> None:
-    with pytest.raises(WireError, match=words):
+    with pytest.raises(ProtobufError, match=words):
         read(body)
 
 

@@ -16,9 +16,9 @@ from agent.leaf.inputs.mqtt.sparkplug.nodes import (
     FIRST_ASK,
     LONGEST_ASK,
     EdgeNode,
-    Gap,
     NodeId,
     NodeTable,
+    SequenceGap,
     TooManyError,
 )
 from agent.leaf.inputs.mqtt.sparkplug.payload import MAX_METRICS, parse_payload, whole_number
@@ -83,7 +83,7 @@ def test_only_numbers_that_follow_each_other_make_no_gap(first: int, steps: list
     for left_out in steps:
         expected, number = (number + 1) % 256, (number + 1 + left_out) % 256
         gap = node.follow(number)
-        assert gap == (None if left_out % 256 == 0 else Gap("seq", expected, number))
+        assert gap == (None if left_out % 256 == 0 else SequenceGap("seq", expected, number))
         assert gap is None or gap.missing == left_out % 256
     assert node.after_gap == any(left_out % 256 for left_out in steps)
 
