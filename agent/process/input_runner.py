@@ -22,7 +22,7 @@ from agent.leaf.state import StateError, StateFile
 from agent.process.reload import Applied
 
 if TYPE_CHECKING:
-    from agent.leaf.rules.aggregates import Aggregates
+    from agent.leaf.rules.aggregates import RuleAggregates
 
 log = structlog.get_logger("leaf")
 
@@ -140,21 +140,23 @@ class InputSet:
         )
 
 
-def aggregates_of(core: CoreIntake, config: Config, metrics: Metrics) -> Aggregates | None:
+def aggregates_of(core: CoreIntake, config: Config, metrics: Metrics) -> RuleAggregates | None:
     """The windows of aggregated readings, where a rule makes some or some may be left. Raises
     `StateError`."""
     directory = config.state_dir / "aggregates"
     if not any(rule.aggregate for rule in config.rule) and not directory.exists():
         return None
-    from agent.leaf.rules.aggregates import Aggregates  # not held in memory where there are none
+    from agent.leaf.rules.aggregates import RuleAggregates  # not held in memory where there are none
 
     try:
-        return Aggregates(directory, core, [cls.name for cls in config.class_], metrics)
+        return RuleAggregates(directory, core, [cls.name for cls in config.class_], metrics)
     except ValueError as error:
         raise StateError(str(error)) from None
 
 
-def with_rules(core: CoreIntake, config: Config, metrics: Metrics, aggregates: Aggregates | None) -> Intake:
+def with_rules(
+    core: CoreIntake, config: Config, metrics: Metrics, aggregates: RuleAggregates | None
+) -> Intake:
     """What inputs hand their readings to: the core's intake, behind the rules where there are any."""
     if aggregates is not None:
         aggregates.use(config.rule)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from agent.config import Rule
 from agent.leaf.rules.deadbands import Band
-from agent.leaf.rules.windows import Plan
+from agent.leaf.rules.windows import WindowPlan
 
 Match = Callable[[str], bool]
 
@@ -34,7 +34,7 @@ class RuleResult(NamedTuple):
     cls: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
     band: Band | None = None
-    plan: Plan | None = None
+    plan: WindowPlan | None = None
     dropped_by: str | None = None
 
     @property
@@ -118,7 +118,7 @@ class Rulebook:
                 band, plan = Band(compiled.name, 0.0, None, rule.sample), None
             elif rule.window is not None:
                 functions, late = tuple(rule.aggregate), float(rule.late or LATE_SECONDS)
-                band, plan = None, Plan(compiled.name, functions, int(rule.window), late)
+                band, plan = None, WindowPlan(compiled.name, functions, int(rule.window), late)
         return RuleResult(cls, tuple(tags.items()), band, plan)
 
 

@@ -30,11 +30,11 @@ from agent.leaf.rules.record_log import (
     Place,
     RecordLog,
     Snapshot,
-    Taken,
+    TakenRecord,
     UnsureError,
 )
 from agent.leaf.rules.split import Gathered, aggregate_lines
-from agent.leaf.rules.windows import MAX_OPEN, Window, Windows
+from agent.leaf.rules.windows import MAX_OPEN, OpenWindow, OpenWindows
 
 KEY_SECONDS: Final = 2 * KNOWN_SECONDS
 """Longer than the core knows the rest of a request, which may be stored that much later."""
@@ -62,19 +62,19 @@ class PieceStore(Protocol):
 _Waiter = asyncio.Future[None]
 
 
-class Aggregates:
+class RuleAggregates:
     """The windows of one agent; `run` stores what is closed through `core`. Raises `ValueError` where the
     log in `directory` cannot be read."""
 
     def __init__(self, directory: Path, core: PieceStore, classes: Iterable[str], metrics: Metrics) -> None:
         self._core, self._classes, self._metrics = core, tuple(classes), metrics
-        self._windows = Windows()
+        self._windows = OpenWindows()
         self._keys: dict[str, tuple[bytes, int, float]] = {}
         self._places: dict[str, Place] = {}
         self._number = 0
         self._closing: Closing | None = None
         self._shapes: set[tuple[tuple[str, ...], int]] = set()
-        self._queue: list[tuple[Taken | None, _Waiter]] = []
+        self._queue: list[tuple[TakenRecord | None, _Waiter]] = []
         self._pending: dict[str, _Waiter] = {}
         self._writer: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -90,7 +90,7 @@ class Aggregates:
         return RULES_INPUT
 
     @property
-    def windows(self) -> Windows:
+    def windows(self) -> OpenWindows:
         """What is open."""
         return self._windows
 
@@ -133,7 +133,7 @@ class Aggregates:
             key = KnownKey(name_of(request), mark_of(request), lines, KEY_SECONDS, now.wall, str(now.clock))
         if len(self._queue) >= MAX_OPEN:
             raise RefusedError(RefusalReason.BUSY, "the log of aggregates is behind", 1.0)
-        await self._commit(Taken(gathered.parts(), key, place))
+        await self._commit(TakenRecord(gathered.parts(), key, place))
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Close windows and store what comes of them, until `stopping` is set; open ones stay in the log."""
@@ -171,10 +171,10 @@ class Aggregates:
             await self._core.submit_piece(self.name, own, chunk, parts)
         self._closing = None
 
-    def _due(self) -> list[Window]:
+    def _due(self) -> list[OpenWindow]:
         return self._windows.due(loop_time(), self._shapes, _MOST)
 
-    async def _commit(self, record: Taken | None) -> None:
+    async def _commit(self, record: TakenRecord | None) -> None:
         """Have a record on disk, or (None) one that closes what is due."""
         waiter = asyncio.get_running_loop().create_future()
         self._queue.append((record, waiter))
@@ -207,7 +207,7 @@ class Aggregates:
                     waiter.set_exception(failed)
                     waiter.exception()  # a sender that went away does not look
 
-    async def _written(self, records: Sequence[Taken | Closing]) -> None:
+    async def _written(self, records: Sequence[TakenRecord | Closing]) -> None:
         """Write records, and then let them count. Raises `RefusedError` where they are not on disk, or
         `UnknownOutcomeError`."""
         try:
@@ -225,7 +225,7 @@ class Aggregates:
         for record in records:
             self._apply(record, now)
 
-    def _closing_of(self, windows: Iterable[Window]) -> Closing:
+    def _closing_of(self, windows: Iterable[OpenWindow]) -> Closing:
         closing = Closing(self._number + 1, [], [])
         for window in windows:
             closing.keys.append(window.key)
@@ -233,7 +233,7 @@ class Aggregates:
             closing.rows += [(window.cls, Raw(line)) for line in lines]
         return closing
 
-    def _apply(self, record: Taken | Closing, now: float) -> None:
+    def _apply(self, record: TakenRecord | Closing, now: float) -> None:
         if isinstance(record, Closing):
             self._windows.close(record.keys)
             self._closing, self._number = record, record.number
@@ -276,8 +276,8 @@ class Aggregates:
                     self._windows.remember(record.closed)
                     self._places = {place.input: place for place in record.places}
                     self._number, self._closing = record.number, record.closing
-                    record = Taken(record.windows)
-                elif isinstance(record, Taken) and record.key is not None:
+                    record = TakenRecord(record.windows)
+                elif isinstance(record, TakenRecord) and record.key is not None:
                     keys.append(record.key)
                 self._apply(record, now)
         except (OSError, ValueError, LookupError, MsgspecError) as error:

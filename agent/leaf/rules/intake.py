@@ -23,7 +23,7 @@ from agent.contract import Letter, Request
 from agent.leaf.intake import Chunk, Intake, NotAtHubError, RefusedError, ResumePoint, UnknownOutcomeError
 from agent.leaf.publish.pull_chunks import Fragment
 from agent.leaf.rules import Rulebook
-from agent.leaf.rules.aggregates import Aggregates
+from agent.leaf.rules.aggregates import RuleAggregates
 from agent.leaf.rules.deadbands import Deadbands, Flight
 from agent.leaf.rules.record_log import Place
 from agent.leaf.rules.split import Gathered, Routed, Split, Splitter
@@ -53,7 +53,7 @@ class RulesIntake:
     """Applies the rules to what inputs hand in. Without `aggregates` all readings are sent as they are."""
 
     def __init__(
-        self, core: Core, rules: Sequence[Rule], metrics: Metrics, aggregates: Aggregates | None = None
+        self, core: Core, rules: Sequence[Rule], metrics: Metrics, aggregates: RuleAggregates | None = None
     ) -> None:
         self._core, self._rules, self._metrics = core, rules, metrics
         self._aggregates = aggregates

@@ -14,7 +14,7 @@ import structlog
 from msgspec import Raw, Struct
 
 from agent.base.files import write_private
-from agent.leaf.rules.windows import Window
+from agent.leaf.rules.windows import OpenWindow
 
 _MAGIC: Final = b"PTLAGG1\n"
 """Of this version: behind it come records, each with its length and the CRC-32 of it and of the record."""
@@ -49,10 +49,10 @@ class Place(Struct, array_like=True):
     lines: str = "0"
 
 
-class Taken(Struct, tag="taken", omit_defaults=True):
+class TakenRecord(Struct, tag="taken", omit_defaults=True):
     """What one chunk adds to windows, and whose it is."""
 
-    windows: list[Window]
+    windows: list[OpenWindow]
     key: KnownKey | None = None
     place: Place | None = None
 
@@ -70,14 +70,14 @@ class Snapshot(Struct, tag="snapshot"):
     and windows with the parts that were `closed` of them."""
 
     number: int
-    windows: list[Window]
+    windows: list[OpenWindow]
     closed: list[tuple[bytes, int]]
     keys: list[KnownKey]
     places: list[Place]
     closing: Closing | None
 
 
-Record = Taken | Closing | Snapshot
+Record = TakenRecord | Closing | Snapshot
 _DECODER: Final = msgspec.json.Decoder(Record)
 
 

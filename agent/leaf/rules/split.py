@@ -20,7 +20,7 @@ from msgspec import Raw, Struct
 from agent.contract import MACHINE_OFFSET, MAX_NAME, MAX_TAGS
 from agent.leaf.rules import Rulebook, RuleResult
 from agent.leaf.rules.deadbands import Band, Deadbands, Moves, key_of
-from agent.leaf.rules.windows import Number, Plan, Window, Windows, added
+from agent.leaf.rules.windows import Number, OpenWindow, OpenWindows, WindowPlan, added
 
 _TAG_SETS: Final = 256
 
@@ -86,7 +86,7 @@ class Gathered:
     rows: dict[str, list[bytes]] = field(default_factory=dict)
     numbers: list[int] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    windows: dict[tuple[bytes, int], Window] = field(default_factory=dict)
+    windows: dict[tuple[bytes, int], OpenWindow] = field(default_factory=dict)
     readings: dict[tuple[bytes, int], list[tuple[float, Number | str | bool]]] = field(default_factory=dict)
     wanted: bool = False
 
@@ -98,7 +98,7 @@ class Gathered:
             lines[number >> 3] |= 1 << (number & 7)
         return int.from_bytes(lines, "little")
 
-    def parts(self) -> list[Window]:
+    def parts(self) -> list[OpenWindow]:
         """What is added to each window."""
         return [added(window, self.readings[key]) for key, window in self.windows.items()]
 
@@ -118,7 +118,7 @@ class Splitter:
     """Takes the chunks of one input apart, whose lines have `ts` and `device`. Without `windows` no reading
     is aggregated."""
 
-    def __init__(self, book: Rulebook, deadbands: Deadbands, windows: Windows | None = None) -> None:
+    def __init__(self, book: Rulebook, deadbands: Deadbands, windows: OpenWindows | None = None) -> None:
         self._book, self._deadbands, self._windows = book, deadbands, windows
         self._decode: Any = (_NAMES if book.needs_device else _METRICS).decode_lines
 
@@ -189,7 +189,7 @@ class Splitter:
         key = key_of(metric, device, bytes(series.tags))
         return self._deadbands.sends(key, band.last_sent(series.value, ts, now), band, moves)
 
-    def _gathers(self, row: bytes, name: _Named, plan: Plan, cls: str, gathered: Gathered) -> bool:
+    def _gathers(self, row: bytes, name: _Named, plan: WindowPlan, cls: str, gathered: Gathered) -> bool:
         """Whether a line goes into a window instead of being sent."""
         if self._windows is None or len(row) > MAX_LINE:
             return False
@@ -208,7 +208,7 @@ class Splitter:
         if key not in gathered.windows:
             if not self._windows.takes(*key, len(gathered.windows)):
                 return False
-            gathered.windows[key] = Window(
+            gathered.windows[key] = OpenWindow(
                 series=key[0],
                 begin=begin,
                 rule=plan.rule,
@@ -283,7 +283,7 @@ def _text(text: str) -> bytes:
     return json.dumps(text, ensure_ascii=False).encode()
 
 
-def aggregate_lines(window: Window, part: int) -> list[bytes]:
+def aggregate_lines(window: OpenWindow, part: int) -> list[bytes]:
     """The readings that come of this part of a window, the lines of each without a newline."""
     ts = (_EPOCH + timedelta(seconds=window.begin)).isoformat() + window.offset
     own = {"tags": Raw(window.tags.encode())} if window.tags else {}

@@ -25,7 +25,7 @@ Shape = tuple[tuple[str, ...], int]
 """The aggregates that a rule asks for, and the length of its windows in seconds."""
 
 
-class Plan(NamedTuple):
+class WindowPlan(NamedTuple):
     """What a rule makes of readings: the aggregates, from windows of `length` seconds, that wait for `late`
     seconds."""
 
@@ -40,7 +40,7 @@ class Plan(NamedTuple):
         return self.functions, self.length
 
 
-class Window(Struct, array_like=True):
+class OpenWindow(Struct, array_like=True):
     """A window of a series, or what one chunk adds to it: `begin` in seconds since 1970, `offset` as it ends
     each `ts`. `count` is of all readings; `numbers` of those that `total`, an exact fraction, and
     `least` and `most` are of. `last` is the value with the latest `ts`, `last_ts`."""
@@ -74,7 +74,7 @@ class Window(Struct, array_like=True):
         """Which window it is, of all."""
         return self.series + self.begin.to_bytes(8, "big", signed=True)
 
-    def merge(self, other: Window) -> None:
+    def merge(self, other: OpenWindow) -> None:
         """Take in what came later."""
         if other.last_ts >= self.last_ts:
             self.last_ts, self.last = other.last_ts, other.last
@@ -96,7 +96,7 @@ class Window(Struct, array_like=True):
         return {name: found[name] for name in self.functions if name in found}
 
 
-def added(window: Window, readings: Sequence[tuple[float, Number | str | bool]]) -> Window:
+def added(window: OpenWindow, readings: Sequence[tuple[float, Number | str | bool]]) -> OpenWindow:
     """A window, of which only the names are known, with these readings, each a `ts` and a value, as they
     came."""
     for ts, value in readings:
@@ -123,12 +123,12 @@ def _plus(first: str, second: str) -> str:
     return f"{over * (finer // under) + other:x}/{finer:x}"
 
 
-class Windows:
+class OpenWindows:
     """The open windows of all series, and which were closed lately. Times are monotonic seconds."""
 
     def __init__(self, max_open: int = MAX_OPEN, max_closed: int = MAX_CLOSED) -> None:
         self._max_open, self._max_closed = max_open, max_closed
-        self._open: dict[bytes, dict[int, Window]] = {}
+        self._open: dict[bytes, dict[int, OpenWindow]] = {}
         self._opened: dict[bytes, float] = {}
         self._closed: OrderedDict[bytes, int] = OrderedDict()
 
@@ -145,7 +145,7 @@ class Windows:
         """Whether a reading of this window has a place beside `more` windows: it is open, or may be."""
         return len(self) + more < self._max_open or begin in self._open.get(series, ())
 
-    def add(self, part: Window, now: float) -> bool:
+    def add(self, part: OpenWindow, now: float) -> bool:
         """Take in what a chunk adds to a window; returns whether that was closed already."""
         windows = self._open.setdefault(part.series, {})
         if part.begin in windows:
@@ -155,7 +155,7 @@ class Windows:
             self._opened[part.key] = now
         return part.key in self._closed
 
-    def due(self, now: float, shapes: Collection[Shape], most: int) -> list[Window]:
+    def due(self, now: float, shapes: Collection[Shape], most: int) -> list[OpenWindow]:
         """Those that are to be closed, the earliest `most` of them; of other rules than of these `shapes`
         all are."""
         found = []
@@ -168,7 +168,7 @@ class Windows:
                     found.append(window)
         return sorted(found, key=lambda window: window.begin)[:most]
 
-    def part(self, window: Window) -> int:
+    def part(self, window: OpenWindow) -> int:
         """Which part of its window this is, from 1."""
         return self._closed.get(window.key, 0) + 1
 
@@ -188,7 +188,7 @@ class Windows:
         self._closed.update(parts)
         self._forget()
 
-    def open(self) -> list[Window]:
+    def open(self) -> list[OpenWindow]:
         """All that are open."""
         return [window for windows in self._open.values() for window in windows.values()]
 

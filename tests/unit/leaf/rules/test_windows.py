@@ -17,9 +17,9 @@ from agent.config import Rule, Seconds
 from agent.contract import parse_reading
 from agent.leaf.rules import Rulebook
 from agent.leaf.rules.deadbands import Deadbands
-from agent.leaf.rules.record_log import RecordLog, Snapshot, Taken
+from agent.leaf.rules.record_log import RecordLog, Snapshot, TakenRecord
 from agent.leaf.rules.split import Split, Splitter, aggregate_lines
-from agent.leaf.rules.windows import Window, Windows
+from agent.leaf.rules.windows import OpenWindow, OpenWindows
 
 RULE = Rule(aggregate=["mean", "min", "max", "last", "count"], window=Seconds(60.0), late=Seconds(10.0))
 SHAPES = {(tuple(RULE.aggregate), 60)}
@@ -30,16 +30,16 @@ def line(ts: object, value: object, **more: Any) -> bytes:
     return json.dumps({"ts": ts, "device": "d", "metric": "m", "value": value, **more}).encode() + b"\n"
 
 
-def split(windows: Windows, *lines: bytes, rule: Rule = RULE) -> Split:
+def split(windows: OpenWindows, *lines: bytes, rule: Rule = RULE) -> Split:
     return Splitter(Rulebook([rule], "http"), Deadbands(), windows).split(b"".join(lines), "normal", 0.0)
 
 
-def add(windows: Windows, *lines: bytes, now: float = 0.0) -> None:
+def add(windows: OpenWindows, *lines: bytes, now: float = 0.0) -> None:
     for part in split(windows, *lines).gathered.parts():
-        windows.add(msgspec.json.decode(msgspec.json.encode(part), type=Window), now)
+        windows.add(msgspec.json.decode(msgspec.json.encode(part), type=OpenWindow), now)
 
 
-def closed(windows: Windows, now: float) -> list[dict[str, Any]]:
+def closed(windows: OpenWindows, now: float) -> list[dict[str, Any]]:
     """The readings of what is due, which is closed."""
     due = windows.due(now, SHAPES, 1000)
     lines = [one for window in due for one in aggregate_lines(window, windows.part(window))]
@@ -64,7 +64,7 @@ chunks = st.lists(
 def test_each_reading_is_in_one_part_of_its_window_whatever_the_order_and_lateness(
     given_chunks: list[tuple[float, list[tuple[int, str, Any]]]],
 ) -> None:
-    windows, now = Windows(), 0.0
+    windows, now = OpenWindows(), 0.0
     held: dict[tuple[str, int], list[tuple[int, Any]]] = defaultdict(list)
     parts: dict[tuple[str, int], int] = defaultdict(int)
     opened: dict[tuple[str, int], float] = {}
@@ -112,7 +112,7 @@ def reference(readings: list[tuple[int, Any]]) -> dict[str, Any]:
 
 
 def test_aggregates_are_at_the_begin_of_the_window_in_the_time_in_which_the_readings_were_stamped() -> None:
-    windows = Windows()
+    windows = OpenWindows()
     add(windows, line("2026-11-23T04:31:58+01:00", 1), line("2026-11-23T03:31:59.5-00:00", 2))
     assert [(row["ts"], row["value"]) for row in closed(windows, ALL_DUE) if row["metric"] == "m_count"] == [
         ("2026-11-23T03:31:00Z", 1),
@@ -129,7 +129,7 @@ def test_aggregates_are_at_the_begin_of_the_window_in_the_time_in_which_the_read
     ],
 )
 def test_what_a_window_cannot_hold_is_sent_as_it_is(sent: bytes) -> None:
-    found = split(Windows(), sent)
+    found = split(OpenWindows(), sent)
     assert [part.payload for part in found.routed] == [sent]
     assert found.gathered.wanted
     assert found.gathered.numbers == []
@@ -137,13 +137,13 @@ def test_what_a_window_cannot_hold_is_sent_as_it_is(sent: bytes) -> None:
 
 def test_text_is_sent_as_it_is_where_no_function_takes_it() -> None:
     rule = Rule(aggregate=["mean"], window=Seconds(60.0))
-    found = split(Windows(), line(1, 1), line(2, "on"), line(3, True), rule=rule)
+    found = split(OpenWindows(), line(1, 1), line(2, "on"), line(3, True), rule=rule)
     assert [part.numbers for part in found.routed] == [[1, 2]]
     assert found.gathered.bitmap == 0b001
 
 
 def test_above_the_bound_readings_of_further_windows_are_sent_as_they_are() -> None:
-    windows = Windows(max_open=2)
+    windows = OpenWindows(max_open=2)
     add(windows, line(1, 1))
     found = split(windows, line(61, 2), line(121, 3), line(2, 4), line(62, 5))
     assert found.gathered.numbers == [0, 2, 3]
@@ -151,7 +151,7 @@ def test_above_the_bound_readings_of_further_windows_are_sent_as_they_are() -> N
 
 
 def test_windows_of_a_rule_that_is_gone_are_due_at_once() -> None:
-    windows = Windows()
+    windows = OpenWindows()
     add(windows, line(1, 1))
     assert windows.due(0.0, SHAPES, 10) == []
     assert windows.due(0.0, {(("mean",), 60)}, 10) == windows.open()
@@ -165,7 +165,8 @@ def test_a_log_that_is_cut_anywhere_holds_the_records_before_the_cut(
     path = tmp_path / "logs" / "log"
     first = Snapshot(7, [], [], [], [], None)
     records = [
-        Taken([Window(bytes(size), 0, "r", ("last",), 60, 1.0, "c", "m", "d", "", "Z")]) for size in sizes
+        TakenRecord([OpenWindow(bytes(size), 0, "r", ("last",), 60, 1.0, "c", "m", "d", "", "Z")])
+        for size in sizes
     ]
     log = RecordLog(path)
     log.rewrite(first)
