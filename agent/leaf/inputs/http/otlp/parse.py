@@ -91,13 +91,17 @@ class Export(PayloadParts):
         nothing but empty parts."""
         for of_resource in self._request.resource_metrics:
             yield 1
-            resource = Resource(of_resource.resource)
-            for of_scope in of_resource.scope_metrics:
+            if of_resource.scope_metrics:  # else half of its time is spent on nothing
+                yield from self._of_resource(of_resource)
+
+    def _of_resource(self, of_resource: Any) -> Iterator[int]:
+        resource = Resource(of_resource.resource)
+        for of_scope in of_resource.scope_metrics:
+            yield 1
+            sources: dict[bool, OtlpResource] = {}
+            for metric in of_scope.metrics:
                 yield 1
-                sources: dict[bool, OtlpResource] = {}
-                for metric in of_scope.metrics:
-                    yield 1
-                    yield from self._of_metric(metric, resource, of_scope.scope, sources)
+                yield from self._of_metric(metric, resource, of_scope.scope, sources)
 
     def _of_metric(
         self, metric: Any, resource: Resource, scope: Any, sources: dict[bool, OtlpResource]
