@@ -1,5 +1,6 @@
 """Ten thousand leaves on one hub, each with its own link and key and the permissions that are rendered: what
-the registrar costs while nothing happens, and how soon it knows all of them again after it was killed.
+the registrar costs while nothing happens and while many ask for its pages, and how soon it knows all of them
+again after it was killed.
 
 The hub is a `petiole run` with its embedded server and a [[leaf]] table each. Two thousand leaves are
 accounts of a real nats-server, with a stream, a link consumer and a batch each, whose sources stay. The
@@ -26,6 +27,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +59,9 @@ _REST_SECONDS: Final = 60.0
 _SETTLE_SECONDS: Final = 20.0
 _WAIT_SECONDS: Final = 300.0
 _LOOK_SECONDS: Final = 0.25
+_ASKERS: Final = 20
+_WRITTEN_SECONDS: Final = 2.0
+"""By then the agent has written how long its loop was blocked."""
 
 
 @dataclass(slots=True)
@@ -86,7 +91,7 @@ class Hub:
     async def ready(self) -> float:
         """When it answered that it is ready, in seconds since 1970. Raises `RuntimeError`."""
         deadline = time.monotonic() + _WAIT_SECONDS
-        while await asyncio.to_thread(self._get, "/readyz") is None:
+        while await asyncio.to_thread(self.page, "/readyz") is None:
             if time.monotonic() > deadline or self.process is None or self.process.poll() is not None:
                 raise RuntimeError(f"the hub's agent is not ready; see {self.directory / 'agent.log'}")
             await asyncio.sleep(0.1)
@@ -105,7 +110,7 @@ class Hub:
 
     async def gauge(self, name: str) -> float:
         """A metric without labels, 0 where it is not there."""
-        text = await asyncio.to_thread(self._get, "/metrics") or ""
+        text = await asyncio.to_thread(self.page, "/metrics") or ""
         lines = (line for line in text.splitlines() if line.startswith(f"{name} "))
         return float(next(lines, "x 0").split()[1])
 
@@ -149,7 +154,8 @@ class Hub:
     def _loop(self) -> Path:
         return self.directory / "loop.jsonl"
 
-    def _get(self, path: str) -> str | None:
+    def page(self, path: str) -> str | None:
+        """What the admin server answers, None without an answer."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}{path}", timeout=10) as answer:
                 return str(answer.read().decode())
@@ -203,6 +209,7 @@ async def _measure(result: Result, leaves: int, real: int) -> None:
         await fleet.at_rest()
         await asyncio.sleep(_SETTLE_SECONDS)
         result.rows += await _rest(fleet, named)
+        result.rows += await _asked(fleet.hub, named)
         result.rows.append(
             Row(f"{named}: a silent agent is seen after", await _silent(fleet), "s", least=True)
         )
@@ -240,6 +247,29 @@ async def _rest(fleet: Fleet, named: str) -> list[Row]:
         Row(f"{named}, at rest: most that the loop ran in one turn", 1e3 * ran, "ms", least=True),
         Row(f"{named}, at rest: slowest answer", 1e3 * counted.slowest, "ms", least=True),
     ]
+
+
+async def _asked(hub: Hub, named: str) -> list[Row]:
+    """The loop while many ask for the same at once."""
+    rows = []
+    with ThreadPoolExecutor(_ASKERS) as threads:
+        for path in ("/status", "/fleet", "/fleet.json", "/metrics"):
+            began = time.time()
+            loop = asyncio.get_running_loop()
+            asking = [loop.run_in_executor(threads, hub.page, path) for _ in range(_ASKERS)]
+            answers = await asyncio.gather(*asking)
+            seconds = time.time() - began
+            await asyncio.sleep(_WRITTEN_SECONDS)
+            if None in answers:
+                raise RuntimeError(f"{answers.count(None)} of {_ASKERS} who asked for {path} got no answer")
+            longest, ran = hub.blocked(began)
+            asked = f"{named}, {_ASKERS} ask for {path} at once"
+            rows += [
+                Row(f"{asked}: the last has its answer after", seconds, "s", least=True),
+                Row(f"{asked}: longest between two turns of the loop", 1e3 * longest, "ms", least=True),
+                Row(f"{asked}: most that the loop ran in one turn", 1e3 * ran, "ms", least=True),
+            ]
+    return rows
 
 
 async def _figures(fleet: Fleet, clients: list[Client]) -> dict[str, float]:
