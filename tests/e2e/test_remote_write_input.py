@@ -10,6 +10,9 @@ from typing import Any
 import cramjam
 import pytest
 
+from agent.base.metrics import Metrics
+from agent.leaf.inputs.http import HttpOptions
+from agent.leaf.inputs.http.input import HttpInput
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from tests.harness.http_harness import Served, serving
 from tests.harness.remote_write import HEADERS, PATH, STALE, V2, packed, request_1, request_2
@@ -126,3 +129,15 @@ async def test_without_the_option_the_answer_names_it() -> None:
     async with serving() as served:
         status, answer, _ = await post(served, b"")
         assert (status, "option remote_write" in answer["error"]) == (404, True)
+
+
+async def test_the_device_is_made_of_labels_and_a_template_that_cannot_be_is_a_mistake() -> None:
+    async with serving(remote_write=True, remote_write_device="{job}-{rack}") as served:
+        series = [({**UP, "rack": "r1"}, [(1.0, MS)]), (UP, [(2.0, MS)])]
+        assert (await post(served, packed(request_1(series))))[0] == 204
+        assert [(row["device"], row.get("tags")) for row in served.core.rows()] == [
+            ("node-r1", None),
+            ("edge-1", None),
+        ]
+    (problem,) = HttpInput(HttpOptions(remote_write_device="{job!r}"), Metrics()).check()
+    assert "remote_write_device '{job!r}' cannot be used" in problem

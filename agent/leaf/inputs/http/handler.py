@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Generator
-from hashlib import blake2b
 from types import coroutine
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +21,7 @@ from agent.leaf.inputs.http.request import (
     Bodies,
     Guard,
     Hold,
+    body_key,
     check_method,
     read_head,
     unpacked,
@@ -53,8 +53,6 @@ OPEN_PATHS: Final = ("/ping", "/health")
 _KNOWN: Final = 256
 """Heads that are remembered: a sender repeats its own, which costs more to read than a reading."""
 _KNOWN_BYTES: Final = 1024
-_BODY_KEY_BYTES: Final = 16
-"""Of the key of a request that its body identifies."""
 
 
 class _Exchange(NamedTuple):
@@ -209,7 +207,7 @@ class Handler:
     def _request_key(self, admitted: AdmittedRequest, body: bytes) -> contract.Request | None:
         head, key = admitted.head, admitted.head.key
         if key is None and admitted.route.is_repeat_by_body:
-            key = blake2b(body, digest_size=_BODY_KEY_BYTES).hexdigest()
+            key = body_key(body)
         if key is None:
             return None
         # Of the body as its sender meant it: packed differently, or filled in later, it is the same.

@@ -49,7 +49,6 @@ from agent.leaf.inputs.http.handler import Handler
 from agent.leaf.inputs.http.request import Guard
 from agent.leaf.inputs.http.responses import HttpError, refused
 from agent.leaf.inputs.http.routes import Service
-from agent.leaf.inputs.prometheus.exposition import Device
 from agent.leaf.inputs.shared.access import AccessInput
 from agent.leaf.intake import Intake, RefusalReason, RefusedError
 
@@ -69,10 +68,13 @@ class HttpInput(AccessInput[HttpOptions]):
             yield "otlp is on, and opentelemetry-proto is missing; install petiole[otlp]"
         if self._options.remote_write and importlib.util.find_spec("cramjam") is None:
             yield "remote_write is on, and cramjam is missing; install petiole[remote-write]"
-        try:
-            Device(device := self._options.remote_write_device, "")
-        except ValueError as error:
-            yield f"remote_write_device {device!r} cannot be used: {error}"
+        if (device := self._options.remote_write_device) is not None:
+            from agent.leaf.inputs.prometheus.exposition import Device  # only where it is used
+
+            try:
+                Device(device, "")
+            except ValueError as error:
+                yield f"remote_write_device {device!r} cannot be used: {error}"
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set, then answer what is under way. Raises `ConfigError` when the address

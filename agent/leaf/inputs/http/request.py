@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import zstandard
@@ -126,6 +127,11 @@ def _key(request: HttpRequest) -> str:
         return contract.check_request_key(request.headers[KEY])
     except contract.ContractError as error:
         raise at_fault(400, "key", str(error)) from None
+
+
+def body_key(body: bytes) -> str:
+    """The key of a request that is known by its body."""
+    return blake2b(body, digest_size=16).hexdigest()
 
 
 def _waits(expect: str | None) -> bool:

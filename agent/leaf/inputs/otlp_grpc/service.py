@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from hashlib import blake2b
 from typing import Any, Final
 
 import grpc
@@ -19,7 +18,7 @@ from agent import contract
 from agent.base.http_access import shows
 from agent.base.metrics import Metrics
 from agent.leaf.inputs.http.otlp import DecodedExport, OtlpRoute
-from agent.leaf.inputs.http.request import Bodies, Body, Hold, RequestHead, allowance
+from agent.leaf.inputs.http.request import Bodies, Body, Hold, RequestHead, allowance, body_key
 from agent.leaf.inputs.http.responses import STORED, HttpError, at_fault, failed, of_outcome
 from agent.leaf.inputs.http.routes import RouteSettings
 from agent.leaf.inputs.otlp_grpc import OtlpGrpcOptions
@@ -27,7 +26,6 @@ from agent.leaf.intake import Chunk, Intake
 
 NAME: Final = "opentelemetry.proto.collector.metrics.v1.MetricsService"
 _KEY: Final = "idempotency-key"
-_KEY_BYTES: Final = 16
 _MAX_DETAILS: Final = 1000
 _CODES: Final = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -113,7 +111,7 @@ class MetricsService:
         if key is None:
             if not decoded.export.is_dated:
                 return None
-            key = blake2b(body, digest_size=_KEY_BYTES).hexdigest()
+            key = body_key(body)
         try:
             return contract.make_request(contract.check_request_key(key), self._scope, body)
         except contract.ContractError as error:
