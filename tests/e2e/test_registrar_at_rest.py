@@ -20,10 +20,12 @@ from agent.contract import (
     Announce,
     Answer,
     CommandsWanted,
+    Repeat,
     command_consumer,
     new_epoch,
+    new_exchange,
 )
-from agent.hub.registrar import upkeep
+from agent.hub.registrar import announce_service, upkeep
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.records import LeafRecord, encode
@@ -138,6 +140,17 @@ async def test_an_unchanged_leaf_is_told_of_a_command_and_the_others_are_not_ask
             return held is not None and (held.last, held.behind) == (mine, 1)
 
         await until(told, "the leaf is told of its command")
+
+
+async def test_a_leaf_whose_exchange_is_not_known_is_told_so_however_many_announcements_wait(
+    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+    async with hub.registrar():
+        await leaf.announce()
+        monkeypatch.setattr(announce_service, "_WAITING", 0)
+        assert "announce it in full" in await leaf.refused(Repeat(new_exchange()).encode())
+        assert "announce again" in await leaf.refused((await leaf.announcement()).encode())
 
 
 async def test_a_command_consumer_that_is_deleted_is_made_again_for_an_unchanged_leaf(

@@ -15,7 +15,7 @@ from agent.contract import Answer, ContractError
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.command_consumers import CommandConsumers
-from agent.hub.registrar.exchanges import Exchanges, UnknownExchangeError, encoded
+from agent.hub.registrar.exchanges import Exchanges, encoded
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_watch import FleetWatch
 from agent.hub.registrar.metrics import RegistrarMetrics
@@ -32,7 +32,7 @@ _TOO_OFTEN: Final = "{domain!r} announces itself too often; one announcement in 
 _ANSWER_SECONDS: Final = 4.0
 """A leaf waits five seconds for an answer."""
 _CROWD: Final = "announcements"
-_LATER: Final = Answer(refused="many announcements wait for an answer; announce again", later=True)
+_LATER: Final = Answer(refused="many announcements wait for an answer; announce again", later=True).encode()
 
 log = structlog.get_logger("registrar")
 
@@ -74,12 +74,14 @@ class AnnounceService:
         elif self._nothing_new(domain, msg.data):
             self._taken_in.inc()
             await respond(msg, msg.data)
+        elif (unknown := self._exchanges.unknown(domain, msg.data)) is not None:
+            await respond(msg, unknown.encode())  # the leaf announces again at once
         elif len(self._busy) >= _WAITING:
             self._refused.inc()
             self._problems.begin(
                 _CROWD, f"{_WAITING} announcements wait; further leaves come again", hub=True
             )
-            await respond(msg, _LATER.encode())
+            await respond(msg, _LATER)
         else:
             self._busy.add(domain)
             group.create_task(self._answer(domain, msg))
@@ -124,10 +126,6 @@ class AnnounceService:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS), self._places:
                 answer = await self._answered(domain, msg.data)
-        except UnknownExchangeError as error:
-            self._busy.discard(domain)  # the leaf announces again at once
-            await respond(msg, error.answer().encode())
-            return
         except ContractError as error:
             answer = Answer(refused=str(error))
         except JetStreamError as error:

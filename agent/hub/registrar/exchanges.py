@@ -6,7 +6,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from agent.contract import Announce, Answer, Repeat, new_exchange, parse_announce, parse_repeat
+from agent.contract import (
+    Announce,
+    Answer,
+    ContractError,
+    Repeat,
+    new_exchange,
+    parse_announce,
+    parse_repeat,
+)
 from agent.contract.checkpoint import MAX_REPEAT
 from agent.hub.registrar.records import LeafRecord
 
@@ -42,6 +50,18 @@ class Exchanges:
         if newest is None or len(data) > MAX_REPEAT or Repeat(newest.answer.exchange).encode() != data:
             return None
         return newest
+
+    def unknown(self, domain: str, data: bytes) -> Answer | None:
+        """The answer if this repeats an exchange that is not known here, None if it does not."""
+        if len(data) > MAX_REPEAT:
+            return None
+        try:
+            self.read(domain, data)
+        except UnknownExchangeError as error:
+            return error.answer()
+        except ContractError:
+            pass  # it is refused when it is read
+        return None
 
     def read(self, domain: str, data: bytes) -> Announce:
         """What a leaf announces. Raises `ContractError`, and `UnknownExchangeError` if it repeats an exchange

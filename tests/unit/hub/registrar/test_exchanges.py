@@ -59,6 +59,16 @@ def test_an_exchange_of_another_registrar_or_leaf_is_unknown(domain: str) -> Non
     assert error.value.answer().later
 
 
+def test_what_is_not_a_repeat_or_is_known_is_not_called_unknown() -> None:
+    exchanges = Exchanges()
+    answer = exchanges.named(ANNOUNCE, ANSWER)
+    for data in (repeat_of(answer), ANNOUNCE.encode(), b"", b"{}", b'{"v":1,"same":1}'):
+        assert exchanges.unknown("edge-1", data) is None, data
+    unknown = exchanges.unknown("edge-1", Repeat(new_exchange()).encode())
+    assert unknown is not None
+    assert unknown.later
+
+
 def test_an_answer_without_a_name_is_sent_in_full() -> None:
     refused = Answer(refused="no")
     assert encoded(refused, repeat_of(refused)) == refused.encode()
