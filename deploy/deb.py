@@ -27,7 +27,7 @@ from deploy.wheel import build, run
 
 ARCHITECTURES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 """Those of Debian for which packages are made, and how wheels call them."""
-_EXTRAS: Final = "embedded,mqtt,opcua,otlp,otlp-grpc,remote-write"
+_EXTRAS: Final = "embedded,modbus,mqtt,opcua,otlp,otlp-grpc,remote-write,sparkplug"
 _GLIBC: Final = 28
 """The minor version of the C library, 2.28, that a wheel in the package may ask for."""
 _AS_SOURCE: Final = ("nkeys",)

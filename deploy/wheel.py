@@ -23,7 +23,17 @@ _NO_COMMIT: Final = 315532800  # 1980, the first year that a zip can state
 CONSTRAINTS: Final = ROOT / "deploy" / "constraints.txt"
 """The versions of every dependency with which a release was tested, and which its packages hold."""
 _HEAD: Final = "# Written by `python -m deploy.wheel --pin` from the versions that the tests run with.\n"
-_PINNED: Final = ("embedded", "hub", "mqtt", "opcua", "otlp", "otlp-grpc", "remote-write")
+_PINNED: Final = (
+    "embedded",
+    "hub",
+    "modbus",
+    "mqtt",
+    "opcua",
+    "otlp",
+    "otlp-grpc",
+    "remote-write",
+    "sparkplug",
+)
 _BACKENDS: Final = ("hatchling", "setuptools")
 """What builds our wheel, and those that a dependency has as source only."""
 
