@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from agent.config import Config, Rule, Seconds
 from agent.contract import make_request, request_scope
-from agent.leaf.intake import Chunk, RefusedError, ResumePoint
+from agent.leaf.intake import Chunk, RefusedError, ResumePoint, UnknownOutcomeError
 from agent.process.reload import Applied, ConfigChange
 from tests.harness.agents import agent, leaf_config, probe_stream
 from tests.harness.leaf_process import LeafProcess
@@ -200,7 +200,7 @@ async def test_a_request_is_counted_once_though_a_part_of_it_was_refused(
     what = chunk(("m", 1.0), ("x", 2.0), key="k")
     async with agent(config) as one:
         one.leaf._publisher.admission.refusal = lambda cls: "the disk is full"
-        with pytest.raises(Exception, match="some readings are aggregated"):
+        with pytest.raises(UnknownOutcomeError):
             await one.submit(what)
         with pytest.raises(RefusedError):
             await one.submit(chunk(("m", 1.0), ("x", 2.0)))
@@ -289,3 +289,26 @@ async def test_a_piece_that_could_not_be_stored_is_stored_by_the_next_agent(
             return await values(servers) == [("m_count", 1), ("m_count", 2)]
 
         await until(stored, "both parts of the window are stored")
+
+
+async def test_a_request_in_windows_is_not_stored_again_as_it_came_whatever_the_rules_say_by_then(
+    servers: ServerPair, config: Config
+) -> None:
+    what = chunk(("m", 1.0), key="k")
+    async with agent(config) as one:
+        await one.submit(what)
+        await one.leaf.apply(
+            Applied(leaf_config(servers.leaf, config.state_dir), ConfigChange(rules=True), [])
+        )
+        await one.submit(what)
+        await one.crash()
+    config.rule = []
+    async with agent(config) as one:
+        await one.submit(what)
+        await until(lambda: one.value("petiole_open_windows") == 0, "the window is closed")
+
+        async def stored() -> bool:
+            return len(await values(servers)) >= 2
+
+        await until(stored, "the aggregates are stored")
+        assert await values(servers) == [("m_mean", 1.0), ("m_count", 1)]

@@ -90,6 +90,11 @@ class RuleAggregates:
         return RULES_INPUT
 
     @property
+    def knows_requests(self) -> bool:
+        """Whether lines of some requests were taken in, whatever the rules say by now."""
+        return bool(self._keys or self._pending)
+
+    @property
     def windows(self) -> OpenWindows:
         """What is open."""
         return self._windows
@@ -128,8 +133,7 @@ class RuleAggregates:
             if len(self._keys) >= MAX_KEYS:
                 text = f"{MAX_KEYS} idempotency keys of aggregated readings are known"
                 raise RefusedError(RefusalReason.BUSY, text, 60.0)
-            now = self._clock.look()
-            lines = f"{gathered.bitmap:x}"
+            now, lines = self._clock.look(), f"{gathered.bitmap:x}"
             key = KnownKey(name_of(request), mark_of(request), lines, KEY_SECONDS, now.wall, str(now.clock))
         if len(self._queue) >= MAX_OPEN:
             raise RefusedError(RefusalReason.BUSY, "the log of aggregates is behind", 1.0)

@@ -95,10 +95,11 @@ class RulesIntake:
         if chunk.position is not None and (splitter is not None or self._placed(input_name)):
             splitter = splitter or Splitter(Rulebook([], input_name), self._deadbands)
             await self._pull(input_name, cls, chunk, splitter)
+        elif chunk.request is not None and (self._knows_requests() or (splitter and splitter.aggregates)):
+            splitter = splitter or Splitter(Rulebook([], input_name), self._deadbands)
+            await self._push_keyed(input_name, cls, chunk, splitter)
         elif splitter is None:
             await self._core.submit(input_name, cls, chunk)
-        elif splitter.aggregates and chunk.request is not None:
-            await self._push_keyed(input_name, cls, chunk, splitter)
         else:
             await self._push(input_name, chunk, splitter.split(chunk.payload, cls, loop_time()))
 
@@ -111,6 +112,9 @@ class RulesIntake:
 
     def _placed(self, input_name: str) -> bool:
         return self._aggregates is not None and self._aggregates.place(input_name) is not None
+
+    def _knows_requests(self) -> bool:
+        return self._aggregates is not None and self._aggregates.knows_requests
 
     async def _push(self, input_name: str, chunk: Chunk, split: Split) -> None:
         await self._send(input_name, chunk, split)
