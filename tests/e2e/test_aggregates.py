@@ -312,3 +312,16 @@ async def test_a_request_in_windows_is_not_stored_again_as_it_came_whatever_the_
 
         await until(stored, "the aggregates are stored")
         assert await values(servers) == [("m_mean", 1.0), ("m_count", 1)]
+
+
+async def test_windows_closed_after_the_log_was_lost_are_not_taken_for_those_closed_before(
+    servers: ServerPair, config: Config
+) -> None:
+    for value in (1.0, 2.0):
+        config.rule = [WHOLE_DAY]
+        async with agent(config) as one:
+            await one.submit(chunk(("m", value)))
+            await one.stop()
+        stored = await closed(servers, config)
+        (config.state_dir / "aggregates" / "aggregates.log").unlink()
+    assert stored == [("m_mean", 1.0), ("m_count", 1), ("m_mean", 2.0), ("m_count", 1)]

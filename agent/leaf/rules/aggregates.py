@@ -8,6 +8,7 @@ pull input of its own; handed in again it is the same, and the core knows whethe
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -159,10 +160,12 @@ class RuleAggregates:
                 await unless(stopping, event_within(self._wake, look))
 
     async def _store(self, closing: Closing) -> None:
-        position, own = str(closing.number), self._classes[0]
+        own, rows = self._classes[0], [bytes(line) + b"\n" for _, line in closing.rows]
+        payload = b"".join(rows)
+        # With what is in it, for numbers come again where the log was lost or is that of a backup.
+        position = f"{closing.number}-{zlib.crc32(payload):08x}"
         stored = await self._core.stored_of(self.name, position)
         if stored is not None:
-            rows = [bytes(line) + b"\n" for _, line in closing.rows]
             lines: dict[str, list[int]] = {}
             for number, (cls, _) in enumerate(closing.rows):
                 if not stored >> number & 1:
@@ -171,8 +174,7 @@ class RuleAggregates:
                 Fragment(cls, b"".join(rows[number] for number in numbers), len(numbers), numbers)
                 for cls, numbers in lines.items()
             ]
-            chunk = Chunk(b"".join(rows), len(rows), position=position)
-            await self._core.submit_piece(self.name, own, chunk, parts)
+            await self._core.submit_piece(self.name, own, Chunk(payload, len(rows), position=position), parts)
         self._closing = None
 
     def _due(self) -> list[OpenWindow]:
