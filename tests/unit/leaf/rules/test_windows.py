@@ -17,9 +17,10 @@ from agent.config import Rule, Seconds
 from agent.contract import parse_reading
 from agent.leaf.rules import Rulebook
 from agent.leaf.rules.deadbands import Deadbands
-from agent.leaf.rules.record_log import RecordLog, Snapshot, TakenRecord
+from agent.leaf.rules.record_log import RecordLog, Snapshot, TakenRecord, UnsureError
 from agent.leaf.rules.split import Split, Splitter, aggregate_lines
 from agent.leaf.rules.windows import OpenWindow, OpenWindows
+from tests.faults.tools.disk import missing, small_disk
 
 RULE = Rule(aggregate=["mean", "min", "max", "last", "count"], window=Seconds(60.0), late=Seconds(10.0))
 SHAPES = {(tuple(RULE.aggregate), 60)}
@@ -157,6 +158,10 @@ def test_windows_of_a_rule_that_is_gone_are_due_at_once() -> None:
     assert windows.due(0.0, {(("mean",), 60)}, 10) == windows.open()
 
 
+def record(metric: str) -> TakenRecord:
+    return TakenRecord([OpenWindow(b"s", 0, "r", ("last",), 60, 1.0, "c", metric, "d", "", "Z")])
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=5)
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=5), st.binary(max_size=12))
 def test_a_log_that_is_cut_anywhere_holds_the_records_before_the_cut(
@@ -164,15 +169,12 @@ def test_a_log_that_is_cut_anywhere_holds_the_records_before_the_cut(
 ) -> None:
     path = tmp_path / "logs" / "log"
     first = Snapshot(7, [], [], [], [], None)
-    records = [
-        TakenRecord([OpenWindow(bytes(size), 0, "r", ("last",), 60, 1.0, "c", "m", "d", "", "Z")])
-        for size in sizes
-    ]
+    records = [record("m" * size) for size in sizes]
     log = RecordLog(path)
     log.rewrite(first)
     ends = [path.stat().st_size]
-    for record in records:
-        log.append([record])
+    for one in records:
+        log.append([one])
         ends.append(path.stat().st_size)
     data = path.read_bytes()
     for cut in range(ends[0], len(data) + 1):
@@ -187,3 +189,50 @@ def test_a_log_of_another_release_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"PTLAGG9\n")
     with pytest.raises(ValueError, match="another release"):
         RecordLog(tmp_path / "log").read()
+
+
+def test_a_log_on_a_full_disk_refuses_records_and_keeps_those_before(tmp_path: Path) -> None:
+    if (reason := missing()) is not None:
+        pytest.skip(reason)
+    with small_disk(tmp_path / "disk", 1) as disk:
+        path = disk.path / "aggregates" / "log"
+        log, first = RecordLog(path), Snapshot(7, [], [], [], [], None)
+        log.rewrite(first)
+        log.append([record("kept")])
+        disk.fill()
+        with pytest.raises(OSError, match="No space left") as refused:
+            log.append([record("refused"), record("x" * 2**20)])
+        assert not isinstance(refused.value, UnsureError)
+        assert RecordLog(path).read() == [first, record("kept")]
+        assert log.to_rewrite
+        with pytest.raises(OSError, match="No space left"):
+            log.rewrite(Snapshot(8, record("x" * 2**20).windows, [], [], [], None))
+        assert log.to_rewrite
+        assert RecordLog(path).read() == [first, record("kept")]
+        disk.free()
+        log.rewrite(Snapshot(8, [], [], [], [], None))
+        log.append([record("after")])
+        assert RecordLog(path).read() == [Snapshot(8, [], [], [], [], None), record("after")]
+
+
+def test_a_log_is_rewritten_once_it_has_grown_to_four_times_its_snapshot(tmp_path: Path) -> None:
+    log = RecordLog(tmp_path / "logs" / "log")
+    for size in (0, 3 * 2**20):
+        log.rewrite(Snapshot(1, record("x" * size).windows, [], [], [], None))
+        bound, written = max(4 * 2**20, 4 * size), size
+        while written < bound - 2**20:
+            log.append([record("x" * 2**20)])
+            written += 2**20
+            assert not log.to_rewrite
+        log.append([record("x" * 2**20)])
+        assert log.to_rewrite
+
+
+def test_closed_windows_are_remembered_up_to_a_bound_the_latest_of_them() -> None:
+    windows = OpenWindows(max_closed=2)
+    for ts in (1, 61, 1, 121):
+        add(windows, line(ts, 1))
+        windows.close([window.key for window in windows.open()])
+    assert [part for _, part in windows.closed()] == [2, 1]
+    add(windows, line(1, 1), line(61, 1), line(121, 1))
+    assert [windows.part(window) for window in windows.open()] == [3, 1, 2]
