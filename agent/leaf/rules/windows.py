@@ -1,8 +1,9 @@
 """Windows of readings that are sent as aggregates. Pure: the caller brings the time.
 
 A window is closed once its series has a reading `late` seconds behind its end, by `ts`, or once its length
-and `late` have passed since it was opened, by the agent's clock. What comes after that opens it again, and is
-a further part of it. Sums are exact, so it does not matter in which order readings come."""
+and `late` have passed since it was opened, by the agent's clock. What comes after that opens it again, until
+that time has passed, and is a further part of it. Sums are exact, so it does not matter in which order
+readings come."""
 
 from __future__ import annotations
 
@@ -162,7 +163,9 @@ class OpenWindows:
         for windows in self._open.values():
             newest = max(window.last_ts for window in windows.values())
             for window in windows.values():
-                late = window.begin + window.length + window.late <= newest
+                behind = window.begin + window.length + window.late <= newest
+                # Opened again it would be closed at each look, as long as its series has a `ts` far ahead.
+                late = behind and window.key not in self._closed
                 waited = self._opened[window.key] + window.length + window.late <= now
                 if late or waited or window.shape not in shapes:
                     found.append(window)

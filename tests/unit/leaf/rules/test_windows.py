@@ -79,7 +79,7 @@ def test_each_reading_is_in_one_part_of_its_window_whatever_the_order_and_latene
         expected = {}
         for (series, begin), readings in list(held.items()):
             newest = max(ts for key, several in held.items() if key[0] == series for ts, _ in several)
-            if newest >= begin + 70 or now >= opened[series, begin] + 70:
+            if (newest >= begin + 70 and not parts[series, begin]) or now >= opened[series, begin] + 70:
                 parts[series, begin] += 1
                 expected[series, begin, parts[series, begin]] = reference(readings)
         for series, begin, _ in expected:
@@ -236,3 +236,22 @@ def test_closed_windows_are_remembered_up_to_a_bound_the_latest_of_them() -> Non
     assert [part for _, part in windows.closed()] == [2, 1]
     add(windows, line(1, 1), line(61, 1), line(121, 1))
     assert [windows.part(window) for window in windows.open()] == [3, 1, 2]
+
+
+def test_a_reading_from_far_ahead_closes_the_windows_of_its_series_early_but_once() -> None:
+    windows = OpenWindows()
+    add(windows, line(0, 1), line(4102444800, 1), line(0, 1, tags={"s": "other"}))
+    assert [row["value"] for row in closed(windows, 0.0) if row["metric"] == "m_count"] == [1]
+    add(windows, line(1, 1), now=1.0)
+    assert closed(windows, 69.9) == []
+    add(windows, line(2, 1), now=69.9)
+    found = [row for row in closed(windows, 71.0) if row["metric"] == "m_count" and row["ts"] < "2100"]
+    assert {row["value"]: row.get("tags") for row in found} == {1: {"s": "other"}, 2: {"window_part": "2"}}
+
+
+def test_windows_are_due_from_the_moment_on_that_their_rule_says_the_earliest_first() -> None:
+    windows = OpenWindows()
+    add(windows, line(130, 1), line(69.9, 1), line(59, 1))
+    assert [window.begin for window in windows.due(69.9, SHAPES, 9)] == [0, 60]
+    assert [window.begin for window in windows.due(70.0, SHAPES, 2)] == [0, 60]
+    assert [window.begin for window in windows.due(70.0, SHAPES, 9)] == [0, 60, 120]
