@@ -234,6 +234,9 @@ def test_closed_windows_are_remembered_up_to_a_bound_the_latest_of_them() -> Non
         add(windows, line(ts, 1))
         windows.close([window.key for window in windows.open()])
     assert [part for _, part in windows.closed()] == [2, 1]
+    again = OpenWindows(max_closed=1)
+    again.remember(windows.closed())
+    assert again.closed() == windows.closed()[1:]
     add(windows, line(1, 1), line(61, 1), line(121, 1))
     assert [windows.part(window) for window in windows.open()] == [3, 1, 2]
 
