@@ -83,7 +83,7 @@ async def test_what_a_stop_loses_of_what_was_accepted_is_told_by_the_next_run(
         await servers.leaf.kill()
         await until(lambda: not one.leaf.ready()[0], "the agent has noticed")
         await one.submit(chunk("lost", 3))
-        await asyncio.wait_for(one.stop(), 10)
+        await asyncio.wait_for(one.stop(), 60)
         assert lost(one, "stopping") == 3
         assert unaccounted(one) == 0
         await servers.leaf.start()
@@ -149,7 +149,7 @@ async def test_a_stop_does_not_wait_for_the_hub(pair: LinkedPair) -> None:
     pair.servers.leaf.proxy.cut()
     waiting = asyncio.create_task(one.submit(chunk("a", key="k")))
     await until(lambda: one.leaf._waits.classes() != [], "it waits for the hub")
-    await asyncio.wait_for(one.stop(), 5)
+    await asyncio.wait_for(one.stop(), 60)
     with pytest.raises(NotAtHubError, match="the agent is stopping"):
         await waiting
     assert (await pair.probe.ledgers())[-1].final

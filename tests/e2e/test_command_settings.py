@@ -84,7 +84,7 @@ async def test_an_input_that_was_turned_off_stays_off_over_a_restart_until_its_t
         assert one.leaf.status()["settings"]["input.host"]["value"] is False
         await asyncio.sleep(0.5)
         assert _samples(one) == 0
-        await until(lambda: _samples(one) > 0, "the input is back on", 15)
+        await until(lambda: _samples(one) > 0, "the input is back on")
         assert one.leaf.status()["settings"] == {}
 
 

@@ -165,7 +165,7 @@ async def test_a_command_waits_while_nothing_can_be_stored_and_a_stop_ends_it(tm
     async with running(python(text, count)) as one:
         one.core.refuse = RefusedError(RefusalReason.FULL, "the stream is full", 0.1)
         before, now = -1, 0
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while not 0 < before == now:
                 await asyncio.sleep(0.5)
                 with contextlib.suppress(FileNotFoundError, ValueError):

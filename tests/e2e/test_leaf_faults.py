@@ -205,7 +205,7 @@ async def test_a_stop_while_the_server_is_away_ends_and_leaves_the_run_open(
         await until(lambda: not one.leaf.ready()[0], "the agent has noticed")
         late = asyncio.create_task(one.submit(chunk("late")))
         await asyncio.sleep(0)
-        await asyncio.wait_for(one.stop(), 10)
+        await asyncio.wait_for(one.stop(), 60)
         assert isinstance(late.exception(), RefusedError | UnknownOutcomeError)
         last = one.state().acked[CLASS]
         assert (last.run, last.n, last.closed) == (one.run, 1, False)
@@ -219,7 +219,7 @@ async def test_a_first_start_that_never_saw_a_server_stops_in_order(
     await servers.leaf.kill()
     one = Agent(config)
     await asyncio.sleep(0.3)
-    await asyncio.wait_for(one.stop(), 10)
+    await asyncio.wait_for(one.stop(), 60)
     assert one.state().acked == {}
 
 

@@ -226,7 +226,7 @@ async def announced(leaf: LeafHand, machine: str = MACHINE) -> Answer | None:
     """The answer to an announcement over a link that may go down at any moment."""
     data = replace(await leaf.announcement(), machine=machine).encode()
     try:
-        return parse_answer((await leaf.nc.request(announce_subject(leaf.domain), data, timeout=10)).data)
+        return parse_answer((await leaf.nc.request(announce_subject(leaf.domain), data, timeout=60)).data)
     except NatsError:
         return None
 

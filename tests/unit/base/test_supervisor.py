@@ -27,7 +27,7 @@ async def test_a_part_is_turned_off_and_on_again_and_ends_when_the_agent_stops()
     switch.turn(True)
     await until(lambda: ended == [2] and running == [1], "it was begun anew")
     stopping.set()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 60)
     assert (running, ended) == ([0], [3])
 
 
@@ -40,4 +40,4 @@ async def test_a_part_that_is_off_does_not_hold_up_the_end() -> None:
     task = asyncio.create_task(switch.run(part, stopping))
     await asyncio.sleep(0)
     stopping.set()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 60)

@@ -84,7 +84,7 @@ async def test_a_stop_loses_what_waits_and_ends() -> None:
     core, stopping = Core(*[REFUSED] * 99), asyncio.Event()
     one = submitter(core, stopping)
     asyncio.get_running_loop().call_later(0.05, stopping.set)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await store_all(one, PAYLOADS)
     assert (one.lost, core.stored) == (len(PAYLOADS), [])
 
