@@ -217,23 +217,24 @@ def _schema() -> tuple[Any, Any]:
     )
     payload, metric = file.message_type.add(name="Payload"), file.message_type.add(name="Metric")
     payload.field.add(name="metrics", number=2, type=kinds.TYPE_BYTES, label=kinds.LABEL_REPEATED)
-    for name, number, kind in (
+    _add_optional(
+        payload,
         ("timestamp", 1, kinds.TYPE_UINT64),
         ("seq", 3, kinds.TYPE_UINT64),
         ("uuid", 4, kinds.TYPE_BYTES),
-    ):
-        payload.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
-    for name, number, kind in (
+    )
+    _add_optional(
+        metric,
         ("name", 1, kinds.TYPE_BYTES),
         ("alias", 2, kinds.TYPE_UINT64),
         ("timestamp", 3, kinds.TYPE_UINT64),
         ("datatype", 4, kinds.TYPE_UINT32),
         ("is_historical", 5, kinds.TYPE_BOOL),
         ("is_null", 7, kinds.TYPE_BOOL),
-    ):
-        metric.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
+    )
     metric.oneof_decl.add(name="value")
-    for name, number, kind in (
+    _add_optional(
+        metric,
         ("int_value", 10, kinds.TYPE_UINT32),
         ("long_value", 11, kinds.TYPE_UINT64),
         ("float_value", 12, kinds.TYPE_FLOAT),
@@ -244,11 +245,18 @@ def _schema() -> tuple[Any, Any]:
         ("dataset_value", 17, kinds.TYPE_BYTES),
         ("template_value", 18, kinds.TYPE_BYTES),
         ("extension_value", 19, kinds.TYPE_BYTES),
-    ):
-        metric.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL, oneof_index=0)
+        oneof_index=0,
+    )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return _class(pool, "Payload"), _class(pool, "Metric")
+
+
+def _add_optional(message: Any, *fields: tuple[str, int, Any], **options: int) -> None:
+    """Add fields, each by name, number and type."""
+    label = descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL
+    for name, number, kind in fields:
+        message.field.add(name=name, number=number, type=kind, label=label, **options)
 
 
 def _class(pool: Any, kind: str) -> Any:
