@@ -1,5 +1,5 @@
 """What the registrar of ten thousand leaves keeps over the years, with a driven clock: each month every agent
-starts anew, one leaf in twenty is replaced in the course of a year, and some begin new epochs. The
+starts again, one leaf in twenty is replaced in the course of a year, and some begin new epochs. The
 registrar's own code keeps the fleet; no server runs.
 """
 

@@ -1,4 +1,4 @@
-"""What one leaf keeps over the years, with a driven clock: its agent starts anew each day, which stores
+"""What one leaf keeps over the years, with a driven clock: its agent restarts each day, which stores
 batches of five classes, is cut off from its hub each week, loses what its streams evict, has its store
 restored or lost, steps its clock at each boot and runs commands. The product's own code keeps the state; no
 server runs, and no time is waited for.

@@ -84,7 +84,7 @@ def package(to: Path, version: str, architecture: str, packing: Sequence[str] = 
     _place(root)
     _control(root, version, architecture)
     path = to / f"petiole_{version}_{architecture}.deb"
-    # dpkg-deb keeps modes as they are, and a builder's umask is nobody else's business.
+    # dpkg-deb keeps modes as they are, so they must not depend on a builder's umask.
     run("chmod", "-R", "u=rwX,go=rX", str(root))
     run("dpkg-deb", "--root-owner-group", *packing, "--build", str(root), str(path))
     shutil.rmtree(root)

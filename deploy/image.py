@@ -69,7 +69,7 @@ def _root(to: Path, deb: Path, architecture: str) -> None:
     ]
     made = ["mmdebstrap", "--quiet", "--variant=essential", f"--arch={architecture}"]
     made += [f"--include={_INCLUDED}", *(f"--customize-hook={hook}" for hook in hooks)]
-    # A container has nobody who reads documents and translations.
+    # A container needs no documents and translations.
     made += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale")]
     run(*made, "--dpkgopt=path-include=/usr/share/doc/*/copyright", SUITE, str(to))
 

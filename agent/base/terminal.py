@@ -40,7 +40,7 @@ def console() -> Console:
     from rich.console import Console
 
     class PipedConsole(Console):
-        """Leaves it to whoever prints what a closed pipe means."""
+        """Leaves it to the caller what a closed pipe means."""
 
         def on_broken_pipe(self) -> None:
             raise

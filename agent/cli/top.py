@@ -57,7 +57,7 @@ class LeafView:
         self._before: Scrape | None = None
 
     def shown(self) -> list[TerminalLine]:
-        """The lines of a look; a sentence while the agent does not answer. The rates begin anew after
+        """The lines of a look; a sentence while the agent does not answer. The rates start again after
         that."""
         from agent.base.terminal import BAD, TerminalLine, terminal_width, wrapped
         from agent.cli.query import AdminStatusError

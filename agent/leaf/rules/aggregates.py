@@ -201,7 +201,7 @@ class RuleAggregates:
                 # What is closed is as the records before have left it, so this one is the first.
                 closing = [self._closing_of(self._due())] if len(taken) < len(batch) else []
                 await self._written([*closing, *taken])
-            except Exception as error:  # whatever it is, who waits is told
+            except Exception as error:  # of any kind: those who wait get it
                 failed = error
             for key in (record.key for record in taken):
                 if key is not None:

@@ -63,7 +63,7 @@ class MetricsService:
         self._storing: set[asyncio.Task[None]] = set()
 
     async def finish(self) -> None:
-        """Wait for what is being stored though nobody waits for its answer any more."""
+        """Wait for what is being stored and has no sender that waits for its answer."""
         if self._storing:
             await asyncio.wait(self._storing)
 
