@@ -41,7 +41,8 @@ that name, and files in a directory beside this one may add tables
 """
 _INPUTS: Final = """## Inputs
 
-Each `[[input]]` has a `type`, which says what else may stand in it.
+Each `[[input]]` has a `type`, which says what else may stand in it. A type that is not below is looked for
+among installed packages ([write-an-input.md](write-an-input.md)).
 """
 _MORE: Final = {
     "http": "send.md#send-a-reading",

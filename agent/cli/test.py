@@ -158,6 +158,8 @@ _NOT_RUN: Final = {
     "back; look with a client of MQTT"
 }
 """Types of inputs that cannot be run without changing something."""
+_TAILS: Final = "file"
+"""The type of input that reads files from a start on."""
 
 InputNames = Annotated[
     list[str] | None,
@@ -226,7 +228,7 @@ def _chosen(settings: Config, names: Sequence[str] | None) -> list[Any]:
 
 
 def _made(options: Any, metrics: Metrics, server: LocalServer, from_start: bool) -> CheckedInput:
-    if "start" in options.__struct_fields__:
+    if _kind(options) == _TAILS:
         options = msgspec.structs.replace(options, start="beginning" if from_start else "end")
     return make_inputs([options], metrics, server)[0]
 
@@ -288,7 +290,7 @@ def _unusable(metrics: Metrics) -> list[str]:
 
 def _unmatched(chosen: Sequence[Any]) -> list[str]:
     """The paths of inputs at which there is no file."""
-    configured = [options.path for options in chosen if "path" in options.__struct_fields__]
+    configured = [options.path for options in chosen if _kind(options) == _TAILS]
     paths = [path for value in configured for path in ([value] if isinstance(value, str) else value)]
     return [path for path in paths if next(matches(str(Path(path).absolute()), {}), None) is None]
 

@@ -5,29 +5,43 @@ A problem is one sentence, `key.path: what stood there; what to do`. The tables 
 
 from __future__ import annotations
 
-import difflib
 import functools
-import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, TypeVar
 
 import msgspec
-from msgspec import NODEFAULT, Meta, Struct
+from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
 
-from agent.base.files import place, without_password
+from agent.base.files import place
 from agent.config.checks import check
 from agent.config.environment import UnsetError, expanded, hidden
+from agent.config.expected import (
+    also_meant,
+    header_of,
+    is_struct,
+    key_below,
+    metadata,
+    nearest,
+    one_of,
+    remedy_of,
+    row_of,
+    shown_value,
+)
 from agent.config.files import directory_of, placed, placed_pattern, read_whole
 from agent.config.schema import Config
-from agent.config.values import FILES, ConfigError, Linger, Problem, Seconds, Size, SyncInterval
+from agent.config.values import (
+    FILES,
+    ConfigError,
+    Linger,
+    Problem,
+    Seconds,
+    Size,
+    SyncInterval,
+    UnusableTypeError,
+)
 
-_LONGEST: Final = 60
-_NUMBERS: Final = re.compile(r"\[[0-9]+\]")
 _MAY_HOLD_SECRETS: Final = ("_file", "tls_key", "command")
 """How keys end whose value is not shown: a secret is easily written there by mistake."""
 _Kind = TypeVar("_Kind", bound=Struct)
@@ -109,16 +123,23 @@ class _Reader:
 
     def _input(self, table: dict[str, Any], key: str, kinds: Mapping[str, type[Struct]]) -> Any:
         kind = table.pop("type", None)
-        if isinstance(kind, str) and kind in kinds:
-            return self._struct(kinds[kind], table, key, also=("type",))
-        stood = "is missing" if kind is None else f"{_shown(kind)} is no type of input"
-        self._tell(f"{key}.type", stood, f"give {_one_of(kinds)}")
-        return None
+        if not isinstance(kind, str):
+            stood = "is missing" if kind is None else f"{shown_value(kind)} is no type of input"
+            self._tell(f"{key}.type", stood, f"give {one_of(kinds)}")
+            return None
+        try:
+            options = kinds[kind]
+        except UnusableTypeError as error:
+            self._tell(f"{key}.type", error.stood, error.remedy)
+            return None
+        return self._struct(options, table, key, also=("type",))
 
     def _struct(self, kind: type[Struct], table: object, key: str, also: Iterable[str] = ()) -> Any:
         if not isinstance(table, dict):
             self._tell(
-                key, f"{_shown(table)} is not a table", f"write it as [{_header(key)}] with its keys below"
+                key,
+                f"{shown_value(table)} is not a table",
+                f"write it as [{header_of(key)}] with its keys below",
             )
             return None
         values = self._values(kind, table, key, also)
@@ -131,38 +152,38 @@ class _Reader:
     ) -> dict[str, Any]:
         """The attributes of a Struct that the table sets, by attribute name."""
         known = {field.encode_name: field for field in _fields(kind)}
-        meant = {other: name for name, field in known.items() for other in _also(field.type)}
+        meant = {other: name for name, field in known.items() for other in also_meant(field.type)}
         for name in (key_ for key_ in table if key_ not in known):
             near = meant.get(name) if meant.get(name) not in table else None
-            remedy = f"did you mean {near}?" if near else _nearest(name, [*known, *also])
-            self._tell(_join(key, name), "there is no such key", remedy)
+            remedy = f"did you mean {near}?" if near else nearest(name, [*known, *also])
+            self._tell(key_below(key, name), "there is no such key", remedy)
         values: dict[str, Any] = {}
         for name, field in known.items():
             if name in table:
-                value = self._value(field, table[name], _join(key, name))
+                value = self._value(field, table[name], key_below(key, name))
                 if value is not NODEFAULT:
                     values[field.name] = value
             elif field.required:
-                self._tell(_join(key, name), "is missing", _remedy(field.type, _join(key, name)))
+                self._tell(key_below(key, name), "is missing", remedy_of(field.type, key_below(key, name)))
         return values
 
     def _value(self, field: FieldInfo, value: object, key: str) -> Any:
         """One value, NODEFAULT when it is of no use."""
-        if isinstance(field.type, type) and issubclass(field.type, Struct):
+        if is_struct(field.type):
             table = self._struct(field.type, value, key)
             return NODEFAULT if table is None else table
-        if (row := _row_of(field.type)) is not None:
+        if (row := row_of(field.type)) is not None:
             return [self._struct(row, table, place) for place, table in self._tables(value, key)]
         try:
             converted = msgspec.convert(self._expand(value), field.type, dec_hook=self._hook)
-            return self._placed(converted) if FILES in _metadata(field.type) else converted
+            return self._placed(converted) if FILES in metadata(field.type) else converted
         except UnsetError as error:
             remedy = f"set it where petiole runs, or write $${{{error}}} for that text"
             self._tell(key, f"the variable {error} is not set", remedy)
             return NODEFAULT
         except msgspec.ValidationError:
-            shown = "what stands there" if field.name.endswith(_MAY_HOLD_SECRETS) else _shown(value)
-            self._tell(key, f"{shown} cannot be used", _remedy(field.type, key))
+            shown = "what stands there" if field.name.endswith(_MAY_HOLD_SECRETS) else shown_value(value)
+            self._tell(key, f"{shown} cannot be used", remedy_of(field.type, key))
             return NODEFAULT
 
     def _hook(self, kind: type, value: object) -> object:
@@ -183,101 +204,11 @@ class _Reader:
 
     def _tables(self, value: object, key: str) -> list[tuple[str, dict[str, Any]]]:
         if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
-            self._tell(key, f"{_shown(value)} is not a list of tables", f"write each as [[{_header(key)}]]")
+            self._tell(
+                key, f"{shown_value(value)} is not a list of tables", f"write each as [[{header_of(key)}]]"
+            )
             return []
         return [(f"{key}[{number}]", dict(table)) for number, table in enumerate(value, 1)]
 
     def _tell(self, key: str, stood: str, remedy: str) -> None:
         self.problems.append(Problem(key, stood, remedy))
-
-
-def _row_of(kind: Any) -> type[Struct] | None:
-    """The Struct of a list of tables, None for any other type."""
-    arguments = get_args(kind)
-    is_rows = get_origin(kind) is list and isinstance(arguments[0], type) and issubclass(arguments[0], Struct)
-    return arguments[0] if is_rows else None
-
-
-def _remedy(kind: Any, key: str) -> str:
-    """What to write for this key."""
-    if _row_of(kind) is not None:
-        return f"write each as [[{_header(key)}]] with its keys below"
-    example = next((meta.examples[0] for meta in _metadata(kind) if meta.examples), None)
-    return f"give {_expected(kind)}" + (f", such as {json.dumps(example)}" if example is not None else "")
-
-
-def _metadata(kind: Any) -> list[Meta]:
-    return [meta for meta in getattr(kind, "__metadata__", ()) if isinstance(meta, Meta)]
-
-
-def _also(kind: Any) -> Iterator[str]:
-    """Names that people write where this key is meant."""
-    for meta in _metadata(kind):
-        yield from (meta.extra or {}).get("also", ())
-
-
-def _header(key: str) -> str:
-    """The key as the header of a TOML table, which has no numbers."""
-    return _NUMBERS.sub("", key)
-
-
-def _expected(kind: Any) -> str:
-    """What may stand there, in words."""
-    if isinstance(kind, UnionType) or get_origin(kind) is Union:
-        return _expected(next(arg for arg in get_args(kind) if arg is not NoneType))
-    if get_origin(kind) is Literal:
-        return _one_of(get_args(kind))
-    if hasattr(kind, "__metadata__"):
-        return _expected(get_args(kind)[0]) + _bounds(kind.__metadata__)
-    if get_origin(kind) is dict and get_args(kind)[1] is Any:
-        return "a table"
-    if get_origin(kind) is dict:
-        return f"a table, each value {_expected(get_args(kind)[1])}"
-    if get_origin(kind) is list:
-        return f"a list, each {_expected(get_args(kind)[0])}"
-    return _WORDS[kind]
-
-
-_WORDS: Final[Mapping[Any, str]] = {
-    str: "text in quotes",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    Path: "a path in quotes",
-    datetime: "a time such as 2026-11-21T06:00:00Z, without quotes",
-    Seconds: 'a duration above 0, such as "100ms", "20s" or "2m"',
-    Linger: 'a duration of at most 5 s, such as "100ms", or "0s"',
-    SyncInterval: 'a duration of 100 ms to a minute, such as "1s", or "always"',
-    Size: 'a size such as "500kB", "16MiB" or "1GiB"',
-}
-
-
-def _bounds(metadata: Iterable[Any]) -> str:
-    words = []
-    for meta in metadata:
-        if isinstance(meta, Meta):
-            words += [f"of at least {meta.ge}"] if meta.ge is not None else []
-            words += [f"of at most {meta.le}"] if meta.le is not None else []
-    return "".join(f" {word}" for word in words)
-
-
-def _one_of(names: Iterable[Any]) -> str:
-    return "one of " + ", ".join(json.dumps(str(name)) for name in names)
-
-
-def _nearest(name: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]}?" if near else f"take one of {', '.join(sorted(names))}"
-
-
-def _join(key: str, name: str) -> str:
-    return f"{key}.{name}" if key else name
-
-
-def _shown(value: object) -> str:
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-    except TypeError:
-        text = str(value)
-    text = without_password(text)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

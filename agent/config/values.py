@@ -189,6 +189,14 @@ class Problem:
         return f"{self.key}: {self.stood}; {self.remedy}"
 
 
+class UnusableTypeError(Exception):
+    """A type of input that cannot be used: `stood` says which one and why."""
+
+    def __init__(self, stood: str, remedy: str) -> None:
+        super().__init__(f"{stood}; {remedy}")
+        self.stood, self.remedy = stood, remedy
+
+
 class ConfigError(ConditionError):
     """The configuration is wrong: `problems` are sentences, `found` the same by key as far as they come from
     a file, and `inputs` the options of the inputs that could be read."""

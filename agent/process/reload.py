@@ -192,6 +192,7 @@ class Reloader:
         new = parts(config)
         todo = change(self._parts, new, _served(self._running) | _served(config))
         inputs = self._files.make(config, todo.begin)
+        _listened(config)  # an address that cannot be read is found before anything is changed
         with LISTEN_SOCKETS.leaving(_listened(self._running, None if todo.restart else todo.end)):
             found += self._files.problems(config, inputs, restart=bool(todo.restart))
         if found:

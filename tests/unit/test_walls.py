@@ -18,6 +18,7 @@ FLOORS = (
     {"agent.config", "agent.jetstream"},
     {"agent.server"},
     {"agent.mirrors", "agent.leaf", "agent.hub"},
+    {"agent.plugin"},
     {"agent.process"},
     {"agent.cli"},
     {"agent.demo"},
@@ -97,6 +98,10 @@ def test_nothing_imports_upward_or_across() -> None:
 
 def test_a_command_imports_the_demonstration_when_it_is_given() -> None:
     assert [one for one in arrows(late=False) if folder(one[1]) == "agent.demo" != folder(one[0])] == []
+
+
+def test_nothing_of_the_agent_imports_what_is_for_other_packages() -> None:
+    assert [one for one in arrows(late=True) if folder(one[1]) == "agent.plugin"] == []
 
 
 def test_the_jobs_import_only_the_contract_of_the_agent() -> None:

@@ -3,7 +3,8 @@
 To add an input make a folder: its `__init__.py` has the options (a subclass of `InputOptions`), `input.py`
 the input (a subclass of `ConfiguredInput`), both from `agent.leaf.inputs.shared`; add a line to `_INPUTS`
 below and a row to docs/inputs.md. A folder is imported when an input of its type is configured: an agent
-holds in memory only what it uses.
+holds in memory only what it uses. A type that is not below is looked for among installed packages
+(`plugins.py`).
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ _INPUTS: Final = {
 
 class _OptionTypes(Mapping[str, type[InputOptions]]):
     def __getitem__(self, kind: str) -> type[InputOptions]:
+        if kind not in _INPUTS:
+            from agent.leaf.inputs.plugins import load_options  # not held in memory where none is named
+
+            return load_options(kind, _INPUTS)
         return cast(type[InputOptions], _load(kind, _INPUTS[kind].options))
 
     def __iter__(self) -> Iterator[str]:
@@ -56,19 +61,26 @@ class _OptionTypes(Mapping[str, type[InputOptions]]):
 
 
 OPTIONS: Final[Mapping[str, type[InputOptions]]] = _OptionTypes()
-"""The schema of the options of each type of input."""
+"""The schema of the options of each type of input: iterates over the built-in types, and has those
+of installed packages too. For any other type, and for a package that cannot be used, it raises
+`UnusableTypeError`."""
 
 
 def make_inputs(
     options: Iterable[InputOptions], metrics: Metrics, server: LocalServer
 ) -> list[ConfiguredInput[Any]]:
     """The inputs with these options; `server` is the leaf's own."""
-    made = []
-    for input_options in options:
-        kind = str(input_options.__struct_config__.tag)
-        input_class = cast(type[ConfiguredInput[Any]], _load(f"{kind}.input", _INPUTS[kind].input))
-        made.append(input_class(input_options, metrics, server))
-    return made
+    return [_make_input(input_options, metrics, server) for input_options in options]
+
+
+def _make_input(options: InputOptions, metrics: Metrics, server: LocalServer) -> ConfiguredInput[Any]:
+    kind = str(options.__struct_config__.tag)
+    if kind not in _INPUTS:
+        from agent.leaf.inputs.plugins import make_input
+
+        return make_input(options, metrics, server)
+    input_class = cast(type[ConfiguredInput[Any]], _load(f"{kind}.input", _INPUTS[kind].input))
+    return input_class(options, metrics, server)
 
 
 def _load(module: str, name: str) -> object:

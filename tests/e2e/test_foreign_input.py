@@ -1,0 +1,62 @@
+"""An input that another package brings, in an agent that runs while the package is broken, installed, broken
+again and corrected."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from agent.demo import plan
+from agent.demo.ports import free_port
+from tests.harness.agent_process import Agent
+from tests.harness.foreign_inputs import GOOD, installed
+from tests.harness.wait import wait_for
+
+
+def test_a_broken_package_is_refused_at_a_reload_and_its_input_runs_once_it_is_corrected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    member = plan.member(tmp_path, "edge-1")
+    base = plan.leaf_toml(member, free_port()).partition("[[input]]")[0]
+    leaf = Agent(member, base)
+
+    def reload(text: str, said: str) -> None:
+        before = leaf.log.read_text().count(said)
+        member.config.write_text(f"{base}{text}")
+        assert leaf.process is not None
+        leaf.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: leaf.log.read_text().count(said) > before, said)
+        assert leaf.status_of("/readyz") == 200
+
+    def stored() -> float:
+        return leaf.metric("petiole_stored_readings_total", input="ping")
+
+    try:
+        leaf.start()
+        reload('[[input]]\ntype = "ping"\n', "is no type of input; give one of")
+        installed(site, "import sys; sys.exit(3)")
+        reload('[[input]]\ntype = "ping"\n', "of petiole-ping 1.2 cannot be imported")
+        installed(site, GOOD.replace("await intake", "raise OSError('unplugged')\n            await intake"))
+        reload('[[input]]\ntype = "ping"\ninterval = "2m"\n', "take at most 1m")
+        reload('[[input]]\ntype = "ping"\n', "input begun: ping")
+        wait_for(lambda: "unplugged" in leaf.log.read_text(), "what the input fails with is logged")
+        assert leaf.status_of("/healthz") == 200
+        installed(site)
+        reload("", "input ended: ping")
+        assert leaf.end(signal.SIGTERM) == 0
+        member.config.write_text(f'{base}[[input]]\ntype = "ping"\n')
+        leaf.start()
+        wait_for(lambda: stored() > 0, "its readings are stored")
+        assert leaf.metric("petiole_unaccounted_readings") == 0
+        installed(site, "raise ValueError('half written')")
+        assert leaf.end(signal.SIGTERM) == 0
+        refused = leaf.petiole("run")
+        assert refused.returncode == 2
+        assert "'ping' of petiole-ping 1.2 cannot be imported" in refused.stderr
+        assert "Traceback" not in refused.stderr
+    finally:
+        leaf.close()
