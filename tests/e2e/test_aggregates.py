@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest_asyncio
 from agent.config import Config, Rule, Seconds
 from agent.contract import make_request, request_scope
 from agent.leaf.intake import Chunk, RefusedError, ResumePoint, UnknownOutcomeError
+from agent.leaf.rules.record_log import RecordLog, TakenRecord
 from agent.process.reload import Applied, ConfigChange
 from tests.harness.agents import agent, leaf_config, probe_stream
 from tests.harness.leaf_process import LeafProcess
@@ -90,29 +91,51 @@ class Killed:
             self.waiting[f"k{number}"] = [{**row, "metric": "m"}, {**row, "metric": "as-it-is"}]
 
     async def run(self, *, until_all_stored: bool, until_written: bool) -> None:
-        """Send what waits; kill the agent when all is acknowledged, when the log grows then, or both."""
+        """Send what waits; kill the agent when the log grows, when all is acknowledged, or when it closes
+        windows thereafter."""
         process = await LeafProcess.start(self.config, window=1.0)
         if not until_all_stored:
             killing = asyncio.create_task(asyncio.to_thread(self._kill_when_written, process))
-        for key, readings in self.waiting.items():
-            process.send(key, readings)
+        self._send(process)
         while self.waiting and (said := await process.said()) is not None:
             if said.startswith("stored "):
                 del self.waiting[said.split()[1]]
         if until_all_stored and until_written:
-            killing = asyncio.create_task(asyncio.to_thread(self._kill_when_written, process))
+            killing = asyncio.create_task(
+                asyncio.to_thread(self._kill_when_closed, process, self._last_piece())
+            )
+            self.more(60)  # fifteen seconds later, which closes whatever is open
+            self._send(process)
         if until_written:
             await killing
         await process.kill()
+
+    def _send(self, process: LeafProcess) -> None:
+        for key, readings in self.waiting.items():
+            process.send(key, readings)
+
+    def _last_piece(self) -> int:
+        """The number of the last piece of which the log tells."""
+        numbers = [
+            record.number for record in RecordLog(self.log).read() if not isinstance(record, TakenRecord)
+        ]
+        return numbers[-1] if numbers else 0
 
     def _size(self) -> tuple[int, int]:
         found = self.log.stat() if self.log.exists() else None
         return (0, 0) if found is None else (found.st_ino, found.st_size)
 
     def _kill_when_written(self, process: LeafProcess) -> None:
-        before, deadline = self._size(), time.monotonic() + WAIT_SECONDS
-        while self._size() == before:
-            assert time.monotonic() < deadline, "nothing was written into the log"
+        before = self._size()
+        self._kill_when(process, lambda: self._size() != before, "nothing was written into the log")
+
+    def _kill_when_closed(self, process: LeafProcess, before: int) -> None:
+        self._kill_when(process, lambda: self._last_piece() != before, "no window was closed")
+
+    def _kill_when(self, process: LeafProcess, happened: Callable[[], bool], otherwise: str) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not happened():
+            assert time.monotonic() < deadline, otherwise
             time.sleep(0.0002)
         process.kill_now()
 
@@ -148,7 +171,7 @@ async def test_each_reading_is_in_one_part_of_its_window_whenever_the_agent_is_k
         if row["metric"] == "m_count":
             counts[row["device"], row["ts"]] += row["value"]
     numbers = range(1, killed.sent + 1)
-    assert counts == Counter((f"d{n % 2}", f"1970-01-01T00:00:{n // 4:02}Z") for n in numbers)
+    assert counts == Counter((f"d{n % 2}", f"1970-01-01T00:{n // 240:02}:{n // 4 % 60:02}Z") for n in numbers)
     assert sorted(row["value"] for row in found if row["metric"] == "as-it-is") == list(numbers)
 
 

@@ -16,14 +16,13 @@ from typing import Final, Protocol
 import structlog
 from msgspec import MsgspecError, Raw
 
-from agent.base.clock import ClockReader, Instant
 from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.wait import event_within, loop_time, unless
 from agent.config import Rule
-from agent.contract import RULES_INPUT, Request, parse_clock
+from agent.contract import RULES_INPUT, Request
 from agent.leaf.intake import Chunk, Intake, RefusalReason, RefusedError, UnknownOutcomeError
-from agent.leaf.publish.idempotency import KNOWN_SECONDS, Ages, key_reused, mark_of, name_of
+from agent.leaf.publish.idempotency import name_of
 from agent.leaf.publish.pull_chunks import Fragment
 from agent.leaf.rules.record_log import (
     Closing,
@@ -35,11 +34,9 @@ from agent.leaf.rules.record_log import (
     UnsureError,
 )
 from agent.leaf.rules.split import Gathered, aggregate_lines
+from agent.leaf.rules.taken_keys import TakenKeys
 from agent.leaf.rules.windows import MAX_OPEN, OpenWindow, OpenWindows
 
-KEY_SECONDS: Final = 2 * KNOWN_SECONDS
-"""Longer than the core knows the rest of a request, which may be stored that much later."""
-MAX_KEYS: Final = 200_000
 _MOST: Final = 800
 """Windows that one piece closes, each of up to five lines: a position of the core names 8,192 lines."""
 _LOOK_SECONDS: Final = 1.0
@@ -70,7 +67,7 @@ class RuleAggregates:
     def __init__(self, directory: Path, core: PieceStore, classes: Iterable[str], metrics: Metrics) -> None:
         self._core, self._classes, self._metrics = core, tuple(classes), metrics
         self._windows = OpenWindows()
-        self._keys: dict[str, tuple[bytes, int, float]] = {}
+        self._keys = TakenKeys()
         self._places: dict[str, Place] = {}
         self._number = 0
         self._closing: Closing | None = None
@@ -79,7 +76,6 @@ class RuleAggregates:
         self._pending: dict[str, _Waiter] = {}
         self._writer: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self._clock = ClockReader()
         self._log = RecordLog(directory / "aggregates.log")
         self._failing = LogEdge(log, "the log of aggregates is written again", error=True)
         self._load(directory)
@@ -111,13 +107,7 @@ class RuleAggregates:
         name = name_of(request)
         while (waiter := self._pending.get(name)) is not None:
             await asyncio.wait([waiter])
-        self._expire()
-        known = self._keys.get(name)
-        if known is None:
-            return None
-        if known[0] != mark_of(request):
-            raise key_reused(request)
-        return known[1]
+        return self._keys.lines_of(request)
 
     def place(self, input_name: str) -> Place | None:
         """The last piece of an input of which lines were taken in."""
@@ -128,17 +118,11 @@ class RuleAggregates:
     ) -> None:
         """Take in what was gathered of a chunk. Raises `RefusedError`, or `UnknownOutcomeError` when it
         may be on disk all the same."""
-        key = None
-        if request is not None:
-            self._expire()
-            if len(self._keys) >= MAX_KEYS:
-                text = f"{MAX_KEYS} idempotency keys of aggregated readings are known"
-                raise RefusedError(RefusalReason.BUSY, text, 60.0)
-            now, lines = self._clock.look(), f"{gathered.bitmap:x}"
-            key = KnownKey(name_of(request), mark_of(request), lines, KEY_SECONDS, now.wall, str(now.clock))
+        at = self._keys.now()
+        key = None if request is None else self._keys.record(request, gathered.bitmap, at)
         if len(self._queue) >= MAX_OPEN:
             raise RefusedError(RefusalReason.BUSY, "the log of aggregates is behind", 1.0)
-        await self._commit(TakenRecord(gathered.parts(), key, place))
+        await self._commit(TakenRecord(gathered.parts(), key, place, at))
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Close windows and store what comes of them, until `stopping` is set; open ones stay in the log."""
@@ -249,52 +233,45 @@ class RuleAggregates:
             if self._windows.add(window, now) and self._writer is not None:
                 self._metrics.late.labels(window.rule).inc(count)
         if record.key is not None:
-            key = record.key
-            self._keys[key.name] = (key.mark, int(key.lines, 16), now + key.left)
+            self._keys.add(record.key, now)
         if record.place is not None:
             self._places[record.place.input] = record.place
 
-    def _expire(self) -> None:
-        now = loop_time()
-        while self._keys:
-            name, (_, _, expires) = next(iter(self._keys.items()))
-            if expires > now:
-                return
-            del self._keys[name]
-
     def _snapshot(self) -> Snapshot:
-        self._expire()
-        now, instant = loop_time(), self._clock.look()
-        keys = [
-            KnownKey(name, mark, f"{lines:x}", expires - now, instant.wall, str(instant.clock))
-            for name, (mark, lines, expires) in self._keys.items()
-        ]
-        windows, places = self._windows, list(self._places.values())
-        return Snapshot(self._number, windows.open(), windows.closed(), keys, places, self._closing)
+        at, windows = self._keys.now(), self._windows
+        return Snapshot(
+            self._number,
+            windows.open(),
+            windows.closed(),
+            self._keys.records(at),
+            list(self._places.values()),
+            self._closing,
+            at,
+            windows.ages(loop_time()),
+        )
 
     def _load(self, directory: Path) -> None:
         """Take in what the log holds."""
         now, keys = loop_time(), list[KnownKey]()
         try:
-            for record in self._log.read():
+            records = self._log.read()
+            ages = self._keys.ages(getattr(record, "at", None) for record in records)
+            for record, age in zip(records, ages, strict=True):
                 if isinstance(record, Snapshot):
                     keys += record.keys
                     self._windows.remember(record.closed)
                     self._places = {place.input: place for place in record.places}
                     self._number, self._closing = record.number, record.closing
-                    record = TakenRecord(record.windows)
-                elif isinstance(record, TakenRecord) and record.key is not None:
+                    open_for = record.ages or [0.0] * len(record.windows)
+                    for window, seconds in zip(record.windows, open_for, strict=True):
+                        self._windows.add(window, now - age - seconds)
+                    continue
+                if isinstance(record, TakenRecord) and record.key is not None:
                     keys.append(record.key)
-                self._apply(record, now)
+                self._apply(record, now - age)
         except (OSError, ValueError, LookupError, MsgspecError) as error:
             raise ValueError(
                 f"the open windows of aggregated readings cannot be read ({error}); install the release that "
                 f"wrote {directory}, or move it away: the readings in windows that are open are then lost"
             ) from None
-        ages = Ages(self._clock.look())
-        aged = [
-            (key, key.left - ages.of(Instant(key.wall, parse_clock(key.clock)))) for key in reversed(keys)
-        ]
-        self._keys = {
-            key.name: (key.mark, int(key.lines, 16), now + left) for key, left in reversed(aged) if left > 0
-        }
+        self._keys.load(keys)

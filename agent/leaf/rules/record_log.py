@@ -49,12 +49,20 @@ class Place(Struct, array_like=True):
     lines: str = "0"
 
 
+class WrittenAt(Struct, array_like=True):
+    """When a record was made, by `wall` (ns since 1970) and the machine's other clocks."""
+
+    wall: int
+    clock: str
+
+
 class TakenRecord(Struct, tag="taken", omit_defaults=True):
-    """What one chunk adds to windows, and whose it is."""
+    """What one chunk adds to windows, and whose it is. Earlier releases did not write when."""
 
     windows: list[OpenWindow]
     key: KnownKey | None = None
     place: Place | None = None
+    at: WrittenAt | None = None
 
 
 class Closing(Struct, tag="closing"):
@@ -75,6 +83,9 @@ class Snapshot(Struct, tag="snapshot"):
     keys: list[KnownKey]
     places: list[Place]
     closing: Closing | None
+    at: WrittenAt | None = None
+    ages: list[float] = []
+    """For how many seconds each of `windows` was open by then."""
 
 
 Record = TakenRecord | Closing | Snapshot

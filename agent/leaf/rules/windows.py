@@ -195,6 +195,10 @@ class OpenWindows:
         """All that are open."""
         return [window for windows in self._open.values() for window in windows.values()]
 
+    def ages(self, now: float) -> list[float]:
+        """For how many seconds each of `open()` has been open."""
+        return [now - self._opened[window.key] for window in self.open()]
+
     def closed(self) -> list[tuple[bytes, int]]:
         """The windows closed lately, as `remember` takes them."""
         return list(self._closed.items())
