@@ -3,7 +3,8 @@
 `python -m bench.fleet_agent FILE run -c …` runs `petiole run -c …` and writes to FILE, each second, a row of
 JSON with the longest time between two turns of the loop and what of it this thread ran (the rest went to
 other processes). With PROFILE=FILE in the environment SIGUSR2 begins a profile of the loop's thread, and the
-next one writes it there.
+next one writes it there. With TURNS=FILE each turn in which the thread ran for more than 20 ms has a row of
+JSON there, with the stacks that were seen in it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from typing import Final
 
 import uvloop
 
+from bench.loop_turns import TurnSampler
+
 _TICK: Final = 0.005
 _WRITE_SECONDS: Final = 1.0
+_LONG: Final = 0.02
 
 
 class LoopWatch:
@@ -32,12 +36,16 @@ class LoopWatch:
         self._wall, self._ran = time.monotonic(), time.thread_time()
         self._longest, self._most = 0.0, 0.0
         self._written = self._wall
+        turns = os.environ.get("TURNS")
+        self._turns = None if turns is None else (Path(turns), TurnSampler())
         self._loop.call_later(_TICK, self._turn)
 
     def _turn(self) -> None:
         wall, ran = time.monotonic(), time.thread_time()
         self._longest = max(self._longest, wall - self._wall - _TICK)
         self._most = max(self._most, ran - self._ran)
+        if self._turns is not None:
+            self._note(wall - self._wall, ran - self._ran, *self._turns)
         if wall - self._written >= _WRITE_SECONDS:
             row = {"at": time.time(), "longest": self._longest, "ran": self._most}
             with self._path.open("a") as file:
@@ -46,6 +54,13 @@ class LoopWatch:
             wall, ran = time.monotonic(), time.thread_time()
         self._wall, self._ran = wall, ran
         self._loop.call_later(_TICK, self._turn)
+
+    def _note(self, wall: float, ran: float, path: Path, sampler: TurnSampler) -> None:
+        stacks = sampler.turn()
+        if ran >= _LONG:
+            row = {"at": time.time(), "ran": ran, "wall": wall, "stacks": stacks}
+            with path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
 
 
 def main(path: Path, arguments: list[str]) -> None:

@@ -25,15 +25,6 @@ _TIMES: Final = 4
 T = TypeVar("T")
 
 
-async def paced(items: Iterable[T]) -> list[T]:
-    """All items of a generator that makes them; the loop runs meanwhile."""
-    found, pacer = [], Pacer()
-    for item in items:
-        found.append(item)
-        await pacer.give_way()
-    return found
-
-
 async def blocks_of(pieces: Iterable[bytes]) -> list[bytes]:
     """The pieces of a generator that makes them, joined to blocks; the loop runs meanwhile."""
     blocks: list[bytes] = []

@@ -7,7 +7,7 @@ import asyncio
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,6 +91,18 @@ class RenderError(ValueError):
     """A value cannot stand in a configuration; the text says which one and why."""
 
 
+class Rows:
+    """Items of a list of which each is made when its turn comes: thousands at once would take long."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[], Iterable[Any]]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._make())
+
+
 class Variable(str):
     """A value that nats-server reads from its environment, such as `$STORE_KEY`; it is not quoted."""
 
@@ -105,30 +117,52 @@ def quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def block(body: Mapping[str, Any], indent: str = "") -> str:
-    """The lines of a table, `INCLUDE` in the form that it needs. Raises `RenderError`."""
-    return "".join(
-        f"{indent}{INCLUDE} {_value(value, indent)}\n"
-        if key == INCLUDE
-        else f"{indent}{key}: {_value(value, indent)}\n"
-        for key, value in body.items()
-    )
+def block(body: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """The lines of a table in pieces, `INCLUDE` in the form that it needs. `Rows` in a list stand for their
+    items, a piece each. Raises `RenderError`."""
+    inner = indent + "  "
+    for key, value in body.items():
+        yield f"{indent}{INCLUDE} " if key == INCLUDE else f"{indent}{key}: "
+        if isinstance(value, Mapping):
+            yield "{\n"
+            yield from block(value, inner)
+            yield f"{indent}}}\n"
+        elif isinstance(value, list):
+            yield "[\n"
+            yield from _items(value, inner)
+            yield f"{indent}]\n"
+        else:
+            yield f"{_value(value, indent)}\n"
+
+
+def _items(items: Iterable[Any], indent: str) -> Iterator[str]:
+    for item in items:
+        if isinstance(item, Rows):
+            for row in item:
+                yield f"{indent}{_value(row, indent)}\n"
+        elif isinstance(item, Mapping):
+            yield f"{indent}{{\n"
+            yield from block(item, indent + "  ")
+            yield f"{indent}}}\n"
+        else:
+            yield f"{indent}{_value(item, indent)}\n"
 
 
 def _value(value: Any, indent: str) -> str:
     inner = indent + "  "
     match value:
+        case Variable():
+            return str(value)
+        case str():
+            return quoted(value)
         case bool():
             return "true" if value else "false"
         case int() | float():
             return str(value)
-        case Variable():
-            return str(value)
         case Mapping():
-            return f"{{\n{block(value, inner)}{indent}}}"
+            return f"{{\n{''.join(block(value, inner))}{indent}}}"
         case list():
-            items = "".join(inner + _value(item, inner) + "\n" for item in value)
-            return f"[\n{items}{indent}]"
+            return f"[\n{''.join(_items(value, inner))}{indent}]"
         case _:
             return quoted(str(value))
 

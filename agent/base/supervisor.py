@@ -83,14 +83,14 @@ async def keep_serving(
 
 
 async def until_made(
-    make: Callable[[], T], stopping: asyncio.Event, waiting: Callable[[str], None]
+    make: Callable[[], Awaitable[T]], stopping: asyncio.Event, waiting: Callable[[str], None]
 ) -> T | None:
     """The result of `make`, retried while a condition on this machine keeps it from working; `waiting` is
     called with each new reason. None if `stopping` is set before."""
     backoff, last = Backoff(_FIRST_DELAY, _LONGEST_DELAY), ""
     while not stopping.is_set():
         try:
-            return make()
+            return await make()
         except CONDITIONS as error:
             if str(error) != last:
                 last = str(error)

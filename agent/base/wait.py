@@ -88,6 +88,15 @@ async def bounded_gather(ask: Callable[[Item], Awaitable[T]], items: Iterable[It
     return [results[number] for number in range(len(waiting))]
 
 
+async def paced(items: Iterable[T]) -> list[T]:
+    """All items of a generator that makes them; the loop runs meanwhile."""
+    made, pacer = [], Pacer()
+    for item in items:
+        made.append(item)
+        await pacer.give_way()
+    return made
+
+
 class Pacer:
     """The turns of one task that works in pieces, so that it never holds up the event loop for long."""
 

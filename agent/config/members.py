@@ -8,8 +8,9 @@ what the hub holds.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Final
 
 import msgspec
 
@@ -35,17 +36,16 @@ def readers(config: Config, what: str) -> list[str]:
 
 def members_digest(leaves: Iterable[LeafMember]) -> str:
     """A digest of the [[leaf]] tables, by which one sees whether a running agent has taken them in."""
-    return _digest(sorted((msgspec.to_builtins(leaf) for leaf in leaves), key=lambda row: row["domain"]))
+    return _digest(sorted(leaves, key=attrgetter("domain")))
 
 
 def users_digest(users: Iterable[User]) -> str:
     """The same of the [[user]] tables."""
-    rows = [msgspec.to_builtins(user, enc_hook=int) for user in users]
-    return _digest(sorted(rows, key=lambda row: row["name"]))
+    return _digest(sorted(users, key=attrgetter("name")))
 
 
-def _digest(rows: list[dict[str, Any]]) -> str:
-    return hashlib.sha256(msgspec.json.encode(rows)).hexdigest()[:16]
+def _digest(tables: Sequence[msgspec.Struct]) -> str:
+    return hashlib.sha256(msgspec.json.encode(tables, enc_hook=int)).hexdigest()[:16]
 
 
 _COPY: Final = "copy the line that begins with U from {}"

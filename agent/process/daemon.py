@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -32,7 +33,6 @@ from agent.server import permissions
 from agent.server.health import ServerHealth
 from agent.server.link_schedule import LinkScheduler
 from agent.server.process import EmbeddedServer
-from agent.server.render import render
 from agent.server.setup import check_keys, hub_sync_seconds, identities, server_config, server_directory
 from agent.server.values import ServerConfig
 from agent.server.watch import ServerWatch
@@ -72,7 +72,10 @@ def run(config: Config, inputs: Sequence[Input], metrics: Metrics, files: Files)
     change the configuration. Startup errors are logged. On SIGHUP the configuration is read again from its
     `files`; where the agent has to start again for it, it ends in order, and its process becomes the new
     agent, with what it listened on."""
+    if config.role == "hub":
+        import agent.process.hub  # noqa: F401 - before the event loop, which it would hold up
     again = asyncio.Event()
+    gc.freeze()  # the collector need not look at what stays, which is much where there are many leaves
     try:
         with only_one(config.state_dir), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config, inputs, metrics, Reloader(config, files), again))
@@ -248,12 +251,12 @@ async def _server(
     machine: str,
     health: ServerHealth,
     group: asyncio.TaskGroup,
-    made: Callable[[Callable[[], ServerConfig | None]], Awaitable[ServerConfig | None]],
+    made: Callable[[Callable[[], Awaitable[ServerConfig | None]]], Awaitable[ServerConfig | None]],
 ) -> tuple[EmbeddedServer, asyncio.Task[None]] | None:
     """The embedded server, started if it can be, and what keeps it running; None where it is not ours. `made`
     waits for keys that are not there yet, and returns None when the agent is to end before. Raises
     `RenderError`."""
-    values = await made(partial(_values, config, machine))
+    values = await made(partial(asyncio.to_thread, _values, config, machine))
     health.unstarted = None
     if values is None:
         return None
@@ -266,6 +269,4 @@ def _values(config: Config, machine: str) -> ServerConfig | None:
     if config.nats.server == "external":
         check_keys(config)
         return None
-    values = server_config(config, machine)
-    render(values)  # what cannot stand in a configuration is a mistake in ours: nothing is waited for then
-    return values
+    return server_config(config, machine)

@@ -89,6 +89,7 @@ class HubAgent:
                     # What the registrar knew of the fleet is frozen, so nothing else collects it.
                     gc.unfreeze()
                     gc.collect()
+                    gc.freeze()
             ending.cancel()
 
     async def _end_with(self, stopping: asyncio.Event) -> None:

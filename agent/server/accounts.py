@@ -46,7 +46,7 @@ Leaves = Iterable[tuple[str, str, Sequence[str]]]
 """Tenant, domain and classes of each leaf."""
 
 
-def tenant_blocks(leaves: Leaves, users: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def tenant_blocks(leaves: Leaves, users: Mapping[str, list[Any]]) -> dict[str, Any]:
     """The accounts of all tenants, `users` by tenant."""
     found: dict[str, Any] = {
         tenant_account(tenant): {"users": rows, "exports": [], "imports": []}

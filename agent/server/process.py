@@ -94,6 +94,8 @@ class EmbeddedServer:
             return how
 
     def _placed(self, config: ServerConfig) -> ServerConfig:
+        if config.pid_file == self._files.pid:
+            return config  # to replace a value checks the keys of all leaves again
         return dataclasses.replace(config, pid_file=self._files.pid, log_file=self._files.log)
 
     async def set_config(self, config: ServerConfig) -> None:
@@ -122,10 +124,13 @@ class EmbeddedServer:
             raise
 
     async def try_start(self) -> None:
-        """Start the server; why it cannot be started is logged once."""
+        """Start the server; why it cannot be started is logged once. Raises `RenderError`, for what cannot
+        stand in a configuration is a mistake in ours, and nothing is waited for then."""
         try:
             how = await self.start()
         except ServerError as error:
+            if isinstance(error.__cause__, RenderError):
+                raise error.__cause__ from None
             self._forget()
             self._failing.begin("nats-server not started; retried", reason=str(error))
         else:

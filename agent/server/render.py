@@ -7,11 +7,11 @@ relative to the file that names it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from agent.base.nats_server import INCLUDE, Variable, block, merged, quoted
+from agent.base.nats_server import INCLUDE, Rows, Variable, block, merged, quoted
 from agent.config import listen_address
 from agent.contract import ACCOUNT, HUB_DOMAIN, user_account
 from agent.server import link_permissions, permissions
@@ -44,18 +44,24 @@ https://github.com/nats-io/nats-server/issues/7037)."""
 
 def render(config: ServerConfig) -> str:
     """The text of a server's configuration. Raises `RenderError`."""
+    return "".join(pieces(config))
+
+
+def pieces(config: ServerConfig) -> Iterator[str]:
+    """The same in pieces, for the text of a large hub takes long. Raises `RenderError`."""
+    yield "# Written by petiole; what is changed here by hand is lost.\n"
     body = merged(_hub(config) if isinstance(config, HubConfig) else _leaf(config), config.extra)
-    return "# Written by petiole; what is changed here by hand is lost.\n" + block(body)
+    yield from block(body)
 
 
 def _hub(config: HubConfig) -> dict[str, Any]:
     from agent.server.accounts import crossing, tenant_blocks  # not held in memory on a leaf
 
     ours = [leaf for leaf in config.leaves if not leaf.tenant]
-    tenants: dict[str, list[dict[str, Any]]] = {}
+    tenants: dict[str, list[LeafUser]] = {}
     for leaf in config.leaves:
         if leaf.tenant:
-            tenants.setdefault(leaf.tenant, []).append(_leaf_user(leaf))
+            tenants.setdefault(leaf.tenant, []).append(leaf)
     crossed = [(leaf.tenant, leaf.domain, leaf.classes) for leaf in config.leaves if leaf.tenant]
     served = [(leaf.domain, leaf.classes) for leaf in config.leaves]
     accounts = _accounts(
@@ -71,7 +77,7 @@ def _hub(config: HubConfig) -> dict[str, Any]:
                 ),
             ),
             _user(config.jobs, permissions.jobs(config.aggregates)),
-            *map(_leaf_user, ours),
+            _leaf_users(ours),
         ],
         [
             _user(
@@ -91,9 +97,14 @@ def _hub(config: HubConfig) -> dict[str, Any]:
             "authorization": {"timeout": 10},
         },
         **({} if config.cluster is None else {"cluster": _cluster(config.cluster)}),
-        "accounts": _with_users(accounts, config.users) | tenant_blocks(crossed, tenants),
+        "accounts": _with_users(accounts, config.users)
+        | tenant_blocks(crossed, {tenant: [_leaf_users(leaves)] for tenant, leaves in tenants.items()}),
         "system_account": _SYSTEM_ACCOUNT,
     }
+
+
+def _leaf_users(leaves: list[LeafUser]) -> Rows:
+    return Rows(lambda: map(_leaf_user, leaves))
 
 
 def _leaf_user(leaf: LeafUser) -> dict[str, Any]:
@@ -257,7 +268,7 @@ def _sync_interval(config: ServerConfig) -> str:
     return f"{round(seconds * 1000)}ms" if seconds else "always"
 
 
-def _accounts(users: list[dict[str, Any]], system_users: list[dict[str, Any]]) -> dict[str, Any]:
+def _accounts(users: list[Any], system_users: list[dict[str, Any]]) -> dict[str, Any]:
     return {ACCOUNT: {"jetstream": "enabled", "users": users}, _SYSTEM_ACCOUNT: {"users": system_users}}
 
 
@@ -266,7 +277,7 @@ def _user(key: str, allowed: Permissions, *connections: str) -> dict[str, Any]:
 
 
 def _granted(allowed: Permissions, *connections: str) -> dict[str, Any]:
-    publish = {"allow": list(allowed.publish)}
+    publish: dict[str, Any] = {"allow": [Rows(lambda: allowed.publish)]}
     if allowed.deny_publish:
         publish["deny"] = list(allowed.deny_publish)
     subscribe = {"allow": list(allowed.subscribe)} if allowed.subscribe else {}

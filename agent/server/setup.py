@@ -95,7 +95,7 @@ def _key(config: Config, given: Path | None, name: str) -> str:
 
 
 def _hub(config: Config, machine: str) -> HubConfig:
-    nats = config.nats
+    nats, files = config.nats, Workspace(server_directory(config))
     cluster = nats.cluster
     return HubConfig(
         server_name=contract.server_name(contract.HUB_DOMAIN, cluster.name or machine),
@@ -117,6 +117,8 @@ def _hub(config: Config, machine: str) -> HubConfig:
         if cluster.on
         else None,
         extra=config.nats.extra,
+        pid_file=files.pid,
+        log_file=files.log,
     )
 
 

@@ -3,6 +3,7 @@ log."""
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import hashlib
 import os
@@ -12,8 +13,9 @@ from pathlib import Path
 
 from agent.base.files import open_regular, private_directory, write_private
 from agent.base.nats_server import ServerError, ask
+from agent.base.wait import paced
 from agent.config.keys import password_line, read_password, seed_line
-from agent.server.render import LINK_INCLUDE, cluster_include, render
+from agent.server.render import LINK_INCLUDE, cluster_include, pieces
 from agent.server.values import AccountUser, LeafConfig, ServerConfig
 
 _READ_AT_MOST = 256 * 1024
@@ -30,6 +32,7 @@ class Workspace:
         self.output = directory / "nats-server.out"
         self._lock: int | None = None
         self._applied = directory / "applied"
+        self._drafted = self.configuration.with_suffix(".draft")
 
     def lock(self) -> None:
         """Claim the directory for this process. Raises `ServerError` if another process has it."""
@@ -58,20 +61,16 @@ class Workspace:
         is there already, and a server runs or ran with, is not written again: a full disk is no hindrance
         then.
 
-        Raises `ServerError` and leaves the old one there otherwise.
+        Raises `ServerError`, or `RenderError`, and leaves the old one there otherwise.
         """
-        files = self._rendered(config)
-        digest = self._digest(config, files)
-        applied = self.applied()
-        if applied is not None and applied[1] == digest and all(map(_holds, files, files.values())):
+        rendered = await paced(pieces(config))
+        digest, is_new = await asyncio.to_thread(self._draft, config, rendered)
+        if not is_new:
             return digest
-        draft = self.configuration.with_suffix(".draft")
-        for path, data in files.items():
-            write_private(draft if path == self.configuration else path, data)
-        code, said = await ask(binary, "-t", "-c", str(draft))
+        code, said = await ask(binary, "-t", "-c", str(self._drafted))
         if code != 0:
             raise ServerError(f"nats-server does not take its configuration: {said.strip()[:500]}")
-        draft.rename(self.configuration)
+        self._drafted.rename(self.configuration)
         return digest
 
     def applied(self) -> tuple[int, str] | None:
@@ -112,9 +111,20 @@ class Workspace:
         last = fatal or printed or lines
         return last[-1][:500] if last else "it said nothing"
 
-    def _rendered(self, config: ServerConfig) -> dict[Path, bytes]:
+    def _draft(self, config: ServerConfig, rendered: Sequence[str]) -> tuple[str, bool]:
+        """Write a draft of the configuration and what it includes, unless a server has all of it. Returns the
+        digest, and whether it was written. Blocks."""
+        files = self._files("".join(rendered).encode(), config)
+        digest, applied = self._digest(config, files), self.applied()
+        if applied is not None and applied[1] == digest and all(map(_holds, files, files.values())):
+            return digest, False
+        for path, data in files.items():
+            write_private(self._drafted if path == self.configuration else path, data)
+        return digest, True
+
+    def _files(self, rendered: bytes, config: ServerConfig) -> dict[Path, bytes]:
         """The configuration and what it includes, in the order in which they are digested."""
-        files = {self.configuration: render(config).encode()}
+        files = {self.configuration: rendered}
         if isinstance(config, LeafConfig):
             files[self.directory / LINK_INCLUDE] = seed_line("nkey", config.link_key_file).encode()
             files |= _user_links(self.directory, config.users)

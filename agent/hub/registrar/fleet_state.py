@@ -199,14 +199,14 @@ class FleetState:
         heard = datetime.now(UTC) - timedelta(seconds=self.ownership.heard_ago(domain, now))
         return heard.isoformat(timespec="seconds")
 
-    def silent(self, now: float) -> dict[str, float]:
-        """The leaves whose agents have missed their announcements, with the seconds since the last one."""
-        heard = self.ownership.heard_at()
-        return {
-            domain: ago
-            for domain, leaf in self.leaves.items()
-            if (ago := now - heard.get(domain, _NEVER)) > leaf.silent_after
-        }
+    async def silent(self, now: float) -> set[str]:
+        """The leaves whose agents have missed their announcements."""
+        found, pacer = set[str](), Pacer()
+        for domain, leaf in list(self.leaves.items()):
+            await pacer.give_way()
+            if self.ownership.heard_ago(domain, now) > leaf.silent_after:
+                found.add(domain)
+        return found
 
     def lose(self, domain: str, reason: str) -> None:
         """What was stored through the epochs of a leaf cannot be relied on."""

@@ -138,8 +138,9 @@ LEAF_METRICS: Final = (
 
 def shown_leaves(domains: Iterable[str], patterns: Sequence[str], most: int) -> list[str]:
     """The leaves to show: those that match one of the patterns, the first so many by name."""
-    chosen = [domain for domain in domains if any(fnmatchcase(domain, pattern) for pattern in patterns)]
-    return sorted(chosen)[:most]
+    if "*" not in patterns:
+        domains = [domain for domain in domains if any(fnmatchcase(domain, pattern) for pattern in patterns)]
+    return sorted(domains)[:most]
 
 
 class LeafCollector(Collector):

@@ -27,8 +27,9 @@ from agent.jetstream import JetStreamError
 _LOOK_SECONDS: Final = 1.0
 _COMPARE_SECONDS: Final = 60.0
 """From one comparison of the stored records with what was stored to the next."""
-_YOUNG: Final = 30_000
-"""Objects that a collection may look at: some ten milliseconds."""
+_SPARE_SECONDS: Final = 0.1
+_YOUNG: Final = 10_000
+"""Objects that a collection may look at: some milliseconds."""
 
 log = structlog.get_logger("registrar")
 
@@ -54,13 +55,22 @@ class Upkeep:
 
     async def run(self) -> None:
         """Look until cancelled."""
-        compare_at = loop_time() + _COMPARE_SECONDS
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._spare_collections())
+            await self._look()
+
+    async def _spare_collections(self) -> None:
         while True:
             spare_collections()
+            await asyncio.sleep(_SPARE_SECONDS)
+
+    async def _look(self) -> None:
+        compare_at = loop_time() + _COMPARE_SECONDS
+        while True:
             self._look_ahead()
             for domain in self._fleet.ownership.settled(loop_time()):
                 self._problems.end(f"rival of {domain}", f"{domain} is announced by one machine only")
-            news = self._look_for_silent()
+            news = await self._look_for_silent()
             try:
                 await self._remember(news)
                 if loop_time() >= compare_at:
@@ -79,14 +89,16 @@ class Upkeep:
         """`ingest` said how far it has committed an aggregate."""
         self._time_to_full.committed(stream, loop_time())
 
-    def _look_for_silent(self) -> set[str]:
+    async def _look_for_silent(self) -> set[str]:
         """Keep the gauges; returns the leaves whose agents have become silent since the last look."""
+        before, self._silent = self._silent, await self._fleet.silent(loop_time())
         linked = self._watch.links.domains()
-        before, self._silent = self._silent, set(self._fleet.silent(loop_time()))
         self._metrics.leaves.set(len(self._fleet.leaves))
         self._metrics.linked.set(len(linked))
         self._metrics.silent.set(len(linked & self._silent))
+        pacer = Pacer()
         for domain in self._silent if self._fleet.resting else ():
+            await pacer.give_way()
             # Programs may still publish beside an agent that is dead.
             self._aggregates.wake(domain, self._fleet.leaves[domain].classes)
         return self._silent - before

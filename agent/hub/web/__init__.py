@@ -12,7 +12,8 @@ from typing import Any, Final
 import msgspec
 from aiohttp.web import Response
 
-from agent.base.large_answers import Shared, blocks_of, in_blocks, paced
+from agent.base.large_answers import Shared, blocks_of, in_blocks
+from agent.base.wait import paced
 from agent.contract import AuditedLeaf
 from agent.hub import fleet_rows
 from agent.hub.fleet_rows import FleetRow

@@ -13,7 +13,7 @@ from agent.base.files import write_private
 from agent.base.nats_server import RenderError, find_binary
 from agent.config.keys import check_password, ensure_key, password_line, seed_line
 from agent.contract import ContractError
-from agent.server.render import LINK_INCLUDE, render
+from agent.server.render import LINK_INCLUDE, pieces, render
 from agent.server.values import HubConfig, LeafConfig, LeafUser, MqttListener, MqttUser, address_of
 
 
@@ -63,6 +63,16 @@ def test_both_sides_sync_each_message_notice_a_dead_link_and_stay_on_the_loopbac
     assert 'listen: "127.0.0.1:4222"' in text
     assert "password" not in text
     assert "no_auth_user" not in text
+
+
+def test_the_text_of_many_leaves_comes_in_pieces_of_a_leaf_or_a_permission_each() -> None:
+    tenants = [LeafUser(f"edge-{n}", key_of(n), tenant="acme") for n in range(10, 110)]
+    own = [LeafUser(f"edge-{n}", key_of(n)) for n in range(110, 210)]
+    config = dataclasses.replace(HUB, leaves=(*tenants, *own))
+    parts = list(pieces(config))
+    assert "".join(parts) == render(config)
+    assert len(render(config)) > 100_000
+    assert max(map(len, parts)) < 2_000
 
 
 def test_only_the_hub_may_sync_at_an_interval() -> None:

@@ -51,6 +51,27 @@ async def test_the_loop_has_its_turn_between_two_records_and_never_sees_half_a_f
     assert sum(len(fleet.sources(stream)) for stream in streams) == 2 * COUNT
 
 
+async def test_the_loop_has_its_turn_between_two_leaves_of_which_each_may_be_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wait, "SPAN", 0.0)  # of any length is a piece too long for one turn
+    fleet = FleetState()
+    await fleet.begin({f"edge-{number}": record(f"edge-{number}") for number in range(COUNT)}, {}, {}, 0.0)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    fleet.ownership.heard("edge-7", 1_000.0)
+    assert await fleet.silent(1_000.0) == fleet.leaves.keys() - {"edge-7"}
+    counting.cancel()
+    assert turns >= COUNT
+
+
 class Circle:
     """What only the collector can free."""
 
