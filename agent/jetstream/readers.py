@@ -20,9 +20,9 @@ from agent.jetstream import JetStream, JetStreamError
 from agent.jetstream.info import StreamInfo, UnavailableError
 
 _PULL = 1_000
-_ANSWER_SECONDS = 2.0
-"""Until the first message of a whole stream; a server that does not allow the request says nothing."""
 _PROGRESS_SECONDS = 10.0
+"""Until the next message. A server that ten thousand leaves ask meanwhile took more than two seconds to the
+first one; one that does not allow the request says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +212,10 @@ async def read_all(nc: Client, info: StreamInfo) -> dict[str, bytes]:
         try:
             request = b'{"seq":1,"batch":%d}' % (info.messages + 1)
             await nc.publish(f"$JS.API.DIRECT.GET.{info.name}", request, reply=inbox)
-            seconds = _ANSWER_SECONDS
             while not ended.is_set():
                 progress.clear()
-                async with asyncio.timeout(seconds):
+                async with asyncio.timeout(_PROGRESS_SECONDS):
                     await progress.wait()
-                seconds = _PROGRESS_SECONDS
         finally:
             if not nc.is_closed:
                 await subscription.unsubscribe()

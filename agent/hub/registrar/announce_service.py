@@ -10,6 +10,7 @@ import nats.errors
 import structlog
 from nats.aio.msg import Msg
 
+from agent.base.logs import Sparse
 from agent.base.wait import loop_time
 from agent.contract import Answer, ContractError
 from agent.hub.registrar.active_problems import ActiveProblems
@@ -21,7 +22,7 @@ from agent.hub.registrar.fleet_watch import FleetWatch
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.readiness import Readiness
 from agent.hub.registrar.standing import StandingAnswers
-from agent.jetstream import JetStreamError
+from agent.jetstream import JetStreamError, UnavailableError
 
 MAX_ANNOUNCE: Final = 64 * 1024
 PENDING: Final = 4096
@@ -63,6 +64,7 @@ class AnnounceService:
         self._refused = metrics.announcements.labels("refused")
         self._exchanges = Exchanges()
         self._busy: set[str] = set()
+        self._failures = Sparse()
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def receive(self, msg: Msg, group: asyncio.TaskGroup) -> None:
@@ -128,11 +130,14 @@ class AnnounceService:
                 answer = await self._answered(domain, msg.data)
         except ContractError as error:
             answer = Answer(refused=str(error))
+        except UnavailableError as error:
+            await self._hub_fails(domain, msg, str(error))
+            return
+        except TimeoutError:
+            await self._hub_fails(domain, msg, f"no answer within {_ANSWER_SECONDS:.0f} s")
+            return
         except JetStreamError as error:
             answer = Answer(refused=f"the hub cannot take this in now: {error}", later=True)
-        except TimeoutError:
-            late = f"the hub's server did not answer within {_ANSWER_SECONDS:.0f} s"
-            answer = Answer(refused=late, later=True)
         except Exception:  # one announcement must not end the service for all the others
             log.exception("an announcement could not be answered", domain=domain)
             answer = Answer(refused="the registrar failed on this announcement; its log says how")
@@ -155,6 +160,16 @@ class AnnounceService:
             answer = dataclasses.replace(answer, commands=await self._commands.answer(announce))
             answer = self._exchanges.named(announce, answer, leaf, reconnect)
         return answer
+
+    async def _hub_fails(self, domain: str, msg: Msg, reason: str) -> None:
+        """Have a leaf come again because the hub's server does not answer. That is no fault of the leaf, and
+        thousands may come meanwhile: a line for each would hold up the loop."""
+        self._refused.inc()
+        if (held_back := self._failures.held_back(loop_time())) is not None:
+            log.warning(
+                "announcement not answered", domain=domain, reason=reason, not_reported_before=held_back
+            )
+        await respond(msg, Answer(refused=f"the hub's server does not answer: {reason}", later=True).encode())
 
     async def _respond(self, domain: str, msg: Msg, answer: Answer) -> None:
         (self._taken_in if answer.refused is None else self._refused).inc()
