@@ -52,7 +52,7 @@ class Role(Protocol):
         """Run until `stopping` is set, then end in order."""
 
     async def apply(self, new: Applied) -> None:
-        """Let a configuration hold of which only inputs, rules, logging and leaves are others."""
+        """Let a configuration hold of which only inputs, rules, logging, leaves and users are others."""
 
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""
@@ -213,9 +213,10 @@ def _fleet(config: Config, role: Role) -> FleetPages | None:
 
 
 async def _apply(role: Role, server: EmbeddedServer | None, machine: str, new: Applied) -> None:
-    """Let a configuration hold; leaves are let in by the hub's server before their agents are answered."""
-    if new.change.leaves and server is not None:
-        await server.set_config(server_config(new.config, machine))
+    """Let a configuration hold; the hub's server lets leaves and users in, or shuts them out, before the
+    registrar is another one."""
+    if (new.change.leaves or new.change.users) and server is not None:
+        await server.set_config(await asyncio.to_thread(server_config, new.config, machine))
     await role.apply(new)
 
 

@@ -153,10 +153,10 @@ class HubAgent:
             gc.unfreeze()  # the fleet of this term goes
 
     async def apply(self, new: Applied) -> None:
-        """Let a configuration hold of which only logging and the leaves are others."""
+        """Let a configuration hold of which only logging, the leaves and the users are others."""
         self._config = new.config
         logs.set_up(new.config.log.level, new.config.log.format)
-        if new.change.leaves:
+        if new.change.leaves or new.change.users:
             self._term_over.set()
 
     def status(self) -> Mapping[str, Any]:

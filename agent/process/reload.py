@@ -26,6 +26,7 @@ _MOST: Final = 1024 * 1024
 """Bytes up to which a file that is named is compared by its content; a larger one is no secret of ours."""
 _LIVE: Final = frozenset({"rule", "log", "leaf"})
 """What a running agent applies in addition to its inputs; for anything else it restarts."""
+_LIVE_AT_HUB: Final = _LIVE | {"user"}
 
 Parts = Mapping[str, bytes]
 """A digest for each part: the tables at the top, and `input.<name>` for each input."""
@@ -34,14 +35,15 @@ Parts = Mapping[str, bytes]
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
     """What has to happen: inputs that `end`, and those that `begin`, a changed one both; whether rules,
-    logging and the leaves of a hub are others; and the parts for which the agent has to start again, which
-    does all of it."""
+    logging, the leaves and the users of a hub are others; and the parts for which the agent has to start
+    again, which does all of it."""
 
     end: tuple[str, ...] = ()
     begin: tuple[str, ...] = ()
     rules: bool = False
     log: bool = False
     leaves: bool = False
+    users: bool = False
     restart: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
@@ -66,6 +68,7 @@ class ConfigChange:
         said += ["rules taken in"] if self.rules else []
         said += ["logging taken in"] if self.log else []
         said += ["leaves taken in"] if self.leaves else []
+        said += ["users taken in"] if self.users else []
         return "; ".join(said)
 
 
@@ -82,13 +85,16 @@ def parts(config: Config) -> Parts:
     return found | {f"input.{one.name}": _digest(one) for one in config.input}
 
 
-def change(before: Parts, after: Parts, reserved: frozenset[str] = frozenset()) -> ConfigChange:
-    """What is to be done to come from one to the other. For inputs with `reserved` names the agent starts
-    again, as for the tables that it can't take in while it runs."""
+def change(
+    before: Parts, after: Parts, reserved: frozenset[str] = frozenset(), *, hub: bool = False
+) -> ConfigChange:
+    """What is to be done to come from one to the other, at a `hub` or a leaf. For inputs with `reserved`
+    names the agent starts again, as for the tables that it can't take in while it runs."""
+    live = _LIVE_AT_HUB if hub else _LIVE
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     inputs = {name for name in changed if name.startswith("input.")}
     restart = sorted(
-        {name for name in changed - inputs if name not in _LIVE}
+        {name for name in changed - inputs if name not in live}
         | {name for name in inputs if name.removeprefix("input.") in reserved}
     )
     return ConfigChange(
@@ -97,6 +103,7 @@ def change(before: Parts, after: Parts, reserved: frozenset[str] = frozenset()) 
         "rule" in changed,
         "log" in changed,
         "leaf" in changed,
+        hub and "user" in changed,
         tuple(restart),
     )
 
@@ -190,7 +197,8 @@ class Reloader:
             if getattr(config, name) != getattr(self._running, name)
         ]
         new = parts(config)
-        todo = change(self._parts, new, _served(self._running) | _served(config))
+        reserved = _served(self._running) | _served(config)
+        todo = change(self._parts, new, reserved, hub=config.role == "hub")
         inputs = self._files.make(config, todo.begin)
         _listened(config)  # an address that cannot be read is found before anything is changed
         with LISTEN_SOCKETS.leaving(_listened(self._running, None if todo.restart else todo.end)):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.config import Config, LeafMember, Linger, Log, Nats, Publish, Rule
+from agent.config import Config, LeafMember, Linger, Log, Nats, Publish, Rule, User
 from agent.leaf.inputs import OPTIONS
 from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.inputs.socket import SocketOptions
@@ -57,6 +57,13 @@ def test_the_leaves_of_a_hub_are_taken_in_while_it_runs() -> None:
     found = between(config(leaf=[LeafMember("edge-1", "U1")]), config(leaf=[LeafMember("edge-1", "U2")]))
     assert found == ConfigChange(leaves=True)
     assert str(found) == "leaves taken in"
+
+
+def test_users_are_taken_in_by_a_running_hub_and_take_a_new_start_of_a_leaf() -> None:
+    before, after = parts(config()), parts(config(user=[User("app", "U1")]))
+    assert change(before, after, hub=True) == ConfigChange(users=True)
+    assert str(change(before, after, hub=True)) == "users taken in"
+    assert change(before, after).restart == ("user",)
 
 
 def test_an_input_that_the_local_server_knows_of_takes_a_new_start() -> None:
