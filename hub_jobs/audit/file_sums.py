@@ -71,7 +71,7 @@ def of_file(piece: FileShare, secret: bytes) -> Contents:
         return _bronze(piece, secret)
     parts = [_SMALL[piece.table](_shared(group, piece), secret) for group in _groups(piece)]
     schema = READ if piece.table == "readings" else NAMED
-    return Contents(pa.concat_tables([schema.empty_table(), *parts]).unify_dictionaries())
+    return Contents(_compact([schema.empty_table(), *parts]))
 
 
 def _groups(piece: FileShare) -> Iterator[pa.Table]:
@@ -133,7 +133,13 @@ def _bronze(piece: FileShare, secret: bytes) -> Contents:
                 part = table.slice(at, _AT_ONCE)
                 rows.append(_messages(part, piece, secret))
                 changed += _changed(part)
-    return Contents(pa.concat_tables([MESSAGES.empty_table(), *rows]).unify_dictionaries(), changed)
+    return Contents(_compact([MESSAGES.empty_table(), *rows]), changed)
+
+
+def _compact(parts: list[pa.Table]) -> pa.Table:
+    """The parts as one table of its own memory: a slice that is sent to the driver takes all of what it was
+    cut from along."""
+    return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
 
 
 def _changed(rows: pa.Table) -> list[tuple[str, str, int]]:

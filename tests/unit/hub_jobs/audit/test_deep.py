@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from agent.contract import Clock, Exit
 from hub_jobs.audit import file_sums
 from hub_jobs.audit import run as audit
 from hub_jobs.audit.rows import scan
+from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.maintain import run as maintain
 from hub_jobs.refine.clocks import with_errors
 from hub_jobs.refine.readings import Refiner
+from hub_jobs.tables.delta import ensure_table
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.refined import refine_all
 from tests.unit.hub_jobs.rows import ARRIVED_US, batch_headers, batch_row, direct_row, header_block
@@ -50,6 +53,17 @@ def test_a_reading_has_one_number_however_its_row_is_stored() -> None:
     again = pa.concat_tables([rows.slice(1), rows.slice(0, 1)]).combine_chunks()
     assert sorted(file_sums.of_readings(again, SECRET).tolist()) == sorted(whole.tolist())
     assert not np.isin(file_sums.of_readings(rows, b"1" * 16), whole).any()
+
+
+def test_what_the_driver_is_sent_of_a_file_grows_with_its_messages_alone(tmp_path: Path) -> None:
+    sizes = []
+    for count in (1_000, 4_000):
+        lake = tmp_path / str(count)
+        add_bronze(lake, [direct_row(b"21.5", source_seq=at) for at in range(count)])
+        bronze = ensure_table(lake, "bronze")
+        (piece,) = AuditTables(bronze, None, None, {}).pieces(bronze)
+        sizes.append(len(pickle.dumps(file_sums.of_file(piece, SECRET))))
+    assert sizes[1] < sizes[0] * 4
 
 
 def test_a_reading_whose_time_was_corrected_has_the_number_of_what_the_clock_had_said() -> None:
