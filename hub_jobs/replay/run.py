@@ -2,17 +2,15 @@
 
 For what was decoded wrongly, or lost from a table. `quarantine` is put right first and `readings` last; a run
 that is killed between the two leaves rows missing in neither, and is made whole by running it again.
-
-What came of a message is found by its key: a batch's by (domain, class, run, n), any other's by its place
-in its source. Of several rows of one key with one digest one is decoded, whichever of them lies in the range
-that was asked for. A message with other content under a known batch's id stays where it is, in quarantine.
+What is decoded, and what that replaces, is chosen in `selection`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple
@@ -27,19 +25,17 @@ from hub_jobs.refine import clock_corrections, task
 from hub_jobs.refine.clocks import Corrections
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.plan import RefineTables
+from hub_jobs.replay.selection import BATCH, MESSAGE, PLACE, ReplaySelection, keys, select
 from hub_jobs.session import run_tasks
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
 from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.ranges import History
-from hub_jobs.tables.scan import Condition, batches, file_paths, rows
-from hub_jobs.tables.stream_history import StreamHistory
+from hub_jobs.tables.scan import Condition, batches, rows
+from hub_jobs.tables.stream_history import StreamHistory, file_histories
 
 _NAME: Final = "replay"
-BATCH: Final = ("domain", "class", "run", "n")
-PLACE: Final = ("source_stream", "source_identity", "source_seq")
-MESSAGE: Final = ("stream", "created", "seq")
 _COLUMNS: Final = (*MESSAGE, *BATCH, *PLACE, "digest", "arrived")
 
 
@@ -119,13 +115,7 @@ def _replay(lake: Place, tables: RefineTables, selection: ReplaySelection, corre
     from hub_jobs.session import session
 
     bronze, readings, quarantine = tables
-    parts = [
-        task.RefinePart(
-            lake, [path], history, min(seqs) - 1, max(seqs), only=frozenset(seqs), corrections=corrections
-        )
-        for history, seqs in sorted(selection.decoded.items())
-        for path in file_paths(bronze, StreamHistory(*history).rows(min(seqs) - 1, max(seqs)))
-    ]
+    parts = list(_parts(lake, bronze, selection, corrections))
     done = run_tasks(session(_NAME), task.refine, parts)
     new_readings = [file for result in done for file in result.readings]
     new_named = [file for result in done for file in result.quarantine]
@@ -144,60 +134,25 @@ def _replay(lake: Place, tables: RefineTables, selection: ReplaySelection, corre
     )
 
 
-@dataclass(slots=True)
-class ReplaySelection:
-    """What is decoded again, and what it replaces."""
-
-    decoded: dict[History, set[int]] = field(default_factory=dict)
-    """Sequences to decode, by the history of their stream."""
-    batches: set[str] = field(default_factory=set)
-    """Keys of batches whose readings are replaced."""
-    places: set[str] = field(default_factory=set)
-    """Keys of direct messages whose readings are replaced."""
-    messages: set[str] = field(default_factory=set)
-    """Messages whose rows in quarantine are replaced."""
-    thinned: int = 0
-    """Messages that stay as they are, because their payload was dropped or they are too old."""
-
-
-def select(wanted: pa.Table, held: pa.Table, other_content: set[str]) -> ReplaySelection:
-    """Select what to decode for the rows `wanted`. `held` are all refined rows of bronze with one of their
-    keys, `wanted` among them; both have the key columns, `digest` and `thinned`. `other_content` names the
-    messages (`keys` of `MESSAGE`) that are in quarantine for it."""
-    selection = ReplaySelection()
-    names = set(keys(wanted, MESSAGE).to_pylist())
-    mine = set(keys(wanted, BATCH).to_pylist()) | _places(wanted)
-    groups: dict[str, dict[bytes, list[dict[str, object]]]] = {}
-    for row, batch, place, message in zip(
-        held.to_pylist(),
-        keys(held, BATCH).to_pylist(),
-        keys(held, PLACE).to_pylist(),
-        keys(held, MESSAGE).to_pylist(),
-        strict=True,
-    ):
-        key = place if batch is None else batch
-        if key in mine and key is not None and message not in other_content:
-            groups.setdefault(key, {}).setdefault(row["digest"], []).append({**row, "message": message})
-    for key, digests in groups.items():
-        _choose(selection, key, digests, names)
-    return selection
-
-
-def _choose(
-    selection: ReplaySelection, key: str, digests: dict[bytes, list[dict[str, object]]], wanted: set[str]
-) -> None:
-    copies = [sorted(same, key=lambda row: row["message"] not in wanted) for same in digests.values()]
-    # A later copy may have a payload, but not bring back what was deleted.
-    aged = any(row.get("aged") for same in copies for row in same)
-    if aged or any(all(row["thinned"] for row in same) for same in copies):
-        selection.thinned += len(copies)
-        return
-    for same in copies:
-        row = next(row for row in same if not row["thinned"])
-        history = (str(row["stream"]), str(row["created"]))
-        selection.decoded.setdefault(history, set()).add(int(str(row["seq"])))
-        selection.messages.update(str(copy["message"]) for copy in same)
-    (selection.places if copies[0][0]["n"] is None else selection.batches).add(key)
+def _parts(
+    lake: Place, bronze: Table, selection: ReplaySelection, corrections: Corrections
+) -> Iterator[task.RefinePart]:
+    """A task for each file with messages to decode. It takes the sequences of its file only: all of a long
+    range with every task would be their product."""
+    decoded = {history: sorted(seqs) for history, seqs in selection.decoded.items()}
+    for file in file_histories(bronze):
+        every = decoded.get(file.history, [])
+        seqs = every[bisect_left(every, file.first) : bisect_right(every, file.last)]
+        if seqs:
+            yield task.RefinePart(
+                lake,
+                [bronze.path / file.path],
+                file.history,
+                seqs[0] - 1,
+                seqs[-1],
+                only=frozenset(seqs),
+                corrections=corrections,
+            )
 
 
 def _messages_of(held: pa.Table, selection: ReplaySelection) -> pa.Array:
@@ -280,14 +235,3 @@ def _below(piece: pa.Table, offsets: dict[History, int]) -> pa.Array:
 def _other_content(quarantine: Table) -> set[str]:
     held = rows(quarantine, [*MESSAGE], [("reason", "=", str(QuarantineReason.OTHER_CONTENT))])
     return set(keys(held, MESSAGE).to_pylist())
-
-
-def keys(rows: pa.Table, columns: tuple[str, ...]) -> pa.Array:
-    """One text a row that names its key, null where a part of it is null."""
-    parts = [rows[name].cast(pa.string()) for name in columns]
-    joined = pc.binary_join_element_wise(*parts, "\x1f", null_handling="emit_null")
-    return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
-
-
-def _places(rows: pa.Table) -> set[str]:
-    return set(keys(rows.filter(pc.is_null(rows["n"])), PLACE).to_pylist())
