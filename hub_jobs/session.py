@@ -8,18 +8,17 @@ processor time more."""
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from hub_jobs.class_archive import java_options
+from hub_jobs.connect_tasks import REMOTE, check_server, run_by_plan
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
@@ -52,7 +51,8 @@ def session(name: str) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    if _REMOTE in os.environ:
+    if REMOTE in os.environ:
+        check_server()
         spark = SparkSession.builder.getOrCreate()
         for key, value in _ALWAYS.items():
             if spark.conf.isModifiable(key):
@@ -97,22 +97,8 @@ def _of_java(name: str) -> SparkConf:
     return conf
 
 
-_REMOTE: Final = "SPARK_REMOTE"
-
-
 def run_tasks(spark: SparkSession, task: Callable[[Work], Result], work: Sequence[Work]) -> list[Result]:
     """One Spark task for every piece of work; their results in order."""
     if hasattr(spark, "sparkContext"):
         return spark.sparkContext.parallelize(work, len(work)).map(task).collect()
-    pieces = [pickle.dumps(piece) for piece in work]
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        for batch in batches:
-            for at in batch["id"].to_pylist():
-                result = pickle.dumps(task(pickle.loads(pieces[at])))  # noqa: S301 - of this very driver
-                yield pa.RecordBatch.from_pydict({"at": pa.array([at], pa.int64()), "result": [result]})
-
-    rows = spark.range(0, len(work), 1, len(work)).mapInArrow(run, "at long, result binary").collect()
-    return [pickle.loads(row["result"]) for row in sorted(rows, key=lambda row: row["at"])]  # noqa: S301
+    return run_by_plan(spark, task, work)
