@@ -1,7 +1,7 @@
 # `make demo` and `make test` do all of their own set-up.
 .PHONY: help demo test lint types models fuzz faults bench bench-report dist wheel deb image release reference dashboards
 # `docs` is a folder, too.
-.PHONY: docs soak test-wheel test-package test-deploy test-browser test-delta test-security security-table sizing-table recording
+.PHONY: docs soak test-wheel test-package test-deploy test-browser test-delta test-lakes test-security security-table sizing-table recording
 .PHONY: faults-page clean
 
 BIN := .venv/bin
@@ -37,6 +37,7 @@ help:
 	@echo "make test-deploy   what Prometheus says of the metrics and rules (promtool)"
 	@echo "make test-browser  the fleet page in a headless Chromium"
 	@echo "make test-delta    Spark with Delta's own jar reads and rewrites the tables (two minutes)"
+	@echo "make test-lakes    lakes at Azure, against Azurite (npm; five minutes)"
 	@echo "make recording     the recorded terminal of README.md (two minutes)"
 	@echo "make clean   remove what was built, keep .venv"
 
@@ -138,6 +139,11 @@ test-browser: .venv/ready
 # The jars come from Maven Central once, and stay in build/ivy.
 test-delta: .venv/ready
 	@$(BIN)/python -m pytest tests/delta
+
+# The stores are fetched once, into .venv.
+test-lakes: .venv/ready
+	@deploy/prepare_lakes.sh
+	@$(BIN)/python -m pytest tests/lakes
 
 # The picture of the terminal in README.md, from a run of the demonstration.
 recording: .venv/ready

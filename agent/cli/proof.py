@@ -29,7 +29,10 @@ _LARGEST: Final = 256 * 2**20
 
 Domain = Annotated[str, typer.Argument(help="The leaf.", show_default=False)]
 LakeDir = Annotated[
-    str, typer.Option("--lake", help="Where the tables are: a directory or s3://….", show_default=False)
+    str,
+    typer.Option(
+        "--lake", help="Where the tables are: a directory or a store's address.", show_default=False
+    ),
 ]
 OutFile = Annotated[
     Path | None, typer.Option("--out", "-o", help="The file to write (default: proof-<domain>.html).")

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 Domain = Annotated[str, typer.Argument(help="The leaf.", show_default=False)]
 LakeDir = Annotated[
-    str | None, typer.Option("--lake", help="Where the tables are, as for the jobs: a directory or s3://….")
+    str | None,
+    typer.Option("--lake", help="Where the tables are, as for the jobs: a directory or a store's address."),
 ]
 Device = Annotated[str | None, typer.Option("--device", help="Also how the readings of this device fare.")]
 From = Annotated[

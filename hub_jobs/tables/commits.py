@@ -9,7 +9,6 @@ such entry the commit may still arrive, and its files must stay.
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +31,6 @@ KEPT_SINCE: Final = "kept since"
 """The transaction of a table from which rows are deleted for their age: the second since 1970 before which
 what arrived may be gone."""
 _MARK_KEY: Final = "petiole.commit"
-_MOST_SAID: Final = 400
 
 
 class CommitOutcome(Enum):
@@ -108,12 +106,6 @@ def active(delta: DeltaTable) -> set[str]:
     """The paths of the files of a snapshot, below the table."""
     found = pa.table(delta.get_add_actions(flatten=True))
     return set(found["path"].to_pylist())
-
-
-def plain(error: Exception | None) -> str:
-    """What delta-rs says, on one line: it colours its causes, and repeats whole answers of a store."""
-    words = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
-    return words if len(words) <= _MOST_SAID else f"{words[:_MOST_SAID]}…"
 
 
 def _outcome(path: Place, version: int, mark: str) -> CommitOutcome:

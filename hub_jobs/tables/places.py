@@ -1,8 +1,5 @@
-"""Where a lake lies: a directory, or what begins with `s3://bucket/…` in an object store.
-
-No option or credential of a store passes through here. delta-rs and Arrow find them in the environment of
-their own process or where that says (`AWS_…`), on the driver and on every executor, so no plan, log or
-argument can hold them.
+"""Where a lake lies: a directory, or a name in an object store (`stores.FORMS`), whose client is in
+`stores.py`.
 
 `usual` gives the columns of a file the types that the jobs know, whichever program wrote it. A Parquet file
 may carry an Arrow schema of its writer, and Arrow reads by it: delta-rs writes text as views, others as large
@@ -17,7 +14,6 @@ import os
 from collections.abc import Container, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -26,12 +22,11 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-_SCHEME: Final = "s3://"
-_SAFE: Final = {"conditional_put": "etag", "AWS_S3_ALLOW_UNSAFE_RENAME": "false"}
+from hub_jobs.tables import stores
+
 _FAULTS: Final = (OSError, pa.ArrowException)
 """What Arrow raises over a file."""
 _MOST_SAID: Final = 200
-_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
 @dataclass(frozen=True, order=True)
@@ -58,26 +53,31 @@ class ObjectPath:
 
     @property
     def key(self) -> str:
-        """The bucket and the name in it."""
-        return self.uri.removeprefix(_SCHEME)
+        """The name by which its `store` knows it."""
+        return stores.key(self.uri)
+
+    @property
+    def store(self) -> fs.FileSystem:
+        """The client that reads and writes it."""
+        return stores.filesystem(self.uri)
 
     def exists(self) -> bool:
         """Whether there is such an object, or one below it."""
-        return bool(_store().get_file_info(self.key).type != fs.FileType.NotFound)
+        return bool(self.store.get_file_info(self.key).type != fs.FileType.NotFound)
 
     def is_dir(self) -> bool:
         """Whether there is an object below it."""
-        return bool(_store().get_file_info(self.key).type == fs.FileType.Directory)
+        return bool(self.store.get_file_info(self.key).type == fs.FileType.Directory)
 
     def read_text(self) -> str:
         """The whole of an object. Raises `FileNotFoundError`."""
-        with _store().open_input_stream(self.key) as stream:
+        with self.store.open_input_stream(self.key) as stream:
             return bytes(stream.read()).decode()
 
     def unlink(self, *, missing_ok: bool = False) -> None:
         """Delete an object. Raises `FileNotFoundError` unless `missing_ok`."""
         try:
-            _store().delete_file(self.key)
+            self.store.delete_file(self.key)
         except FileNotFoundError:
             if not missing_ok:
                 raise
@@ -88,35 +88,33 @@ Place = Path | ObjectPath
 
 def parse_place(text: str) -> Place:
     """What a command line calls a lake. Raises `argparse.ArgumentTypeError`."""
-    if text.startswith(_SCHEME):
-        uri = text.rstrip("/")
-        if "/" not in uri.removeprefix(_SCHEME):
-            raise argparse.ArgumentTypeError(f"{text} is a whole bucket; give s3://bucket/name")
-        return ObjectPath(uri)
-    if "://" in text:
-        raise argparse.ArgumentTypeError(f"{text} is neither a directory nor s3://bucket/name")
-    return Path(text).absolute()
+    try:
+        uri = stores.parse(text)
+    except stores.AddressError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return Path(text).absolute() if uri is None else ObjectPath(uri)
 
 
 def delta_options(at: Place) -> dict[str, str] | None:
-    """What delta-rs needs beyond its environment: that a commit is a put which fails where the object
-    is there, whatever the environment says; that credentials are looked for in files and roles also where an
-    endpoint is given; and that an endpoint without TLS is meant."""
+    """What delta-rs needs beyond its environment."""
+    return None if isinstance(at, Path) else stores.commit_options(at.uri)
+
+
+def spark_path(at: Place) -> str | None:
+    """The name by which Spark reads it: of an object in S3 by Hadoop's S3A. None where its tasks must read it
+    by Arrow."""
     if isinstance(at, Path):
-        return None
-    plain = {"allow_http": "true"} if (_endpoint() or "").startswith("http://") else {}
-    return {**_SAFE, "aws_force_credential_load": "true", **plain}
-
-
-def spark_path(at: Place) -> str:
-    """The name by which Spark reads it: of an object store by Hadoop's S3A."""
-    return str(at) if isinstance(at, Path) else f"s3a://{at.key}"
+        return str(at)
+    return f"s3a://{at.key}" if at.uri.startswith(stores.S3) else None
 
 
 def arrow_paths(at: list[Place]) -> dict[str, Any]:
     """The arguments of Arrow's readers for these files, all in one kind of place."""
     if at and isinstance(at[0], ObjectPath):
-        return {"source": [path.key for path in at if isinstance(path, ObjectPath)], "filesystem": _store()}
+        return {
+            "source": [path.key for path in at if isinstance(path, ObjectPath)],
+            "filesystem": at[0].store,
+        }
     return {"source": [str(path) for path in at]}
 
 
@@ -141,8 +139,8 @@ class UnreadableError(OSError):
 def _unreadable(at: Place, error: Exception) -> UnreadableError:
     if isinstance(error, FileNotFoundError):
         return UnreadableError(at, "it is gone", True)
-    refused = isinstance(error, PermissionError) or "AWS Error" in str(error)
-    return UnreadableError(at, " ".join(str(error).split())[:_MOST_SAID], not refused)
+    refused = isinstance(error, PermissionError) or stores.is_refusal(error)
+    return UnreadableError(at, stores.plain(error)[:_MOST_SAID], not refused)
 
 
 class ParquetFile:
@@ -202,7 +200,7 @@ def parquet_file(at: Place, **how: Any) -> Iterator[ParquetFile]:
 
 
 def _source(at: Place) -> dict[str, Any]:
-    return {"source": at} if isinstance(at, Path) else {"source": at.key, "filesystem": _store()}
+    return {"source": at} if isinstance(at, Path) else {"source": at.key, "filesystem": at.store}
 
 
 def parquet_columns(at: Place, columns: list[str]) -> Any:
@@ -217,7 +215,7 @@ def create(at: Place) -> BinaryIO:
     """A new file to write to."""
     if isinstance(at, Path):
         return at.open("xb")
-    sink: BinaryIO = _store().open_output_stream(at.key)
+    sink: BinaryIO = at.store.open_output_stream(at.key)
     return sink
 
 
@@ -227,20 +225,6 @@ def close(sink: BinaryIO) -> None:
         sink.flush()
         os.fsync(sink.fileno())
     sink.close()
-
-
-def _endpoint() -> str | None:
-    return next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), None)
-
-
-def _store() -> fs.S3FileSystem:
-    # Arrow finds credentials by itself, like delta-rs; not so these.
-    return _connected(_endpoint(), os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"))
-
-
-@cache
-def _connected(endpoint: str | None, region: str | None) -> fs.S3FileSystem:
-    return fs.S3FileSystem(endpoint_override=endpoint, region=region)
 
 
 _TIME: Final = pa.timestamp("us", tz="UTC")

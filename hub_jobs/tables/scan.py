@@ -31,10 +31,12 @@ from hub_jobs.tables.places import (
     parquet_file,
     parse_place,
     spark_path,
+    usual,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 Condition = tuple[str, str, Any]
 """(column, one of `=`, `<`, `<=`, `>`, `>=`, `in`, `within`, value); several stand for all of them. `within`
@@ -43,6 +45,7 @@ has spans: pairs of a first value and one that is no longer in the span."""
 _VERIFY: Final = "parquet.page.verify-checksum.enabled"
 """Without this Spark reads a page whose bits are not those that were written."""
 
+_BATCH_ROWS: Final = 131_072
 _SHORTENED: Final = pa.scalar(timedelta(milliseconds=1), pa.duration("us"))
 """Spark writes bounds of times in whole milliseconds, rounded down."""
 
@@ -71,25 +74,44 @@ def frame(spark: SparkSession, table: Table, where: Sequence[Condition] = ()) ->
 
     schema = StructType.fromJson(json.loads(table.delta.schema().to_json()))
     paths = file_paths(table, where)
-    rows = (
-        spark.read.schema(schema).option(_VERIFY, "true").parquet(*map(spark_path, paths))
-        if paths
-        else spark.createDataFrame([], schema)
-    )
+    named = [name for path in paths if (name := spark_path(path)) is not None]
+    if not paths:
+        rows = spark.createDataFrame([], schema)
+    elif named:
+        rows = spark.read.schema(schema).option(_VERIFY, "true").parquet(*named)
+    else:
+        rows = _read_by_arrow(spark, table, paths, where, schema)
     for name, sign, value in where:
         rows = rows.where(_fulfils(F.col(name), sign, value, F.col(name).isin))
     return rows
 
 
+def _read_by_arrow(
+    spark: SparkSession, table: Table, paths: list[Place], where: Sequence[Condition], schema: StructType
+) -> DataFrame:
+    """A task a file, for stores that Spark has no reader of; a row group at a time."""
+    known = usual(pa.schema(table.delta.schema()).empty_table()).schema
+    kept = _all_of(where)
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for at in batch["id"].to_pylist():
+                yield from _file_batches(paths[at], known, known.names, kept, _BATCH_ROWS)
+
+    return spark.range(0, len(paths), 1, len(paths)).mapInArrow(read, schema)
+
+
 def batches(
-    table: Table, columns: Sequence[str], where: Sequence[Condition] = (), batch_rows: int = 131_072
+    table: Table, columns: Sequence[str], where: Sequence[Condition] = (), batch_rows: int = _BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """Some columns of the rows that fulfil `where`, a bounded piece at a time. Raises `UnreadableError`."""
     found = file_paths(table, where)
-    kept = reduce(operator.and_, (_expression(condition) for condition in where)) if where else None
+    kept = _all_of(where)
+    names = dict.fromkeys([*columns, *(name for name, _, _ in where)])
     for path in found:
-        if not is_own(path.name):
-            yield from _foreign_batches(table, path, columns, where, kept, batch_rows)
+        if not is_own(path.name):  # its types a dataset can't compare
+            schema = pa.schema([table.schema.field(name) for name in names])
+            yield from _file_batches(path, schema, columns, kept, batch_rows)
     paths = [path for path in found if is_own(path.name)]
     if not paths:
         return
@@ -101,14 +123,12 @@ def batches(
         raise
 
 
-def _foreign_batches(
-    table: Table, path: Place, columns: Sequence[str], where: Sequence[Condition], kept: Any, batch_rows: int
+def _file_batches(
+    path: Place, schema: pa.Schema, columns: Sequence[str], kept: Any, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """`batches` of a file of another program, whose types a dataset can't compare."""
-    names = list(dict.fromkeys([*columns, *(name for name, _, _ in where)]))
-    schema = pa.schema([table.schema.field(name) for name in names])
+    """Some columns of a file, whichever program wrote it; `schema` has those too that `kept` asks for."""
     with parquet_file(path) as file:
-        known = [name for name in names if name in file.names]
+        known = [name for name in schema.names if name in file.names]
         for group in range(file.num_row_groups):
             rows = fitted(file.read_row_group(group, columns=known), schema)
             rows = rows if kept is None else rows.filter(kept)
@@ -182,6 +202,10 @@ def file_paths(table: Table, where: Sequence[Condition] = ()) -> list[Place]:
     if where and found.num_rows:  # the statistics of no files have no types
         found = found.filter(reduce(pc.and_, (_may_hold(found, condition) for condition in where)))
     return [table.path / path for path in sorted({*found["path"].to_pylist()} - table.aside)]
+
+
+def _all_of(where: Sequence[Condition]) -> Any:
+    return reduce(operator.and_, (_expression(condition) for condition in where)) if where else None
 
 
 def _expression(condition: Condition) -> Any:

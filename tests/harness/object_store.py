@@ -88,7 +88,5 @@ def _make_bucket(process: subprocess.Popen[bytes], endpoint: str) -> None:
 
 def names(lake: ObjectPath, table: str) -> list[str]:
     """The Parquet files that lie below a table, named by a commit or not."""
-    endpoint = os.environ["AWS_ENDPOINT_URL"]
-    store = fs.S3FileSystem(endpoint_override=endpoint, region=os.environ["AWS_REGION"])
-    found = store.get_file_info(fs.FileSelector((lake / table).key))
+    found = lake.store.get_file_info(fs.FileSelector((lake / table).key))
     return sorted(one.base_name for one in found if one.base_name.endswith(".parquet"))

@@ -18,12 +18,14 @@ from enum import StrEnum
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
+from urllib.parse import unquote
 
 COMMITS: Final = r"_delta_log/\d{20}\.json$"
 DATA: Final = r"\.parquet$"
 _CONTROL: Final = "/_faults/"
 _HOP: Final = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 _SECONDS: Final = 60.0
+_HELD_SECONDS: Final = 600.0
 _FAILED: Final = (
     b"<Error><Code>InternalError</Code><Message>We encountered an internal error.</Message></Error>"
 )
@@ -40,6 +42,8 @@ class Fault(StrEnum):
     """Applied, and not answered before `StoreFaults.release`."""
     LATE = "late"
     """The connection is closed, and it is applied at `StoreFaults.release`."""
+    HELD = "held"
+    """The connection stays open, and it is applied and answered at `StoreFaults.release`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +157,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _pass(self, body: bytes) -> None:
         is_put = self.command == "PUT" or (self.command == "POST" and "uploadId=" in self.path)
-        fault = self.state.fault_of(self.path.partition("?")[0]) if is_put else None
+        fault = self.state.fault_of(unquote(self.path.partition("?")[0])) if is_put else None
         if fault is Fault.LATE:
             thread = threading.Thread(target=self._apply_later, args=(body,))
             self.state.late.append(thread)
             thread.start()
             self.close_connection = True
             return
+        if fault is Fault.HELD:
+            self.state.released.wait(_HELD_SECONDS)
+            fault = None
         answer = self._forward(body)
         if fault is Fault.SILENT:
             self.state.released.wait(_SECONDS)
@@ -180,8 +187,8 @@ class _Handler(BaseHTTPRequestHandler):
             given = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
             conn.request(self.command, self.path, body, given)
             answer = conn.getresponse()
-            if self.command == "PUT" and answer.status == 200:
-                self.state.applied.append(self.path.partition("?")[0])
+            if self.command == "PUT" and answer.status in (200, 201):
+                self.state.applied.append(unquote(self.path.partition("?")[0]))
             return answer.status, answer.getheaders(), answer.read()
         finally:
             conn.close()

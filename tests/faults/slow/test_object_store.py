@@ -133,7 +133,7 @@ def judged(case: Case) -> None:
     assert (case.lost, case.duplicates) == (0, 0)
 
 
-async def stored(agent: Client, registrar: Client) -> None:
+async def stored(agent: Client, registrar: Client, batches: int = BATCHES, readings: int = READINGS) -> None:
     """Batches at the leaf, and then at the hub."""
     epoch = "epoch0000000a"
     await make_leaf_stream(agent, "edge-1", epoch)
@@ -142,20 +142,20 @@ async def stored(agent: Client, registrar: Client) -> None:
     line = (
         '{"ts":%d,"device":"pump-%d","metric":"pressure","value":%d.5,"tags":{"site":"north","line":"a"}}\n'
     )
-    for first in range(1, BATCHES + 1, AT_ONCE):
+    for first in range(1, batches + 1, AT_ONCE):
         await asyncio.gather(
             *(
                 stream.publish(
                     "tel.edge-1.normal._batch.http",
-                    "".join(line % (n, at % 7, at) for at in range(READINGS)).encode(),
+                    "".join(line % (n, at % 7, at) for at in range(readings)).encode(),
                     headers=BatchHeaders(
-                        MessageId(run, "normal", n), READINGS, 1, Clock(True, "b", 1)
+                        MessageId(run, "normal", n), readings, 1, Clock(True, "b", 1)
                     ).encode(),
                 )
-                for n in range(first, first + AT_ONCE)
+                for n in range(first, min(first + AT_ONCE, batches + 1))
             )
         )
-    await held(registrar, AGGREGATE, BATCHES)
+    await held(registrar, AGGREGATE, batches)
 
 
 async def job(name: str, lake: ObjectPath, *arguments: str) -> tuple[int, str]:
