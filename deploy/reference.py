@@ -48,6 +48,7 @@ _MORE: Final = {
     "http": "send.md#send-a-reading",
     "mqtt": "inputs/mqtt.md",
     "modbus": "inputs/modbus.md",
+    "syslog": "inputs/syslog.md",
     "opcua": "inputs/opcua.md",
 }
 _PLAIN: Final = {

@@ -60,7 +60,9 @@ def readings(leaf: Agent) -> list[dict[str, Any]]:
 
 
 def numbers_in(leaf: Agent) -> Counter[float]:
-    return Counter(row["value"] for row in readings(leaf) if row["metric"] == "n")
+    """By the metric `n`; where an input has nothing but text, by text that is a number."""
+    values = [str(row["value"]) for row in readings(leaf) if row["metric"] == "n"]
+    return Counter(float(text) for text in values if text[:1].isdigit())
 
 
 def stored(leaf: Agent, entry: Entry) -> float:

@@ -41,6 +41,8 @@ from agent.leaf.inputs.http.request import UnpackedTooLargeError, allowance, unp
 from agent.leaf.inputs.nats.input import lines_of
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
 from agent.leaf.inputs.shared.samples import Names
+from agent.leaf.inputs.syslog.framing import MessageCutter, framed
+from agent.leaf.inputs.syslog.parse import MessageParser
 from tests.harness.remote_write import request_1, request_2
 
 CAME: Final = 64_000
@@ -76,6 +78,9 @@ LINES: Final = (
     b'{"metric":"m","value":1}\n',
     b'{"metric":"\\u0061","value":1}\n',
     b'{"ts":1,"device":"d","metric":"m","value":1}\n',
+    b"<1>\n",
+    b"3 <1>",
+    b"<1>1 - - - - - [" + b'a b="\\""][' * 40 + b"\n",
     b"m,t=" + b"x" * 900 + b" " + b",".join(b"a%d=1" % number for number in range(100)) + b"\n",
 )
 
@@ -146,6 +151,12 @@ def _otlp_json(body: bytes, room: int) -> Iterator[int]:
     return _otlp(body, room, is_json=True)
 
 
+def _syslog(body: bytes, _room: int) -> Iterator[int]:
+    cut = MessageCutter(CAME).feed(body[:CAME])
+    yield len(cut.too_long)
+    yield from _counts(MessageParser("m", "d").parts(framed(cut.messages), _NOW))
+
+
 def _remote(body: bytes, room: int) -> Iterator[int]:
     request, before, more = WriteRequest(body, SeriesCache("edge-1", None), room), 0, True
     while more:
@@ -170,6 +181,7 @@ PARSERS: Final[dict[str, Parser]] = {
     "nats": _nats,
     "socket ndjson": _lines("ndjson"),
     "socket influx": _lines("influx"),
+    "syslog": _syslog,
     "otlp": _otlp,
     "otlp json": _otlp_json,
     "remote write": _remote,
@@ -296,6 +308,9 @@ SHAPES: Final[tuple[Callable[[int], bytes], ...]] = (
     lambda size: b"m 1\n" * (size // 4),
     lambda size: b"# TYPE m counter\n" * (size // 17),
     lambda size: b"m{" + b'a="b",' * (size // 6) + b"} 1\n",
+    lambda size: b"<1>1 - - - - - [a" + b' b="c"' * (size // 6) + b"]\n",
+    lambda size: b"<1>1 - - - - - " + b'[a b="\\""]' * (size // 10) + b"\n",
+    lambda size: b'<1>1 - - - - - [a b="' + b"\\x" * (size // 2) + b"\n",
 )
 """Bodies of about a size that are the worst of their kind: tiny elements, long names, many attributes."""
 

@@ -45,6 +45,7 @@ from tests.harness.mqtt_broker import broker_beside, broker_port, publish
 from tests.harness.opcua_server import server_beside, server_of
 from tests.harness.remote_write import packed, request_1, request_2
 from tests.harness.sparkplug_node import ADDED, node_beside, report, report_once, sparkplug_toml
+from tests.harness.syslog import send_once, send_until_stored, syslog_toml
 from tests.harness.wait import wait_for
 
 REMOTE_HEADERS = {"Content_Type": "application/x-protobuf", "Content_Encoding": "snappy"}
@@ -367,6 +368,13 @@ INPUTS = {
             _say_until_stored,
             _say_once,
             ((_NO_READING, "bad_lines"), (b"\xff\x00{[\n", "bad_lines"), (_LARGE_LINE, "too_long")),
+        ),
+        Entry(
+            "syslog",
+            syslog_toml,
+            send_until_stored,
+            send_once,
+            ((_NO_READING, "bad_line"), (b"\xff\x00{[\n", "bad_line"), (_LARGE_LINE, "too_long")),
         ),
         Entry("exec", lambda _: f'type = "exec"\ninterval = "100ms"\ncommand = {json.dumps(_PRINTS)}\n'),
         Entry(

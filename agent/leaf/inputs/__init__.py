@@ -38,6 +38,7 @@ _INPUTS: Final = {
     "otlp_grpc": _Classes("OtlpGrpcOptions", "OtlpGrpcInput"),
     "prometheus": _Classes("PrometheusOptions", "PrometheusInput"),
     "socket": _Classes("SocketOptions", "SocketInput"),
+    "syslog": _Classes("SyslogOptions", "SyslogInput"),
 }
 """By the `type` of an `[[input]]`."""
 

@@ -14,23 +14,29 @@ from agent.config import listen_address
 from agent.leaf.inputs.shared import ConfiguredInput, InputOptions
 
 
-class AccessOptions(InputOptions, kw_only=True):
-    """Where an input listens, and who may send. deploy/reference.toml says what each means."""
+class ListenOptions(InputOptions, kw_only=True):
+    """Where an input listens. deploy/reference.toml says what each means."""
 
     listen: str
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    token_file: Path | None = None
 
     @property
     def listens(self) -> str:
         return self.listen
 
 
+class AccessOptions(ListenOptions, kw_only=True):
+    """Where an input listens, and who may send."""
+
+    token_file: Path | None = None
+
+
+_Listens = TypeVar("_Listens", bound=ListenOptions)
 _Options = TypeVar("_Options", bound=AccessOptions)
 
 
-class AccessInput(ConfiguredInput[_Options]):
+class ListenInput(ConfiguredInput[_Listens]):
     """An input that listens."""
 
     def _mistakes(self) -> Iterator[str]:
@@ -45,21 +51,31 @@ class AccessInput(ConfiguredInput[_Options]):
         with contextlib.suppress(ValueError):  # a mistake
             if (problem := obstacle(listen_address(self._options.listen))) is not None:
                 yield problem
-        for read in (self._token, self._tls):
-            try:
-                read()
-            except AccessError as error:
-                yield str(error)
-
-    def _token(self) -> bytes | None:
-        """The token that senders show. Raises `AccessError`."""
-        path = self._options.token_file
-        return None if path is None else read_token(path)
+        try:
+            self._tls()
+        except AccessError as error:
+            yield str(error)
 
     def _tls(self) -> ssl.SSLContext | None:
         """What TLS needs, None where there is none. Raises `AccessError`."""
         cert, key = self._options.tls_cert, self._options.tls_key
         return None if cert is None or key is None else tls_context(cert, key)
+
+
+class AccessInput(ListenInput[_Options]):
+    """An input that listens, with a token that senders show."""
+
+    def _obstacles(self) -> Iterator[str]:
+        yield from super()._obstacles()
+        try:
+            self._token()
+        except AccessError as error:
+            yield str(error)
+
+    def _token(self) -> bytes | None:
+        """The token that senders show. Raises `AccessError`."""
+        path = self._options.token_file
+        return None if path is None else read_token(path)
 
     def _warn(self, host: str) -> None:
         """Log who may send, where that is more than this machine's programs."""

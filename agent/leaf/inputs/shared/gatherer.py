@@ -131,6 +131,11 @@ class Gatherer(GatheredSource):
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GATHER, self.flush)
 
+    def line_at(self, block: bytes, offset: int) -> bytes:
+        """The line at an offset of a block, as it came."""
+        end = block.find(b"\n", offset)
+        return block[offset : len(block) if end < 0 else end]
+
     def flush(self) -> None:
         """Store what has gathered."""
         if self._timer is not None:
@@ -164,16 +169,11 @@ class Gatherer(GatheredSource):
         pacer = Pacer()
         for first in range(0, len(bad), _LETTERS):
             letters = [
-                letter(_line(block, offset), origins[bisect_right(begins, offset) - 1], reason)
+                letter(self.line_at(block, offset), origins[bisect_right(begins, offset) - 1], reason)
                 for offset, reason in bad[first : first + _LETTERS]
             ]
             await self._submitter.dead_letter("bad_line", letters)
             await pacer.give_way()
-
-
-def _line(block: bytes, offset: int) -> bytes:
-    end = block.find(b"\n", offset)
-    return block[offset : len(block) if end < 0 else end]
 
 
 def _batches(payload: bytes, count: int) -> list[tuple[bytes, int]]:

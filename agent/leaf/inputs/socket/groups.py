@@ -8,10 +8,10 @@ from typing import Final
 
 from agent import contract
 from agent.base.clock import wall_ns
-from agent.leaf.inputs.formats import parse_lines
+from agent.leaf.inputs.formats import LineParser, parse_lines
 from agent.leaf.inputs.shared import InputOptions
 from agent.leaf.inputs.shared.gatherer import GatheredSource
-from agent.leaf.inputs.socket.streams import Connections, StreamConnection
+from agent.leaf.inputs.socket.streams import Connections, LineConnection
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 _GROUP: Final = 1024
@@ -29,11 +29,19 @@ class GroupRefusedError(Exception):
         self.reason = reason
 
 
-class Groups(StreamConnection):
+class Groups(LineConnection):
     """A connection in groups of at most `limit` bytes."""
 
-    def __init__(self, connections: Connections, options: InputOptions, intake: Intake, limit: int) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        parser: LineParser,
+        options: InputOptions,
+        intake: Intake,
+        limit: int,
+    ) -> None:
         super().__init__(connections)
+        self._parser = parser
         self.source = GatheredSource(connections.buffer, self.pause, self.resume)
         self._options, self._intake, self._limit = options, intake, limit
         self._parts: list[bytes] = []
@@ -111,7 +119,7 @@ class Groups(StreamConnection):
 
     async def _store(self, key: str, body: bytes) -> int:
         """How many readings were stored."""
-        parsed = await parse_lines(self.terms.parser, body, wall_ns())
+        parsed = await parse_lines(self._parser, body, wall_ns())
         if parsed.bad:
             offset, reason = parsed.bad[0]
             number = body.count(b"\n", 0, offset) + 1

@@ -38,7 +38,7 @@ from agent import contract
 from agent.base.http_access import is_loopback
 from agent.base.listen_sockets import LISTEN_SOCKETS
 from agent.base.metrics import Metrics
-from agent.leaf.inputs.formats import make_parser
+from agent.leaf.inputs.formats import LineParser, make_parser
 from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.inputs.shared.gatherer import MAX_SHARE, Buffer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter
@@ -144,13 +144,14 @@ async def serve(
                     datagrams.stop()
         else:
             show_count = metrics.input_connections.labels(options.name).set
-            terms = Terms(parser, submitter, options.max_connections, options.line, options.idle, show_count)
-            await _serve_streams(terms, options, address, listening, intake, stopping)
+            terms = Terms(submitter, options.max_connections, options.line, options.idle, show_count)
+            await _serve_streams(terms, parser, options, address, listening, intake, stopping)
     submitter.end()
 
 
 async def _serve_streams(
     terms: Terms,
+    parser: LineParser,
     options: SocketOptions,
     address: Address,
     listening: socket.socket,
@@ -162,13 +163,13 @@ async def _serve_streams(
     try:
         async with asyncio.TaskGroup() as group:
             buffer = Buffer(options.buffer, group)
-            connections = connections = Connections(terms, buffer)
+            connections = Connections(terms, buffer)
             limit = min(MAX_SHARE, options.buffer // options.max_connections)
 
             def make() -> StreamConnection:
                 if options.reply:
-                    return Groups(connections, options, intake, limit)
-                return Flow(connections)
+                    return Groups(connections, parser, options, intake, limit)
+                return Flow(connections, parser)
 
             if address.is_path:
                 server = await loop.create_unix_server(make, sock=listening)

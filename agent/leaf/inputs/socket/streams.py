@@ -31,7 +31,6 @@ class Terms:
     """What holds for all connections of an input: at most `most` of them, lines of at most `line` bytes, an
     end after `idle` seconds of silence. `shown` gets their number."""
 
-    parser: LineParser
     submitter: RetryingSubmitter
     most: int
     line: int
@@ -92,7 +91,7 @@ class Connections:
 
 
 class StreamConnection(asyncio.BufferedProtocol):
-    """One connection, of which whole lines are taken."""
+    """One connection."""
 
     source: GatheredSource
     _transport: asyncio.Transport
@@ -102,17 +101,11 @@ class StreamConnection(asyncio.BufferedProtocol):
         self.terms = connections.terms
         self.peer = self.sender = ""
         self.heard = loop_time()
-        self._cutter = LineCutter(self.terms.line)
-        self._greeted = False
         self._time = asyncio.get_running_loop().time
 
     @abstractmethod
-    def take(self, lines: bytes) -> None:
-        """Whole lines have come."""
-
-    @abstractmethod
-    def passed_over(self, count: int) -> None:
-        """So many lines were too long."""
+    def feed(self, data: bytes) -> None:
+        """Bytes have come."""
 
     @abstractmethod
     def ended(self) -> bool:
@@ -131,21 +124,8 @@ class StreamConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.heard = self._time()
-        if self._transport.is_closing():
-            return
-        before = self._cutter.too_long
-        lines = self._cutter.feed(bytes(self.connections.scratch[:nbytes]))
-        if self._cutter.too_long > before:
-            self.passed_over(self._cutter.too_long - before)
-        if not lines:
-            return
-        if not self._greeted:
-            self._greeted = True
-            if _HTTP(lines):
-                # A page in a browser on this machine could otherwise post lines to this port.
-                self.give_up("http", "this is HTTP, for which there is the input http")
-                return
-        self.take(lines)
+        if not self._transport.is_closing():
+            self.feed(bytes(self.connections.scratch[:nbytes]))
 
     def eof_received(self) -> bool:
         return self.ended()
@@ -184,17 +164,50 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._transport.close()
 
 
-class Flow(StreamConnection):
+class LineConnection(StreamConnection):
+    """One connection, of which whole lines are taken."""
+
+    def __init__(self, connections: Connections) -> None:
+        super().__init__(connections)
+        self._cutter = LineCutter(self.terms.line)
+        self._greeted = False
+
+    @abstractmethod
+    def take(self, lines: bytes) -> None:
+        """Whole lines have come."""
+
+    @abstractmethod
+    def passed_over(self, count: int) -> None:
+        """So many lines were too long."""
+
+    def feed(self, data: bytes) -> None:
+        before = self._cutter.too_long
+        lines = self._cutter.feed(data)
+        if self._cutter.too_long > before:
+            self.passed_over(self._cutter.too_long - before)
+        if not lines:
+            return
+        if not self._greeted:
+            self._greeted = True
+            if _HTTP(lines):
+                # A page in a browser on this machine could otherwise post lines to this port.
+                self.give_up("http", "this is HTTP, for which there is the input http")
+                return
+        self.take(lines)
+
+
+class Flow(LineConnection):
     """A connection whose sender gets no answer: it is slowed while readings can't be stored as fast as it
     sends them."""
 
     source: Gatherer
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, parser: LineParser) -> None:
         super().__init__(connections)
+        self._self_ending = parser.self_ending
         self.source = Gatherer(
             connections.buffer,
-            self.terms.parser,
+            parser,
             self.terms.submitter,
             self.pause,
             self.resume,
@@ -210,7 +223,7 @@ class Flow(StreamConnection):
 
     def ended(self) -> bool:
         last = self._cutter.end()
-        if last and self.terms.parser.self_ending:
+        if last and self._self_ending:
             self.source.add(last, self.peer)
         elif last:
             reason = "the last line has no newline: it may be a part of one"

@@ -1,0 +1,163 @@
+"""A stream cut into syslog messages, framed as RFC 6587 says: each behind its length in bytes (octet
+counting), or each ended by a newline or NUL. The first byte of a connection decides which. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from agent.contract import MAX_RECEIVED
+
+_BLANK: Final = b"\r\n\0"
+_COUNT: Final = re.compile(rb"([1-9][0-9]{0,8}) ").match
+_COUNT_BEGINS: Final = re.compile(rb"[1-9][0-9]{0,8}\Z").match
+_HTTP: Final = re.compile(rb"[A-Z]{3,10} [/*h]").match
+_TLS: Final = b"\x16\x03"
+"""How a TLS handshake begins: a record of the kind 22, and its version."""
+_FIRST: Final = 12
+"""Bytes by which HTTP is recognised."""
+
+
+@dataclass(slots=True)
+class Cut:
+    """What some bytes of a stream complete."""
+
+    messages: list[bytes] = field(default_factory=list)
+    too_long: list[tuple[bytes, int | None]] = field(default_factory=list)
+    """The beginning of each message above the limit, and its size in bytes where it is known."""
+    fault: Fault | None = None
+    """Why nothing more can be read of the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A stream that can't be cut; `reason` is the label under which that is counted, `rest` was not read."""
+
+    reason: str
+    text: str
+    rest: bytes = b""
+
+
+class MessageCutter:
+    """Cuts one stream into messages of at most `longest` bytes. Of a longer one it holds no more than the
+    beginning."""
+
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
+        self._rest = b""
+        self._counted: bool | None = None
+        self._end = b""
+        self._long: bytes | None = None
+        """The beginning of a message that is too long and not at its end."""
+        self._size = 0
+        """Its size, where it was said."""
+        self._skip = 0
+        """Bytes of it that are still to come."""
+
+    def feed(self, data: bytes) -> Cut:
+        """The messages that `data` completes; nothing may be fed after a fault."""
+        cut = Cut()
+        data = self._rest + data
+        self._rest = b""
+        if self._counted is None:
+            data = data.lstrip(_BLANK)
+            if not data or (fault := _stranger(data)) is not None:
+                cut.fault = fault if data else None
+                return cut
+            self._counted = data[:1].isdigit()
+        if self._counted:
+            self._cut_counted(data, cut)
+        else:
+            self._cut_ended(data, cut)
+        return cut
+
+    def end(self) -> bytes:
+        """What the stream ended in the middle of."""
+        rest = self._rest if self._long is None else self._long
+        self._rest, self._long = b"", None
+        return rest
+
+    def _cut_counted(self, data: bytes, cut: Cut) -> None:
+        at = self._skipped(data, cut)
+        while at < len(data):
+            count = _COUNT(data, at)
+            if count is None:
+                if data[at] in _BLANK:  # some senders end each message by a newline that they do not count
+                    at += 1
+                    continue
+                if _COUNT_BEGINS(data, at):
+                    break
+                text = "a message has no length and space before it (octet counting)"
+                cut.fault = Fault("framing", text, data[at:])
+                return
+            begin = count.end()
+            end = begin + int(count[1])
+            if end - begin > self._longest:
+                self._long, self._size = b"", end - begin
+                self._skip = self._size
+                at = begin + self._skipped(data[begin:], cut)
+                continue
+            if end > len(data):
+                break
+            cut.messages.append(data[begin:end].rstrip(_BLANK))  # rsyslog counts a newline of its own
+            at = end
+        self._rest = data[at:]
+
+    def _skipped(self, data: bytes, cut: Cut) -> int:
+        """How many bytes belong to a message that is too long; only its beginning is held."""
+        if self._long is None:
+            return 0
+        size = min(self._skip, len(data))
+        self._long += data[: min(size, MAX_RECEIVED - len(self._long))]
+        self._skip -= size
+        if not self._skip:
+            cut.too_long.append((self._long, self._size))
+            self._long = None
+        return size
+
+    def _cut_ended(self, data: bytes, cut: Cut) -> None:
+        # Python's SysLogHandler ends messages by NUL, and they may hold newlines then.
+        if not self._end and (b"\n" in data or b"\0" in data):
+            self._end = b"\0" if b"\0" in data else b"\n"
+        *ended, rest = data.split(self._end) if self._end else (data,)
+        for message in ended:
+            if self._long is not None or len(message) > self._longest:
+                size = None if self._long is not None else len(message)
+                cut.too_long.append((self._long or message[:MAX_RECEIVED], size))
+                self._long = None
+            elif message := message.strip(_BLANK):
+                cut.messages.append(message)
+        if self._long is None and len(rest) > self._longest:
+            self._long = rest[:MAX_RECEIVED]
+        self._rest = b"" if self._long is not None else rest
+
+
+def _stranger(data: bytes) -> Fault | None:
+    """The fault of a connection that begins with these bytes and is no syslog."""
+    if data.startswith(_TLS):
+        return Fault("tls", "this is TLS and the port has none; give tls_cert and tls_key, or send plainly")
+    if _HTTP(data[:_FIRST]):
+        return Fault("http", "this is HTTP, for which there is the input http")
+    return None
+
+
+def framed(messages: list[bytes]) -> bytes:
+    """Messages as one block, each behind its length."""
+    return b"".join([b"%d %s" % (len(message), message) for message in messages])
+
+
+def message_at(block: bytes, offset: int) -> bytes:
+    """The message of a block whose length stands at an offset."""
+    begin = block.index(b" ", offset) + 1
+    return block[begin : begin + int(block[offset : begin - 1])]
+
+
+def messages_of(block: bytes) -> Iterator[tuple[int, bytes]]:
+    """The messages of a block, each with the offset of its length."""
+    offset = 0
+    while offset < len(block):
+        message = message_at(block, offset)
+        yield offset, message
+        offset = block.index(b" ", offset) + 1 + len(message)
