@@ -73,7 +73,7 @@ async def test_who_shows_the_token_is_let_in(guarded: Served, shown: str) -> Non
         basic(TOKEN, "x"),
     ],
 )
-@pytest.mark.parametrize("path", ["/v1/readings", "/write", "/v1/metrics", "/elsewhere"])
+@pytest.mark.parametrize("path", ["/v1/readings", "/write", "/v1/metrics", "/v1/logs", "/elsewhere"])
 async def test_who_does_not_is_told_what_is_asked(guarded: Served, shown: str | None, path: str) -> None:
     status, body, headers = await guarded.post(FULL, {"Authorization": shown} if shown else {}, path)
     assert (status, headers["WWW-Authenticate"]) == (401, 'Bearer realm="petiole"')

@@ -13,7 +13,12 @@ import grpc.aio
 import pytest
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
+from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
@@ -23,27 +28,22 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportR
 from opentelemetry.sdk.resources import Resource
 
 from agent.base.metrics import Metrics
-from agent.cli.configuration import problems
 from agent.config import Size
 from agent.demo.ports import free_port
 from agent.leaf.inputs.otlp_grpc import OtlpGrpcOptions
 from agent.leaf.inputs.otlp_grpc.input import OtlpGrpcInput
-from agent.leaf.inputs.otlp_grpc.service import NAME
+from agent.leaf.inputs.otlp_grpc.service import LOGS_NAME, NAME
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from tests.harness.certificates import self_signed
-from tests.harness.intakes import Core
+from tests.harness.http_harness import ServedInput
+from tests.harness.otlp import log_by_sdk, seen_in
 from tests.harness.wait import until
 
 NS = 1_790_000_000_000_000_000
 
 
-class Served:
-    """A running input, its core, and a channel to it."""
-
-    def __init__(self, port: int, metrics: Metrics) -> None:
-        self.port, self.metrics = port, metrics
-        self.core = Core("otlp_grpc")
-        self.stopping = asyncio.Event()
+class Served(ServedInput):
+    """A running input, and channels to it."""
 
     async def export(self, body: bytes, **metadata: str) -> Any:
         """The answer to one call; metadata with `_` for `-`."""
@@ -59,24 +59,13 @@ class Served:
         error: grpc.aio.AioRpcError = raised.value
         return error
 
-    def metric(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(name, {"input": "otlp_grpc", **labels}) or 0.0
-
 
 @contextlib.asynccontextmanager
 async def serving(**options: Any) -> AsyncIterator[Served]:
-    port, metrics = free_port(), Metrics()
-    one = OtlpGrpcInput(OtlpGrpcOptions(listen=f"127.0.0.1:{port}", **options), metrics)
-    assert problems([one]) == []
-    served = Served(port, metrics)
-    task = asyncio.create_task(one.run(served.core, served.stopping))
-    try:
-        await until(lambda: task.done() or one.obstacles() != [])
+    served = Served("otlp_grpc", free_port())
+    made = OtlpGrpcInput(OtlpGrpcOptions(listen=f"127.0.0.1:{served.port}", **options), served.metrics)
+    async with served.running(made):
         yield served
-    finally:
-        served.core.open.set()
-        served.stopping.set()
-        await task
 
 
 @pytest.fixture
@@ -195,6 +184,57 @@ async def test_an_unknown_outcome_may_be_repeated(served: Served) -> None:
         grpc.StatusCode.DEADLINE_EXCEEDED,
         True,
     )
+
+
+async def test_logs_of_the_official_sdk_are_stored(served: Served) -> None:
+    exporter = OTLPLogExporter(f"http://127.0.0.1:{served.port}", insecure=True)
+    await asyncio.to_thread(log_by_sdk, exporter)
+    seen_in(served.core.rows())
+
+
+async def test_logs_that_come_again_are_stored_once_and_what_is_rejected_is_named(served: Served) -> None:
+    request = ExportLogsServiceRequest()
+    records = request.resource_logs.add().scope_logs.add().log_records
+    records.add(time_unix_nano=NS).body.string_value = "up"
+    for number in range(65):
+        records[0].attributes.add(key=f"a{number}")
+    records.add(observed_time_unix_nano=NS).body.string_value = "down"
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{served.port}") as channel:
+        call = channel.unary_unary(f"/{LOGS_NAME}/Export")
+        for _ in range(2):
+            answer = ExportLogsServiceResponse.FromString(await call(request.SerializeToString()))
+            assert answer.partial_success.rejected_log_records == 1
+            assert "more than 63 attributes" in answer.partial_success.error_message
+    assert served.core.values() == ["down"]
+    assert served.metric("petiole_invalid_requests_total", reason="rejected_records") == 2
+
+
+async def test_connections_beyond_the_limit_are_closed_and_one_that_ends_makes_room() -> None:
+    async with serving(max_connections=2) as served, contextlib.AsyncExitStack() as stack:
+        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+
+        async def closed(writer: asyncio.StreamWriter) -> None:
+            writer.transport.abort()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+        async def connected() -> tuple[bytes, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+            stack.push_async_callback(closed, writer)
+            with contextlib.suppress(ConnectionError):
+                writer.write(preface)
+                return await reader.read(9), writer
+            return b"", writer
+
+        (first, kept), (second, _) = await connected(), await connected()
+        assert b"" not in (first, second), "both are answered by the server's settings"
+        assert (await connected())[0] == b""
+        kept.transport.abort()
+
+        async def has_room() -> bool:
+            return (await connected())[0] != b""
+
+        await until(has_room, "there is room again")
 
 
 async def test_what_is_no_export_or_too_large_is_not_to_be_repeated() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.sdk.metrics import MeterProvider
@@ -18,11 +19,13 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportR
 from opentelemetry.sdk.resources import Resource
 
 from agent.config import Size
-from agent.leaf.intake import RefusalReason, RefusedError
+from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from tests.harness.http_harness import JSON, Served, serving
+from tests.harness.otlp import log_by_sdk, seen_in
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 PATH = "/v1/metrics"
+LOGS_PATH = "/v1/logs"
 POINT = {"asInt": "3", "timeUnixNano": "1790000000000000000"}
 
 
@@ -73,10 +76,47 @@ async def test_the_official_exporter_is_understood(served: Served, compression: 
 async def test_json_is_taken_too_packed_or_not(served: Served) -> None:
     assert (await served.post(body(POINT), JSON, PATH))[0] == 200
     status, answer, headers = await served.post(
-        gzip.compress(body(POINT)), {**JSON, "Content-Encoding": "gzip"}, PATH
+        gzip.compress(body({**POINT, "asInt": "4"})), {**JSON, "Content-Encoding": "gzip"}, PATH
     )
     assert (status, answer, headers["Content-Type"]) == (200, {}, "application/json")
-    assert [row["value"] for row in rows(served)] == [3, 3]
+    assert [row["value"] for row in rows(served)] == [3, 4]
+
+
+async def test_logs_of_the_official_sdk_are_stored(served: Served) -> None:
+    await asyncio.to_thread(log_by_sdk, OTLPLogExporter(served.url + LOGS_PATH))
+    seen_in(rows(served))
+
+
+def logs(*records: dict[str, Any]) -> bytes:
+    return json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": list(records)}]}]}).encode()
+
+
+async def test_log_records_that_cannot_be_taken_are_told_and_counted(served: Served) -> None:
+    many = {"attributes": [{"key": f"a{number}", "value": {}} for number in range(65)]}
+    status, answer, _ = await served.post(logs(many, {"body": {"stringValue": "up"}}), JSON, LOGS_PATH)
+    assert (status, answer["partialSuccess"]["rejectedLogRecords"]) == (200, "1")
+    assert [row["value"] for row in rows(served)] == ["up"]
+    assert served.metric("petiole_invalid_requests_total", reason="rejected_records") == 1
+    assert (await served.post(b"x", JSON, LOGS_PATH))[1]["message"].startswith("the body is no ExportLogs")
+
+
+@pytest.mark.parametrize(
+    ("path", "dated", "undated"),
+    [
+        (PATH, body(POINT), body({"asInt": "4"})),
+        (LOGS_PATH, logs({"observedTimeUnixNano": "7", "body": {"stringValue": "a"}}), logs({})),
+    ],
+)
+async def test_an_export_that_comes_again_is_stored_once_if_all_of_it_has_times_or_it_has_a_key(
+    served: Served, path: str, dated: bytes, undated: bytes
+) -> None:
+    for data, headers in ((dated, {}), (undated, {"Idempotency-Key": "a"}), (undated, {})):
+        for _ in range(2):
+            assert (await served.post(data, {**JSON, **headers}, path))[0] == 200
+    assert len(rows(served)) == 1 + 1 + 2
+    served.core.refuse = UnknownOutcomeError("not answered")
+    assert "stores it once" in (await served.post(dated, JSON, path))[1]["message"]
+    assert "may store it twice" in (await served.post(undated, JSON, path))[1]["message"]
 
 
 async def test_points_that_cannot_be_taken_are_told_and_counted(served: Served) -> None:

@@ -34,7 +34,9 @@ from agent.leaf.inputs.formats.ndjson import (
     decode_array_slices,
     decode_slices,
 )
-from agent.leaf.inputs.http.otlp import parse as otlp
+from agent.leaf.inputs.http.otlp.export import ExportTooLargeError, OtlpExport
+from agent.leaf.inputs.http.otlp.logs import LogsExport
+from agent.leaf.inputs.http.otlp.parse import Export
 from agent.leaf.inputs.http.otlp.source import Sources
 from agent.leaf.inputs.http.remote_write.parse import SeriesCache, WriteRequest
 from agent.leaf.inputs.http.request import UnpackedTooLargeError, allowance, unpack_parts
@@ -138,8 +140,8 @@ def _lines(kind: str) -> Parser:
     return parse
 
 
-def _otlp(body: bytes, room: int, *, is_json: bool = False) -> Iterator[int]:
-    export, before, more = otlp.Export(body[: 2**20], is_json, Sources("edge-1"), _NOW, room), 0, True
+def _otlp(body: bytes, room: int, *, is_json: bool = False, make: type[OtlpExport] = Export) -> Iterator[int]:
+    export, before, more = make(body[: 2**20], is_json, Sources("edge-1"), _NOW, room), 0, True
     while more:
         yield export.count + export.rejected - before
         before = export.count + export.rejected
@@ -149,6 +151,14 @@ def _otlp(body: bytes, room: int, *, is_json: bool = False) -> Iterator[int]:
 
 def _otlp_json(body: bytes, room: int) -> Iterator[int]:
     return _otlp(body, room, is_json=True)
+
+
+def _otlp_logs(body: bytes, room: int) -> Iterator[int]:
+    return _otlp(body, room, make=LogsExport)
+
+
+def _otlp_logs_json(body: bytes, room: int) -> Iterator[int]:
+    return _otlp(body, room, is_json=True, make=LogsExport)
 
 
 def _syslog(body: bytes, _room: int) -> Iterator[int]:
@@ -184,10 +194,12 @@ PARSERS: Final[dict[str, Parser]] = {
     "syslog": _syslog,
     "otlp": _otlp,
     "otlp json": _otlp_json,
+    "otlp logs": _otlp_logs,
+    "otlp logs json": _otlp_logs_json,
     "remote write": _remote,
     "prometheus": _exposed,
 }
-IN_THREAD: Final = {"otlp json": 2e-6, "prometheus": EACH_BYTE}
+IN_THREAD: Final = {"otlp json": 2e-6, "otlp logs json": 2e-6, "prometheus": EACH_BYTE}
 """Those for whose pieces the event loop does not wait, and seconds for each byte: the parser of JSON that
 protobuf has takes about 1 µs."""
 REFUSALS: Final = (
@@ -195,7 +207,7 @@ REFUSALS: Final = (
     BodyTooLargeError,
     MessageError,
     UnpackedTooLargeError,
-    otlp.ExportTooLargeError,
+    ExportTooLargeError,
     ExpositionError,
     ValueError,
 )
@@ -273,6 +285,16 @@ def _export(**point: Any) -> dict[str, Any]:
     return {"resourceMetrics": [{"resource": resource, "scopeMetrics": [{"metrics": [metric]}]}]}
 
 
+def _logs(records: int, members: int) -> bytes:
+    """An export of logs with a structured body."""
+    request = LogsExport.request_type()
+    made = request.resource_logs.add().scope_logs.add().log_records
+    made.add().body.kvlist_value.values.add(key="a")
+    made[0].body.kvlist_value.values.extend([made[0].body.kvlist_value.values[0]] * (members - 1))
+    made.extend([made[0]] * (records - 1))
+    return bytes(request.SerializeToString())
+
+
 _SERIES: Final = ({"__name__": "m", "a": "b"}, [(1.0, 7)])
 
 
@@ -295,12 +317,15 @@ SHAPES: Final[tuple[Callable[[int], bytes], ...]] = (
     _json_list('{"resourceMetrics":[', "{}", "]}"),
     _json_list('{"resourceMetrics":[{"resource":{"attributes":[', "{}", "]}}]}"),
     _json_list(_POINTS, '{"asInt":1}', "]}}]}]}]}"),
+    _json_list('{"resourceLogs":[{"scopeLogs":[{"logRecords":[', "{}", "]}]}]}"),
     _packed(_export(asInt="1"), "points"),
     _packed(_export(), "points"),
     _packed(_export(asInt="1", timeUnixNano="7"), "metrics"),
     _packed(_export(asInt="1"), "scopes"),
     _packed(_export(asInt="1"), "attributes"),
     lambda size: b"\x0a\x00" * (size // 2),
+    lambda size: _logs(size // 6, 1),
+    lambda size: _logs(1, size // 6),
     lambda size: _series(1, size // 13),
     lambda size: _series(size // 20, 1),
     lambda size: request_2([_SERIES] * (size // 20)).SerializeToString(),

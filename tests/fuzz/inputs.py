@@ -17,7 +17,8 @@ from agent.leaf.inputs.formats.line_cache import LineCache
 from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines, reading_line
 from agent.leaf.inputs.formats.ndjson import BadLinesError, BodyTooLargeError, decode_array, decode_ndjson
-from agent.leaf.inputs.http.otlp import parse
+from agent.leaf.inputs.http.otlp import logs, parse
+from agent.leaf.inputs.http.otlp.export import ExportTooLargeError, OtlpExport
 from agent.leaf.inputs.http.otlp.source import Sources
 from agent.leaf.inputs.http.remote_write.parse import SeriesCache, WriteRequest
 from agent.leaf.inputs.http.request import unpack
@@ -135,9 +136,9 @@ OTLP_JSON = json.dumps(
 ).encode()
 
 
-def export(data: bytes, is_json: bool) -> None:
-    with only(ValueError, parse.ExportTooLargeError):
-        found = parse.Export(data, is_json, Sources(DOMAIN), NOW, MOST)
+def export(data: bytes, is_json: bool, make: type[OtlpExport] = parse.Export) -> None:
+    with only(ValueError, ExportTooLargeError):
+        found = make(data, is_json, Sources(DOMAIN), NOW, MOST)
         while found.step():
             pass
         are_readings(found.payload, found.count)
@@ -149,16 +150,35 @@ def otlp_json(data: bytes) -> None:
     export(data, True)
 
 
-def _packed() -> bytes:
+def _packed(text: bytes, kind: type[OtlpExport]) -> bytes:
     from google.protobuf import json_format
-    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-    return bytes(json_format.Parse(OTLP_JSON, ExportMetricsServiceRequest()).SerializeToString())
+    return bytes(json_format.Parse(text, kind.request_type()).SerializeToString())
 
 
-@target(_packed(), b"")
+@target(_packed(OTLP_JSON, parse.Export), b"")
 def otlp_protobuf(data: bytes) -> None:
     export(data, False)
+
+
+RECORDS = [
+    {"timeUnixNano": "7", "severityNumber": 9, "body": {"stringValue": "up"}, "traceId": "0af7651916cd43dd"},
+    {"body": {"kvlistValue": {"values": [{"key": "a", "value": {"intValue": "1"}}]}}, "eventName": "e"},
+    {"severityText": "x", "attributes": [{"key": "severity", "value": {"boolValue": True}}]},
+]
+OTLP_LOGS: Final = json.dumps(
+    {"resourceLogs": [{"resource": RESOURCE, "scopeLogs": [{"logRecords": RECORDS}]}]}
+).encode()
+
+
+@target(OTLP_LOGS, b"{}")
+def otlp_logs_json(data: bytes) -> None:
+    export(data, True, logs.LogsExport)
+
+
+@target(_packed(OTLP_LOGS, logs.LogsExport), b"")
+def otlp_logs_protobuf(data: bytes) -> None:
+    export(data, False, logs.LogsExport)
 
 
 _SERIES: Final = [({"__name__": "m", "a": "b"}, [(1.5, 7), (STALE, 8)]), ({"c": "d"}, [(math.nan, 9)])]

@@ -18,6 +18,7 @@ from agent.cli.configuration import problems
 from agent.demo.ports import free_port
 from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.inputs.http.input import HttpInput
+from agent.leaf.inputs.shared import ConfiguredInput
 from tests.harness.intakes import Core
 from tests.harness.wait import until
 
@@ -35,16 +36,39 @@ def request(
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-class Served:
-    """A running input, its core, and a client."""
+class ServedInput:
+    """A running input whose senders are answered, and its core."""
 
-    def __init__(self, port: int, metrics: Metrics, session: aiohttp.ClientSession) -> None:
-        self.port = port
-        self.url = f"http://127.0.0.1:{port}"
-        self.core = Core()
-        self.metrics = metrics
-        self.session = session
+    def __init__(self, name: str, port: int) -> None:
+        self.name, self.port = name, port
+        self.core = Core(name)
+        self.metrics = Metrics()
         self.stopping = asyncio.Event()
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, {"input": self.name, **labels}) or 0.0
+
+    @contextlib.asynccontextmanager
+    async def running(self, made: ConfiguredInput[Any]) -> AsyncIterator[None]:
+        """Meanwhile the input runs, which listens at the port."""
+        assert problems([made]) == []
+        task = asyncio.create_task(made.run(self.core, self.stopping))
+        try:
+            await until(lambda: task.done() or made.obstacles() != [])
+            yield
+        finally:
+            self.core.open.set()
+            self.stopping.set()
+            await task
+
+
+class Served(ServedInput):
+    """An `http` input, and a client."""
+
+    def __init__(self, port: int, session: aiohttp.ClientSession) -> None:
+        super().__init__("http", port)
+        self.url = f"http://127.0.0.1:{port}"
+        self.session = session
 
     async def post(
         self,
@@ -80,25 +104,14 @@ class Served:
             writer.write(data)
             return await reader.read()
 
-    def metric(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(name, {"input": "http", **labels}) or 0.0
-
 
 @contextlib.asynccontextmanager
 async def serving(**options: Any) -> AsyncIterator[Served]:
-    port, metrics = free_port(), Metrics()
-    one = HttpInput(HttpOptions(listen=f"127.0.0.1:{port}", **options), metrics)
-    assert problems([one]) == []
     async with aiohttp.ClientSession() as session, asyncio.timeout(60):
-        served = Served(port, metrics, session)
-        task = asyncio.create_task(one.run(served.core, served.stopping))
-        try:
-            await until(lambda: task.done() or one.obstacles() != [])
+        served = Served(free_port(), session)
+        made = HttpInput(HttpOptions(listen=f"127.0.0.1:{served.port}", **options), served.metrics)
+        async with served.running(made):
             yield served
-        finally:
-            served.core.open.set()
-            served.stopping.set()
-            await task
 
 
 def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -192,8 +192,8 @@ class Handler:
         """The readings of a request, and what is to be stored of it. Raises `HttpError`."""
         _, head, route = exchange.admitted
         body = await unpacked(exchange.body, head, exchange.hold, route.room)
-        key = self._request_key(exchange.admitted, body.data)
         decoded = await route.decode(body, head, exchange.hold)
+        key = self._request_key(exchange.admitted, body.data, decoded)
         return decoded, Chunk(decoded.payload, decoded.count, key) if decoded.count else None
 
     async def _decode_on(self, exchange: _Exchange, rest: Coroutine[Any, Any, Any]) -> None:
@@ -204,9 +204,11 @@ class Handler:
         else:
             self._submit(exchange, decoded, chunk)
 
-    def _request_key(self, admitted: AdmittedRequest, body: bytes) -> contract.Request | None:
+    def _request_key(
+        self, admitted: AdmittedRequest, body: bytes, decoded: DecodedBody
+    ) -> contract.Request | None:
         head, key = admitted.head, admitted.head.key
-        if key is None and admitted.route.is_repeat_by_body:
+        if key is None and admitted.route.is_repeat_by_body and decoded.is_dated:
             key = body_key(body)
         if key is None:
             return None
@@ -239,14 +241,14 @@ class Handler:
                 self._count_left_out(decoded, route.left_out_fault)
             response = route.respond(decoded, head)
         except Exception as error:
-            self._fail(exchange, error)
+            self._fail(exchange, error, is_dated=decoded.is_dated)
         else:
             exchange.reply(response, False)
 
-    def _fail(self, exchange: _Exchange, error: Exception) -> None:
+    def _fail(self, exchange: _Exchange, error: Exception, *, is_dated: bool = True) -> None:
         """Answer a request that failed."""
         _, head, route = exchange.admitted
-        keyed = head.key is not None or route.is_repeat_by_body
+        keyed = head.key is not None or (route.is_repeat_by_body and is_dated)
         answer = of_outcome(error, keyed)
         if answer is None:
             self._log.error("request failed", exc_info=error)

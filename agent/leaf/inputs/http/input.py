@@ -25,9 +25,10 @@ With `remote_write`, `POST /api/v1/write` takes what Prometheus sends, in both v
 taken: the rest is stored. The same body is the same request: it needs no key. Prometheus drops what is
 answered 4xx, so 408 and 429 elsewhere are 503 here.
 
-With `otlp`, `POST /v1/metrics` takes exports of OpenTelemetry as protobuf or JSON of up to 1 MiB, as
-`agent.leaf.inputs.http.otlp.parse` describes. 200 when they are stored, with `partial_success` where points
-were rejected; otherwise the statuses above, with a `google.rpc.Status`. An export counts 32 times in `buffer`
+With `otlp`, `POST /v1/metrics` and `POST /v1/logs` take exports of OpenTelemetry as protobuf or JSON of up to
+1 MiB, as `agent.leaf.inputs.http.otlp.parse` and `logs` describe. 200 when they are stored, with
+`partial_success` where some were rejected; the same body is the same request where all of it has times;
+otherwise the statuses above, with a `google.rpc.Status`. An export counts 32 times in `buffer`
 while it is taken apart, for that is what it may need.
 """
 

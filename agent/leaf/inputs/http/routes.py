@@ -28,6 +28,7 @@ from agent.leaf.inputs.http.request import READINGS_PATH, Body, Hold, RequestHea
 from agent.leaf.inputs.http.responses import HttpError, Response, at_fault, bad_lines
 
 OTLP_PATH: Final = "/v1/metrics"
+OTLP_LOGS_PATH: Final = "/v1/logs"
 REMOTE_WRITE_PATH: Final = "/api/v1/write"
 _JSON: Final = "application/json"
 
@@ -59,6 +60,8 @@ class DecodedBody:
     count: int
     left_out: Mapping[str, int] = field(default_factory=dict)
     """How much of the body is no reading, by kind; the rest is stored."""
+    is_dated: bool = True
+    """Whether each reading has a time of its own: only then the same body is the same request."""
 
 
 _Decoded = TypeVar("_Decoded", bound=DecodedBody)
@@ -72,8 +75,8 @@ class Route(ABC, Generic[_Decoded]):
     encodings: ClassVar[tuple[str, ...]] = ("gzip", "zstd", "identity")
     """The `Content-Encoding`s that are taken; `identity` is a plain body."""
     is_repeat_by_body: ClassVar[bool] = False
-    """Whether the same body is the same request where no `Idempotency-Key` came: all that it holds says of
-    which series and time it is."""
+    """Whether the same body is the same request where no `Idempotency-Key` came, if all that it holds says of
+    which series and time it is (`DecodedBody.is_dated`)."""
     size_hint: ClassVar[str] = ""
     """What the answer 413 adds for a body above `MAX_ARRAY_BYTES`."""
     left_out_fault: ClassVar[str | None] = None
@@ -179,6 +182,12 @@ def _otlp_route(settings: RouteSettings) -> Route[Any]:
     return OtlpRoute(settings)
 
 
+def _otlp_logs_route(settings: RouteSettings) -> Route[Any]:
+    from agent.leaf.inputs.http.otlp import OtlpLogsRoute
+
+    return OtlpLogsRoute(settings)
+
+
 def _remote_write_route(settings: RouteSettings) -> Route[Any]:
     from agent.leaf.inputs.http.remote_write import RemoteWriteRoute
 
@@ -190,10 +199,11 @@ ROUTES: Final[Mapping[str, Callable[[RouteSettings], Route[Any]]]] = {
     "/write": _influx_route,
     "/api/v2/write": _influx_route,
     OTLP_PATH: _otlp_route,
+    OTLP_LOGS_PATH: _otlp_logs_route,
     REMOTE_WRITE_PATH: _remote_write_route,
 }
 """By the paths to which readings are posted."""
-OPTIONS: Final = {OTLP_PATH: "otlp", REMOTE_WRITE_PATH: "remote_write"}
+OPTIONS: Final = {OTLP_PATH: "otlp", OTLP_LOGS_PATH: "otlp", REMOTE_WRITE_PATH: "remote_write"}
 """The option that a path needs."""
 
 

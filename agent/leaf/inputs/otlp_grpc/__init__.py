@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from agent.config import Size
 from agent.leaf.inputs.shared.access import AccessOptions
 
@@ -12,4 +16,5 @@ class OtlpGrpcOptions(AccessOptions, tag="otlp_grpc", kw_only=True):
     name: str = "otlp_grpc"
     listen: str = "127.0.0.1:4317"
     body: Size = Size(2**20)
+    max_connections: Annotated[int, Meta(ge=1)] = 128
     buffer: Size = Size(64 * 2**20)

@@ -1,14 +1,14 @@
-"""The input `otlp_grpc`: exporters of OpenTelemetry call `MetricsService/Export` and are answered once the
-points are stored. What an export holds is read as at the `http` input (`agent.leaf.inputs.http.otlp`), and
-the outcomes are the same, as codes of gRPC:
+"""The input `otlp_grpc`: exporters of OpenTelemetry call `MetricsService/Export` or `LogsService/Export` and
+are answered once the points or records are stored. What an export holds is read as at the `http` input
+(`agent.leaf.inputs.http.otlp`), and the outcomes are the same, as codes of gRPC:
 
-OK stored, with `partial_success` where points were rejected; INVALID_ARGUMENT for what is no export or too
+OK stored, with `partial_success` where some were rejected; INVALID_ARGUMENT for what is no export or too
 large, UNAUTHENTICATED without the token: not to be repeated. UNAVAILABLE (server away, busy, stopping) and
 RESOURCE_EXHAUSTED (stream full, rate) carry a `RetryInfo`: nothing was stored, and exporters come back.
 DEADLINE_EXCEEDED: the outcome is not known.
 
-The same export is the same request if each of its points has a time: what an exporter repeats is stored once.
-Metadata `idempotency-key` says so of any export.
+The same export is the same request if each of its points or records has a time: what an exporter repeats is
+stored once. Metadata `idempotency-key` says so of any export.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _TRANSPORT: Final = 4 * 2**20
 """Bytes of a message that gRPC lets through at least, so that one above `body` is answered in words."""
+_STREAMS: Final = 16
+"""Calls of a connection at a time, for gRPC reads the message of each before it is asked; more wait."""
 _GRACE: Final = 15.0
 """Seconds that exports under way may take once the agent stops; the core settles each within ten."""
 
@@ -58,22 +60,34 @@ class OtlpGrpcInput(AccessInput[OtlpGrpcOptions]):
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it logs by itself has another form than ours
         import grpc.aio
 
-        from agent.leaf.inputs.otlp_grpc.service import NAME, MetricsService
+        from agent.leaf.inputs.http.request import Bodies
+        from agent.leaf.inputs.otlp_grpc.service import ROUTES, ExportService
 
-        service = MetricsService(self._options, self._token(), intake, self._metrics, self._log)
+        token, bodies = self._token(), Bodies(self._options.buffer)
+        services = {
+            name: ExportService(name, self._options, token, intake, self._metrics, self._log, bodies)
+            for name in ROUTES
+        }
         limit = max(_TRANSPORT, self._options.body)
         server = grpc.aio.server(
-            options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", limit)]
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", limit),
+                ("grpc.max_allowed_incoming_connections", self._options.max_connections),
+                ("grpc.max_concurrent_streams", _STREAMS),
+            ]
         )
-        methods = {"Export": grpc.unary_unary_rpc_method_handler(service.export)}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, methods),))
+        for name, service in services.items():
+            methods = {"Export": grpc.unary_unary_rpc_method_handler(service.export)}
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
         await self._open(server)
         try:
             await stopping.wait()
             await server.stop(_GRACE)
         finally:
             await server.stop(None)
-            await service.finish()
+            for service in services.values():
+                await service.finish()
 
     async def _open(self, server: grpc.aio.Server) -> None:
         address = listen_address(self._options.listen)

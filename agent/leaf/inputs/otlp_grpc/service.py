@@ -1,5 +1,5 @@
-"""`MetricsService` of OTLP over gRPC: a call from its message to its answer. Needs the extra `otlp-grpc`, so
-it is imported only where the input is configured."""
+"""The services of OTLP over gRPC: a call from its message to its answer. Needs the extra `otlp-grpc`: it is
+imported only where the input is configured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from google.rpc.status_pb2 import Status
 from agent import contract
 from agent.base.http_access import shows
 from agent.base.metrics import Metrics
-from agent.leaf.inputs.http.otlp import DecodedExport, OtlpRoute
+from agent.leaf.inputs.http.otlp import DecodedExport, OtlpLogsRoute, OtlpRoute
 from agent.leaf.inputs.http.request import Bodies, Body, Hold, RequestHead, allowance, body_key
 from agent.leaf.inputs.http.responses import STORED, HttpError, at_fault, failed, of_outcome
 from agent.leaf.inputs.http.routes import RouteSettings
@@ -25,6 +25,9 @@ from agent.leaf.inputs.otlp_grpc import OtlpGrpcOptions
 from agent.leaf.intake import Chunk, Intake
 
 NAME: Final = "opentelemetry.proto.collector.metrics.v1.MetricsService"
+LOGS_NAME: Final = "opentelemetry.proto.collector.logs.v1.LogsService"
+ROUTES: Final[Mapping[str, type[OtlpRoute]]] = {NAME: OtlpRoute, LOGS_NAME: OtlpLogsRoute}
+"""What reads the exports of a service."""
 _KEY: Final = "idempotency-key"
 _MAX_DETAILS: Final = 1000
 _CODES: Final = {
@@ -39,27 +42,31 @@ _CODES: Final = {
 """By the status of the `http` input; too large is not RESOURCE_EXHAUSTED, which some exporters repeat."""
 
 
-class MetricsService:
-    """Takes the exports of one input; `finish` is awaited at its end."""
+class ExportService:
+    """Takes the exports of one service of an input, all of which share `bodies`; `finish` is awaited at its
+    end."""
 
     def __init__(
         self,
+        name: str,
         options: OtlpGrpcOptions,
         token: bytes | None,
         intake: Intake,
         metrics: Metrics,
         log: structlog.stdlib.BoundLogger,
+        bodies: Bodies,
     ) -> None:
+        self._name = name
         self._options = options
         self._token = token
         self._intake = intake
         self._metrics = metrics
         self._log = log
         self._scope = contract.request_scope(options.name)
-        self._route = OtlpRoute(
+        self._route = ROUTES[name](
             RouteSettings(intake.domain, options.body, device_tag="", otlp=True, success=STORED)
         )
-        self._bodies = Bodies(options.buffer)
+        self._bodies = bodies
         self._storing: set[asyncio.Task[None]] = set()
 
     async def finish(self) -> None:
@@ -73,7 +80,7 @@ class MetricsService:
         hold, keyed = Hold(self._bodies), _KEY in given
         try:
             decoded = await self._decode(body, given, hold)
-            keyed = keyed or decoded.export.is_dated
+            keyed = keyed or decoded.is_dated
             if decoded.count:
                 request = self._request(body, given, decoded)
                 await self._store(Chunk(decoded.payload, decoded.count, request))
@@ -97,10 +104,10 @@ class MetricsService:
             raise at_fault(401, "token", "send the token of this input: authorization: Bearer …")
         limit = self._options.body
         if len(body) > limit:
-            text = f"the export has {len(body)} bytes, above {limit}; export fewer points at a time"
+            text = f"the export has {len(body)} bytes, above {limit}{self._route.size_hint}"
             raise at_fault(413, "too_large", text)
         hold.add(len(body), unread=False)
-        head = RequestHead(NAME, is_json=False, encoding=None, key=given.get(_KEY), limit=limit)
+        head = RequestHead(self._name, is_json=False, encoding=None, key=given.get(_KEY), limit=limit)
         room = allowance(len(body), contract.MAX_BODY_BYTES)
         return await self._route.decode(Body(body, room), head, hold)
 
@@ -109,7 +116,7 @@ class MetricsService:
     ) -> contract.Request | None:
         key = given.get(_KEY)
         if key is None:
-            if not decoded.export.is_dated:
+            if not decoded.is_dated:
                 return None
             key = body_key(body)
         try:
@@ -134,7 +141,7 @@ class MetricsService:
         for kind, count in decoded.left_out.items():
             self._metrics.left_out.labels(name, kind).inc(count)
         if decoded.left_out:
-            self._metrics.invalid.labels(name, "rejected_points").inc(sum(decoded.left_out.values()))
+            self._metrics.invalid.labels(name, self._route.left_out_fault).inc(sum(decoded.left_out.values()))
 
 
 def _code(error: HttpError) -> grpc.StatusCode:

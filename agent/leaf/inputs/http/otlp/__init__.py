@@ -1,17 +1,19 @@
 """OTLP over HTTP: an export of OpenTelemetry from its body to its answer. `agent.leaf.inputs.http.otlp.parse`
-knows what is in it."""
+knows what is in one of metrics, `logs` what is in one of logs."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from agent.base.clock import wall_ns
 from agent.base.wait import Pacer
 from agent.leaf.inputs.formats.ndjson import MAX_ARRAY_BYTES
 from agent.leaf.inputs.http.framing import HttpRequest
-from agent.leaf.inputs.http.otlp.parse import Export, ExportTooLargeError, status_message
+from agent.leaf.inputs.http.otlp.export import ExportTooLargeError, OtlpExport, status_message
+from agent.leaf.inputs.http.otlp.logs import LogsExport
+from agent.leaf.inputs.http.otlp.parse import Export
 from agent.leaf.inputs.http.otlp.source import Sources
 from agent.leaf.inputs.http.request import Body, Hold, RequestHead
 from agent.leaf.inputs.http.responses import HttpError, Response, at_fault
@@ -27,7 +29,7 @@ EXPANSION: Final = 32
 class DecodedExport(DecodedBody):
     """The readings of an export."""
 
-    export: Export
+    export: OtlpExport
 
 
 class OtlpRoute(Route[DecodedExport]):
@@ -35,8 +37,10 @@ class OtlpRoute(Route[DecodedExport]):
     Remembers attributes from one export to the next."""
 
     media_type = _PROTOBUF
+    is_repeat_by_body = True
     size_hint = "; export fewer points at a time"
     left_out_fault = "rejected_points"
+    export_type: ClassVar[type[OtlpExport]] = Export
 
     def __init__(self, settings: RouteSettings) -> None:
         super().__init__(settings)
@@ -60,20 +64,21 @@ class OtlpRoute(Route[DecodedExport]):
                 413,
                 "too_large",
                 f"the readings of this export would be above {body.room} bytes, for each repeats its "
-                "attributes; export fewer points at a time",
+                f"attributes{self.size_hint}",
                 unread=False,
             ) from None
         hold.give_back(expanded)
         hold.add(export.size, unread=False)
-        return DecodedExport(export.payload, export.count, export.left_out, export=export)
+        return DecodedExport(export.payload, export.count, export.left_out, export.is_dated, export=export)
 
-    async def _read(self, body: Body, head: RequestHead) -> Export:
+    async def _read(self, body: Body, head: RequestHead) -> OtlpExport:
         now_ns = wall_ns()
         if not head.is_json:
-            return Export(body.data, False, self._sources, now_ns, body.room)
+            return self.export_type(body.data, False, self._sources, now_ns, body.room)
         # JSON takes up to a second for a megabyte: in a thread, and one at a time, for others need threads.
         async with self._sources.reading:
-            return await asyncio.to_thread(Export, body.data, True, self._sources, now_ns, body.room)
+            make = self.export_type
+            return await asyncio.to_thread(make, body.data, True, self._sources, now_ns, body.room)
 
     def respond(self, decoded: DecodedExport, head: RequestHead) -> Response:
         content_type = _JSON if head.is_json else _PROTOBUF
@@ -92,3 +97,11 @@ class OtlpRoute(Route[DecodedExport]):
             )
         error.body, error.content_type = status_message(error.error), _PROTOBUF
         return error
+
+
+class OtlpLogsRoute(OtlpRoute):
+    """The same of logs."""
+
+    size_hint = "; export fewer records at a time"
+    left_out_fault = "rejected_records"
+    export_type = LogsExport

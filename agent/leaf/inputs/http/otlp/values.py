@@ -108,6 +108,19 @@ def _text(value: Any) -> str:
     is packed, where a character takes at most four bytes."""
     if value.ByteSize() > 4 * contract.MAX_TEXT:
         raise LineError(_TOO_LONG, "size")
+    return _json(value)
+
+
+def body_text(value: Any) -> str:
+    """The body of a log record as text. Raises `LineError` where it is no single text, and too long."""
+    if value.string_value:
+        return str(value.string_value)
+    if value.ByteSize() > 4 * contract.MAX_TEXT:
+        raise LineError(f"a structured body of more than {4 * contract.MAX_TEXT} bytes", "size")
+    return _json(value)
+
+
+def _json(value: Any) -> str:
     plain = _plain(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 

@@ -17,7 +17,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar, NumberDataPoint
 
 from agent import contract
-from agent.leaf.inputs.http.otlp.parse import Export, ExportTooLargeError, status_message
+from agent.leaf.inputs.http.otlp.export import ExportTooLargeError, status_message
+from agent.leaf.inputs.http.otlp.parse import Export
 from agent.leaf.inputs.http.otlp.source import Sources
 
 NOW = 1_770_000_000_123_456_789
