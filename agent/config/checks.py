@@ -157,8 +157,9 @@ def _hub_streams(config: Config) -> Iterator[Problem]:
         yield Problem(
             "nats.max_file_store",
             f"{config.nats.max_file_store} bytes do not hold {len(names)} aggregates of "
-            f"{config.registrar.max_bytes}, the hub's other streams and its users', which may take {total}",
-            "make it larger, or registrar.max_bytes smaller",
+            f"{config.registrar.max_bytes}, the hub's other streams and its users', which may take {total}: "
+            f"{config.registrar.max_sources} classes of leaves go into an aggregate",
+            f"make it at least {total}, registrar.max_bytes smaller, or registrar.max_sources larger",
         )
 
 

@@ -3,16 +3,20 @@ is started again, no link is cut, and nothing is lost."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import nkeys
 from typer.testing import CliRunner
 
 from agent.cli.main import app
+from agent.contract import Exit
 from agent.demo import plan
+from agent.demo.ports import free_port
 from tests.harness.agent_process import PETIOLE, Agent, hub_and_leaf
 from tests.harness.wait import WAIT_SECONDS, wait_for
 
@@ -120,3 +124,37 @@ def test_leaves_are_added_to_a_running_hub_while_another_one_sends(tmp_path: Pat
             wait_for(lambda: reaches(hub, second), "what the newcomer stores is at the hub")
         finally:
             second.close()
+
+
+def test_a_thousand_leaves_that_the_store_does_not_hold_are_refused_at_once_with_what_helps(
+    tmp_path: Path,
+) -> None:
+    tables = [
+        f'[[leaf]]\ndomain = "edge-{number}"\nrevoked = ["{public_key_of(number)}"]\n'
+        for number in range(1_000)
+    ]
+    member = plan.member(tmp_path, "hub")
+    hub = Agent(member, plan.hub_toml(member, free_port(), tables))
+    try:
+        hub.launch()
+        assert hub.process is not None
+        assert hub.process.wait(WAIT_SECONDS) == Exit.USAGE
+        assert "do not hold 5 aggregates" in hub.log.read_text()
+        assert "or registrar.max_sources larger" in hub.log.read_text()
+
+        text = member.config.read_text()
+        member.config.write_text(text.replace("[registrar]", "[registrar]\nmax_sources = 1000"))
+        hub.start()
+        assert len(hub.status()["fleet"]["leaves"]) == 1_000
+
+        member.config.write_text(text)
+        hub.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "configuration rejected" in hub.log.read_text(), "the hub refuses it")
+        assert hub.status_of("/readyz") == 200
+    finally:
+        hub.close()
+
+
+def public_key_of(number: int) -> str:
+    seed = nkeys.encode_seed(number.to_bytes(32, "big"), nkeys.PREFIX_BYTE_USER)
+    return bytes(nkeys.from_seed(seed).public_key).decode()

@@ -60,7 +60,13 @@ class Agent:
 
     def start(self) -> None:
         self.launch()
-        wait_for(lambda: self.status_of("/readyz") == 200, "the agent is ready")
+        wait_for(self._is_ready, "the agent is ready")
+
+    def _is_ready(self) -> bool:
+        assert self.process is not None
+        ended = self.process.poll()
+        assert ended is None, f"the agent ended with exit code {ended}, its log: {self._said()}"
+        return self.status_of("/readyz") == 200
 
     def end(self, number: signal.Signals) -> int:
         assert self.process is not None
