@@ -45,13 +45,18 @@ class Mqtt(Struct, forbid_unknown_fields=True):
 
 class Cluster(Struct, forbid_unknown_fields=True):
     """The cluster that a hub's embedded server is one of, with a hub's agent beside each (role hub); there is
-    none without `routes`. The file, of mode 0600, holds the password that all its servers show each other."""
+    none without `routes`. The file, of mode 0600, holds the password that all its servers show each other;
+    with a certificate, its key and the authority of all of them they also speak TLS, and each has to show a
+    certificate of that authority."""
 
     name: str = ""
     """What tells this server from the others; the id of its machine when it is not given."""
     listen: str = "127.0.0.1:6222"
     routes: list[str] = []
     password_file: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
 
     @property
     def on(self) -> bool:

@@ -14,10 +14,12 @@ from typing import Final
 
 from agent import contract
 from agent.base.files import named, open_regular, others_may
+from agent.base.logs import listed
 from agent.config.keys import check_password
 from agent.config.schema import Config, Mqtt, Nats
 from agent.config.values import Problem, contract_problem, duplicate, listen_address, numbered
 
+CLUSTER_TLS: Final = ("tls_cert", "tls_key", "tls_ca")
 _SEEDS: Final = ("seed_file", "system_seed_file", "link_seed_file", "jobs_seed_file", "device_seed_file")
 _USER: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}\Z")
 
@@ -62,6 +64,9 @@ def _cluster(config: Config) -> Iterator[Problem]:
             "is missing, and without it anybody could become one of the hub's servers",
             "name a file with one password for all of them",
         )
+    files = {name: getattr(cluster, name) for name in CLUSTER_TLS}
+    for name in [name for name, file in files.items() if file is None and any(files.values())]:
+        yield Problem(f"nats.cluster.{name}", "is missing", f"give {listed(CLUSTER_TLS)}, or none of them")
     if cluster.name:
         yield from contract_problem("nats.cluster.name", contract.check_domain, cluster.name, "rename it")
     if config.registrar.replicas == 1:
@@ -145,10 +150,21 @@ def check_files(config: Config) -> Iterator[Problem]:
         if file is not None:
             yield from _seed_file(f"nats.{name}", file)
     yield from _mqtt_files(config.nats.mqtt)
+    for name in CLUSTER_TLS:
+        yield from _pem(f"nats.cluster.{name}", getattr(config.nats.cluster, name))
     password_file = config.nats.cluster.password_file
     if password_file is not None and (stood := check_password(password_file)) is not None:
         key = "nats.cluster.password_file"
         yield Problem(key, stood, "put the password there, readable by its owner only")
+
+
+def _pem(key: str, file: Path | None) -> Iterator[Problem]:
+    if file is None:
+        return
+    try:
+        open_regular(file).close()
+    except OSError as error:
+        yield Problem(key, f"{named(file)} cannot be read ({error.strerror})", "name a file in PEM")
 
 
 def _seed_file(key: str, file: Path) -> Iterator[Problem]:
@@ -165,14 +181,7 @@ def _seed_file(key: str, file: Path) -> Iterator[Problem]:
 
 def _mqtt_files(mqtt: Mqtt) -> Iterator[Problem]:
     for name, path in (("tls_cert", mqtt.tls_cert), ("tls_key", mqtt.tls_key)):
-        if path is None:
-            continue
-        try:
-            open_regular(path).close()
-        except OSError as error:
-            yield Problem(
-                f"nats.mqtt.{name}", f"{named(path)} cannot be read ({error.strerror})", "name a file in PEM"
-            )
+        yield from _pem(f"nats.mqtt.{name}", path)
     for number, user in enumerate(mqtt.users, 1):
         if (stood := check_password(user.password_file)) is not None:
             key = f"nats.mqtt.users[{number}].password_file"

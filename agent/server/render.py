@@ -115,7 +115,18 @@ def _leaf_user(leaf: LeafUser) -> dict[str, Any]:
 
 
 def _cluster(config: ClusterConfig) -> dict[str, Any]:
-    return {"name": config.name, "listen": config.listen, "no_advertise": True, INCLUDE: config.include}
+    body: dict[str, Any] = {"name": config.name, "listen": config.listen, "no_advertise": True}
+    if config.tls is not None:
+        cert, key, authority = map(str, config.tls)
+        # As client and as server each proves itself: nats-server would verify here even without being asked.
+        body["tls"] = {
+            "cert_file": cert,
+            "key_file": key,
+            "ca_file": authority,
+            "verify": True,
+            "timeout": 10,
+        }
+    return {**body, INCLUDE: config.include}
 
 
 def cluster_include(password: str, addresses: Iterable[str]) -> str:

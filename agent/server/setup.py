@@ -111,14 +111,21 @@ def _hub(config: Config, machine: str) -> HubConfig:
         listen=config.nats.listen,
         leaf_listen=config.nats.leaf_listen,
         sync_seconds=hub_sync_seconds(config),
-        cluster=ClusterConfig(
-            cluster.listen, routes=tuple(cluster.routes), password_file=cluster.password_file
-        )
-        if cluster.on
-        else None,
+        cluster=_cluster(config) if config.nats.cluster.on else None,
         extra=config.nats.extra,
         pid_file=files.pid,
         log_file=files.log,
+    )
+
+
+def _cluster(config: Config) -> ClusterConfig:
+    cluster = config.nats.cluster
+    cert, key, authority = cluster.tls_cert, cluster.tls_key, cluster.tls_ca
+    return ClusterConfig(
+        cluster.listen,
+        routes=tuple(cluster.routes),
+        password_file=cluster.password_file,
+        tls=None if cert is None or key is None or authority is None else (cert, key, authority),
     )
 
 

@@ -105,13 +105,15 @@ class MqttListener:
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
     """The cluster that a hub's server is one of. `include` is the file beside the configuration that holds
-    its routes and their password; for an embedded server it is made of `routes` and `password_file`."""
+    its routes and their password; for an embedded server it is made of `routes` and `password_file`. With
+    `tls`, a certificate, its key and the authority of all servers, they meet over TLS."""
 
     listen: str
     include: str = "cluster.conf"
     routes: tuple[str, ...] = ()
     password_file: Path | None = None
     name: str = HUB_DOMAIN
+    tls: tuple[Path, Path, Path] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from agent.base.nats_server import ServerError, ask
 from agent.base.wait import paced
 from agent.config.keys import password_line, read_password, seed_line
 from agent.server.render import LINK_INCLUDE, cluster_include, pieces
-from agent.server.values import AccountUser, LeafConfig, ServerConfig
+from agent.server.values import AccountUser, HubConfig, LeafConfig, ServerConfig
 
 _READ_AT_MOST = 256 * 1024
 
@@ -139,16 +139,24 @@ class Workspace:
     def _digest(self, config: ServerConfig, files: Mapping[Path, bytes]) -> str:
         text, *included = files.values()
         digest = hashlib.sha256(text)
-        remote = config.remote if isinstance(config, LeafConfig) else {}
-        if config.extra or remote:
-            from agent.config.server_overlay import named_files  # not held in memory where nothing is added
-
-            for path in (*named_files(config.extra), *named_files(remote)):
-                with suppress(OSError), open_regular(path) as file:  # nats-server says what is wrong with it
-                    digest.update(file.read())
+        for path in _named_files(config):
+            with suppress(OSError), open_regular(path) as file:  # nats-server says what is wrong with it
+                digest.update(file.read())
         for data in included:
             digest.update(data)
         return digest.hexdigest()
+
+
+def _named_files(config: ServerConfig) -> list[Path]:
+    """The files that stand in the configuration by name, whose content counts too."""
+    remote = config.remote if isinstance(config, LeafConfig) else {}
+    cluster = config.cluster if isinstance(config, HubConfig) else None
+    named = [] if cluster is None or cluster.tls is None else list(cluster.tls)
+    if config.extra or remote:
+        from agent.config.server_overlay import named_files  # not held in memory where nothing is added
+
+        named += [*named_files(config.extra), *named_files(remote)]
+    return named
 
 
 def _holds(path: Path, data: bytes) -> bool:

@@ -8,12 +8,14 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import nats
+import pytest
 from nats.aio.msg import Msg
 from typer.testing import CliRunner
 
 from agent.cli.main import app
 from agent.contract import inbox_prefix
 from agent.demo.ports import free_port
+from tests.harness.certificates import Authority
 from tests.harness.configured import ConfiguredServer, closed
 from tests.harness.wait import until
 
@@ -34,11 +36,19 @@ cluster_listen = "127.0.0.1:{cluster_port}"
 """
 
 
-async def test_three_servers_find_each_other_and_let_no_stranger_in(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tls", [False, True], ids=["password", "tls"])
+async def test_three_servers_find_each_other_and_let_no_stranger_in(tmp_path: Path, tls: bool) -> None:
     ports = {name: free_port() for name in "abc"}
+    more = ""
+    if tls:
+        authority = Authority(tmp_path)
+        cert, key = authority.signed("cluster", 3600)
+        files = {"cert": cert, "key": key, "ca": authority.file}
+        more = "".join(f'cluster_tls_{name} = "{file}"\n' for name, file in files.items())
     site, out = tmp_path / "site.toml", tmp_path / "out"
     site.write_text(
         SITE.format(directory=tmp_path)
+        + more
         + "".join(
             SERVER.format(name=name, port=port, leaf_port=free_port(), cluster_port=free_port())
             for name, port in ports.items()
@@ -47,6 +57,7 @@ async def test_three_servers_find_each_other_and_let_no_stranger_in(tmp_path: Pa
     for command in (["render", str(site), "--out", str(out)], ["enrol", "-c", str(out / "hub.toml")]):
         done = CliRunner().invoke(app, command)
         assert done.exit_code == 0, done.output
+    servers: list[ConfiguredServer] = []
     async with AsyncExitStack() as stack:
         for name, port in ports.items():
             directory = tmp_path / name
@@ -58,6 +69,7 @@ async def test_three_servers_find_each_other_and_let_no_stranger_in(tmp_path: Pa
             server = ConfiguredServer(directory, name, port, text)
             stack.push_async_callback(server.kill)
             await server.start()
+            servers.append(server)
         system = await nats.connect(
             f"nats://127.0.0.1:{ports['a']}",
             nkeys_seed=str(tmp_path / "state" / "keys" / "registrar_system.nk"),
@@ -83,8 +95,12 @@ async def test_three_servers_find_each_other_and_let_no_stranger_in(tmp_path: Pa
         shutil.copytree(tmp_path / "a", stranger, ignore=shutil.ignore_patterns("store", "out"))
         secret = (out / "cluster.conf").read_text().split('password: "')[1].split('"')[0]
         routes = stranger / "cluster.conf"
-        routes.write_text(routes.read_text().replace(secret, "guessed"))
         text = (stranger / "server.conf").read_text().replace('"hub-a"', '"hub-x"')
+        if tls:  # it knows the password, and has no certificate
+            text, count = re.subn(r"  tls: \{[^}]*\}\n", "", text)
+            assert count == 1
+        else:
+            routes.write_text(routes.read_text().replace(secret, "guessed"))
         port = free_port()
         text = text.replace(str(ports["a"]), str(port)).replace(f"{tmp_path}/a/", f"{stranger}/")
         for address in re.findall(r'listen: "127.0.0.1:(\d+)"', text)[1:]:
@@ -92,5 +108,9 @@ async def test_three_servers_find_each_other_and_let_no_stranger_in(tmp_path: Pa
         other = ConfiguredServer(stranger, "x", port, text)
         stack.push_async_callback(other.kill)
         await other.start()
-        await until(lambda: "Authorization" in other.log, "the stranger is turned away")
+        if tls:
+            refusal = "TLS route handshake error"
+            await until(lambda: all(refusal in server.log for server in servers), "all refuse the stranger")
+        else:
+            await until(lambda: "Authorization" in other.log, "the stranger is turned away")
         await until(together, "all three are one cluster, without the stranger")

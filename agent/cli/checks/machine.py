@@ -15,7 +15,7 @@ import msgspec
 
 from agent.base.clock import ClockReader
 from agent.base.files import is_handed_over, is_there, named, open_regular, others_may, room
-from agent.cli.checks import Finding, certificates, failure, ok, warning
+from agent.cli.checks import Finding, certificates, cluster, failure, ok, warning
 from agent.cli.checks.handshake import Tls, reading
 from agent.cli.checks.server import judge_room
 from agent.config import Config
@@ -35,6 +35,8 @@ def look(config: Config, now: datetime) -> list[Finding]:
     findings = list(judge_secrets(_seen("directory", config.state_dir), _secrets(config)))
     findings += [finding for name, path in _certificates(config) for finding in _certificate(name, path, now)]
     findings += [finding for name, pair in _pairs(config) for finding in _pair(name, *pair)]
+    if config.nats.cluster.on:
+        findings += cluster.look(config.nats.cluster)
     findings += _passwords(config)
     if config.nats.server == "embedded":
         findings.append(_disk(config))
@@ -74,6 +76,7 @@ def remote_tls(config: Config) -> Tls | None:
 def _options(config: Config) -> Iterator[tuple[str, Any]]:
     """All tables that may name files, with their names."""
     yield "nats.mqtt", config.nats.mqtt
+    yield "nats.cluster", config.nats.cluster
     for user in config.nats.mqtt.users:
         yield f"MQTT user {user.name}", user
     for options in config.input:

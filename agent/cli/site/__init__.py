@@ -12,6 +12,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from agent.config import Config, Problem, Size
+from agent.config.server_checks import CLUSTER_TLS
 from agent.contract import DEFAULT_CLASS, HUB_DOMAIN
 
 _ROUTES_FILE: Final = "/etc/petiole/cluster.password"
@@ -28,8 +29,10 @@ class SiteServer(Struct, forbid_unknown_fields=True):
 
 
 class SiteHub(Struct, forbid_unknown_fields=True):
-    """The hub: `urls` are where leaves dial. Its one server is run by the agent when it is `embedded`.
-    `config` has more tables of the agent's configuration, `extra` is added to that of each server."""
+    """The hub: `urls` are where leaves dial. Its servers are run by the agents when it is `embedded`.
+    `cluster_tls_…` are where each machine has its certificate, its key and the authority of all, for what
+    passes between several. `config` has more tables of the agent's configuration, `extra` is added to that of
+    each server."""
 
     urls: list[str] = []
     embedded: bool = False
@@ -37,8 +40,17 @@ class SiteHub(Struct, forbid_unknown_fields=True):
     store_dir: Path = Path("/var/lib/nats")
     max_file_store: Size = Size(64 * 2**30)
     server: list[SiteServer] = field(default_factory=lambda: [SiteServer()])
+    cluster_tls_cert: Path | None = None
+    cluster_tls_key: Path | None = None
+    cluster_tls_ca: Path | None = None
     config: dict[str, Any] = {}
     extra: dict[str, Any] = {}
+
+    @property
+    def cluster_tls(self) -> tuple[Path, Path, Path] | None:
+        """The three files, None without."""
+        cert, key, authority = self.cluster_tls_cert, self.cluster_tls_key, self.cluster_tls_ca
+        return None if cert is None or key is None or authority is None else (cert, key, authority)
 
 
 class Leaves(Struct, forbid_unknown_fields=True):
@@ -99,6 +111,7 @@ def hub_table(
                 "listen": server.cluster_listen,
                 "routes": [other.cluster_listen for other in servers],
                 "password_file": _ROUTES_FILE,
+                **dict(zip(CLUSTER_TLS, map(str, hub.cluster_tls or ()), strict=False)),
             }
     else:
         nats |= _seeds(hub.state_dir, "registrar")

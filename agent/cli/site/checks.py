@@ -9,9 +9,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from agent import contract
+from agent.base.logs import listed
 from agent.cli.site import SiteHub, SiteLeaf, SiteServer, Topology, conflicts, hub_table, leaf_table
 from agent.config import Problem, listen_address
 from agent.config.keys import is_public_key, is_seed
+from agent.config.server_checks import CLUSTER_TLS
 from agent.config.server_overlay import HUB_TAKEN, LEAF_TAKEN, REMOTE_TAKEN, extra_problems
 from agent.config.values import duplicate
 from agent.contract import ContractError
@@ -44,6 +46,13 @@ def _hub(hub: SiteHub) -> Iterator[Problem]:
             f"{len(hub.server)} servers cannot outvote each other when one is lost",
             "have one, three or five",
         )
+    given = [name for name in CLUSTER_TLS if getattr(hub, f"cluster_{name}") is not None]
+    if given and len(servers) == 1:
+        yield Problem(f"hub.cluster_{given[0]}", "there is one server only", "remove it")
+    for name in CLUSTER_TLS if given else ():
+        if name not in given:
+            stated = listed([f"cluster_{name}" for name in CLUSTER_TLS])
+            yield Problem(f"hub.cluster_{name}", "is missing", f"give {stated}, or none of them")
     names: set[str] = set()
     for number, server in servers:
         yield from _server(f"hub.server[{number}]", server, len(hub.server) > 1, names)

@@ -119,7 +119,9 @@ def _hub(site: Topology, server: SiteServer, config: Config) -> HubConfig:
         users=account_users(config),
         listen=server.listen,
         leaf_listen=server.leaf_listen,
-        cluster=ClusterConfig(server.cluster_listen, CLUSTER) if server.cluster_listen else None,
+        cluster=ClusterConfig(server.cluster_listen, CLUSTER, tls=site.hub.cluster_tls)
+        if server.cluster_listen
+        else None,
         extra=site.hub.extra,
     )
 

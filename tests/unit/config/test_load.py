@@ -154,6 +154,7 @@ def test_all_problems_are_told_at_once_each_with_its_key(file: Path) -> None:
         (HUB + CLUSTER.replace("10.0.0.3:6222", "c"), 'nats.cluster.routes: "c" is not an address'),
         (HUB + CLUSTER.replace("name", 'listen = ":0:"\nname'), 'nats.cluster.listen: ":0:" is not'),
         (HUB + CLUSTER.replace('"a"', '"a.b"'), "nats.cluster.name: "),
+        (HUB + CLUSTER + 'tls_cert = "c"\ntls_ca = "a"', "nats.cluster.tls_key: is missing"),
         (HUB + '[nats]\nserver = "external"' + CLUSTER, "nats.cluster: is for an embedded server only"),
         ("class = []\n" + LEAF, "class: no class is left"),
         (LEAF + '[[class]]\nname = "Fast"', "class[1].name: class 'Fast' is not 1 to 16 lower"),

@@ -154,6 +154,40 @@ def test_three_machines_that_run_their_servers_have_a_configuration_each_and_one
     assert secret.read_text().strip() == password
 
 
+TLS = """
+cluster_tls_cert = "/etc/petiole/cluster.crt"
+cluster_tls_key = "/etc/petiole/cluster.key"
+cluster_tls_ca = "/etc/petiole/cluster-ca.crt"
+"""
+
+
+def test_what_passes_between_the_servers_of_a_cluster_is_encrypted_where_the_topology_says_so(
+    site: Site,
+) -> None:
+    site.write(CLUSTER.replace("[hub]", "[hub]" + TLS))
+    text = (site.out / "hub-a.conf").read_text()
+    for line in (
+        'cert_file: "/etc/petiole/cluster.crt"',
+        'key_file: "/etc/petiole/cluster.key"',
+        'ca_file: "/etc/petiole/cluster-ca.crt"',
+        "verify: true",
+    ):
+        assert line in text.partition("cluster: {")[2].partition("}")[0]
+    site.write(CLUSTER.replace("[hub]", "[hub]\nembedded = true" + TLS))
+    cluster = tomllib.loads((site.out / "hub-c.toml").read_text())["nats"]["cluster"]
+    assert {key for key in cluster if key.startswith("tls")} == {"tls_cert", "tls_key", "tls_ca"}
+    for text, said in (
+        (
+            CLUSTER.replace("[hub]", "[hub]" + TLS.partition("cluster_tls_ca")[0]),
+            "hub.cluster_tls_ca: is missing",
+        ),
+        ("[hub]" + TLS + 'urls = ["nats-leaf://h:7422"]', "hub.cluster_tls_cert: there is one server only"),
+    ):
+        refused = site.petiole(text)
+        assert refused.exit_code == 2
+        assert said in refused.output
+
+
 NONSENSE = f"""
 tenants = ["a.b"]
 [hub]
