@@ -14,7 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from agent.base.listen_sockets import near_host
+from agent.base.listen_sockets import is_free, near_host
+from agent.base.nats_server import ServerError
 
 _SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
@@ -129,6 +130,18 @@ async def greeting(address: tuple[str, int]) -> Greeting | Stranger | None:
     finally:
         writer.transport.abort()
     return _parse(line)
+
+
+async def need_free(listen: str, address: tuple[str, int]) -> None:
+    """Raise `ServerError`, which names who has it, unless a server can listen there."""
+    try:
+        free = is_free(address)
+    except OSError as error:
+        raise ServerError(f"nats-server cannot listen on {listen}: {error.strerror}") from None
+    if not free:
+        said = await greeting(address)
+        who = f"nats-server {said.server_name!r}" if isinstance(said, Greeting) else "another program"
+        raise ServerError(f"{listen} is taken by {who}; end it, or choose another address")
 
 
 def _parse(line: bytes) -> Greeting | Stranger:

@@ -18,12 +18,12 @@ from typing import Literal
 
 import structlog
 
-from agent.base.listen_sockets import is_free
 from agent.base.logs import LogEdge
 from agent.base.nats_server import RenderError, ServerError, find_binary, version_of
 from agent.base.wait import Backoff, event_within
 from agent.config.keys import SeedError
-from agent.server.child import Greeting, Watched, greeting, process_of, reap, spawn
+from agent.server.child import Greeting, Watched, greeting, need_free, process_of, reap, spawn
+from agent.server.store import store_problem
 from agent.server.values import HubConfig, LeafConfig, ServerConfig, address_of
 from agent.server.workspace import Workspace
 
@@ -183,6 +183,8 @@ class EmbeddedServer:
 
     async def _start(self) -> Start:
         self._files.lock()
+        if isinstance(self.config, HubConfig) and (problem := store_problem(self.config)) is not None:
+            raise ServerError(problem)
         binary = self._binary or find_binary()
         version = await version_of(binary)
         digest = await self._files.write(self.config, binary)
@@ -251,15 +253,7 @@ class EmbeddedServer:
         elif self.config.mqtt is not None:
             listened.append(self.config.mqtt.listen)
         for listen in listened:
-            address = address_of(listen)
-            try:
-                free = is_free(address)
-            except OSError as error:
-                raise ServerError(f"nats-server cannot listen on {listen}: {error.strerror}") from None
-            if not free:
-                said = await greeting(address)
-                who = f"nats-server {said.server_name!r}" if isinstance(said, Greeting) else "another program"
-                raise ServerError(f"{listen} is taken by {who}; end it, or choose another address")
+            await need_free(listen, address_of(listen))
 
     async def _answer(self, seconds: float) -> Greeting | None:
         """The greeting of this server, once it has JetStream; None when it ends, is silent or is another."""
