@@ -200,6 +200,8 @@ class Answer:
     """The name of this exchange (`agent.contract.checkpoint`), "" if the leaf is not to repeat it."""
     sync_seconds: float = 0.0
     """How often the hub's server syncs its disk; 0: before it acknowledges, or it does not say."""
+    max_payload: int = 0
+    """Bytes that the hub's server takes in a message, 0 if it does not say. A larger one closes the link."""
 
     def encode(self) -> bytes:
         """The answer as it is sent."""
@@ -238,4 +240,5 @@ def parse_answer(data: bytes | str) -> Answer:
         optional(row, "commands", commands_held),
         check_exchange(row["exchange"]) if row.get("exchange") else "",
         _interval(row["sync_seconds"], "answer: sync_seconds") if row.get("sync_seconds") else 0.0,
+        count_of(row, "max_payload", "answer") if "max_payload" in row else 0,
     )

@@ -7,6 +7,7 @@ reading; only such a time is ever corrected. A device that has a clock of its ow
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import re
@@ -25,6 +26,7 @@ from agent.contract.checks import (
     matching,
     open_record,
 )
+from agent.contract.large_value import BASE64, check_large_line, parse_array, parse_bytes
 
 __all__ = [
     "EPOCH_LIMIT",
@@ -53,7 +55,7 @@ _RFC3339 = re.compile(
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _END_OF_TIME = "9999-12-31"
 
-Value = float | int | str | bool
+Value = float | int | str | bool | tuple[float, ...] | bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class Reading:
         """The reading as one JSON line, without the newline."""
         given = {"ts": self.ts, "device": self.device, "metric": self.metric, "value": self.value}
         row: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+        if isinstance(self.value, bytes):
+            row["value"] = {BASE64: base64.b64encode(self.value).decode()}
         if self.tags:
             row["tags"] = dict(self.tags)
         return json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
@@ -111,6 +115,8 @@ def parse_reading(line: bytes | str) -> Reading:
     missing = {"metric", "value"} - found.keys()
     if missing:
         raise ContractError(f"{min(missing)} is missing")
+    if any(name == "value" and isinstance(value, list) for name, value in row):
+        check_large_line(len(line))
     return Reading(**found)
 
 
@@ -136,6 +142,8 @@ def _name(value: object, what: str) -> str:
 
 
 def _value(value: object) -> Value:
+    if isinstance(value, list):
+        return parse_bytes(value) if isinstance(value, _Members) else parse_array(value)
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -145,7 +153,8 @@ def _value(value: object) -> Value:
     if isinstance(value, float) and math.isfinite(value):
         return value
     raise ContractError(
-        f"value must be a finite number (a whole one of at most 64 bits), text or a bool, got {_shown(value)}"
+        "value must be a finite number (a whole one of at most 64 bits), text, a bool, an array of numbers "
+        f'or {{"base64": "…"}}, got {_shown(value)}'
     )
 
 

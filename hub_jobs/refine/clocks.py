@@ -95,5 +95,7 @@ def with_errors(readings: pa.Table, found: Times) -> pa.Table:
         "event_date": ts.cast(pa.date32()),
         "ts_original": pc.if_else(wrong, original, none if kept is None else kept),
     }
-    arrays = [changed[name] if name in changed else readings[name] for name in READINGS.names]
+    # A file may be older than a column.
+    held = {name: readings[name] for name in readings.column_names} | changed
+    arrays = [held.get(field.name, pa.nulls(readings.num_rows, field.type)) for field in READINGS]
     return pa.table(arrays, names=READINGS.names).cast(READINGS)

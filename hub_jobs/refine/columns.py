@@ -16,13 +16,15 @@ import pyarrow.compute as pc
 from msgspec import UNSET, Meta
 
 from agent.contract import EPOCH_LIMIT, MACHINE_OFFSET, MAX_INT, MAX_NAME, MAX_TEXT
-from hub_jobs.refine.lines import FAULTS, QUOTE, ReadingLine, Tags
+from hub_jobs.refine.line_types import FAULTS, Bytes, ReadingLine, Tags
+from hub_jobs.refine.lines import QUOTE
 from hub_jobs.tables.schemas import TIME
 
 _TIME: Final = msgspec.json.Decoder(Annotated[datetime, Meta(tz=True)])
 _TAGS: Final = msgspec.json.Decoder(Tags)
 _RAW_TAGS: Final = attrgetter("tags")
 _MAP: Final = pa.map_(pa.string(), pa.string())
+_ARRAY: Final = pa.list_(pa.float64())
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _FIRST: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
@@ -53,6 +55,9 @@ class LineColumns(NamedTuple):
     metric: pa.Array
     value: pa.Array
     text: pa.Array
+    array: pa.ListArray
+    content: pa.Array
+    """Values that are bytes."""
     tags: pa.MapArray
     wrong: Mask
     """Rows with a time, tags or a size that may not be."""
@@ -64,7 +69,7 @@ def columns(rows: Sequence[ReadingLine]) -> LineColumns:
     """The columns of rows."""
     moments = times(rows)
     device, metric = _devices(rows), pa.array([row.metric for row in rows], pa.string())
-    value, text, too_large = _values(rows)
+    value, text, array, content, too_large = _values(rows)
     tags_, wrong, of_tags = tags(rows)
     wrong |= moments.wrong
     wrong[[*too_large, *_bad_sizes(metric), *_bad_sizes(device), *_bad_sizes(text, 0, MAX_TEXT)]] = True
@@ -72,7 +77,8 @@ def columns(rows: Sequence[ReadingLine]) -> LineColumns:
     quotes = 6 * len(rows) + 4 * (len(rows) - device.null_count) + moments.quotes + of_tags
     if text.null_count < len(text):
         quotes += 2 * sum([isinstance(row.value, str) for row in rows])
-    return LineColumns(moments, device, metric, value, text, tags_, wrong, quotes)
+    quotes += 4 * (len(rows) - content.null_count)
+    return LineColumns(moments, device, metric, value, text, array, content, tags_, wrong, quotes)
 
 
 def times(rows: Sequence[ReadingLine]) -> Moments:
@@ -150,13 +156,28 @@ def _outside(stamps: Times) -> Mask:
     return (stamps < _FIRST) | (stamps > _LAST)
 
 
-def _values(rows: Sequence[ReadingLine]) -> tuple[pa.Array, pa.Array, list[int]]:
-    """The columns `value` and `text`, and the rows with a whole number that has more than 64 bits. One that
-    a double does not hold exactly is rounded in `value` and stands with all its digits in `text`."""
+class _Values(NamedTuple):
+    """The columns of values, and the rows with a whole number that has more than 64 bits."""
+
+    value: pa.Array
+    text: pa.Array
+    array: pa.ListArray
+    content: pa.Array
+    too_large: list[int]
+
+
+def _values(rows: Sequence[ReadingLine]) -> _Values:
+    """The values of rows. A whole number that a double does not hold exactly is rounded in `value` and stands
+    with all its digits in `text`."""
     given: list[Any] = [row.value for row in rows]
-    kinds = list(map(type, given))
-    if set(kinds) <= {float}:
-        return pa.array(given, pa.float64()), pa.nulls(len(given), pa.string()), []
+    kinds: list[Any] = list(map(type, given))
+    present = set(kinds)
+    array = _taken(given, kinds, list, _ARRAY) if list in present else pa.nulls(len(given), _ARRAY)
+    content = pa.nulls(len(given), pa.binary())
+    if Bytes in present:
+        content = _taken(given, kinds, Bytes, pa.binary())
+    if present <= {float}:
+        return _Values(pa.array(given, pa.float64()), pa.nulls(len(given), pa.string()), array, content, [])
     too_large = []
     texts: list[str | None] = [None] * len(given)
     for at in [at for at, kind in enumerate(kinds) if kind is not float]:
@@ -177,7 +198,16 @@ def _values(rows: Sequence[ReadingLine]) -> tuple[pa.Array, pa.Array, list[int]]
                 texts[at] = str(given[at])
             given[at] = rounded
         numbers = pa.array(given, pa.float64())
-    return numbers, pa.array(texts, pa.string()), too_large
+    return _Values(numbers, pa.array(texts, pa.string()), array, content, too_large)
+
+
+def _taken(given: list[Any], kinds: list[Any], kind: type, column: pa.DataType) -> pa.Array:
+    """Take the values of a kind, arrays or bytes, out of the others, where they leave a null."""
+    taken: list[Any] = [None] * len(given)
+    for at in [at for at, other in enumerate(kinds) if other is kind]:
+        value, given[at], kinds[at] = given[at], None, float
+        taken[at] = value.base64 if isinstance(value, Bytes) else value
+    return pa.array(taken, column)
 
 
 _BOOLS: Final = {True: "true", False: "false"}

@@ -118,6 +118,8 @@ def _readings(rows: pa.Table, names: list[Names], codes: Numbers) -> pa.Table:
         "source_identity": _coded_column(rows, "source_identity"),
         "source_seq": rows["source_seq"].combine_chunks(),
         "ts_original": pa.nulls(count, TIME),
+        "value_array": pa.nulls(count, READINGS.field("value_array").type),
+        "value_bytes": pa.nulls(count, pa.binary()),
     }
     return pa.table(arrays)
 

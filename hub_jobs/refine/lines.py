@@ -9,83 +9,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw
 
-from agent.contract import (
-    EPOCH_LIMIT,
-    MAX_INT,
-    MAX_NAME,
-    MAX_TAGS,
-    MAX_TEXT,
-    ContractError,
-    Letter,
-    parse_letter,
-    parse_reading,
+from agent.contract import MAX_LARGE_LINE, ContractError, Letter, parse_letter, parse_reading
+from hub_jobs.refine.line_types import (
+    FAULTS,
+    Array,
+    CheckedLine,
+    DirectObject,
+    LineValue,
+    ReadingLine,
+    SmallLine,
+    line_value,
 )
 from hub_jobs.refine.messages import BatchText, Content, DeadLetters, DirectValue
 
-Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
-Text = Annotated[str, Meta(max_length=MAX_TEXT)]
-Whole = Annotated[int, Meta(ge=-MAX_INT - 1, le=MAX_INT)]
-_Time = (
-    Annotated[datetime, Meta(tz=True)]
-    | Annotated[float, Meta(ge=0, le=EPOCH_LIMIT)]
-    | Annotated[int, Meta(ge=0, le=EPOCH_LIMIT)]
-)
-Tags = Annotated[dict[Name, Text], Meta(max_length=MAX_TAGS)]
-
-_CleanName = Annotated[Name, Meta(pattern=r"^[^\x00-\x1f\x7f]*\Z")]
-
-NO_TAGS: Final = Raw(b"")
-"""Of a line that names none; one that has none may say `{}`."""
 QUOTE: Final = ord('"')
 _NEWLINE, _OPEN, _CLOSED = b"\n{}"
-FAULTS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What a msgspec decoder raises over its input."""
 _SLICE: Final = 1024**2
 """Bytes decoded at a time, so that a large batch is never all objects at once."""
 
 
-class ReadingLine(Struct, gc=False, forbid_unknown_fields=True):
-    """A reading as it stands in a line; `ts`, `tags` and sizes are not checked yet."""
-
-    metric: str
-    value: float | int | str | bool
-    ts: str | float | int | UnsetType = UNSET
-    device: str | UnsetType = UNSET
-    tags: Raw = NO_TAGS
-
-
-class _Checked(Struct, gc=False, forbid_unknown_fields=True):
-    """A reading with every field checked, which costs half as much again."""
-
-    metric: _CleanName
-    value: float | Whole | Text | bool
-    ts: _Time | UnsetType = UNSET
-    device: _CleanName | UnsetType = UNSET
-    tags: Annotated[dict[_CleanName, Text], Meta(max_length=MAX_TAGS)] | UnsetType = UNSET
-
-
-class _DirectObject(Struct, gc=False, forbid_unknown_fields=True):
-    """A direct message that is an object; its subject says device and metric, so it need not."""
-
-    value: float | Whole | Text | bool
-    metric: Name | UnsetType = UNSET
-    ts: str | float | int | UnsetType = UNSET
-    device: Name | UnsetType = UNSET
-    tags: Raw = NO_TAGS
-
-
 _LINE: Final = msgspec.json.Decoder(ReadingLine)
-_CHECKED: Final = msgspec.json.Decoder(_Checked)
-_OBJECT: Final = msgspec.json.Decoder(_DirectObject)
-_SCALAR: Final = msgspec.json.Decoder(float | Annotated[int, Meta()] | str | bool)
+_SMALL: Final = msgspec.json.Decoder(SmallLine)
+_CHECKED: Final = msgspec.json.Decoder(CheckedLine)
+_OBJECT: Final = msgspec.json.Decoder(DirectObject)
+_SCALAR: Final = msgspec.json.Decoder(float | Annotated[int, Meta()] | str | bool | Array)
 _ANY: Final = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -148,10 +102,17 @@ def _decode_batch(text: bytes) -> Iterator[Slice]:
 def _decode_line(line: bytes) -> ReadingLine:
     """One line. Raises `ContractError` with the reference's reason."""
     try:
+        _check_long(line)
         _CHECKED.decode(line)
         return _LINE.decode(line)
     except FAULTS:
         return _checked_line(line)
+
+
+def _check_long(line: bytes) -> None:
+    """Raises what a decoder does for a line that is too long for an array or bytes, before one is built."""
+    if len(line) - line.endswith(b"\n") > MAX_LARGE_LINE:
+        _SMALL.decode(line)
 
 
 def _checked_line(line: bytes) -> ReadingLine:
@@ -159,7 +120,7 @@ def _checked_line(line: bytes) -> ReadingLine:
     reading = parse_reading(line)
     return ReadingLine(
         reading.metric,
-        reading.value,
+        line_value(reading.value),
         UNSET if reading.ts is None else reading.ts,
         UNSET if reading.device is None else reading.device,
         Raw(msgspec.json.encode(dict(reading.tags))),
@@ -179,6 +140,7 @@ def _pieces(text: bytes) -> Iterator[bytes]:
 def _fast(text: bytes, first: int) -> Slice | None:
     letters = np.frombuffer(text, np.uint8)
     try:
+        _check_long(text)  # of several lines none is as long
         rows = _decode_lines(text, letters)
     except FAULTS:
         return None
@@ -266,6 +228,7 @@ def _direct_line(payload: bytes, device: str, metric: str) -> ReadingLine:
     if not payload.lstrip().startswith(b"{"):
         return ReadingLine(metric, _scalar(payload, metric), device=device)
     try:
+        _check_long(payload)
         line = _OBJECT.decode(payload)
     except FAULTS:
         line = _checked_direct(payload, metric)
@@ -275,15 +238,15 @@ def _direct_line(payload: bytes, device: str, metric: str) -> ReadingLine:
     return ReadingLine(metric, line.value, line.ts, device, line.tags)
 
 
-def _scalar(payload: bytes, metric: str) -> float | int | str | bool:
+def _scalar(payload: bytes, metric: str) -> LineValue:
     try:
         value = _SCALAR.decode(payload)
     except FAULTS as error:
         raise ContractError(f"neither a reading nor a bare value in JSON: {error}") from None
-    return parse_reading(msgspec.json.encode({"metric": metric, "value": value})).value
+    return line_value(parse_reading(msgspec.json.encode({"metric": metric, "value": value})).value)
 
 
-def _checked_direct(payload: bytes, metric: str) -> _DirectObject:
+def _checked_direct(payload: bytes, metric: str) -> DirectObject:
     """The message as the reference reads it, with the metric of its subject put in. Raises
     `ContractError`."""
     try:
@@ -291,8 +254,8 @@ def _checked_direct(payload: bytes, metric: str) -> _DirectObject:
     except FAULTS as error:
         raise ContractError(f"not a JSON object: {error}") from None
     reading = parse_reading(msgspec.json.encode({"metric": metric, **given}))
-    return _DirectObject(
-        reading.value,
+    return DirectObject(
+        line_value(reading.value),
         reading.metric,
         UNSET if reading.ts is None else reading.ts,
         UNSET if reading.device is None else reading.device,

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from agent.contract import ContractError
 from hub_jobs.refine.clocks import Corrections, SealTime, errors
 from hub_jobs.refine.columns import LineColumns, Mask, Times, coded, columns
-from hub_jobs.refine.lines import ReadingLine, Slice, checked, decode_content, recheck
+from hub_jobs.refine.line_types import ReadingLine
+from hub_jobs.refine.lines import Slice, checked, decode_content, recheck
 from hub_jobs.refine.messages import (
     BronzeMessage,
     QuarantinedError,
@@ -28,6 +29,8 @@ from hub_jobs.tables.schemas import QUARANTINE, READINGS, TIME
 
 CHUNK_ROWS: Final = 65_536
 """Readings converted at once and written as one row group; measured to be the best size."""
+_CHUNK_BYTES: Final = 32 * 1024**2
+"""Bytes of lines that are converted at once at most: lines of 512 bytes reach it no sooner than the rows."""
 EXCERPT_BYTES: Final = 1024
 _DETAIL_CHARS: Final = 500
 
@@ -78,7 +81,7 @@ class Refiner:
         self._corrections = corrections or {}
         self._chunk_rows = chunk_rows
         self._parts: list[_Part] = []
-        self._size = 0
+        self._size = self._bytes = 0
 
     def add(self, row: dict[str, Any]) -> list[pa.Table]:
         """Add a row of bronze (`arrived` in microseconds); returns the chunks of readings that are full."""
@@ -90,7 +93,7 @@ class Refiner:
             return done
         for lines in decode_content(content) if content is not None else ():
             self._add_lines(message, lines)
-            if self._size >= self._chunk_rows:
+            if self._size >= self._chunk_rows or self._bytes >= _CHUNK_BYTES:
                 done.append(self.drain())
         return done
 
@@ -101,7 +104,7 @@ class Refiner:
 
     def drain(self) -> pa.Table:
         """The readings gathered so far."""
-        parts, self._parts, self._size = self._parts, [], 0
+        parts, self._parts, self._size, self._bytes = self._parts, [], 0, 0
         given = _columns(parts)
         if _are_in_doubt(parts, given):
             parts = self._checked(parts)
@@ -135,6 +138,7 @@ class Refiner:
         if lines.rows:
             self._parts.append(_Part.of(message, lines))
             self._size += len(lines.rows)
+            self._bytes += len(lines.text)
 
     def _quarantine_bad(self, message: BronzeMessage, lines: Slice) -> None:
         for bad in lines.bad:
@@ -233,6 +237,8 @@ def _table(parts: Sequence[_Part], lines: LineColumns, corrections: Corrections)
         "source_identity": coded_texts(owner, [message.source_identity for message in messages]),
         "source_seq": _number(owner, [message.source_seq for message in messages]),
         "ts_original": pa.array(stamps, mask=error == 0).cast(TIME),
+        "value_array": lines.array,
+        "value_bytes": lines.content,
     }
     return pa.table(arrays).select(READINGS.names), lines.wrong
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 _DIGEST_BYTES: Final = 16
 
-VERSION: Final = 5
+VERSION: Final = 6
 """The version of all tables of a lake; a table of a newer one is refused."""
 
 TIME: Final = pa.timestamp("us", tz="UTC")
@@ -67,6 +67,8 @@ READINGS: Final = pa.schema(
         ("source_identity", pa.string()),
         ("source_seq", pa.int64()),
         ("ts_original", TIME),
+        ("value_array", pa.list_(pa.float64())),
+        ("value_bytes", pa.binary()),
     ]
 )
 """A row a reading. Its key is (domain, class, run, n, index) from an agent's batch; a direct message has no
@@ -74,7 +76,8 @@ run and is known by its source's stream, identity and sequence, which a batch's 
 `ts_source` says whose clock `ts` is: `device`, `agent` (that of the agent's machine) or `hub`; or that it is
 `corrected`, for the machine's clock was found to have been wrong: what that had said is in `ts_original`,
 which is null otherwise. A bool is value 0 or 1 and text `true` or `false`. A whole number that a double does
-not hold exactly (beyond 2^53) is rounded in value, and text has its digits."""
+not hold exactly (beyond 2^53) is rounded in value, and text has its digits. An array of numbers is in
+`value_array` and bytes are in `value_bytes`, up to 1 MiB each; value and text are null then."""
 
 QUARANTINE: Final = pa.schema(
     [
@@ -238,18 +241,14 @@ ROLLUP: Final = pa.schema(
         ("count", pa.int64()),
         ("sum", pa.float64()),
         ("mean", pa.float64()),
-        ("min", pa.float64()),
-        ("max", pa.float64()),
-        ("first", pa.float64()),
+        *((name, pa.float64()) for name in ("min", "max", "first")),
         ("first_ts", TIME),
         ("last", pa.float64()),
         ("last_ts", TIME),
         ("stddev", pa.float64()),
         ("increase", pa.float64()),
         ("rate", pa.float64()),
-        ("p50", pa.float64()),
-        ("p95", pa.float64()),
-        ("p99", pa.float64()),
+        *((name, pa.float64()) for name in ("p50", "p95", "p99")),
         ("sketch", pa.binary()),
     ]
 )

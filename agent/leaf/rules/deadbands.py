@@ -16,10 +16,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import inf
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 MAX_SERIES: Final = 10_000
 _KEY_BYTES: Final = 16
+SeriesValue = float | int | str | bool | list[Any] | dict[str, Any]
+"""A value as it stands in its line: an array as a list, bytes as their object."""
 
 
 class Band(NamedTuple):
@@ -37,14 +41,14 @@ class Band(NamedTuple):
         """Why a reading is left out."""
         return "deadband" if self.sample is None else "sample"
 
-    def last_sent(self, value: float | str | bool, ts: float, at: float) -> LastSent:
+    def last_sent(self, value: SeriesValue, ts: float, at: float) -> LastSent:
         """What is remembered of a reading that is sent at `at` in monotonic seconds."""
         return LastSent(comparable(value) if self.sample is None else ts // self.sample, ts, at)
 
 
 class LastSent(NamedTuple):
-    """What was sent: its value (of a text only a digest, of a sample the number of its span), its `ts` in
-    seconds since 1970, and when, in monotonic seconds."""
+    """What was sent: its value (of a text, an array or bytes only a digest, of a sample the number of its
+    span), its `ts` in seconds since 1970, and when, in monotonic seconds."""
 
     value: float | bool | bytes
     ts: float
@@ -61,10 +65,10 @@ def key_of(metric: str, device: str, tags: bytes) -> bytes:
     return blake2b(text + tags, digest_size=_KEY_BYTES).digest()
 
 
-def comparable(value: float | str | bool) -> float | bool | bytes:
+def comparable(value: SeriesValue) -> float | bool | bytes:
     """A value as it is remembered."""
-    if isinstance(value, str):
-        return blake2b(value.encode(), digest_size=_KEY_BYTES).digest()
+    if isinstance(value, str | list | dict):
+        return blake2b(msgspec.json.encode(value), digest_size=_KEY_BYTES).digest()
     return value
 
 

@@ -19,7 +19,7 @@ from msgspec import Raw, Struct
 
 from agent.contract import MACHINE_OFFSET, MAX_NAME, MAX_TAGS
 from agent.leaf.rules import Rulebook, RuleResult
-from agent.leaf.rules.deadbands import Band, Deadbands, Moves, key_of
+from agent.leaf.rules.deadbands import Band, Deadbands, Moves, SeriesValue, key_of
 from agent.leaf.rules.windows import Number, OpenWindow, OpenWindows, WindowPlan, added
 
 _TAG_SETS: Final = 256
@@ -50,7 +50,7 @@ class _Name(Struct, gc=False):
 
 class _Series(Struct, gc=False):
     ts: datetime | float | int
-    value: float | int | str | bool
+    value: SeriesValue
     tags: Raw = Raw(b"")
 
 
@@ -195,6 +195,8 @@ class Splitter:
             return False
         series = _SERIES.decode(row)
         metric, device = (name, _NAMES.decode(row).device) if isinstance(name, str) else name
+        if isinstance(series.value, list | dict):
+            return False
         if isinstance(series.value, bool | str) and not {"last", "count"} & set(plan.functions):
             return False
         ts = series.ts.timestamp() if isinstance(series.ts, datetime) else float(series.ts)

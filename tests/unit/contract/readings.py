@@ -13,10 +13,12 @@ _any_names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
 _controls = [*map(chr, range(0x20)), "\x7f"]
 _names = st.text(st.characters(codec="utf-8", exclude_characters=_controls), min_size=1, max_size=12)
 _texts = st.text(st.characters(codec="utf-8"), max_size=20)
+_packed = st.text("AQw/+=-_ \n", max_size=9)
 _offsets = st.sampled_from(["Z", "z", "+00:00", "-00:00", "+23:59", "-0530", "+24:00", "+1:00", "", " Z"])
 _numbers = st.one_of(
     st.integers(-MAX_INT - 2, MAX_INT + 2), st.floats(allow_nan=False, allow_infinity=False), st.integers()
 )
+_doubles = st.floats(allow_nan=False, allow_infinity=False)
 _FIELDS = ("ts", "device", "metric", "value", "tags")
 
 
@@ -54,6 +56,8 @@ def readings() -> st.SearchStrategy[Reading]:
         _texts,
         st.integers(-MAX_INT - 1, MAX_INT),
         st.floats(allow_nan=False, allow_infinity=False),
+        st.lists(_doubles, min_size=1, max_size=5).map(tuple),
+        st.binary(max_size=12),
     )
     tags = st.dictionaries(_names, _texts, max_size=4)
     return st.builds(
@@ -74,7 +78,8 @@ def _members() -> st.SearchStrategy[list[tuple[str, Any]]]:
     )
     member = st.one_of(
         st.tuples(st.just("ts"), times()),
-        st.tuples(st.just("value"), _numbers),
+        st.tuples(st.just("value"), _numbers | st.lists(_numbers, max_size=3)),
+        st.tuples(st.just("value"), st.dictionaries(st.just("base64"), _texts | _packed, max_size=1)),
         st.tuples(st.just("tags"), st.dictionaries(_names, _texts | junk, max_size=3)),
         st.tuples(st.sampled_from(_FIELDS) | _any_names, junk),
         st.tuples(st.sampled_from(["device", "metric"]), _any_names | st.sampled_from(_controls)),
@@ -136,6 +141,20 @@ _VALUES = [
     b".5", b"-", b"+1", b"1E+5", b"null", b"[]", b"{}", b'"\\ud800"', b'"\\ud83d\\ude00"',
     b'"\\ude00\\ud83d"', b'"\xed\xa0\x80"', b'"\xff"', b'"a\x01b"', b'"a\x7fb"',
     b'"a\tb"', b'"\\x"', b'"\\u 123"', b'"\\/"',
+    b"[1]", b"[1,2.5,-3e2]", b"[ 1 , 2 ]", b"[1,]", b"[true]", b"[null]", b'["1"]', b"[[1]]", b"[{}]",
+    b"[NaN]", b"[1e999]", b"[-0]", b"[-0.0]", b"[9007199254740992]", b"[9007199254740993]",
+    b"[-9007199254740993]", b"[9007199254740993.0]", b"[18446744073709551616]", b"[" + b"1" * 5000 + b"]",
+    b"[" + b"1," * 131_071 + b"1]", b"[" + b"1," * 131_072 + b"1]", b"[" + b"1," * 131_072 + b"x]",
+    b'{"base64":""}', b'{"base64":"QQ=="}', b'{"base64":"QR=="}', b'{"base64":"QQ"}', b'{"base64":"QQ= ="}',
+    b'{"base64":"QQ==QQ=="}', b'{"base64":"Q==="}', b'{"base64":"===="}', b'{"base64":"=QQQ"}',
+    b'{"base64":"-_-_"}', b'{"base64":"\\/\\/\\/\\/"}', b'{"base64":"\\u0051Q=="}',
+    b'{"base64":"QQ=\xc3\xa9"}',
+    b'{"base64":"QQ==\\n"}', b'{"base64":null}', b'{"base64":1}', b'{"base64":"","x":1}', b'{"Base64":""}',
+    b'{"base64":"x","base64":""}', b'{"base64":"QQ==","base64":"QUI="}',
+    b'{"base64":"' + b"A" * 1_398_102 + b'=="}', b'{"base64":"' + b"A" * 1_398_103 + b'="}',
+    b'{"base64":"' + b"A" * 1_398_104 + b'"}',
+    b'1,"value":[1,"x"]', b'[1,"x"],"value":1', b'[1],"value":1', b'1,"value":[1]',
+    b'"a","value":{"base64":""}',
     b'"\\u0000"', b"[" * 100_000, b'"' + b"x" * 32768 + b'"', b'"' + b"x" * 32769 + b'"',
     b'"' + "é".encode() * 32768 + b'"',
 ]  # fmt: skip

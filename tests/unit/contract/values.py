@@ -114,6 +114,7 @@ answers = st.builds(
         ),
         max_size=2,
     ),
+    max_payload=counts,
     exchange=st.just("") | st.text("0123456789abcdef", min_size=12, max_size=12),
     refused=st.none() | words,
     commands=st.none()

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 from agent import contract
 from agent.base.wait import Pacer
 from agent.leaf.inputs.formats.ndjson import split_slices
+from agent.leaf.inputs.formats.reading_decoder import LARGE_LINE
 
 if TYPE_CHECKING:
     from agent.leaf.inputs.formats.line_cache import LineCache
 
 Format = Literal["ndjson", "influx"]
 Precision = Literal["ns", "us", "ms", "s", "m", "h"]
+LEAST_LINE: Final = 256
+MAX_LINE: Final = LARGE_LINE
+"""Bytes of a line that an input can be set to take."""
 _BLOCK: Final = 8 * 1024
 """Bytes of line protocol that are parsed at a time: half a millisecond, and 15 ms where each two are a bad
 line."""
@@ -147,7 +151,7 @@ class LineCutter:
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
-        self._rest = b""
+        self._rest = bytearray()
         self._skipping = False
         self.too_long = 0
 
@@ -165,23 +169,23 @@ class LineCutter:
             data, self._skipping = data[begin:], False
         end = data.rfind(b"\n") + 1
         if not end:
-            self._keep(self._rest + data)
+            self._keep(data)
             return b""
-        lines = self._rest + data[:end]
-        self._rest = b""
+        lines = bytes(self._rest) + data[:end] if self._rest else data[:end]
+        self._rest = bytearray()
         self._keep(data[end:])
         return lines if self._fits(lines) else self._without_long(lines)
 
     def end(self) -> bytes:
         """The last line, where the stream ended without its newline, which is added; empty otherwise."""
-        rest, self._rest = self._rest, b""
+        rest, self._rest = bytes(self._rest), bytearray()
         return rest + b"\n" if rest else b""
 
-    def _keep(self, rest: bytes) -> None:
-        if len(rest) < self._longest:
-            self._rest = rest
+    def _keep(self, more: bytes) -> None:
+        if len(self._rest) + len(more) < self._longest:
+            self._rest += more
             return
-        self._rest, self._skipping = b"", True
+        self._rest, self._skipping = bytearray(), True
         self.too_long += 1
 
     def _fits(self, lines: bytes) -> bool:

@@ -1,4 +1,5 @@
-"""One message of a device: a bare value, a reading, or an object whose members are values. What it does not
+"""One message of a device: a bare value (bytes only as a reading), a reading, or an object whose members are
+values. What it does not
 say of itself its name says (a topic, a subject), by templates of device and metric. No I/O.
 
 In a template `{1}` is the first part of the name, `{2}` the second, `{2+}` the second and all after it with
@@ -17,7 +18,9 @@ from agent import contract
 _MAX_LEVELS: Final = 8
 _MAX_MEMBERS: Final = 2_000
 _PART: Final = re.compile(r"\{(0|[1-9][0-9]?)(\+?)\}")
-_SCALAR: Final = msgspec.json.Decoder(float | int | str | bool)
+_NUMBERS = list[float | int]
+_SCALAR: Final = msgspec.json.Decoder(float | int | str | bool | _NUMBERS)
+_ARRAY: Final = msgspec.json.Decoder(_NUMBERS)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _FAULTS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encode = msgspec.json.encode
@@ -105,10 +108,18 @@ def _flat(members: dict[str, Any], before: str | None, level: int = 1) -> list[t
         if text.startswith(b"{"):
             flat += _flat(_members(text), name, level + 1)
         elif text.startswith(b"["):
-            raise MessageError(f"member {name!r:.80} is an array, which is no value")
+            flat.append((name, _array(name, raw)))
         elif text != b"null":
             flat.append((name, raw))
     return flat
+
+
+def _array(name: str, raw: msgspec.Raw) -> msgspec.Raw:
+    try:
+        _ARRAY.decode(raw)
+    except _FAULTS:
+        raise MessageError(f"member {name!r:.80} is an array, and not of numbers") from None
+    return raw
 
 
 def _line(members: dict[str, Any], names: TopicNames, value: msgspec.Raw | None = None) -> bytes:

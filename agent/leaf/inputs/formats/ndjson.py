@@ -16,7 +16,15 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from agent import contract
-from agent.leaf.inputs.formats.reading_decoder import ARRAY, CLEAN, LINE, REFUSED, ReadingDecoder
+from agent.leaf.inputs.formats.reading_decoder import (
+    ARRAY,
+    CLEAN,
+    LARGE_LINE,
+    LINE,
+    LONG,
+    REFUSED,
+    ReadingDecoder,
+)
 
 MAX_LISTED: Final = 100
 """Bad lines that are named with their reason."""
@@ -30,6 +38,7 @@ _BAD_SLICE: Final = 8 * 1024
 """Bytes that are looked at line by line at a time."""
 _WORDED: Final = 4 * 1024
 """Bytes of a bad line that the reference looks at: it needs many times as long, and 40 times the memory."""
+_TOO_LONG: Final = f"a line with an array or bytes has at most {LARGE_LINE} bytes"
 _ALIKE: Final = 10
 _BLANK: Final = b" \t\r"
 _blanks: Final = re.compile(rb"[ \t\r\n]*+").match
@@ -149,6 +158,8 @@ def _decode(text: bytes, domain: str, now_ns: int) -> Decoded | None:
     """One slice, None when a line of it is bad."""
     full = True
     try:
+        if len(text) > LARGE_LINE + 1:  # longer than a slice, so it is one line
+            LONG.decode(text)
         try:
             rows: list[Any] = _DECODER.decode_lines(text)
         except REFUSED:
@@ -233,7 +244,7 @@ def _lines(piece: bytes) -> Iterator[tuple[int, bytes]]:
 def _fault(line: bytes) -> Exception | None:
     """What is wrong with a line; None for a reading."""
     try:
-        CLEAN.decode(line)
+        (CLEAN if len(line) <= LARGE_LINE else LONG).decode(line)
     except REFUSED as error:
         return error
     return None
@@ -249,5 +260,22 @@ def _reason(line: bytes, error: Exception) -> str:
     return _words(error)
 
 
+_LARGE: Final = (
+    (
+        "`array` of length <=",
+        f"value has more than {contract.MAX_ARRAY} numbers; send them as several readings",
+    ),
+    (
+        "`bytes` of length <=",
+        f"value has more than {contract.MAX_BYTES} bytes; send them as several readings",
+    ),
+    ("got `array` - at `$.value`", _TOO_LONG),
+    ("got `object` - at `$.value`", _TOO_LONG),
+)
+
+
 def _words(error: Exception) -> str:
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    text = str(error)
+    return next((words for part, words in _LARGE if part in text), text)

@@ -22,7 +22,18 @@ _Time = (
     | Annotated[int, Meta(ge=0, le=contract.EPOCH_LIMIT)]
     | Annotated[float, Meta(ge=0, le=contract.EPOCH_LIMIT)]
 )
-_Value = float | _Int | _Text | bool
+_Small = float | _Int | _Text | bool
+_Exact = Annotated[int, Meta(ge=-contract.MAX_EXACT, le=contract.MAX_EXACT)]
+_Array = Annotated[list[float | _Exact], Meta(min_length=1, max_length=contract.MAX_ARRAY)]
+
+
+class _Bytes(Struct, gc=False, forbid_unknown_fields=True):
+    """A value that is bytes."""
+
+    base64: Annotated[bytes, Meta(max_length=contract.MAX_BYTES)]
+
+
+_Value = _Small | _Array | _Bytes
 _Tags = Annotated[dict[_Name, _Text], Meta(max_length=contract.MAX_TAGS)]
 _CleanName = Annotated[_Name, Meta(pattern=r"^[^\x00-\x1f\x7f]*\Z")]
 
@@ -57,7 +68,17 @@ class _Clean(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
     tags: Annotated[dict[_CleanName, _Text], Meta(max_length=contract.MAX_TAGS)] | UnsetType = UNSET
 
 
+class _Long(_Clean):
+    """A reading of a line that is too long for an array or bytes, of which none is built."""
+
+    value: _Small
+
+
+LARGE_LINE: Final = contract.MAX_LARGE_LINE // 2
+"""Bytes of a line above which an array or bytes is refused. The jobs take twice as many: time, device and the
+tags of a rule come on top."""
 LINE: Final = msgspec.json.Decoder(_Line)
+LONG: Final = msgspec.json.Decoder(_Long)
 CLEAN: Final = msgspec.json.Decoder(_Clean)
 ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 REFUSED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent.contract import ContractError, parse_reading
+from agent.contract import MAX_LARGE_LINE, ContractError, parse_reading
 from hub_jobs.refine.lines import decode_content
 from hub_jobs.refine.messages import BatchText, UnpackError, count_lines, unpack
 from hub_jobs.refine.readings import Refiner
+from hub_jobs.tables.schemas import READINGS
+from tests.unit.contract.readings import ODD_LINES
 from tests.unit.hub_jobs.rows import batch_row
 
 _json = st.recursive(
@@ -44,14 +47,23 @@ _ts = st.sampled_from(
         1795000000123,
     ]
 )
-_value = st.sampled_from([1, 1.5, -0.0, True, "on", "", 2**63 - 1, 2**63, -(2**63) - 1, 1e308]) | _json
+_large = st.lists(st.integers(-(2**54), 2**54) | st.floats(), max_size=4) | st.dictionaries(
+    st.just("base64"),
+    st.binary(max_size=5).map(lambda held: b64encode(held).decode()) | st.text("AQ=", max_size=4),
+)
+_value = (
+    st.sampled_from([1, 1.5, -0.0, True, "on", "", 2**63 - 1, 2**63, -(2**63) - 1, 1e308]) | _json | _large
+)
 _tags = st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=3) | _json
 _fields = st.fixed_dictionaries(
     {"metric": st.text(min_size=1, max_size=4) | _json, "value": _value},
     optional={"ts": _ts | _json, "device": st.text(max_size=3) | _json, "tags": _tags, "other": _json},
 )
 _reading = st.fixed_dictionaries(
-    {"metric": st.text(min_size=1, max_size=4), "value": st.floats(allow_nan=False, allow_infinity=False)},
+    {
+        "metric": st.text(min_size=1, max_size=4),
+        "value": st.floats(allow_nan=False, allow_infinity=False) | _large,
+    },
     optional={"ts": _ts, "device": st.text(min_size=1, max_size=3), "tags": st.just({"a": "b"})},
 )
 
@@ -111,6 +123,75 @@ def test_the_lines_of_a_batch_are_taken_or_refused_as_the_reference_does(lines: 
     refused = sorted(one.line for one in refiner.quarantined if one.line is not None)
     assert sorted(taken) == expected
     assert refused == sorted(set(range(len(lines))) - set(expected))
+
+
+@pytest.mark.parametrize("start", range(0, len(ODD_LINES), 50))
+def test_odd_lines_are_taken_or_refused_as_the_reference_does(start: int) -> None:
+    lines = ODD_LINES[start : start + 50]
+    lines = [line for line in lines if b"\n" not in line]
+    for together in ([line] for line in lines), [lines]:
+        for batch in together:
+            refiner = Refiner()
+            refiner.add(batch_row(b"\n".join(batch) + b"\n", count=len(batch)))
+            taken = sorted(refiner.drain()["index"].to_pylist())
+            assert taken == [number for number, line in enumerate(batch) if _reference(line)]
+
+
+VALUES: dict[bytes, tuple[list[float] | None, bytes | None]] = {
+    b"[1, 2.5, -0.0]": ([1.0, 2.5, -0.0], None),
+    b"[9007199254740992]": ([2.0**53], None),
+    b'{"base64":"AAEC\\/w=="}': (None, b"\0\1\2\xff"),
+    b'{"base64":""}': (None, b""),
+    b"1.5": (None, None),
+}
+
+
+def test_arrays_and_bytes_are_in_columns_of_their_own() -> None:
+    lines = [b'{"metric":"m","value":' + value + b"}" for value in VALUES]
+    refiner = Refiner()
+    refiner.add(batch_row(b"\n".join(lines) + b"\n", count=len(lines)))
+    rows = refiner.drain()
+    assert list(
+        zip(*(rows[name].to_pylist() for name in ("value_array", "value_bytes")), strict=True)
+    ) == list(VALUES.values())
+    assert rows["value"].to_pylist() == [None, None, None, None, 1.5]
+    assert rows["text"].to_pylist() == [None] * 5
+    assert rows.select(READINGS.names).schema.field("value_array").type == READINGS.field("value_array").type
+
+
+def test_of_two_values_of_one_line_the_last_counts_whatever_it_is() -> None:
+    lines = [
+        b'{"metric":"m","value":{"base64":"AA=="},"value":[2]}',
+        b'{"metric":"m","value":[2],"value":{"base64":"AA=="}}',
+        b'{"metric":"m","value":[2],"value":"a"}',
+        b'{"metric":"m","value":{"base64":"A"},"value":"a"}',
+    ]
+    refiner = Refiner()
+    refiner.add(batch_row(b"\n".join(lines) + b"\n", count=len(lines)))
+    rows = refiner.drain().select(["index", "text", "value_array", "value_bytes"]).to_pylist()
+    assert sorted(tuple(row.values()) for row in rows) == [
+        (0, None, [2.0], None),
+        (1, None, None, b"\0"),
+        (2, "a", None, None),
+    ]
+    assert [refused.line for refused in refiner.quarantined] == [3]
+
+
+def test_large_readings_are_converted_before_they_fill_the_memory() -> None:
+    line = b'{"metric":"m","value":{"base64":"' + b"A" * 1_398_100 + b'"}}'
+    refiner = Refiner()
+    sizes = [[table.num_rows for table in refiner.add(batch_row(line, n=n, count=1))] for n in range(1, 30)]
+    assert [size for size in sizes if size] == [[24]]
+
+
+def test_a_line_too_long_for_an_array_is_refused_without_building_it() -> None:
+    padding = b" " * MAX_LARGE_LINE
+    array, number = b'{"metric":"m","value":[1]}' + padding, b'{"metric":"m","value":1}' + padding
+    assert (_reference(array), _reference(number)) == (False, True)
+    refiner = Refiner()
+    refiner.add(batch_row(array + b"\n" + number, count=2))
+    assert refiner.drain()["index"].to_pylist() == [1]
+    assert "at most 8388608 bytes" in refiner.quarantined[0].detail
 
 
 def test_a_batch_larger_than_a_slice_keeps_its_line_numbers() -> None:

@@ -134,7 +134,7 @@ def test_a_direct_object_may_leave_out_what_its_subject_says_and_must_not_contra
         b"null",
         b"NaN",
         b"on",
-        b"[1]",
+        b"[]",
         b"",
     ]
 

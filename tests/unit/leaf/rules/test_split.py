@@ -18,6 +18,7 @@ from agent.contract import MAX_TAGS, parse_reading
 from agent.leaf.rules import Rulebook, compile_patterns
 from agent.leaf.rules.deadbands import Deadbands, Flight, Moves
 from agent.leaf.rules.split import Splitter, with_tags
+from agent.leaf.rules.windows import OpenWindows
 
 names = st.sampled_from(["a", "ab", "alarm", "Alarm", "b", "temp.1", "ä*", "[x]"])
 patterns = st.sampled_from(["*", "a*", "!a*", "alarm", "?", "[ab]", "!b", "*.1", "ä[*]", ""])
@@ -41,7 +42,9 @@ readings = st.fixed_dictionaries(
         "ts": st.sampled_from([0, 5.5, 30, "1970-01-01T00:00:20Z", "1970-01-01T01:00:02+01:00"]),
         "device": names,
         "metric": names,
-        "value": st.sampled_from([0, 1, 1.0, 2.75, True, False, "on", "", '{"tags":{}}']),
+        "value": st.sampled_from(
+            [0, 1, 1.0, 2.75, True, False, "on", "", '{"tags":{}}', [1, 2.5], [2], {"base64": "AA=="}]
+        ),
     },
     optional={"tags": st.dictionaries(st.sampled_from(["site", "y"]), st.sampled_from(["own", "{}"]))},
 )
@@ -238,3 +241,15 @@ def test_beyond_the_bound_the_series_that_was_sent_longest_ago_is_sent_again() -
     assert len(deadbands) == 3
     assert [sends(device, 9.0 if device == "a" else 0.0) for device in "acd"] == [False] * 3
     assert sends("b")
+
+
+def test_arrays_and_bytes_are_sent_where_others_are_aggregated() -> None:
+    rule = Rule(window=Seconds(60.0), aggregate=["last", "count"])
+    splitter = Splitter(Rulebook([rule], "http"), Deadbands(), OpenWindows())
+    lines = [
+        b'{"ts":1,"device":"d","metric":"m","value":%b}' % value
+        for value in (b"1", b"[1,2]", b'{"base64":"AA=="}', b'"on"')
+    ]
+    split = splitter.split(b"".join(line + b"\n" for line in lines), "normal", 0.0)
+    assert [row for part in split.routed for row in part.rows] == lines[1:3]
+    assert split.gathered.numbers == [0, 3]

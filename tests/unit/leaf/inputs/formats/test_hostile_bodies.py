@@ -19,6 +19,7 @@ from agent.leaf.inputs.formats import ndjson
 from agent.leaf.inputs.formats.line_cache import LineCache
 from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.ndjson import BadLinesError, decode_ndjson
+from agent.leaf.inputs.formats.reading_decoder import LARGE_LINE
 from agent.leaf.inputs.http.otlp import OtlpRoute
 from agent.leaf.inputs.http.otlp.parse import Export
 from agent.leaf.inputs.http.otlp.source import Sources
@@ -293,6 +294,42 @@ def test_a_long_line_that_is_no_reading_is_not_built_to_say_so() -> None:
     finally:
         tracemalloc.stop()
     assert "value" in refused.value.lines[0][1]
+
+
+def test_an_array_in_a_line_that_is_too_long_is_refused_before_it_is_built() -> None:
+    line = b'{"metric":"m","value":[' + b"1.5," * (LARGE_LINE // 4) + b"1]}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadLinesError) as refused:
+            decode_ndjson(PLAIN + line, "edge-1", NOW)
+        assert tracemalloc.get_traced_memory()[1] < 8 * len(line)  # its numbers alone would be as much
+    finally:
+        tracemalloc.stop()
+    assert refused.value.lines == [(51, f"a line with an array or bytes has at most {LARGE_LINE} bytes")]
+
+
+@pytest.mark.parametrize("value", [b"[1]", b'{"base64":"AA=="}'])
+def test_a_line_is_as_long_as_its_bound_and_no_longer(value: bytes) -> None:
+    line = b'{"metric":"m","value":' + value + b"}"
+    line += b" " * (LARGE_LINE - len(line))
+    for end in (b"", b"\n", b"\n" + PLAIN):
+        assert decode_ndjson(PLAIN + line + end, "edge-1", NOW).count == 51 + end.count(PLAIN) * 50
+    with pytest.raises(BadLinesError) as refused:
+        decode_ndjson(PLAIN + line + b" \n" + PLAIN, "edge-1", NOW)
+    assert [number for number, _ in refused.value.lines] == [51]
+    assert decode_ndjson(b'{"metric":"m","value":1}' + b" " * LARGE_LINE, "edge-1", NOW).count == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (b"[" + b"1," * contract.MAX_ARRAY + b"1]", "more than 131072 numbers"),
+        (b'{"base64":"' + b"A" * 1_398_104 + b'"}', "more than 1048576 bytes"),
+    ],
+)
+def test_a_value_that_is_too_large_is_refused_in_words(value: bytes, words: str) -> None:
+    with pytest.raises(BadLinesError, match=words):
+        decode_ndjson(b'{"metric":"m","value":' + value + b"}", "edge-1", NOW)
 
 
 @pytest.mark.parametrize("encoding", PACK)

@@ -30,7 +30,9 @@ def readings(payload: bytes, place: TopicNames = PLACE) -> list[tuple[Any, ...]]
     return [(row.get("device"), row.get("metric"), row["value"], row.get("ts")) for row in rows]
 
 
-@pytest.mark.parametrize(("payload", "value"), [(b"21.5", 21.5), (b' "on" \n', "on"), (b"true", True)])
+@pytest.mark.parametrize(
+    ("payload", "value"), [(b"21.5", 21.5), (b"[1, 2.5]", [1, 2.5]), (b' "on" \n', "on"), (b"true", True)]
+)
 def test_a_bare_value_gets_device_and_metric_of_its_topic(payload: bytes, value: object) -> None:
     assert readings(payload) == [("pump", "rpm", value, None)]
 
@@ -53,14 +55,25 @@ def test_an_object_of_values_is_a_reading_a_member() -> None:
         ("pump", "rpm_out_a", "x", 7),
         ("pump", "rpm_out_c_d", False, 7),
     ]
+    assert readings(b'{"in": [1, 2], "value_of": {"base64": "AA=="}}') == [
+        ("pump", "rpm_in", [1, 2], None),
+        ("pump", "rpm_value_of_base64", "AA==", None),
+    ]
     assert readings(b'{"in": 1}', TopicNames("pump")) == [("pump", "in", 1, None)]
 
 
 @pytest.mark.parametrize(
     "payload",
     [
-        *(b"", b"null", b"[1]", b"NaN", b"on", b"1 2", b"\xff\x00{["),
-        *(b"{}", b'{"a": null}', b'{"a": [1]}', b'{"a":1', b'{"a":' * 20 + b"1" + b"}" * 20),
+        *(b"", b"null", b'["a"]', b"NaN", b"on", b"1 2", b"\xff\x00{["),
+        *(
+            b"{}",
+            b'{"a": null}',
+            b'{"a": ["b"]}',
+            b'{"a": [[1]]}',
+            b'{"a":1',
+            b'{"a":' * 20 + b"1" + b"}" * 20,
+        ),
     ],
 )
 def test_what_holds_no_value_is_refused(payload: bytes) -> None:
