@@ -34,7 +34,7 @@ LOOKED_AT: Final = 50
 
 _NAMED: Final = 3
 
-_COLUMNS: Final = ("ts", "device", "metric", "value", "text", "tags")
+_COLUMNS: Final = ("ts", "device", "metric", "value", "text", "tags", "value_array", "value_bytes")
 
 _AT_ONCE: Final = 16
 
@@ -233,8 +233,8 @@ def of_batches(tables: AuditTables, keys: Sequence[Key]) -> Iterator[str]:
 def _differences(key: Key, due: dict[int, Reading], there: dict[int, Reading]) -> Iterator[str]:
     (domain, cls, run), n = key
     found = [
-        f"{domain}, class {cls}, run {run}, batch {n}, index {at}: {name} is {there[at][name]}, "
-        f"and {reading[name]} in its payload"
+        f"{domain}, class {cls}, run {run}, batch {n}, index {at}: {name} is {_shown(there[at][name])}, "
+        f"and {_shown(reading[name])} in its payload"
         for at, reading in sorted(due.items())
         if at in there
         for name in _COLUMNS
@@ -243,6 +243,15 @@ def _differences(key: Key, due: dict[int, Reading], there: dict[int, Reading]) -
     yield from found[:_NAMED]
     if len(found) > _NAMED:
         yield f"{domain}, class {cls}, run {run}, batch {n}: and {len(found) - _NAMED} more differences"
+
+
+def _shown(value: Any) -> Any:
+    """A value as a sentence names it."""
+    if isinstance(value, list):
+        return f"{len(value)} numbers that begin with {value[:4]}"
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes that begin with {value[:4]!r}"
+    return value
 
 
 def _plain(rows: pa.RecordBatch) -> list[dict[str, Any]]:

@@ -28,12 +28,13 @@ from hub_jobs.tables.schemas import BRONZE, TIME, digest
 
 COMPARED_COLUMNS: Final = (
     *("ts", "ts_source", "device", "metric", "value", "text", "tags"),
-    *("index", "event_date", "ts_original"),
+    *("index", "event_date", "ts_original", "value_array", "value_bytes"),
 )
 """The columns of readings that are compared. Of a reading whose time was corrected it is what the clock had
 said."""
 
 _TEXTS: Final = ("device", "metric", "text")
+_LARGE: Final = ("value_array", "value_bytes")
 
 _NO_LINE: Final = -1
 
@@ -215,6 +216,10 @@ def of_readings(rows: pa.Table, secret: bytes) -> Numbers:
         found = marks(found ^ hashed(rows[name].cast(pa.string()), secret))
     found = marks(found ^ _values(rows["value"]))
     found = marks(found ^ _tags(rows["tags"], secret))
+    for name in _LARGE:
+        if name in rows.column_names and rows[name].null_count < rows.num_rows:
+            numbers = _large(rows[name], secret)
+            found = np.where(rows[name].is_valid().to_numpy(), marks(found ^ numbers), found)
     # The day follows from the time; one that does not is no line's.
     day = pc.equal(ts.cast(pa.date32()), rows["event_date"]).to_numpy()
     return np.where(day, found, ~found)
@@ -244,6 +249,21 @@ def hashed(column: pa.ChunkedArray, secret: bytes) -> Numbers:
     distinct = [_number(text, secret) for text in encoded.dictionary.cast(pa.binary()).to_pylist()]
     known: npt.NDArray[np.int64] = np.array([0, *distinct], dtype=np.int64)
     found: Numbers = known[pc.fill_null(encoded.indices, -1).to_numpy() + 1]
+    return found
+
+
+def _large(column: pa.ChunkedArray, secret: bytes) -> Numbers:
+    """The numbers of some arrays or bytes, 0 for those that are null."""
+    found = np.zeros(len(column), np.int64)
+    at = 0
+    for chunk in column.chunks:
+        for value in chunk:
+            if value.is_valid:
+                held = (
+                    value.values.to_numpy().tobytes() if isinstance(value, pa.ListScalar) else value.as_py()
+                )
+                found[at] = _number(held, secret)
+            at += 1
     return found
 
 

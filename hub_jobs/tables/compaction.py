@@ -128,8 +128,10 @@ def compacted(lake: Place, table: Table, paths: Sequence[str]) -> list[PartFile]
     with PartWriter(lake, table.name) as writer:
         for rows in _gathered(table, paths, _SORTED_ROWS, _SORTED_BYTES):
             inorder = _by_series(rows)
-            for at in range(0, inorder.size, _GROUP_ROWS):
-                writer.write(rows.take(pa.array(inorder[at : at + _GROUP_ROWS])))
+            # Fewer rows a row group where they are large.
+            step = max(1, min(_GROUP_ROWS, _SORTED_BYTES // 4 * rows.num_rows // max(rows.nbytes, 1)))
+            for at in range(0, inorder.size, step):
+                writer.write(rows.take(pa.array(inorder[at : at + step])))
     return writer.files
 
 

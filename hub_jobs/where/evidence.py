@@ -32,6 +32,8 @@ MOST_ROWS: Final = 10_000_000
 _BATCH: Final = ("class", "run", "n")
 _DIRECT: Final = ("source_stream", "source_identity", "source_seq")
 _KEYS: Final = (*_BATCH, *_DIRECT)
+_LARGE: Final = ("value_array", "value_bytes")
+"""Of readings, hashed where they are not null: a proof that is older than these columns stays true."""
 _HASHED: Final[Mapping[str, Sequence[str]]] = {
     "bronze": (*_KEYS, "count", "subject", "digest"),
     "readings": (*_KEYS, "index", "ts", "ts_source", "device", "metric", "value", "text", "tags"),
@@ -156,15 +158,17 @@ class _Contents:
             if table.name == "quarantine"
             else (lambda row: hours.get(_key(row)))
         )
-        columns = _HASHED[table.name]
+        columns, large = _HASHED[table.name], _LARGE if table.name == "readings" else ()
         count = 0
-        for path, found in _groups(table, part, (*columns, "domain")):
-            for row in _plain(found.select(columns)):
+        for path, found in _groups(table, part, (*columns, *large, "domain")):
+            for row in _plain(found.select([*columns, *large])):
                 hour = hour_of(row)
                 if hour is None:
                     continue
                 count += 1
-                text = json.dumps([row[name] for name in columns], separators=(",", ":"))
+                values = [row[name] for name in columns]
+                values += [row[name] for name in large if row[name] is not None]
+                text = json.dumps(values, separators=(",", ":"))
                 self._hashes.setdefault(hour, []).append(hashlib.sha256(text.encode()).digest())
                 if not self.files or self.files[-1] != path:
                     self.files.append(path)
