@@ -196,6 +196,8 @@ def _judged_there(
     joined, hub = link.first_joined(dialled), link.first_greeting(dialled)
     if hub is not None:
         findings.append(server.hub_jetstream(hub, contract.HUB_DOMAIN))
+        if not isinstance(seen.greeting, Nowhere):
+            findings += server.message_sizes(seen.greeting, hub)
     if joined is not None:
         names = link.servers_of_domain(config.domain, joined)
         findings += streams.two_leaves(config.domain, len(names), names)

@@ -50,6 +50,11 @@ class JetStream:
         """Whether the connection is up now."""
         return bool(self._nc.is_connected)
 
+    @property
+    def max_payload(self) -> int:
+        """Bytes that the server takes in a message."""
+        return int(self._nc.max_payload)
+
     async def api(
         self, verb: str, request: Mapping[str, Any] | None = None, timeout: float | None = None
     ) -> dict[str, Any]:

@@ -109,6 +109,7 @@ class LeafAgent:
             clock=self._clock.look,
             hub=self._waits,
         )
+        self._publisher.admission.hub_takes = lambda: view.status.hub_max_payload
         self._sender = Sender(
             self._publisher,
             ledgers,

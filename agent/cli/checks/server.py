@@ -178,6 +178,19 @@ def jetstream(
         yield ok(DOMAIN, f"the local server's domain is {own_domain}")
 
 
+def message_sizes(own: Mapping[str, Any], hub: Mapping[str, Any]) -> Iterator[Finding]:
+    """Judge by the greetings of the leaf's and the hub's server whether the hub takes each message of this
+    leaf: over a larger one it closes the link, and the same message comes first again."""
+    ours, theirs = own.get("max_payload"), hub.get("max_payload")
+    if isinstance(ours, int) and isinstance(theirs, int) and theirs < ours:
+        yield warning(
+            LINK,
+            f"the hub's server takes messages of up to {theirs} bytes, the one of this leaf of up to {ours}: "
+            "one between the two would stop the link",
+            f"set max_payload = {ours} at the hub's server",
+        )
+
+
 def hub_jetstream(hub: Mapping[str, Any], expected: str) -> Finding:
     """The domain of the hub's server, as it greets a leaf."""
     restart = f"write jetstream {{ domain: {expected} }} into its configuration and restart it"

@@ -120,7 +120,7 @@ class Announcements:
 
         answers = dict(await bounded_gather(answered, announce.classes))
         await self._store.save_changed(self._fleet.leaves[announce.domain])
-        return Answer(answers, sync_seconds=self._durability.seconds)
+        return Answer(answers, sync_seconds=self._durability.seconds, max_payload=self._js.max_payload)
 
     def _rested(self, announce: Announce, cls: str, answer: ClassAnswer) -> ClassAnswer:
         if not may_rest(announce, cls, answer):

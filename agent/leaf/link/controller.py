@@ -307,6 +307,7 @@ class LinkController:
         if result.answer is None:
             return
         self._status.hub_sync_seconds = result.answer.sync_seconds
+        self._status.hub_max_payload = result.answer.max_payload
         taken = []
         for cls, comparison in result.comparisons.items():
             if comparison.epoch == self._state.current.epochs[cls]:

@@ -55,6 +55,7 @@ class LinkStatus:
         self._domain, self._limits, self._metrics, self._events = domain, classes, metrics, events
         self._short_of_room = short_of_room
         self.hub_sync_seconds = 0.0
+        self.hub_max_payload = 0
         """How often the hub's server syncs its disk; 0: before it acknowledges, or the hub does not say."""
         first = sentence(LinkState.AWAY, "it has not answered yet")
         self.classes = {cls: ClassLinkStatus(LinkState.AWAY, first) for cls in classes}

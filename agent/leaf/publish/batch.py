@@ -22,6 +22,7 @@ from agent.jetstream import RawMessage
 from agent.leaf.intake import RefusalReason
 from agent.leaf.ledger import ClassLedger
 from agent.leaf.publish.accumulator import PendingChunk
+from agent.leaf.publish.limits import HEADER_BYTES
 from agent.leaf.publish.send_queue import SealedBatch, Settlement
 
 Look = Callable[[str, int], Awaitable[RawMessage | None]]
@@ -43,8 +44,6 @@ NO_STREAM: Final = "no stream takes this subject"
 _LEVEL = 1
 """Readings are long matches with short differences: levels 2 to 4 find shorter matches, which cost more CPU
 and more bytes. Only batches of free text are smaller at level 3, by a twentieth."""
-_HEADER_BYTES = 1024
-"""Room for the headers whose size does not depend on the chunks."""
 
 Entries = list[PendingChunk[Settlement]]
 
@@ -92,7 +91,7 @@ def message_bytes(payload: bytes, entries: Entries) -> int:
     keys = sum(
         len(entry.chunk.request.key) + REQUEST_BYTES for entry in entries if entry.chunk.request is not None
     )
-    return len(payload) + keys + len(entries[-1].chunk.position or "") + _HEADER_BYTES
+    return len(payload) + keys + len(entries[-1].chunk.position or "") + HEADER_BYTES
 
 
 @dataclass(slots=True)

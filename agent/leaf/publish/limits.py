@@ -138,6 +138,10 @@ class Lingers:
         return self.classes.get(key[1], self.default) if linger is None else linger
 
 
+_SMALLEST_USUAL: Final = 2**20
+"""Bytes that a server of which nothing is known yet takes in a message: the default of nats-server."""
+HEADER_BYTES: Final = 1024
+"""Room for the headers whose size does not depend on the chunks."""
 AWAY_GRACE = 3.0
 """How long a lost local server is waited for before chunks are refused at once."""
 _OWN: Final = frozenset({AGENT_INPUT, COMMANDS_INPUT})
@@ -150,13 +154,39 @@ class Admission:
 
     def __init__(self, refusal: Callable[[str], str | None]) -> None:
         self.refusal = refusal
+        self.hub_takes: Callable[[], int] = lambda: 0
+        """Bytes that the hub's server takes in a message, 0 if unknown."""
+        self._max_payload = 0
         self.stopping = False
         self._away_since: float | None = loop_time()
         self._rate = RateLimit()
 
-    def server_back(self) -> None:
-        """The local server takes batches."""
+    def server_back(self, max_payload: int) -> None:
+        """The local server takes batches, in messages of up to `max_payload` bytes."""
         self._away_since = None
+        self._max_payload = max_payload
+
+    def fits(self, chunk: Chunk) -> bool:
+        """Whether a chunk fits into a message even where nothing of it can be compressed."""
+        most, _ = self._most()
+        return len(chunk.payload) + HEADER_BYTES <= (most or _SMALLEST_USUAL)
+
+    def too_large(self, size: int, readings: int) -> RefusedError | None:
+        """Why a message of `size` bytes with so many readings can't be sent; None where it can."""
+        most, server = self._most()
+        if not most or size <= most:
+            return None
+        remedy = "send fewer readings" if readings > 1 else f"raise max_payload of {server}"
+        text = f"{size} bytes compressed, {server} takes {most} in a message; {remedy}"
+        return RefusedError(RefusalReason.TOO_LARGE, text)
+
+    def _most(self) -> tuple[int, str]:
+        """Bytes of the largest message, 0 if unknown, and the server that says so. The hub's server ends the
+        link over a larger one, which then comes again as its first."""
+        hub = self.hub_takes()
+        if hub and hub < self._max_payload:
+            return hub, "the hub's server"
+        return self._max_payload, "the local server"
 
     def server_away(self) -> None:
         """The local server takes none: chunks that wait go on waiting, later ones are refused after

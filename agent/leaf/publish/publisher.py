@@ -76,7 +76,7 @@ class Publisher:
         key = (input_name, cls)
         known: Settlement | None = None
         level = self._levels.get(input_name, "stored")
-        early = level == "accepted" and chunk.position is None
+        early = level == "accepted" and chunk.position is None and self.admission.fits(chunk)
         deadline = loop.time() + PATIENCE
         try:
             known = await self._take_in(key, entry, early, deadline)

@@ -33,6 +33,7 @@ from agent.leaf.publish.batch import (
     Numbering,
     Packer,
     StoredAck,
+    count_readings,
     is_own,
     message_bytes,
     parse_ack,
@@ -112,7 +113,7 @@ class Sender:
                 batch.first_sent, batch.unanswered = now, 0
                 batch.carried, batch.claimed = True, None
                 await self._transmit(batch)
-            self._publisher.admission.server_back()
+            self._publisher.admission.server_back(nc.max_payload)
             self._queue.wake()
             yield
         finally:
@@ -139,7 +140,7 @@ class Sender:
             while self._nc is None or not self._queue or self._in_flight.window_used >= self._window:
                 self._in_flight.note_progress()
                 await self._queue.changed()
-            await self._send(self._queue.take(), self._nc.max_payload)
+            await self._send(self._queue.take())
 
     async def run_retries(self) -> None:
         """Send again what was not answered in time, under the same id."""
@@ -210,7 +211,7 @@ class Sender:
                     UnknownOutcomeError("the agent stopped before the local NATS server answered"),
                 )
 
-    async def _send(self, sealed: SealedBatch, max_payload: int) -> None:
+    async def _send(self, sealed: SealedBatch) -> None:
         self._moved = loop_time()
         draft = sealed.draft
         entries = draft.live()
@@ -231,11 +232,8 @@ class Sender:
             return
         packed = self._packer.pack(entries)
         size = message_bytes(packed[0], entries)
-        if size > max_payload:
-            text = (
-                f"{size} bytes compressed, the server takes {max_payload} in a message; send fewer readings"
-            )
-            self._refusals.unsent(sealed, RefusedError(RefusalReason.TOO_LARGE, text))
+        if (refusal := self._publisher.admission.too_large(size, count_readings(entries))) is not None:
+            self._refusals.unsent(sealed, refusal)
             return
         draft.send()
         floor, now = self._stream_seq[draft.cls], loop_time()

@@ -151,6 +151,13 @@ def test_the_hubs_domain_is_judged_by_its_greeting(hub: dict[str, Any], level: L
     only([server.hub_jetstream(hub, "hub")], level, words)
 
 
+def test_a_hub_that_takes_smaller_messages_than_the_leaf_is_named() -> None:
+    own, smaller = {"max_payload": 8_388_608}, {"max_payload": 1_048_576}
+    only(list(server.message_sizes(own, smaller)), Level.WARNING, "up to 1048576 bytes")
+    for ours, theirs in ((own, own), (smaller, own), ({}, smaller), (own, {})):
+        assert not list(server.message_sizes(ours, theirs))
+
+
 def test_a_link_of_the_system_account_is_told_from_another() -> None:
     varz = {"system_account": "SYS"}
     assert server.shares_system(varz, {"leafs": [{"account": "ACC"}, {"account": "SYS"}]})

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.leaf.publish.limits import ByteBudget, RateLimit
+from agent.leaf.intake import Chunk, RefusalReason
+from agent.leaf.publish.limits import HEADER_BYTES, Admission, ByteBudget, RateLimit
 
 LIMIT = 100
 
@@ -165,3 +166,42 @@ def test_no_more_comes_in_than_the_rate_and_who_waits_as_told_is_let_in(
             assert rate.take(readings, now) == 0
         let_in += readings
         assert let_in <= 10 * now + 10 + 30
+
+
+def admission(own: int, hub: int) -> Admission:
+    found = Admission(lambda _: None)
+    found.hub_takes = lambda: hub
+    if own:
+        found.server_back(own)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("own", "hub", "most", "server"),
+    [
+        (5000, 0, 5000, "the local server"),
+        (5000, 9000, 5000, "the local server"),
+        (9000, 5000, 5000, "the hub's server"),
+    ],
+)
+async def test_a_message_is_no_larger_than_both_servers_take(
+    own: int, hub: int, most: int, server: str
+) -> None:
+    bounded = admission(own, hub)
+    assert bounded.too_large(most, 1) is None
+    refusal = bounded.too_large(most + 1, 1)
+    assert refusal is not None
+    assert (refusal.reason, refusal.retry_after) == (RefusalReason.TOO_LARGE, None)
+    assert str(refusal).startswith(f"{most + 1} bytes compressed, {server} takes {most} in a message")
+    assert str(refusal).endswith(f"raise max_payload of {server}")
+    assert str(bounded.too_large(most + 1, 2)).endswith("send fewer readings")
+
+
+async def test_what_may_be_too_large_for_a_server_is_not_promised_before_it_is_stored() -> None:
+    def fits(size: int, own: int) -> bool:
+        return admission(own, 0).fits(Chunk(bytes(size), 1))
+
+    assert fits(5000 - HEADER_BYTES, 5000)
+    assert not fits(5001 - HEADER_BYTES, 5000)
+    assert fits(2**20 - HEADER_BYTES, 0)
+    assert not fits(2**20, 0)
