@@ -382,7 +382,7 @@ INPUTS = {
             _mqtt_toml,
             _publish,
             _publish_once,
-            ((_NO_READING, "bad_message"), (b"\xff\x00{[\n", "bad_message"), (_LARGE_LINE, "too_large")),
+            ((_NO_READING, "bad_message"), (b"\xff\x00{[\n", "bad_message"), (_LARGE_LINE, "bad_message")),
             broker_beside,
         ),
         Entry(

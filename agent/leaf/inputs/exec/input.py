@@ -29,15 +29,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from agent import contract
 from agent.base.files import UnseenError, mode_at
 from agent.leaf.inputs.exec import ExecOptions
+from agent.leaf.inputs.formats import LEAST_LINE, MAX_LINE
 from agent.leaf.inputs.shared import ConfiguredInput
 from agent.leaf.intake import Intake
 
 MIN_INTERVAL: Final = 0.1
 MAX_INTERVAL: Final = 86_400.0
-_LEAST_LINE: Final = 256
 
 
 class ExecInput(ConfiguredInput[ExecOptions]):
@@ -67,8 +66,8 @@ class ExecInput(ConfiguredInput[ExecOptions]):
             yield "a variable in environment has no name, or holds = or NUL"
         if options.interval is not None and not MIN_INTERVAL <= options.interval <= MAX_INTERVAL:
             yield f"interval is {options.interval} s; take 100ms to 1d"
-        if not _LEAST_LINE <= options.line <= contract.MAX_BATCH_BYTES:
-            yield f"line is {options.line} bytes; take {_LEAST_LINE} bytes to 256KiB"
+        if not LEAST_LINE <= options.line <= MAX_LINE:
+            yield f"line is {options.line} bytes; take {LEAST_LINE} bytes to 4MiB"
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Run the command until `stopping` is set, then end it and store what it has printed."""

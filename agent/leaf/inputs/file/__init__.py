@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from agent.config import Seconds
+from agent import contract
+from agent.config import Seconds, Size
 from agent.config.values import FILES
 from agent.leaf.inputs.formats import Format, Precision
 from agent.leaf.inputs.shared import InputOptions
@@ -18,6 +19,7 @@ class FileOptions(InputOptions, tag="file", kw_only=True):
     pulls: ClassVar[bool] = True
     start: Literal["beginning", "end"] | None = None
     poll: Seconds = Seconds(0.25)
+    line: Size = Size(contract.MAX_BATCH_BYTES)
     format: Format = "ndjson"
     precision: Precision = "ns"
     device_tag: str = "host"

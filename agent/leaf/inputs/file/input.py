@@ -44,8 +44,15 @@ from agent.leaf.inputs.file.glob import is_wild
 from agent.leaf.inputs.file.open_file import TailedLines
 from agent.leaf.inputs.file.positions import MAX_FILES, parse_positions
 from agent.leaf.inputs.file.tail_group import ReadResult, TailGroup
-from agent.leaf.inputs.formats import LineParser, Parsed, join_parsed, make_parser
+from agent.leaf.inputs.formats import (
+    MAX_LINE,
+    LineParser,
+    Parsed,
+    join_parsed,
+    make_parser,
+)
 from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
+from agent.leaf.inputs.shared.submitter import unstorable
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 MIN_POLL: Final = 0.01
@@ -76,6 +83,8 @@ class FileInput(ConfiguredInput[FileOptions]):
                 yield f"{path!r:.200} holds a NUL; leave it out"
         if not MIN_POLL <= self._options.poll <= MAX_POLL:
             yield f"poll is {self._options.poll} s; take 10ms to 1h"
+        if not contract.MAX_BATCH_BYTES <= self._options.line <= MAX_LINE:
+            yield f"line is {self._options.line} bytes; take 256KiB to 4MiB"
         if not self._paths:
             yield "path names no file; give one at least"
         if len(named) > MAX_FILES:
@@ -116,6 +125,7 @@ class FileInput(ConfiguredInput[FileOptions]):
             until=resume.until,
             from_end=options.start == "end",
             poll=options.poll,
+            line=options.line,
         )
         parser = make_parser(
             options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
@@ -165,6 +175,10 @@ class FileInput(ConfiguredInput[FileOptions]):
                 await intake.submit(self.name, self._options.class_, chunk)
                 stored = True
             except RefusedError as refusal:
+                if (dead := unstorable(chunk, refusal)) is not None:
+                    self._skip("a reading", "too_large", str(refusal))
+                    chunk = dead
+                    continue
                 self._storing.begin(str(refusal))
                 delay = min(refusal.retry_after or _RETRY, _MAX_RETRY)
                 await event_within(stopping, delay)
@@ -193,7 +207,7 @@ class FileInput(ConfiguredInput[FileOptions]):
         for text in (*gathered.lost, *gathered.warnings):
             self._log.warning(text)
         for location in gathered.too_long:
-            self._skip(location, "too_long", f"longer than {contract.MAX_BATCH_BYTES} bytes")
+            self._skip(location, "too_long", f"longer than {self._options.line} bytes (option line)")
 
     def _skip(self, location: str, reason: str, text: str) -> None:
         self._invalid.labels(self.name, reason).inc()

@@ -45,7 +45,8 @@ class ReadResult:
 class TailGroup:
     """Reads the files that `paths`, absolute ones, mean on from `positions`; `from_end` as for the `FileSet`.
     `poll` is how long a file that has no more is left alone, in seconds. `until` is a position at which what
-    is gathered first has to end, as it did before the agent was killed. Not for two threads at once."""
+    is gathered first has to end, as it did before the agent was killed. `line` is the longest line in bytes.
+    Not for two threads at once."""
 
     def __init__(
         self,
@@ -55,11 +56,12 @@ class TailGroup:
         from_end: bool = False,
         poll: float = 0.0,
         until: str | None = None,
+        line: int = contract.MAX_BATCH_BYTES,
     ) -> None:
         self._files = FileSet(paths, positions, from_end=from_end)
         self._poll = poll
         self._scanned = -math.inf
-        self._limits = ReadLimits()
+        self._limits = ReadLimits(line)
         self._before = positions
         self._until = until
         self._tries = 0
@@ -131,7 +133,9 @@ class TailGroup:
         """The piece that ends at a position, and the file that goes on there."""
         files = sorted(self._files.files(), key=lambda file: file.key != key)
         for file in files:
-            piece = read_again(file.tailer.path, end, self._before.values(), self._before.get(key), now)
+            piece = read_again(
+                file.tailer.path, end, self._before.values(), self._before.get(key), now, self._limits.line
+            )
             if piece is not None:
                 # By now the file may be followed at another path than the one at which it was read; and the
                 # position of a file that was copied and truncated has the inode of one that is read
@@ -206,13 +210,18 @@ def _note(look: TailRead, file: TrackedFile, gathered: ReadResult) -> None:
 
 
 def read_again(
-    path: str, end: FilePosition, before: Iterable[FilePosition], own: FilePosition | None, now: float
+    path: str,
+    end: FilePosition,
+    before: Iterable[FilePosition],
+    own: FilePosition | None,
+    now: float,
+    line: int,
 ) -> TailedLines | None:
     """The piece that ended at a position, in the file at a path or a rotated one beside it: it began at one
     of the positions before, of which `own` is that of the same path, or at the beginning of its file. None
     where that is not found."""
     tailer = Tailer(path, end, alone=True)
-    limits = ReadLimits(lines=contract.MAX_BATCH_BYTES)
+    limits = ReadLimits(line, lines=contract.MAX_BATCH_BYTES)
     try:
         if not (tailer.look(now, limits).more and tailer.rewind(before, own)):
             return None

@@ -32,6 +32,10 @@ REST: Final = 10.0
 """Seconds after which a deleted file that was read to its end and does not grow is closed: it takes room on
 disk."""
 
+_AT_ONCE: Final = ReadLimits().bytes
+"""Bytes read at a time, unless a line is longer."""
+_ENDS: Final = 2
+"""Newlines with which there is a whole line for certain: the first may end one that is passed over."""
 
 _NOTHING: Final = TailRead()
 _MORE: Final = TailRead(more=True)
@@ -247,7 +251,9 @@ class Tailer:
         length = self._limits.line
         if self._stop is not None:
             length, last = min(length, self._stop - file.offset), True
-        data = os.pread(file.fd, length, file.offset)
+        data = os.pread(file.fd, min(length, _AT_ONCE), file.offset)
+        if _AT_ONCE <= len(data) < length and data.count(b"\n") < _ENDS:
+            data = os.pread(file.fd, length, file.offset)
         if fingerprint_at(file.fd, file.offset) != file.fingerprint:
             self._seek(file.position)
             self._after = file.modified

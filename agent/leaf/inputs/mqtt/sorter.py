@@ -13,7 +13,7 @@ from agent.base.clock import wall_ns
 from agent.base.logs import Sparse
 from agent.base.metrics import Metrics
 from agent.contract import Letter
-from agent.leaf.inputs.formats import split_valid
+from agent.leaf.inputs.formats import MAX_LINE, split_valid
 from agent.leaf.inputs.formats.message import MessageError, message_lines
 from agent.leaf.inputs.mqtt import MqttOptions, TopicTemplate, template_of
 from agent.leaf.inputs.mqtt.redelivery import MessageIdentity, Redelivery, identity_of
@@ -94,19 +94,23 @@ class Sorter:
         return part
 
     def _fitting(self, batch: list[Received]) -> list[Received]:
-        """So many messages as certainly make no more lines than a piece may have, at least one."""
+        """So many messages as certainly make no more lines than a piece may have, at least one. A large one
+        is alone, for it may be refused as too large for a message."""
         lines = 0
         for index, message in enumerate(batch):
             lines += 1 + message.payload.count(b",")
-            if index and lines > contract.MAX_BATCH_READINGS:
+            is_large = len(message.payload) > contract.MAX_BATCH_BYTES
+            if index and (is_large or lines > contract.MAX_BATCH_READINGS):
                 return batch[:index]
+            if is_large:
+                return batch[:1]
         return batch
 
     def _take_json(
         self, message: Received, template: TopicTemplate | None, domain: str, piece: Piece
     ) -> None:
-        if len(message.payload) > contract.MAX_BATCH_BYTES:
-            self._refuse(message, "too_large", f"longer than {contract.MAX_BATCH_BYTES} bytes", piece)
+        if len(message.payload) > MAX_LINE:
+            self._refuse(message, "too_large", f"longer than {MAX_LINE} bytes", piece)
         elif template is None:
             # Of a subscription of an earlier configuration, which the broker still keeps.
             self._refuse(message, "bad_topic", "no filter covers its topic any more", piece)

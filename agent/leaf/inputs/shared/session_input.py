@@ -12,6 +12,7 @@ from agent.base.logs import LogEdge, Sparse
 from agent.base.metrics import Metrics
 from agent.base.wait import Backoff, event_within, unless
 from agent.leaf.inputs.shared import ConfiguredInput, InputOptions, LocalServer
+from agent.leaf.inputs.shared.submitter import unstorable
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
@@ -81,6 +82,10 @@ class SessionInput(ConfiguredInput[_Options]):
                 await intake.submit(self.name, self._options.class_, chunk)
                 is_stored = True
             except RefusedError as refusal:
+                if (dead := unstorable(chunk, refusal)) is not None:
+                    self._invalid.labels(self.name, "too_large").inc()
+                    chunk = dead
+                    continue
                 self._storing.begin(f"the {self._source} keeps what it has: {refusal}")
                 await event_within(stopping, min(refusal.retry_after or _RETRY, _LONGEST_DELAY))
                 is_stored = False

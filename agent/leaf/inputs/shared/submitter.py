@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
@@ -126,6 +127,15 @@ class RetryingSubmitter:
         """Wait until nothing that came earlier is refused."""
         while min(self._refused, default=number) < number:
             await self._settled.wait()
+
+
+def unstorable(chunk: Chunk, refusal: RefusedError) -> Chunk | None:
+    """A chunk with a dead letter in the place of its only reading, which no message can hold; None where that
+    is not why it was refused."""
+    if refusal.reason is not RefusalReason.TOO_LARGE or chunk.count != 1 or chunk.letters:
+        return None
+    dead = letter(chunk.payload[:-1], "a reading", str(refusal))
+    return replace(chunk, payload=b"", count=0, letters=(dead,))
 
 
 def letter(received: bytes, at: str, reason: str) -> Letter:

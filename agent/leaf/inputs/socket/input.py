@@ -30,15 +30,13 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
-from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
-from agent import contract
 from agent.base.http_access import is_loopback
 from agent.base.listen_sockets import LISTEN_SOCKETS
 from agent.base.metrics import Metrics
-from agent.leaf.inputs.formats import LineParser, make_parser
+from agent.leaf.inputs.formats import LEAST_LINE, MAX_LINE, LineParser, make_parser
 from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.inputs.shared.gatherer import MAX_SHARE, Buffer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter
@@ -55,8 +53,6 @@ from agent.leaf.inputs.socket.datagrams import Datagrams, widen
 from agent.leaf.inputs.socket.groups import Groups
 from agent.leaf.inputs.socket.streams import Connections, Flow, StreamConnection, Terms
 from agent.leaf.intake import Intake
-
-_LEAST_LINE: Final = 256
 
 
 class SocketInput(ConfiguredInput[SocketOptions]):
@@ -92,8 +88,8 @@ class SocketInput(ConfiguredInput[SocketOptions]):
                 yield str(error)
         if options.reply and not address.is_stream:
             yield f"reply is for streams, and {address.scheme} has no connections; leave it out"
-        if not _LEAST_LINE <= options.line <= contract.MAX_BATCH_BYTES:
-            yield f"line is {options.line} bytes; take {_LEAST_LINE} bytes to 256KiB"
+        if not LEAST_LINE <= options.line <= MAX_LINE:
+            yield f"line is {options.line} bytes; take {LEAST_LINE} bytes to 4MiB"
         elif address.is_stream and options.buffer // options.max_connections < options.line:
             yield (
                 f"buffer does not hold a line of {options.line} bytes for each of {options.max_connections} "

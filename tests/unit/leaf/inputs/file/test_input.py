@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -17,7 +18,7 @@ from structlog.typing import EventDict
 from agent import contract
 from agent.base.metrics import Metrics
 from agent.cli.configuration import problems
-from agent.config import Seconds
+from agent.config import Seconds, Size
 from agent.leaf.inputs.file import FileOptions
 from agent.leaf.inputs.file.input import FileInput
 from agent.leaf.inputs.formats import Format, split_valid
@@ -76,9 +77,9 @@ def path(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def running(
-    path: Path, core: Core, metrics: Metrics | None = None, form: Format = "ndjson"
+    path: Path, core: Core, metrics: Metrics | None = None, form: Format = "ndjson", **more: Any
 ) -> AsyncIterator[None]:
-    options = FileOptions(path=str(path), name="tail", poll=Seconds(0.01), format=form)
+    options = FileOptions(path=str(path), name="tail", poll=Seconds(0.01), format=form, **more)
     stopping = asyncio.Event()
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         group.create_task(FileInput(options, metrics or Metrics()).run(core, stopping))
@@ -109,6 +110,41 @@ def test_good_lines_go_on_and_bad_ones_are_named_by_their_offset(lines: list[byt
     offsets = [sum(len(line) + 1 for line in lines[:index]) for index in range(len(lines))]
     bad = [offset for offset, line in zip(offsets, lines, strict=True) if line and not line.endswith(b'"d"}')]
     assert [offset for offset, _ in parsed.bad] == bad
+
+
+@pytest.mark.parametrize("size", [200_000, 300_000, 1_000_000])
+async def test_long_lines_are_read_among_short_ones(path: Path, size: int) -> None:
+    core, long = Core(), [1.25e-100] * (size // 12)
+    write(path, *range(3), long, 4, long, *range(6, 10_000))
+    async with running(path, core, line=Size(2**21)):
+        await until(lambda: len(core.values) == 10_000, "all lines are read")
+    due: list[Any] = list(range(10_000))
+    due[3] = due[5] = long
+    assert core.values == due
+    assert all(len(chunk.payload) < 2 * size + 2**19 for chunk in core.chunks)
+
+
+async def test_a_line_longer_than_the_option_is_passed_over(path: Path) -> None:
+    core, metrics = Core(), Metrics()
+    write(path, 1, [1.5] * 300_000, 2)
+    async with running(path, core, metrics, line=Size(2**20)):
+        await until(lambda: core.values == [1, 2], "the others are read")
+    assert metrics.registry.get_sample_value(
+        "petiole_invalid_requests_total", {"input": "tail", "reason": "too_long"}
+    )
+
+
+async def test_a_reading_that_no_message_can_hold_is_a_dead_letter(path: Path) -> None:
+    core = Core()
+    core.answers = [RefusedError(RefusalReason.TOO_LARGE, "9 bytes compressed, the local server takes 8")]
+    write(path, 1)
+    async with running(path, core):
+        await until(lambda: len(core.chunks) == 1, "the letter is stored")
+        write(path, 2)
+        await until(lambda: core.values == [2], "the next line is read")
+    (letter,) = core.chunks[0].letters
+    assert json.loads(letter.received)["value"] == 1
+    assert letter.reason == "9 bytes compressed, the local server takes 8"
 
 
 async def test_what_is_refused_is_handed_in_again_and_said_once(path: Path, logged: list[EventDict]) -> None:
