@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,9 +13,10 @@ import pytest_asyncio
 from agent import contract
 from agent.config import Config, Publish, Size, StreamClass
 from agent.leaf.inputs.http import HttpOptions
-from agent.leaf.intake import Level, NotAtHubError, RefusalReason, RefusedError
+from agent.leaf.intake import Chunk, Level, NotAtHubError, RefusalReason, RefusedError
 from agent.leaf.publish import limits, publisher
-from tests.e2e.test_leaf_agent import refusal_of
+from agent.server.values import MAX_PAYLOAD
+from tests.e2e.test_leaf_agent import refusal_of, registrar
 from tests.harness.agents import CLASS, Agent, agent, chunk, insist, leaf_config, probe_stream
 from tests.harness.linked_pair import QUICK, LinkedPair, open_linked_pair
 from tests.harness.servers import ServerPair
@@ -45,6 +47,23 @@ def unaccounted(one: Agent) -> float:
     value = one.metrics.registry.get_sample_value("petiole_unaccounted_readings", {"class": CLASS})
     assert value is not None
     return value
+
+
+async def test_what_a_server_does_not_take_in_a_message_is_refused_before_it_is_acknowledged(
+    servers: ServerPair, tmp_path: Path
+) -> None:
+    async with agent(at_level(servers, tmp_path, "accepted")) as one:
+        status, admission = one.leaf.link.status, one.leaf._publisher.admission
+        assert status.hub_max_payload == 0
+        async with registrar(servers, tmp_path):
+            await until(lambda: status.hub_max_payload == MAX_PAYLOAD, "the hub has said what it takes")
+        for takes, words in ((MAX_PAYLOAD, "the local server takes"), (100_000, "the hub's server takes")):
+            admission.hub_takes = lambda takes=takes: takes  # type: ignore[misc]
+            with pytest.raises(RefusedError, match=f"{words} {takes} in a message; raise max_payload"):
+                await one.submit(Chunk(os.urandom(takes) + b"\n", 1), "http")
+        await one.submit(chunk("small"), "http")
+        assert lost(one, RefusalReason.TOO_LARGE) == 0
+        assert unaccounted(one) == 0
 
 
 async def test_what_is_accepted_waits_in_memory_for_the_server_to_come_back(

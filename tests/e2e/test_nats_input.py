@@ -79,7 +79,7 @@ async def test_messages_become_readings_named_by_their_subject(server: Leaf) -> 
             b'{"value": 3}\n\n{"value": 4, "metric": "m"}\n',
             b'{\n "value":\n 5\n}',
             b"nonsense",
-            b'{"value": [1]}',
+            b'{"value": [1,"x"]}',
         ):
             await one.program.publish("plant.pump-7.pressure.in", payload)
         await until(lambda: len(one.rows()) == 8 and len(one.core.letters) == 2, "all are taken")
@@ -94,7 +94,7 @@ async def test_messages_become_readings_named_by_their_subject(server: Leaf) -> 
             {**due, "metric": "m", "value": 4},
             {**due, "value": 5},
         ]
-        made = b'{"device":"pump-7","metric":"pressure.in","value":[1]}'
+        made = b'{"device":"pump-7","metric":"pressure.in","value":[1,"x"]}'
         assert {letter.received for letter in one.core.letters} == {b"nonsense", made}
         assert {letter.at for letter in one.core.letters} == {"plant.pump-7.pressure.in"}
 

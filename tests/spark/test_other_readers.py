@@ -108,7 +108,8 @@ def value(field: pa.Field, number: int) -> Any:
     if pa.types.is_map(kind):
         return [("site", ("north", "süd")[number % 2]), ("", "")][: number % 3]
     if pa.types.is_list(kind):
-        return ["", "é", "a"][: number % 4]
+        texts = pa.types.is_string(kind.value_type)
+        return (["", "é", "a"] if texts else [-0.5, 1e300, 5e-324])[: number % 4]
     if pa.types.is_floating(kind):
         return (0.25 * number, -1e300, 5e-324)[number % 3] if field.name != "value" else number / 4 - 3
     if pa.types.is_integer(kind):

@@ -253,3 +253,16 @@ def test_arrays_and_bytes_are_sent_where_others_are_aggregated() -> None:
     split = splitter.split(b"".join(line + b"\n" for line in lines), "normal", 0.0)
     assert [row for part in split.routed for row in part.rows] == lines[1:3]
     assert split.gathered.numbers == [0, 3]
+
+
+def test_a_deadband_sends_an_array_or_bytes_only_where_they_changed() -> None:
+    deadbands = Deadbands()
+    splitter = Splitter(Rulebook([Rule(deadband=5.0)], "http"), deadbands)
+    sent = []
+    for value in (b"[1,2]", b"[1,2]", b"[1,3]", b'{"base64":"AA=="}', b'{"base64":"AA=="}', b"1", b"[1,3]"):
+        line = b'{"ts":1,"device":"d","metric":"m","value":%b}\n' % value
+        split = splitter.split(line, "normal", 0.0)
+        sent.append(bool(split.routed))
+        for part in split.routed:
+            stored(deadbands, part.moves)
+    assert sent == [True, False, True, True, False, True, True]
