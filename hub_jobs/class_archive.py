@@ -1,6 +1,7 @@
 """The classes that Spark's Java machine loads at each start, kept as its own linker leaves them (class data
 sharing): a start then takes half the processor time. `python -m hub_jobs.class_archive` makes the archive
-where there is none for this Java, this Spark and this environment; the jobs take it where it is there.
+where there is none for this Java, this Spark and this environment; the jobs take it where it is there. Under
+systemd the unit `petiole-job-class-archive` does so, which every job with Spark starts before itself.
 
 The Java machine checks the archive itself, and starts without one that another Java or other jars have made;
 but one that was cut off would end it, so the name has the size. Under spark-submit it runs before a job can
@@ -9,6 +10,7 @@ say anything: see docs/where-it-runs.md.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -20,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hub_jobs.tables.delta import sync
+from hub_jobs.connect_tasks import REMOTE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,31 +88,52 @@ def _parts() -> Iterator[str]:
 
 
 def make() -> str:
-    """Make the archive, if it is not there; says what came of it. Raises `OSError`."""
+    """Make the archive, if it is not there and no other process makes it; says what came of it. Raises
+    `OSError`."""
+    if REMOTE in os.environ:
+        return f"{REMOTE} is set: the jobs start no Java here"
     if (path := archive()) is not None:
         return f"{path} is there"
     start = _draft()
     if start is None:
         raise OSError("there is no Java, no Spark, or no place for the archive: set XDG_CACHE_HOME")
     start.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory = os.open(start.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Another process may have ended with it since.
+        return f"{path} is there" if (path := archive()) is not None else _made(start)
+    except BlockingIOError:
+        return f"another process makes an archive in {start.parent}"
+    finally:
+        os.close(directory)
+
+
+def _made(start: Path) -> str:
+    """Make the archive and delete what there is of others and of processes that were killed."""
     draft, began = start.with_suffix(f".{os.getpid()}"), time.monotonic()
     program = [sys.executable, "-m", "hub_jobs.class_archive"]
     environment = {**os.environ, _TRAINING: str(draft)}
+    _delete_others(draft)
     try:
         # The end of its output is that of the Java machine, which writes the archive last.
         done = subprocess.run(program, env=environment, capture_output=True, timeout=_MOST_SECONDS)
         if done.returncode or not draft.exists():
             raise OSError(f"no archive was made: {done.stderr.decode(errors='replace')[-2000:]}")
-        sync(draft)
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
         path = draft.replace(start.with_name(f"{start.name}-{draft.stat().st_size}.jsa"))
     except subprocess.TimeoutExpired as error:
         raise OSError(f"no archive was made in {_MOST_SECONDS:g} s") from error
     finally:
         draft.unlink(missing_ok=True)
-    for other in path.parent.glob(f"{_environment()}-*.jsa"):
-        if other != path:
-            other.unlink(missing_ok=True)
     return f"{path} was made in {time.monotonic() - began:.0f} s"
+
+
+def _delete_others(kept: Path) -> None:
+    for other in kept.parent.glob(f"{_environment()}-*"):
+        if other != kept:
+            other.unlink(missing_ok=True)
 
 
 def _train() -> None:

@@ -68,7 +68,19 @@ def test_the_agent_may_read_the_clock_and_not_set_it() -> None:
 def test_each_job_that_runs_by_itself_has_a_unit_that_starts_it() -> None:
     for unit in UNITS.glob("petiole-job-*.service"):
         job = unit.stem.removeprefix("petiole-job-")
+        if job == "class-archive":
+            continue
         assert f"-m hub_jobs.{job} " in unit.read_text()
         assert (ROOT / "hub_jobs" / job / "__main__.py").is_file()
         once = "Type=oneshot" in unit.read_text()
         assert unit.with_suffix(".timer").exists() == once
+
+
+def test_the_jobs_with_spark_start_after_their_archive_of_classes() -> None:
+    archive = UNITS / "petiole-job-class-archive.service"
+    assert "-m hub_jobs.class_archive\n" in archive.read_text()
+    for job in ("ingest", "refine", "rollup", "gaps", "audit"):
+        text = (UNITS / f"petiole-job-{job}.service").read_text()
+        assert {f"Wants={archive.name}", f"After={archive.name}"} <= set(text.splitlines()), job
+    shared = (UNITS / "petiole-job-.service.d/50-shared.conf").read_text()
+    assert "\nCacheDirectory=petiole-jobs\n" in shared

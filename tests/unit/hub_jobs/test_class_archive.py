@@ -61,6 +61,49 @@ def test_an_archive_is_taken_where_it_is_and_made_again_for_another_java_or_spar
         assert list((spark / "cache/petiole").iterdir()) == [archive()], "the old one is gone"
 
 
+def test_an_archive_is_never_made_by_two_at_once(spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(monkeypatch)
+    first = subprocess.run
+
+    def run(program: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        said.append(make())  # a second process comes while the first one trains
+        return first(program, env=env)
+
+    said: list[str] = []
+    monkeypatch.setattr(subprocess, "run", run)
+    assert "was made" in make()
+    assert said == [f"another process makes an archive in {spark / 'cache/petiole'}"]
+    assert list((spark / "cache/petiole").iterdir()) == [archive()]
+
+
+def test_what_a_killed_process_left_is_deleted(spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(monkeypatch)
+    make()
+    path = archive()
+    assert path is not None
+    left = path.with_name(path.name.rpartition("-")[0] + ".4711")
+    left.write_bytes(b"half")
+    path.unlink()
+    make()
+    assert list((spark / "cache/petiole").iterdir()) == [archive()]
+
+
+def test_a_directory_that_can_not_be_written_fails_no_job(
+    spark: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(monkeypatch)
+    (spark / "cache").write_text("a file")
+    assert class_archive.main() == 1
+    assert "SharedArchiveFile" not in java_options("ingest")
+
+
+def test_on_spark_connect_no_archive_is_made(spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(monkeypatch)
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1")
+    assert class_archive.main() == 0
+    assert not (spark / "cache").exists()
+
+
 @pytest.mark.parametrize(("code", "leaves"), [(1, True), (0, False)])
 def test_a_process_that_fails_leaves_nothing(
     spark: Path, monkeypatch: pytest.MonkeyPatch, code: int, leaves: bool
