@@ -28,6 +28,7 @@ from hub_jobs.refine.dedup import EarlierRows, Wanted
 from hub_jobs.tables import seen, seen_files
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables.placed_rows import Places
 from hub_jobs.tables.ranges import Numbers
 from hub_jobs.tables.schemas import BRONZE, SEEN
 from hub_jobs.tables.seen import SeenTable
@@ -117,8 +118,9 @@ def _decision(leaves: int) -> list[Row]:
         table = SeenTable()
         table.add(known)
         began = time.monotonic()
-        decision = dedup.decide(shuffled, table.ranges, _nothing)
-        table.add(shuffled)
+        places = Places.of(shuffled)
+        decision = dedup.decide(shuffled, places, table.ranges, _nothing)
+        table.add_placed(places)
         seconds.append(time.monotonic() - began)
         began = time.monotonic()
         shuffled.select(["domain", "class", "n"]).sort_by(

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from hub_jobs.tables.ranges import CodedNumbers, CodedRanges, History, Mask, Numbers
-from hub_jobs.tables.seen import Placed, by_batch, by_source
+from hub_jobs.tables.placed_rows import Placed, Places
+from hub_jobs.tables.ranges import CodedNumbers, CodedRanges, History, Keys, Mask, Numbers, different_rows
 
 
 class Wanted(NamedTuple):
@@ -51,12 +51,11 @@ class DedupDecision:
     unverified: int = 0
 
 
-def decide(ids: pa.Table, known: Known, earlier: Earlier) -> DedupDecision:
-    """Judge rows of bronze with `ID_COLUMNS`; `known` and `earlier` are about all rows that were refined
-    before."""
-    ids = ids.sort_by([("stream", "ascending"), ("created", "ascending"), ("seq", "ascending")])
+def decide(ids: pa.Table, places: Places, known: Known, earlier: Earlier) -> DedupDecision:
+    """Judge rows of bronze with `ID_COLUMNS` and their places; `known` and `earlier` are about all rows that
+    were refined before."""
     decision = DedupDecision()
-    batches, others = by_batch(ids), by_source(ids)
+    batches, others = places.batches, places.sources
     others = Placed(others.names, np.where(batches.codes < 0, others.codes, -1), others.numbers)
     for placed, are_batches in ((batches, True), (others, False)):
         has_place = np.flatnonzero(placed.codes >= 0)
@@ -64,6 +63,7 @@ def decide(ids: pa.Table, known: Known, earlier: Earlier) -> DedupDecision:
         seen = known(placed.names).contains(codes, numbers)
         candidates = has_place[seen | _twice(codes, numbers)]
         if candidates.size:
+            candidates = _in_order(ids, candidates)
             wanted = Wanted(placed.names, _numbers(placed, has_place[seen]), are_batches)
             _judge(ids, placed, candidates, wanted, earlier(wanted), decision)
     return decision
@@ -75,12 +75,26 @@ def _numbers(placed: Placed, rows: Numbers) -> CodedNumbers:
 
 def _twice(codes: Numbers, numbers: Numbers) -> Mask:
     """Rows whose number is there more than once."""
+    packed = Keys.of(codes, numbers)
+    if packed is not None and np.diff(np.sort(packed.keys)).all():
+        return np.zeros(codes.size, dtype=np.bool_)
     order = np.lexsort((numbers, codes))
     same = (np.diff(codes[order]) == 0) & (np.diff(numbers[order]) == 0)
     found = np.zeros(codes.size, dtype=np.bool_)
     found[order[1:][same]] = True
     found[order[:-1][same]] = True
     return found
+
+
+def _in_order(ids: pa.Table, rows: Numbers) -> Numbers:
+    """The rows in the order of their histories and sequences."""
+    picked = ids.select(["stream", "created", "seq"]).take(pa.array(rows))
+    first, which = different_rows([picked["stream"], picked["created"]])
+    histories = picked.select(["stream", "created"]).take(pa.array(first)).to_pylist()
+    by_name = sorted(range(first.size), key=lambda at: (histories[at]["stream"], histories[at]["created"]))
+    rank = np.empty_like(first)
+    rank[by_name] = np.arange(first.size)
+    return rows[np.lexsort((picked["seq"].to_numpy(), rank[which]))]
 
 
 def _judge(

@@ -19,10 +19,11 @@ from hub_jobs.refine.dedup import DedupDecision, EarlierRows, Wanted
 from hub_jobs.refine.task import RefinePart
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.delta import Table
+from hub_jobs.tables.placed_rows import Places, by_batch, by_source
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History, Mask, Numbers, different_rows
 from hub_jobs.tables.scan import Condition, batches, rows
-from hub_jobs.tables.seen import ID_COLUMNS, SeenTable, by_batch, by_source, identities
+from hub_jobs.tables.seen import ID_COLUMNS, SeenTable, identities
 from hub_jobs.tables.stream_history import StreamHistory, file_histories
 
 MAX_ROWS: Final = 1_000_000
@@ -134,8 +135,9 @@ def decide(bronze: Table, planned: Pass, seen: SeenTable) -> DedupDecision:
         return DedupDecision()
     ids = pa.concat_tables(pieces).combine_chunks()
     refined = {history.history: history.done or 0 for history in planned.before}
-    decision = dedup.decide(ids, seen.ranges, partial(_earlier, bronze, refined))
-    seen.add(ids)
+    places = Places.of(ids)
+    decision = dedup.decide(ids, places, seen.ranges, partial(_earlier, bronze, refined))
+    seen.add_placed(places)
     return decision
 
 

@@ -6,7 +6,6 @@ Numbers are kept as ranges, so that a million messages of one run cost two numbe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Final, TypeVar
@@ -17,8 +16,9 @@ import pyarrow.compute as pc
 
 from hub_jobs.tables import cache, seen_files
 from hub_jobs.tables.delta import Table, ensure_table
+from hub_jobs.tables.placed_rows import Placed, Places
 from hub_jobs.tables.places import Place, UnreadableError
-from hub_jobs.tables.ranges import CodedRanges, Numbers, Range, different_rows, runs_of, union, without
+from hub_jobs.tables.ranges import CodedRanges, Numbers, Range, runs_of, union, without
 from hub_jobs.tables.scan import batches, rows
 from hub_jobs.tables.schemas import SEEN
 from hub_jobs.tables.stream_history import StreamHistory
@@ -56,7 +56,7 @@ class SeenNumbers:
 
     def add(self, ids: pa.Table) -> None:
         """Take in rows of bronze, of which `ids` has the `ID_COLUMNS`."""
-        for placed in (by_batch(ids), by_source(ids), _by_hub(ids)):
+        for placed in Places.of(ids):
             for name, numbers in _grouped(placed):
                 self.spaces[name] = union(self.ranges(name), runs_of(numbers))
 
@@ -115,7 +115,11 @@ class SeenTable:
 
     def add(self, ids: pa.Table) -> None:
         """Take in rows of bronze, of which `ids` has the `ID_COLUMNS`."""
-        self._added += [_ranges_in(placed) for placed in (by_batch(ids), by_source(ids), _by_hub(ids))]
+        self.add_placed(Places.of(ids))
+
+    def add_placed(self, places: Places) -> None:
+        """Take in rows of bronze."""
+        self._added += map(_ranges_in, places)
 
     def ranges(self, names: Sequence[str]) -> CodedRanges:
         """What is known of these spaces; the code of each is its place among them. Raises
@@ -228,38 +232,13 @@ def _ranges_in(placed: Placed) -> pa.Table:
     """The rows of `seen` for numbers."""
     has_place = placed.codes >= 0
     numbers = placed.numbers[has_place]
-    return _table(placed.names, CodedRanges.of(placed.codes[has_place], numbers, numbers))
+    return _table(placed.names, CodedRanges.of_numbers(placed.codes[has_place], numbers))
 
 
 def _table(names: pa.Array | Sequence[str], ranges: CodedRanges) -> pa.Table:
     spaces = pa.array(names, pa.string()).take(pa.array(ranges.codes))
     unordered = pa.nulls(len(spaces), pa.string())
     return pa.table([spaces, pa.array(ranges.first), pa.array(ranges.last), unordered], schema=SEEN)
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """Rows in spaces: `names` of the spaces, and for every row the index of its space and its number there.
-    A row that has no place has the index -1."""
-
-    names: list[str]
-    codes: Numbers
-    numbers: Numbers
-
-
-def by_batch(ids: pa.Table) -> Placed:
-    """Batches by their number in their run."""
-    return _placed(ids, "batch", ("domain", "class", "run"), "n")
-
-
-def by_source(ids: pa.Table) -> Placed:
-    """All messages by their sequence in the stream they were sourced from. Of two streams of one name the
-    identity differs."""
-    return _placed(ids, "source", ("source_stream", "source_identity"), "source_seq")
-
-
-def _by_hub(ids: pa.Table) -> Placed:
-    return _placed(ids, "hub", ("stream", "created"), "seq")
 
 
 def batch_space(domain: str, cls: str, run: str) -> str:
@@ -275,19 +254,6 @@ def hub_space(stream: str, created: str) -> str:
 def source_space(stream: str, identity: str) -> str:
     """The space of a source's messages."""
     return f"source/{stream}/{identity}"
-
-
-def _placed(ids: pa.Table, kind: str, columns: tuple[str, ...], number: str) -> Placed:
-    has_place = pc.is_valid(ids[number]).to_numpy()
-    for name in columns:
-        has_place &= pc.is_valid(ids[name]).to_numpy()
-    rows = np.flatnonzero(has_place)
-    found = ids.select(columns) if has_place.all() else ids.select(columns).take(pa.array(rows))
-    first, which = different_rows(found.columns)
-    placed = np.full(ids.num_rows, -1, dtype=np.int64)
-    placed[rows] = which
-    names = pc.binary_join_element_wise(kind, *found.take(pa.array(first)).columns, "/").to_pylist()
-    return Placed(names, placed, pc.fill_null(ids[number], 0).to_numpy())
 
 
 def _grouped(placed: Placed) -> Iterator[tuple[str, Numbers]]:

@@ -18,6 +18,7 @@ from hub_jobs.audit.rows import mismatches, reconcile
 from hub_jobs.audit.rows.count_rows import RowCounts, Share
 from hub_jobs.refine.dedup import decide
 from hub_jobs.refine.messages import QuarantineReason
+from hub_jobs.tables.placed_rows import Places
 from hub_jobs.tables.ranges import holes, runs_of
 from hub_jobs.tables.schemas import BRONZE, QUARANTINE, READINGS
 from hub_jobs.tables.seen import ID_COLUMNS, SeenNumbers, SeenTable, lacking
@@ -101,7 +102,7 @@ class Lake(RuleBasedStateMachine):
             return
         turned = rows[turn % len(rows) :] + rows[: turn % len(rows)]
         table = pa.Table.from_pylist([{name: row[name] for name in ID_COLUMNS} for row in turned], SCHEMA)
-        decision = decide(table, self.seen.ranges, partial(earlier, self.refined(rows)))
+        decision = decide(table, Places.of(table), self.seen.ranges, partial(earlier, self.refined(rows)))
         self.seen.add(table)
         assert decision.unverified == 0
         for row in sorted(rows, key=lambda one: (one["stream"], one["created"], one["seq"])):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_jobs.refine.dedup import DedupDecision, decide
+from hub_jobs.tables.placed_rows import Places
 from hub_jobs.tables.schemas import BRONZE
 from hub_jobs.tables.seen import ID_COLUMNS, SeenTable
 from tests.unit.hub_jobs.refined import earlier
@@ -47,7 +48,9 @@ class _Bronze:
 
     def refine(self, rows: list[dict[str, Any]]) -> tuple[set[int], set[int]]:
         """The hub sequences that are repeats, and those with other content under a known number."""
-        decision: DedupDecision = decide(_ids(rows), self.seen.ranges, partial(earlier, self._rows))
+        decision: DedupDecision = decide(
+            _ids(rows), Places.of(_ids(rows)), self.seen.ranges, partial(earlier, self._rows)
+        )
         self.seen.add(_ids(rows))
         self._rows += [] if self._forgets else rows
         self.unverified += decision.unverified

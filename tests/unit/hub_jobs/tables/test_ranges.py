@@ -91,6 +91,18 @@ def test_ranges_of_many_spaces_are_those_of_each(
     assert inside == [any(a <= n <= b for a, b in merged.get(code, [])) for code, n in asked]
 
 
+@pytest.mark.parametrize("most", [2**62, 1])
+@given(_CODED)
+def test_numbers_alone_are_the_same_ranges(most: int, rows: list[tuple[int, int, int]]) -> None:
+    codes, numbers = _column(rows, 0), _column(rows, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranges, "_MOST_CODES", most)
+        found = CodedRanges.of_numbers(codes, numbers)
+    expected = CodedRanges.of(codes, numbers, numbers)
+    for column in ("codes", "first", "last"):
+        assert getattr(found, column).tolist() == getattr(expected, column).tolist()
+
+
 @given(_CODED, st.lists(st.tuples(st.integers(-1, 4), _SPREAD), max_size=30))
 def test_numbers_of_many_spaces_have_places(
     rows: list[tuple[int, int, int]], asked: list[tuple[int, int]]

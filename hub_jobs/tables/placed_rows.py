@@ -1,0 +1,64 @@
+"""Rows of bronze by the spaces in which they have a number (see `seen`): the batches of a run, the sequences
+of a source, and one history of a stream of the hub. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hub_jobs.tables.ranges import Numbers, different_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Rows in spaces: `names` of the spaces, and for every row the index of its space and its number there.
+    A row that has no place has the index -1."""
+
+    names: list[str]
+    codes: Numbers
+    numbers: Numbers
+
+
+class Places(NamedTuple):
+    """Rows of bronze in all their spaces."""
+
+    batches: Placed
+    sources: Placed
+    hub: Placed
+
+    @staticmethod
+    def of(ids: pa.Table) -> Places:
+        """Those of rows with the `ID_COLUMNS`."""
+        return Places(by_batch(ids), by_source(ids), _by_hub(ids))
+
+
+def by_batch(ids: pa.Table) -> Placed:
+    """Batches by their number in their run."""
+    return _placed(ids, "batch", ("domain", "class", "run"), "n")
+
+
+def by_source(ids: pa.Table) -> Placed:
+    """All messages by their sequence in the stream they were sourced from. Of two streams of one name the
+    identity differs."""
+    return _placed(ids, "source", ("source_stream", "source_identity"), "source_seq")
+
+
+def _by_hub(ids: pa.Table) -> Placed:
+    return _placed(ids, "hub", ("stream", "created"), "seq")
+
+
+def _placed(ids: pa.Table, kind: str, columns: tuple[str, ...], number: str) -> Placed:
+    has_place = pc.is_valid(ids[number]).to_numpy()
+    for name in columns:
+        has_place &= pc.is_valid(ids[name]).to_numpy()
+    rows = np.flatnonzero(has_place)
+    found = ids.select(columns) if has_place.all() else ids.select(columns).take(pa.array(rows))
+    first, which = different_rows(found.columns)
+    placed = np.full(ids.num_rows, -1, dtype=np.int64)
+    placed[rows] = which
+    names = pc.binary_join_element_wise(kind, *found.take(pa.array(first)).columns, "/").to_pylist()
+    return Placed(names, placed, pc.fill_null(ids[number], 0).to_numpy())
