@@ -37,7 +37,7 @@ help:
 	@echo "make test-deploy   what Prometheus says of the metrics and rules (promtool)"
 	@echo "make test-browser  the fleet page in a headless Chromium"
 	@echo "make test-delta    Spark with Delta's own jar reads and rewrites the tables (two minutes)"
-	@echo "make test-lakes    lakes at Azure, against Azurite (npm; five minutes)"
+	@echo "make test-lakes    lakes at Azure and Google, as others imitate them (npm, Go; ten minutes)"
 	@echo "make recording     the recorded terminal of README.md (two minutes)"
 	@echo "make clean   remove what was built, keep .venv"
 

@@ -1,9 +1,9 @@
-"""The object stores in which a lake may lie: S3, and Azure's Blob storage and Data Lake Gen2;
-and the client that reads and writes files in each.
+"""The object stores in which a lake may lie: S3, Azure's Blob storage and Data Lake Gen2, and Google's Cloud
+Storage; and the client that reads and writes files in each.
 
 No option or credential of a store passes through here. delta-rs and Arrow find them in the environment of
-their own process or where that says (`AWS_…`, `AZURE_…`), on the driver and on every executor, so
-no plan, log or argument can hold them. In S3 Arrow's own client reads and writes files. At Azure it is
+their own process or where that says (`AWS_…`, `AZURE_…`, `GOOGLE_…`), on the driver and on every executor, so
+no plan, log or argument can hold them. In S3 Arrow's own client reads and writes files. In the others it is
 the client of delta-rs, so that whatever credential commits also reads.
 """
 
@@ -17,13 +17,16 @@ from typing import Final
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
-FORMS: Final = "s3://bucket/name, az://container/name or abfss://container@account.dfs.core.windows.net/name"
+FORMS: Final = (
+    "s3://bucket/name, gs://bucket/name, az://container/name or "
+    "abfss://container@account.dfs.core.windows.net/name"
+)
 """The addresses of a lake in a store."""
 S3: Final = "s3://"
-_SCHEMES: Final = (S3, "az://", "abfss://")
+_SCHEMES: Final = (S3, "gs://", "az://", "abfss://")
 _SAFE: Final = {"conditional_put": "etag", "AWS_S3_ALLOW_UNSAFE_RENAME": "false"}
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-_SETTINGS: Final = ("AZURE_", "AZURITE_")
+_SETTINGS: Final = ("AZURE_", "AZURITE_", "GOOGLE_")
 _REFUSALS: Final = ("AWS Error", "Error performing", "Error getting credentials", "lacked")
 """What is said of a store that does not give a file out."""
 _MOST_SAID: Final = 400
@@ -71,7 +74,7 @@ def filesystem(uri: str) -> fs.FileSystem:
 def commit_options(uri: str) -> dict[str, str]:
     """What delta-rs needs beyond its environment. In S3: that a commit is a put which fails where the object
     is there, whatever the environment says; that credentials are looked for in files and roles also where an
-    endpoint is given; and that an endpoint without TLS is meant. At Azure a commit is always such a
+    endpoint is given; and that an endpoint without TLS is meant. In the others a commit is always such a
     put."""
     if not uri.startswith(S3):
         return {}

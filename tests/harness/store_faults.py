@@ -165,6 +165,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         if fault is Fault.HELD:
+            self.state.late.append(threading.current_thread())
+            self.close_connection = True
             self.state.released.wait(_HELD_SECONDS)
             fault = None
         answer = self._forward(body)

@@ -14,7 +14,7 @@ from tests.harness.cloud_stores import LAKES, CloudStore, cloud_store
 from tests.harness.servers import open_server_pair
 from tests.spark.conftest import spark as spark
 
-STORES = ("azure",)
+STORES = ("azure", "google")
 BATCHES, READINGS = 60, 10
 
 

@@ -1,4 +1,4 @@
-"""Two drivers at once on a lake at Azure, and a driver that is killed between its commits. Each
+"""Two drivers at once on a lake at Azure and at Google, and a driver that is killed between its commits. Each
 is a process of its own that does its tasks itself, so that no Java machine has to start."""
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.contract import Exit
+from hub_jobs.tables import commits
 from hub_jobs.tables.delta import open_table
 from hub_jobs.tables.places import ObjectPath
 from tests.faults.slow.test_object_store import WELL
@@ -67,12 +68,21 @@ async def test_of_a_driver_that_is_killed_between_its_writes_nothing_is_lost_or_
     assert await killed.wait() == -signal.SIGKILL
     code, said = await job(name, lake, *options)
     assert code == Exit.WELL, said
+    committed = log(lake, table)
     cloud.faults.release()
 
+    assert log(lake, table) == committed, "the late put is not in the place of another"
     if name == "ingest":
         assert (await job("refine", lake))[0] == Exit.WELL
     check_each_is_there_once(lake)
     await check_audit(lake, hub)
+
+
+def log(lake: ObjectPath, name: str) -> list[object]:
+    """What each version of a table says."""
+    table = open_table(lake, name)
+    assert table is not None
+    return [commits.entries(table.path, version) for version in range(table.delta.version() + 1)]
 
 
 async def check_audit(lake: ObjectPath, hub: list[str]) -> None:

@@ -1,7 +1,8 @@
-"""Every job on a lake at Azure, with the credential in the environment alone."""
+"""Every job on a lake at Azure and at Google, with the credential in the environment alone."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -71,8 +72,12 @@ def test_every_job_does_its_work_and_shows_no_secret(
 def processes() -> dict[str, bytes]:
     """What the list of processes shows of this one and of those that it started."""
     own = psutil.Process()
-    found = [process.cmdline() for process in (own, *own.children(recursive=True)) if process.is_running()]
-    return {f"process {at} {line[:1]}": " ".join(line).encode() for at, line in enumerate(found)}
+    found = {}
+    for process in (own, *own.children(recursive=True)):
+        with suppress(psutil.Error):  # it has ended
+            line = process.cmdline()
+            found[f"process {process.pid} {line[:1]}"] = " ".join(line).encode()
+    return found
 
 
 def check_each_is_there_once(lake: ObjectPath) -> None:

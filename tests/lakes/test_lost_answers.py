@@ -1,4 +1,4 @@
-"""A store at Azure that loses the answers to what it has done, as one of S3 does it elsewhere."""
+"""A store at Azure or Google that loses the answers to what it has done, as one of S3 does it elsewhere."""
 
 from __future__ import annotations
 

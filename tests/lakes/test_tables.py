@@ -1,4 +1,4 @@
-"""What tables in S3 promise, tables at Azure promise."""
+"""What tables in S3 promise, tables at Azure and Google promise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import sys
 import pytest
 
 from agent.contract import Exit
+from hub_jobs.maintain import run as maintain
 from hub_jobs.tables.places import ObjectPath
+from tests.e2e.test_object_store import LINE
 from tests.e2e.test_object_store import (
     test_a_writer_that_fails_leaves_no_file as test_a_writer_that_fails_leaves_no_file,
 )
@@ -19,10 +21,23 @@ from tests.e2e.test_object_store import (
 from tests.e2e.test_object_store import (
     test_rows_are_committed_written_together_and_vacuumed_as_in_a_directory as test_as_in_a_directory,
 )
-from tests.harness.cloud_stores import CloudStore
+from tests.harness.cloud_stores import ACCOUNT, CloudStore
 from tests.security.hidden import leaked
+from tests.spark.lakes import add_bronze, contents
+from tests.unit.hub_jobs.rows import batch_row
 
 __all__ = ["test_a_writer_that_fails_leaves_no_file", "test_as_in_a_directory", "test_one_wins"]
+
+
+@pytest.mark.parametrize("cloud", ["azure"], indirect=True)
+def test_an_address_that_names_its_account_leads_to_the_same_lake(lake: ObjectPath) -> None:
+    named = ObjectPath(f"abfss://fleet@{ACCOUNT}.dfs.core.windows.net/{lake.name}")
+    add_bronze(named, [batch_row(LINE, n, source_seq=n) for n in (1, 2)], files=2)
+    add_bronze(lake, [batch_row(LINE, 3, source_seq=3)])
+
+    assert contents(named, "bronze", "n") == contents(lake, "bronze", "n") == [1, 2, 3]
+    assert maintain.main(["--lake", str(named)]) is Exit.WELL
+    assert contents(lake, "bronze", "n") == [1, 2, 3]
 
 
 @pytest.mark.parametrize("cloud", ["azure"], indirect=True)

@@ -27,11 +27,12 @@ def test_a_lake_is_a_directory_or_a_name_in_a_bucket(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("text", "key"),
     [
+        ("gs://fleet/deep/lake", "deep/lake/bronze"),
         ("az://fleet/lake/", "lake/bronze"),
         ("abfss://fleet@account.dfs.core.windows.net/deep/lake", "deep/lake/bronze"),
     ],
 )
-def test_a_lake_at_azure_is_named_below_its_container(text: str, key: str) -> None:
+def test_a_lake_at_google_or_azure_is_named_below_its_bucket_or_container(text: str, key: str) -> None:
     lake = parse_place(text)
 
     assert isinstance(lake, ObjectPath)
@@ -49,6 +50,7 @@ def test_a_lake_at_azure_is_named_below_its_container(text: str, key: str) -> No
         "s3://",
         "s3a://fleet/lake",
         "hdfs://fleet/lake",
+        "gs://fleet/",
         "az:///lake",
         "abfss://fleet@account.dfs.core.windows.net",
     ],
@@ -70,6 +72,7 @@ def test_an_address_of_a_data_lake_names_its_account(text: str) -> None:
         "az://fleet/lake?sig=pl4nted",
         "https://account.blob.core.windows.net/fleet/lake?sig=pl4nted",
         "https://user:pl4nted@store/fleet/lake",
+        "gs://user:pl4nted@fleet/lake",
         "s3://key:pl4nted@fleet/lake",
         "az://fleet/lake#pl4nted",
     ],
@@ -93,5 +96,5 @@ def test_a_commit_to_a_store_is_a_conditional_put_whatever_the_environment_says(
     assert options["conditional_put"] == "etag"
     assert options["AWS_S3_ALLOW_UNSAFE_RENAME"] == "false"
     assert "secret" not in str(options)
-    assert delta_options(ObjectPath("az://fleet/lake")) == {}
+    assert delta_options(ObjectPath("gs://fleet/lake")) == {}
     assert delta_options(Path("/lake")) is None

@@ -1,0 +1,139 @@
+"""The puts of Google's XML API before fake-gcs-server, which knows those of the JSON API alone: a put with a
+precondition, and an upload in parts; and a list that begins after a name. The server decides which put with a
+precondition it takes."""
+
+from __future__ import annotations
+
+import html
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPResponse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+_HOP: Final = {"connection", "transfer-encoding", "content-length", "keep-alive"}
+_SECONDS: Final = 60.0
+_CONDITION: Final = "x-goog-if-generation-match"
+
+
+@contextmanager
+def gcs_xml(server: str) -> Iterator[str]:
+    """The URL before the server at this one."""
+    command = [sys.executable, "-m", __name__, server.removeprefix("http://")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.kill()
+
+
+class _XmlHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server_address: str
+    parts: Final[dict[str, dict[int, bytes]]] = {}
+    numbers: Final = itertools.count(1)
+
+    def do_PUT(self) -> None:
+        size = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(size)
+        asked = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+        upload = asked.get("uploadId", [""])[0]
+        if self.command == "POST" and "uploads" in asked:
+            name = f"upload-{next(self.numbers)}"
+            self.parts[name] = {}
+            self._xml("InitiateMultipartUploadResult", f"<UploadId>{name}</UploadId>")
+        elif self.command == "PUT" and upload:
+            self.parts[upload][int(asked["partNumber"][0])] = body
+            self._answer(200, {"ETag": f'"{asked["partNumber"][0]}"'}, b"")
+        elif self.command == "POST" and upload:
+            parts = self.parts.pop(upload)
+            status, headers, text = self._upload(b"".join(parts[number] for number in sorted(parts)))
+            if status == 200:
+                self._xml("CompleteMultipartUploadResult", f"<ETag>{headers['ETag']}</ETag>", headers)
+            else:
+                self._answer(status, headers, text)
+        elif self.command == "DELETE" and upload:
+            self.parts.pop(upload, None)
+            self._answer(204, {}, b"")
+        elif self.command == "PUT":
+            self._answer(*self._upload(body))
+        else:
+            response, text = self._ask(self.command, self.path, body, dict(self.headers.items()))
+            if after := asked.get("start-after"):
+                text = _after(text, after[0])
+            self._answer(response.status, dict(response.getheaders()), text)
+
+    do_GET = do_HEAD = do_POST = do_DELETE = do_PUT  # noqa: N815
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing."""
+
+    def _upload(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Put an object by the JSON API."""
+        bucket, _, name = urlsplit(self.path).path.removeprefix("/").partition("/")
+        path = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={quote(unquote(name), safe='')}"
+        if (condition := self.headers.get(_CONDITION)) is not None:
+            path += f"&ifGenerationMatch={condition}"
+        response, text = self._ask("POST", path, body, {"Content-Type": "application/octet-stream"})
+        if response.status != 200:
+            return response.status, {}, text
+        made = json.loads(text)
+        return 200, {"ETag": f'"{made["etag"]}"', "x-goog-generation": str(made["generation"])}, b""
+
+    def _ask(
+        self, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[HTTPResponse, bytes]:
+        conn = HTTPConnection(self.server_address, timeout=_SECONDS)
+        try:
+            kept = {name: value for name, value in headers.items() if name.lower() not in _HOP | {"host"}}
+            conn.request(method, path, body, {**kept, "Host": self.server_address})
+            response = conn.getresponse()
+            return response, response.read()
+        finally:
+            conn.close()
+
+    def _xml(self, kind: str, inside: str, headers: dict[str, str] | None = None) -> None:
+        text = f'<?xml version="1.0" encoding="UTF-8"?><{kind}>{inside}</{kind}>'
+        self._answer(200, {"Content-Type": "application/xml", **(headers or {})}, text.encode())
+
+    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.send_response_only(status)
+        length = str(len(body))
+        for name, value in headers.items():
+            if name.lower() == "content-length" and self.command == "HEAD":
+                length = value  # that of the object
+            elif name.lower() not in _HOP:
+                self.send_header(name, value)
+        self.send_header("Content-Length", length)
+        self.end_headers()
+        with suppress(ConnectionError):  # a client that has given up
+            self.wfile.write(body)
+
+
+def _after(listed: bytes, name: str) -> bytes:
+    """A list of objects without those up to a name."""
+
+    def kept(entry: re.Match[bytes]) -> bytes:
+        return entry[0] if html.unescape(entry[1].decode()) > name else b""
+
+    return re.sub(rb"<Contents><Key>(.*?)</Key>.*?</Contents>", kept, listed)
+
+
+def _serve(address: str) -> None:
+    _XmlHandler.server_address = address
+    with ThreadingHTTPServer(("127.0.0.1", 0), _XmlHandler) as server:
+        server.daemon_threads = True
+        print(server.server_address[1], flush=True)
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
