@@ -16,17 +16,19 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_every_input import leaf_of, readings
-from tests.harness.agent_process import Agent
-from tests.harness.input_contract import INPUTS, Entry
+from agent.testing.agent_process import AgentProcess
+from agent.testing.contract import leaf_of
+from agent.testing.input_case import InputCase
+from agent.testing.leaf_stream import stored_readings
+from tests.harness.input_contract import INPUTS
 from tests.harness.modbus_server import ModbusServer, modbus_port
 from tests.harness.wait import wait_for
 
-Follow = Callable[[list[dict[str, Any]]], tuple[Agent, ModbusServer]]
+Follow = Callable[[list[dict[str, Any]]], tuple[AgentProcess, ModbusServer]]
 FAST = {"interval": "100ms", "timeout": "200ms"}
 
 
-def configured(url: str, registers: list[dict[str, Any]], **options: str) -> Entry:
+def configured(url: str, registers: list[dict[str, Any]], **options: str) -> InputCase:
     tables = "".join(
         "[[input.registers]]\n"
         + "".join(f"{name} = {json.dumps(value)}\n" for name, value in register.items())
@@ -41,9 +43,9 @@ def configured(url: str, registers: list[dict[str, Any]], **options: str) -> Ent
 @pytest.fixture
 def follow(tmp_path: Path) -> Iterator[Follow]:
     """Starts a leaf that reads these registers of a server beside it."""
-    opened: list[Agent] = []
+    opened: list[AgentProcess] = []
 
-    def start(registers: list[dict[str, Any]]) -> tuple[Agent, ModbusServer]:
+    def start(registers: list[dict[str, Any]]) -> tuple[AgentProcess, ModbusServer]:
         probe = leaf_of(tmp_path, INPUTS["modbus"])
         server = servers.setdefault(
             probe.member.directory, ModbusServer(modbus_port(probe.member), tmp_path / "m")
@@ -62,11 +64,11 @@ def follow(tmp_path: Path) -> Iterator[Follow]:
         server.kill()
 
 
-def values(agent: Agent, metric: str) -> list[float]:
-    return [row["value"] for row in readings(agent) if row["metric"] == metric]
+def values(agent: AgentProcess, metric: str) -> list[float]:
+    return [row["value"] for row in stored_readings(agent.member) if row["metric"] == metric]
 
 
-def count(agent: Agent, reason: str) -> float:
+def count(agent: AgentProcess, reason: str) -> float:
     return agent.metric("petiole_invalid_requests_total", input="modbus", reason=reason)
 
 
@@ -93,7 +95,7 @@ def test_registers_of_all_tables_and_types_are_read_and_scaled(follow: Follow) -
     )
     wait_for(lambda: 65_538 in values(agent, "total"), "a number of 64 bits is read")
     wait_for(lambda: 0.0 in values(agent, "level"), "a scaled number is read")
-    assert {row["device"] for row in readings(agent) if row["metric"] == "level"} == {"tank"}
+    assert {row["device"] for row in stored_readings(agent.member) if row["metric"] == "level"} == {"tank"}
     assert set(values(agent, "on7")) == {True}
     assert set(values(agent, "on8")) == {False}
 

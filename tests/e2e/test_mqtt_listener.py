@@ -15,8 +15,9 @@ import pytest
 
 from agent import contract
 from agent.jetstream import RawMessage
+from agent.testing.leaf_stream import lines_of
 from tests.harness.agent_process import Agent
-from tests.harness.agents import StreamProbe, ask_stream, lines_of
+from tests.harness.agents import StreamProbe, ask_stream
 from tests.harness.mqtt_client import PASSWORD, USER, Listening, device, listening
 from tests.harness.wait import wait_for
 

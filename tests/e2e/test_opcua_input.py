@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_every_input import leaf_of, numbers_in, readings
-from tests.harness.agent_process import Agent
+from agent.testing.agent_process import AgentProcess
+from agent.testing.contract import leaf_of, numbers_in
+from agent.testing.leaf_stream import stored_readings
 from tests.harness.input_contract import INPUTS
 from tests.harness.opcua_server import OpcuaServer, server_of
 from tests.harness.wait import wait_for
@@ -22,22 +23,22 @@ USES = "keyUsage=digitalSignature,nonRepudiation,keyEncipherment,dataEnciphermen
 
 
 @pytest.fixture
-def leaf(tmp_path: Path) -> Iterator[Agent]:
+def leaf(tmp_path: Path) -> Iterator[AgentProcess]:
     """A leaf that follows a server beside it."""
-    entry = INPUTS["opcua"]
-    agent = leaf_of(tmp_path, entry)
-    with entry.beside(agent.member):
+    case = INPUTS["opcua"]
+    agent = leaf_of(tmp_path, case)
+    with case.beside(agent.member):
         yield agent
         agent.close()
 
 
 @pytest.fixture
-def server(leaf: Agent) -> OpcuaServer:
+def server(leaf: AgentProcess) -> OpcuaServer:
     """That server."""
     return server_of(leaf.member)
 
 
-def gaps(leaf: Agent) -> float:
+def gaps(leaf: AgentProcess) -> float:
     return leaf.metric("petiole_source_gaps_total", input="opcua")
 
 
@@ -48,7 +49,7 @@ def write(server: OpcuaServer, *numbers: float) -> None:
 
 
 def test_a_server_that_was_killed_is_followed_again_and_the_gap_is_counted(
-    leaf: Agent, server: OpcuaServer
+    leaf: AgentProcess, server: OpcuaServer
 ) -> None:
     leaf.start()
     write(server, 1.0, 2.0)
@@ -64,7 +65,7 @@ def test_a_server_that_was_killed_is_followed_again_and_the_gap_is_counted(
     assert "the server was restarted" in leaf.log.read_text()
 
 
-def test_a_server_that_stands_still_costs_nothing(leaf: Agent, server: OpcuaServer) -> None:
+def test_a_server_that_stands_still_costs_nothing(leaf: AgentProcess, server: OpcuaServer) -> None:
     leaf.start()
     write(server, 1.0)
     wait_for(lambda: len(numbers_in(leaf)) == 1, "one is stored")
@@ -80,23 +81,30 @@ def test_a_server_that_stands_still_costs_nothing(leaf: Agent, server: OpcuaServ
 
 
 def test_other_variables_are_followed_after_a_change_and_present_values_stored_once(
-    leaf: Agent, server: OpcuaServer
+    leaf: AgentProcess, server: OpcuaServer
 ) -> None:
     leaf.start()
     write(server, 1.0)
     server.write("Line1/noise", "hiss")
-    wait_for(lambda: len(readings(leaf)) == 2, "both are stored")
+    wait_for(lambda: len(stored_readings(leaf.member)) == 2, "both are stored")
     assert leaf.end(signal.SIGTERM) == 0
     text = leaf.member.config.read_text()
     leaf.member.config.write_text(text.replace('metric = "{2}"', 'metric = "line.{2}"'))
     leaf.start()
-    wait_for(lambda: len(readings(leaf)) == 4, "the present values are stored under their new names")
-    assert sorted(row["metric"] for row in readings(leaf)) == ["line.n", "line.noise", "n", "noise"]
+    wait_for(
+        lambda: len(stored_readings(leaf.member)) == 4, "the present values are stored under their new names"
+    )
+    assert sorted(row["metric"] for row in stored_readings(leaf.member)) == [
+        "line.n",
+        "line.noise",
+        "n",
+        "noise",
+    ]
     assert gaps(leaf) == 1
 
 
 def test_messages_are_encrypted_with_certificates_and_a_foreign_server_is_refused(
-    leaf: Agent, server: OpcuaServer, tmp_path: Path
+    leaf: AgentProcess, server: OpcuaServer, tmp_path: Path
 ) -> None:
     own, key, foreign = tmp_path / "own.crt", tmp_path / "own.key", tmp_path / "foreign.crt"
     for cert, secret in ((own, key), (foreign, tmp_path / "foreign.key")):

@@ -22,7 +22,7 @@ from agent.leaf.inputs.socket import SocketOptions
 from agent.leaf.inputs.socket.input import SocketInput
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from tests.harness.http_harness import on_uvloop
-from tests.harness.input_contract import lines
+from tests.harness.input_senders import lines
 from tests.harness.intakes import RunningInput, stopped_in_time
 from tests.harness.wait import until
 

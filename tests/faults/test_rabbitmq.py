@@ -14,7 +14,7 @@ from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.leaf.inputs.mqtt import TopicTemplate
 from agent.leaf.intake import RefusalReason, RefusedError
-from tests.e2e.test_every_input import SMALL_STREAM, WHOLE_STREAM, numbers_in
+from agent.testing.contract import SMALL_STREAM, WHOLE_STREAM, numbers_in
 from tests.e2e.test_mqtt_input import Core, running
 from tests.faults.report import Case
 from tests.harness.agent_process import Agent

@@ -1,118 +1,30 @@
-"""`petiole run` as a process of its own, with an embedded server; and its supervisor's end of the notify
-protocol: a real datagram socket that keeps what it is told."""
+"""`petiole run` as processes, a hub and a leaf of them, and a supervisor's end of the notify protocol: a real
+datagram socket that keeps what it is told."""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from agent.cli.main import app
 from agent.demo import plan
-from agent.demo.plan import Member
 from agent.demo.ports import free_port
-from agent.server.child import process_of
-from tests.harness.wait import WAIT_SECONDS, wait_for
+from agent.testing.agent_process import PETIOLE, AgentProcess
+from tests.harness.wait import WAIT_SECONDS
 
-PETIOLE = str(Path(sys.executable).parent / "petiole")
-_LOG_END = 4000
+__all__ = ["PETIOLE", "Agent", "Supervisor", "hub_and_leaf"]
 
 
-class Agent:
-    """One agent's configuration, and the process that runs it."""
-
-    def __init__(self, member: Member, toml: str) -> None:
-        self.member = member
-        member.directory.mkdir(parents=True, exist_ok=True)
-        member.config.write_text(toml)
-        self.process: subprocess.Popen[str] | None = None
-        self.under: tuple[str, ...] = ()
-        """The command that its processes are run under."""
-
-    @property
-    def log(self) -> Path:
-        """What all its runs have said."""
-        return self.member.directory / "agent.log"
-
-    def petiole(self, *command: str, seconds: float = WAIT_SECONDS) -> subprocess.CompletedProcess[str]:
-        arguments = [*self.under, PETIOLE, *command, "-c", str(self.member.config)]
-        return subprocess.run(arguments, capture_output=True, text=True, timeout=seconds, check=False)
-
-    def launch(self) -> None:
-        """Run it, without a look at what becomes of it."""
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self.under, PETIOLE, "run", "-c", str(self.member.config)], stderr=log, text=True
-            )
-
-    def start(self) -> None:
-        self.launch()
-        wait_for(self._is_ready, "the agent is ready")
-
-    def _is_ready(self) -> bool:
-        assert self.process is not None
-        ended = self.process.poll()
-        assert ended is None, f"the agent ended with exit code {ended}, its log: {self._said()}"
-        return self.status_of("/readyz") == 200
-
-    def end(self, number: signal.Signals) -> int:
-        assert self.process is not None
-        self.process.send_signal(number)
-        return self.process.wait(WAIT_SECONDS)
-
-    def server(self) -> int | None:
-        return process_of(self.member.state / "nats" / "nats-server.conf")
-
-    def status_of(self, path: str) -> int | None:
-        try:
-            with urllib.request.urlopen(self.member.admin_url + path, timeout=WAIT_SECONDS) as answer:
-                return int(answer.status)
-        except urllib.error.HTTPError as refusal:
-            return refusal.code
-        except OSError:
-            return None
-
-    def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._read("/status"))
-        return found
-
-    def metric(self, name: str, **labels: str) -> float:
-        """The sum of all samples of a metric that have these labels."""
-        families = list(text_string_to_metric_families(self._read("/metrics").decode()))
-        return sum(
-            sample.value
-            for family in families
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
-
-    def _read(self, path: str) -> bytes:
-        try:
-            with urllib.request.urlopen(self.member.admin_url + path, timeout=WAIT_SECONDS) as answer:
-                body: bytes = answer.read()
-        except OSError as error:
-            ended = self.process is not None and self.process.poll() is not None
-            state = "has ended" if ended else "runs"
-            raise AssertionError(
-                f"{path}: {error}; the agent {state}, its log ends: {self._said()}"
-            ) from error
-        return body
-
-    def _said(self) -> str:
-        return self.log.read_text()[-_LOG_END:] if self.log.exists() else ""
+class Agent(AgentProcess):
+    """One that has an `http` input."""
 
     def post(self, body: bytes, key: str) -> int:
         request = urllib.request.Request(
@@ -125,17 +37,6 @@ class Agent:
                 return int(answer.status)
         except urllib.error.HTTPError as refusal:
             return refusal.code
-
-    def close(self) -> None:
-        """End the agent and its server; the end of its log is printed, for pytest shows it of a test that
-        fails."""
-        print(f"-- {self.log}", self._said(), sep="\n")
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        if (server := self.server()) is not None:
-            os.kill(server, signal.SIGKILL)
-            wait_for(lambda: self.server() != server, "its server has ended")
 
 
 @contextmanager

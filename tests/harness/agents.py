@@ -8,24 +8,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-
-import nats
-import zstandard
-from nats.aio.client import Client
+from typing import TypeVar
 
 from agent.base.metrics import Metrics
 from agent.config import Config, Nats, Publish, StreamClass
 from agent.contract import (
-    H_COUNT,
-    H_ENCODING,
     H_MESSAGE_ID,
     H_POSITION,
     Ledger,
     MessageId,
     batch_subject,
-    inbox_prefix,
-    leaf_stream,
     ledger_subject,
     make_request,
     parse_ledger,
@@ -33,12 +25,13 @@ from agent.contract import (
     request_scope,
 )
 from agent.demo.plan import Member
-from agent.jetstream import JetStream, RawMessage
+from agent.jetstream import RawMessage
 from agent.leaf.intake import Chunk, Input, RefusedError, UnknownOutcomeError
 from agent.leaf.publish.pull_chunks import parse_progress
 from agent.leaf.state import State, StateFile, load
 from agent.process.leaf import LeafAgent
 from agent.server.health import ServerHealth
+from agent.testing.leaf_stream import LeafStream, connected, rows_of
 from tests.harness.servers import Leaf as LeafServer
 from tests.harness.wait import until
 
@@ -169,34 +162,13 @@ class Batch:
     texts: list[str]
 
 
-class StreamProbe:
-    """What a leaf's stream holds, seen with a connection of the test's own."""
-
-    def __init__(self, domain: str, nc: Client, cls: str = CLASS) -> None:
-        self.nc = nc
-        self.js = JetStream(nc)
-        self.domain = domain
-        self.stream = leaf_stream(domain, cls)
-
-    async def messages(self) -> list[RawMessage]:
-        """All messages, in order."""
-        info = await self.js.stream_info(self.stream)
-        found: list[RawMessage] = []
-        for begin in range(info.first, info.last + 1, 100):
-            end = min(begin + 100, info.last + 1)
-            got = await asyncio.gather(*(self.js.get_message(self.stream, seq=n) for n in range(begin, end)))
-            found += [one for one in got if one is not None]
-        return found
+class StreamProbe(LeafStream):
+    """What this project's own tests look for in a leaf's stream."""
 
     async def batches(self) -> list[Batch]:
         """All batches, in order."""
         prefix = batch_subject(self.domain, CLASS, "")
         return [_batch(one) for one in await self.messages() if one.subject.startswith(prefix)]
-
-    async def rows(self, cls: str) -> list[list[dict[str, Any]]]:
-        """The readings of all batches of a class, whose stream this is of, in order."""
-        prefix = batch_subject(self.domain, cls, "")
-        return [_rows(one) for one in await self.messages() if one.subject.startswith(prefix)]
 
     async def texts(self) -> list[str]:
         """The values of all readings, in order."""
@@ -223,35 +195,14 @@ def ask_stream(
     """Ask the stream of a leaf that runs as processes of its own."""
 
     async def run() -> _Answer:
-        client = await nats.connect(
-            member.nats_url,
-            nkeys_seed=str(member.state / "keys" / "agent.nk"),
-            inbox_prefix=inbox_prefix(member.domain).encode(),
-        )
-        try:
+        async with connected(member) as client:
             return await question(StreamProbe(member.domain, client, cls))
-        finally:
-            await client.close()
 
     return asyncio.run(run())
 
 
-def lines_of(message: RawMessage) -> list[bytes]:
-    """The lines of a batch or of dead letters, unpacked."""
-    data = message.data
-    if H_ENCODING in message.headers:
-        data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**26)
-    return data.splitlines()
-
-
-def _rows(message: RawMessage) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = [json.loads(line) for line in lines_of(message)]
-    assert len(rows) == int(message.headers[H_COUNT])
-    return rows
-
-
 def _batch(message: RawMessage) -> Batch:
-    rows = _rows(message)
+    rows = rows_of(message)
     return Batch(
         message.seq,
         parse_message_id(message.headers[H_MESSAGE_ID]),

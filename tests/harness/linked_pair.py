@@ -15,6 +15,7 @@ from agent.hub.registrar.service import Registrar
 from agent.jetstream import ConsumerInfo, JetStreamError
 from agent.leaf.inputs.shared import InputOptions
 from agent.leaf.link.states import LinkState
+from agent.testing.leaf_stream import lines_of
 from tests.harness.agents import (
     CHUNK_DEVICE,
     CLASS,
@@ -22,7 +23,6 @@ from tests.harness.agents import (
     StreamProbe,
     chunk,
     leaf_config,
-    lines_of,
     probe_stream,
 )
 from tests.harness.registrar import HubHand, hub_of

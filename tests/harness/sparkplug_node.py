@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.demo.plan import Member
-from tests.harness.agent_process import Agent
+from agent.testing.agent_process import AgentProcess
 from tests.harness.mqtt_broker import broker_beside, broker_port, publish
 from tests.harness.node_server import NodeServer
 
@@ -79,13 +79,13 @@ def sparkplug_toml(member: Member) -> str:
     return f'type = "mqtt"\nname = "sparkplug"\nurl = "{url}"\ntopics = {topics}\n'
 
 
-def report(agent: Agent, numbers: range) -> None:
+def report(agent: AgentProcess, numbers: range) -> None:
     """Publish numbers, with a name and type, which need no birth, and with QoS 1, so that none is lost."""
     for number in numbers:
         _NODES[agent.member.directory].data({"name": "n", "type": "Double", "value": number}, qos=1)
 
 
-def report_once(agent: Agent, body: bytes) -> None:
+def report_once(agent: AgentProcess, body: bytes) -> None:
     """Publish a reading that does not fit as a text, a metric of bytes, or what is no payload."""
     if body == b"bytes":
         _NODES[agent.member.directory].data({"name": "wave", "type": "Bytes", "value": [1]}, qos=1)

@@ -15,7 +15,7 @@ import pytest
 
 from agent.demo.plan import Member
 from agent.demo.ports import free_port
-from tests.harness.agent_process import Agent
+from agent.testing.agent_process import AgentProcess
 from tests.harness.agents import CLASS, StreamProbe, ask_stream
 from tests.harness.wait import wait_for
 
@@ -30,7 +30,7 @@ def counted(body: bytes) -> bytes:
     return b"%d %s" % (len(body), body)
 
 
-def texts_in(leaf: Agent) -> list[Any]:
+def texts_in(leaf: AgentProcess) -> list[Any]:
     """The values of all readings that the leaf's stream holds, in order."""
 
     async def read(probe: StreamProbe) -> list[Any]:
@@ -44,7 +44,7 @@ def syslog_toml(member: Member) -> str:
     return f'type = "syslog"\nlisten = "127.0.0.1:{member.http_port}"\nmetric = "n"\n'
 
 
-def send_until_stored(leaf: Agent, numbers: range) -> None:
+def send_until_stored(leaf: AgentProcess, numbers: range) -> None:
     """Send numbers, and again what the stream does not hold once the agent that had read them is gone."""
     missing = [str(number) for number in numbers]
 
@@ -60,7 +60,7 @@ def send_until_stored(leaf: Agent, numbers: range) -> None:
     wait_for(all_stored, "all messages are stored")
 
 
-def send_once(leaf: Agent, body: bytes) -> None:
+def send_once(leaf: AgentProcess, body: bytes) -> None:
     """Send a message; noise for the stream is syslog, anything else is not."""
     with suppress(OSError), _connected(leaf) as connection:
         connection.sendall(counted(b"<13>" + body if b'"noise"' in body else body))
@@ -68,7 +68,7 @@ def send_once(leaf: Agent, body: bytes) -> None:
         connection.recv(1)
 
 
-def _connected(leaf: Agent) -> socket.socket:
+def _connected(leaf: AgentProcess) -> socket.socket:
     return socket.create_connection(("127.0.0.1", leaf.member.http_port), 15)
 
 
@@ -82,7 +82,7 @@ def _is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def _missing(leaf: Agent, texts: list[str]) -> list[str]:
+def _missing(leaf: AgentProcess, texts: list[str]) -> list[str]:
     try:
         stored = set(texts_in(leaf))
     except (nats.errors.Error, OSError):

@@ -1,0 +1,135 @@
+"""`petiole run` as a process of its own, with an embedded server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.demo.plan import Member
+from agent.server.child import process_of
+from agent.testing.wait import WAIT_SECONDS, wait_for
+
+PETIOLE: Final = str(Path(sys.executable).parent / "petiole")
+_LOG_END: Final = 4000
+_RELOADED: Final = b"configuration reloaded"
+_REJECTED: Final = b"configuration rejected"
+_RESTARTS: Final = b"the agent restarts"
+_STARTED: Final = b'"event": "started"'
+
+
+class AgentProcess:
+    """One agent's configuration, and the process that runs it."""
+
+    def __init__(self, member: Member, toml: str) -> None:
+        self.member = member
+        member.directory.mkdir(parents=True, exist_ok=True)
+        member.config.write_text(toml)
+        self.process: subprocess.Popen[str] | None = None
+        self.under: tuple[str, ...] = ()
+        """The command that its processes are run under."""
+
+    @property
+    def log(self) -> Path:
+        """What all its runs have said."""
+        return self.member.directory / "agent.log"
+
+    def petiole(self, *command: str, seconds: float = WAIT_SECONDS) -> subprocess.CompletedProcess[str]:
+        arguments = [*self.under, PETIOLE, *command, "-c", str(self.member.config)]
+        return subprocess.run(arguments, capture_output=True, text=True, timeout=seconds, check=False)
+
+    def launch(self) -> None:
+        """Run it, without a look at what becomes of it."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self.under, PETIOLE, "run", "-c", str(self.member.config)], stderr=log, text=True
+            )
+
+    def start(self) -> None:
+        """Run it, and return once it is ready. Fails the test with the log of an agent that ends instead."""
+        self.launch()
+        wait_for(lambda: self._has_ended() or self.status_of("/readyz") == 200, "the agent is ready")
+        assert not self._has_ended(), f"the agent has ended: {self._said()}"
+
+    def end(self, number: signal.Signals) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(WAIT_SECONDS)
+
+    def reload(self, toml: str) -> None:
+        """Write another configuration; return once the agent has taken it in and is ready again."""
+        assert self.process is not None
+        begin = self.log.stat().st_size
+        self.member.config.write_text(toml)
+        self.process.send_signal(signal.SIGHUP)
+
+        def said(event: bytes) -> bool:
+            return event in self.log.read_bytes()[begin:]
+
+        wait_for(lambda: said(_RELOADED) or said(_REJECTED), "the configuration is read again")
+        assert not said(_REJECTED), self._said()
+        if said(_RESTARTS):
+            wait_for(lambda: said(_STARTED), "the agent has started again")
+        wait_for(lambda: self.status_of("/readyz") == 200, "the agent is ready")
+
+    def server(self) -> int | None:
+        return process_of(self.member.state / "nats" / "nats-server.conf")
+
+    def status_of(self, path: str) -> int | None:
+        try:
+            with urllib.request.urlopen(self.member.admin_url + path, timeout=WAIT_SECONDS) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as refusal:
+            return refusal.code
+        except OSError:
+            return None
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._read("/status"))
+        return found
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of all samples of a metric that have these labels."""
+        families = list(text_string_to_metric_families(self._read("/metrics").decode()))
+        return sum(
+            sample.value
+            for family in families
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def _read(self, path: str) -> bytes:
+        try:
+            with urllib.request.urlopen(self.member.admin_url + path, timeout=WAIT_SECONDS) as answer:
+                body: bytes = answer.read()
+        except OSError as error:
+            state = "has ended" if self._has_ended() else "runs"
+            raise AssertionError(
+                f"{path}: {error}; the agent {state}, its log ends: {self._said()}"
+            ) from error
+        return body
+
+    def _has_ended(self) -> bool:
+        return self.process is not None and self.process.poll() is not None
+
+    def _said(self) -> str:
+        return self.log.read_text()[-_LOG_END:] if self.log.exists() else ""
+
+    def close(self) -> None:
+        """End the agent and its server; the end of its log is printed, for pytest shows it of a test that
+        fails."""
+        print(f"-- {self.log}", self._said(), sep="\n")
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if (server := self.server()) is not None:
+            os.kill(server, signal.SIGKILL)
+            wait_for(lambda: self.server() != server, "its server has ended")

@@ -1,0 +1,96 @@
+"""What the stream of a leaf holds, read with the agent's own key while the agent runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import nats
+import zstandard
+from nats.aio.client import Client
+
+from agent.contract import DEFAULT_CLASS, H_COUNT, H_ENCODING, batch_subject, inbox_prefix, leaf_stream
+from agent.demo.plan import Member
+from agent.jetstream import JetStream, RawMessage
+
+_MAX_LINES_BYTES: Final = 2**26
+
+
+class LeafStream:
+    """The stream of a class, seen with a connection of the test's own."""
+
+    def __init__(self, domain: str, nc: Client, cls: str = DEFAULT_CLASS) -> None:
+        self.nc = nc
+        self.js = JetStream(nc)
+        self.domain = domain
+        self.stream = leaf_stream(domain, cls)
+
+    async def messages(self) -> list[RawMessage]:
+        """All messages, in order."""
+        info = await self.js.stream_info(self.stream)
+        found: list[RawMessage] = []
+        for begin in range(info.first, info.last + 1, 100):
+            end = min(begin + 100, info.last + 1)
+            got = await asyncio.gather(*(self.js.get_message(self.stream, seq=n) for n in range(begin, end)))
+            found += [one for one in got if one is not None]
+        return found
+
+    async def rows(self, cls: str) -> list[list[dict[str, Any]]]:
+        """The readings of all batches of a class, whose stream this is of, in order."""
+        prefix = batch_subject(self.domain, cls, "")
+        return [rows_of(one) for one in await self.messages() if one.subject.startswith(prefix)]
+
+
+@asynccontextmanager
+async def connected(member: Member) -> AsyncIterator[Client]:
+    """A connection to the server of a leaf that runs, as its agent."""
+    client = await nats.connect(
+        member.nats_url,
+        nkeys_seed=str(member.state / "keys" / "agent.nk"),
+        inbox_prefix=inbox_prefix(member.domain).encode(),
+    )
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def widen_stream(member: Member, max_bytes: int) -> None:
+    """Give the stream of the default class more room while the agent runs, as the hub's confirmations do."""
+
+    async def widen() -> None:
+        async with connected(member) as client:
+            stream = LeafStream(member.domain, client)
+            info = await stream.js.stream_info(stream.stream)
+            await stream.js.update_stream({**info.config, "max_bytes": max_bytes})
+
+    asyncio.run(widen())
+
+
+def stored_readings(member: Member) -> list[dict[str, Any]]:
+    """All readings that the stream of the default class holds, in order."""
+
+    async def read() -> list[dict[str, Any]]:
+        async with connected(member) as client:
+            batches = await LeafStream(member.domain, client).rows(DEFAULT_CLASS)
+        return [row for rows in batches for row in rows]
+
+    return asyncio.run(read())
+
+
+def lines_of(message: RawMessage) -> list[bytes]:
+    """The lines of a batch or of dead letters, unpacked."""
+    data = message.data
+    if H_ENCODING in message.headers:
+        data = zstandard.ZstdDecompressor().decompress(data, max_output_size=_MAX_LINES_BYTES)
+    return data.splitlines()
+
+
+def rows_of(message: RawMessage) -> list[dict[str, Any]]:
+    """The readings of a batch."""
+    rows: list[dict[str, Any]] = [json.loads(line) for line in lines_of(message)]
+    assert len(rows) == int(message.headers[H_COUNT])
+    return rows
