@@ -29,6 +29,7 @@ _COMMANDS: Final = {
     "tap": "agent.cli.tap:command",
     "demo": "agent.cli.demo:command",
     "server": "agent.cli.server:app",
+    "new": "agent.cli.new:app",
     "sizing": "agent.cli.sizing:command",
     "fleet": "agent.cli.fleet:app",
     "user": "agent.cli.user:app",
