@@ -17,6 +17,8 @@ from agent.jetstream import JetStream, JetStreamError
 from agent.jetstream.connection import EXPECTED, connected
 
 SECONDS: Final = 30.0
+_LEAF_SECONDS: Final = 0.01
+"""For each leaf of a hub: its server looks at all of them, and its registrar reads them back."""
 _POLL: Final = 0.1
 _CONNECT_SECONDS: Final = 5.0
 
@@ -34,14 +36,15 @@ async def apply_members(config: Config) -> dict[str, Any] | None:
     os.kill(pid, signal.SIGHUP)
     digest = members_digest(config.leaf)
     fleet: dict[str, Any] = {}
+    seconds = SECONDS + len(config.leaf) * _LEAF_SECONDS
     try:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(seconds):
             while not (fleet.get("configured") == digest and fleet.get("links_settled")):
                 await asyncio.sleep(_POLL)
                 fleet = fleet_of(config)
     except TimeoutError:
         raise NotAppliedError(
-            f"the hub's agent (process {pid}) has not taken the change in within {SECONDS:.0f} s; see its log"
+            f"the hub's agent (process {pid}) has not taken the change in within {seconds:.0f} s; see its log"
         ) from None
     return fleet
 
@@ -54,14 +57,15 @@ async def apply_users(config: Config) -> bool:
     os.kill(pid, signal.SIGHUP)
     digest = users_digest(config.user)
     running = ""
+    seconds = SECONDS + len(config.leaf) * _LEAF_SECONDS
     try:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(seconds):
             while running != digest:
                 await asyncio.sleep(_POLL)
                 running = _users_of(config)
     except TimeoutError:
         raise NotAppliedError(
-            f"the agent (process {pid}) has not taken the change in within {SECONDS:.0f} s; see its log"
+            f"the agent (process {pid}) has not taken the change in within {seconds:.0f} s; see its log"
         ) from None
     return True
 
