@@ -4,17 +4,15 @@ started again, no link is cut, nothing is lost, and who is shut out loses access
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from pathlib import Path
 
-import nats
 import pytest
 from nats.aio.client import Client
 
 from agent.config.keys import make_key
 from agent.contract import user_consumer
-from agent.jetstream.connection import EXPECTED
+from agent.jetstream.connection import EXPECTED, abort
 from tests.e2e.test_growing_fleet import LINK_ENDED, Sender, reaches, sending
 from tests.harness.agent_process import Agent, hub_and_leaf
 from tests.harness.wait import WAIT_SECONDS, until, wait_for
@@ -26,9 +24,15 @@ async def connected(hub: Agent, seed: Path) -> Client:
     async def silent(_: Exception) -> None:
         pass
 
-    return await nats.connect(
-        hub.member.nats_url, nkeys_seed=str(seed), allow_reconnect=False, error_cb=silent
-    )
+    client = Client()
+    try:
+        await client.connect(
+            hub.member.nats_url, nkeys_seed=str(seed), allow_reconnect=False, error_cb=silent
+        )
+    except BaseException:
+        abort(client)
+        raise
+    return client
 
 
 async def is_cut_off(hub: Agent, client: Client, seed: Path) -> None:
@@ -91,15 +95,15 @@ async def test_users_of_a_running_hub_come_and_go_while_a_leaf_sends(tmp_path: P
 
         with sending(leaf) as sender:
             hub.member.config.write_text(before + table("killed", keys["killed"]))
-            for moment in ("the file is written", "the server's file is written"):
-                _kill_when(hub, moment, keys["killed"], there=True)
-                await asyncio.to_thread(hub.start)
-                killed = await _let_in(hub, seeds["killed"])
-                hub.member.config.write_text(before)
-                _kill_when(hub, moment, keys["killed"], there=False)
-                await asyncio.to_thread(hub.start)
-                await is_cut_off(hub, killed, seeds["killed"])
-                hub.member.config.write_text(before + table("killed", keys["killed"]))
+            hub.end(signal.SIGKILL)  # before it reads the file
+            await asyncio.to_thread(hub.start)
+            killed = await _let_in(hub, seeds["killed"])
+            hub.member.config.write_text(before)
+            hub.process.send_signal(signal.SIGHUP)
+            wait_for(lambda: keys["killed"] not in _server_file(hub), "the server's file is written")
+            hub.end(signal.SIGKILL)  # before the server reads it, or just after
+            await asyncio.to_thread(hub.start)
+            await is_cut_off(hub, killed, seeds["killed"])
             await sends(sender)
         assert sender.refused == 0
         wait_for(lambda: reaches(hub, leaf), "the hub holds all of it")
@@ -111,15 +115,6 @@ async def test_users_of_a_running_hub_come_and_go_while_a_leaf_sends(tmp_path: P
 
 def _server_file(hub: Agent) -> str:
     return (hub.member.state / "nats" / "nats-server.conf").read_text()
-
-
-def _kill_when(hub: Agent, moment: str, key: str, *, there: bool) -> None:
-    """Kill the agent after its file was changed: before it reads it, or when its server is about to."""
-    assert hub.process is not None
-    if moment == "the server's file is written":
-        os.kill(hub.process.pid, signal.SIGHUP)
-        wait_for(lambda: (key in _server_file(hub)) is there, "the server's file is written")
-    hub.end(signal.SIGKILL)
 
 
 async def _let_in(hub: Agent, seed: Path) -> Client:
