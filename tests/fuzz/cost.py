@@ -40,12 +40,14 @@ from agent.leaf.inputs.http.otlp.parse import Export
 from agent.leaf.inputs.http.otlp.source import Sources
 from agent.leaf.inputs.http.remote_write.parse import SeriesCache, WriteRequest
 from agent.leaf.inputs.http.request import UnpackedTooLargeError, allowance, unpack_parts
+from agent.leaf.inputs.mqtt.sparkplug import SparkplugDecoder
 from agent.leaf.inputs.nats.input import lines_of
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
 from agent.leaf.inputs.shared.samples import Names
 from agent.leaf.inputs.syslog.framing import MessageCutter, framed
 from agent.leaf.inputs.syslog.parse import MessageParser
 from tests.harness.remote_write import request_1, request_2
+from tests.harness.sparkplug_payload import metric, payload
 
 CAME: Final = 64_000
 LIMIT: Final = 16 * 2**20
@@ -167,6 +169,13 @@ def _syslog(body: bytes, _room: int) -> Iterator[int]:
     yield from _counts(MessageParser("m", "d").parts(framed(cut.messages), _NOW))
 
 
+def _sparkplug(body: bytes, _room: int) -> Iterator[int]:
+    decoder = SparkplugDecoder("edge-1")
+    for kind in ("NBIRTH/n", "NDATA/n"):
+        taken = decoder.take(f"spBv1.0/g/{kind}", body[:CAME], 0.0, _NOW)
+        yield taken.count + sum(refusal.times for refusal in taken.refused)
+
+
 def _remote(body: bytes, room: int) -> Iterator[int]:
     request, before, more = WriteRequest(body, SeriesCache("edge-1", None), room), 0, True
     while more:
@@ -197,6 +206,7 @@ PARSERS: Final[dict[str, Parser]] = {
     "otlp logs": _otlp_logs,
     "otlp logs json": _otlp_logs_json,
     "remote write": _remote,
+    "sparkplug": _sparkplug,
     "prometheus": _exposed,
 }
 IN_THREAD: Final = {"otlp json": 2e-6, "otlp logs json": 2e-6, "prometheus": EACH_BYTE}
@@ -330,6 +340,8 @@ SHAPES: Final[tuple[Callable[[int], bytes], ...]] = (
     lambda size: _series(size // 20, 1),
     lambda size: request_2([_SERIES] * (size // 20)).SerializeToString(),
     lambda size: b"\x22\x01m\x2a\xe8\x07\x0a\xe5\x07" + b"\x00" * 997 + b"\x2a\x00" * (size // 2),
+    lambda size: payload(0, *[metric("m", datatype=10, double_value=1.5)] * min(size // 16, 5_000)),
+    lambda size: payload(0, *[metric("m")] * min(size // 5, 5_000)),
     lambda size: b"m 1\n" * (size // 4),
     lambda size: b"# TYPE m counter\n" * (size // 17),
     lambda size: b"m{" + b'a="b",' * (size // 6) + b"} 1\n",

@@ -160,7 +160,7 @@ def _value(value: object) -> bool | int | float | str | None:
             return value
         case float():
             return value if math.isfinite(value) else None
-        case str():
+        case str() if _is_utf8(value):
             return value.replace("\n", " ").replace("\r", " ")
         case ua.LocalizedText():
             return _value(value.Text)
@@ -169,7 +169,18 @@ def _value(value: object) -> bool | int | float | str | None:
     return None
 
 
+def _is_utf8(text: str) -> bool:
+    """Whether it came as UTF-8; asyncua keeps any other byte as a lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _no_value(value: object) -> str:
+    if isinstance(value, str | ua.LocalizedText):
+        return "its text is not UTF-8"
     if isinstance(value, float):
         return f"{value} is no finite number"
     kind = "array" if isinstance(value, list) else type(value).__name__

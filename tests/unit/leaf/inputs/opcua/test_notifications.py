@@ -48,6 +48,14 @@ def reasons(parts: Sorted) -> list[str]:
     return [letter.reason for piece in parts.pieces for letter in piece.letters]
 
 
+@pytest.mark.parametrize("text", ["a\udca4b", ua.LocalizedText("a\udca4b")])
+def test_text_that_is_not_utf_8_is_a_letter_and_what_comes_with_it_is_stored(text: object) -> None:
+    found = sort(message((0, value(text)), (1, value(1.5))), NODES, "edge-1")
+    assert [row["value"] for row in rows(found)] == [1.5]
+    assert reasons(found) == ["its text is not UTF-8"]
+    assert "\\udca4" in found.pieces[0].letters[0].received.decode()
+
+
 @pytest.mark.parametrize(
     ("given_value", "stored"),
     [
