@@ -69,3 +69,6 @@ def test_it_says_its_version_and_brings_units_dashboards_and_rules(
     shared = place / "petiole" / "share" / "petiole"
     for name in ("systemd/petiole.service", "prometheus/hub.rules.yml", "grafana/fleet.json"):
         assert (shared / name).is_file()
+    writing = ["petiole", "new", "input", "press-line", "--out", str(place)]
+    subprocess.run(writing, env=environment, capture_output=True, check=True)
+    assert (place / "petiole-press-line" / "tests" / "test_contract.py").is_file()
