@@ -1,7 +1,8 @@
 """Telegraf at the edge, built once from its Go module with only the plugins that are used here: it takes
 readings over HTTP and publishes them to a stream of JetStream, many lines a message.
 
-`python -m bench.telegraf` builds it into build/telegraf/ and says what is missing where it cannot.
+`python -m bench.telegraf` builds it into build/telegraf/ and says what is missing where it cannot; with
+`sender` the one that tests/e2e/test_otlp_senders.py needs, apart, so that what is measured stays as it is.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ _GO: Final = "1.25.5"
 """What it asks for. Go reads only what is needed of the graph of modules where its own version is said."""
 _MODULE: Final = "github.com/influxdata/telegraf"
 _TAGS: Final = "custom,inputs.http_listener_v2,parsers.influx,parsers.json,outputs.nats,serializers.influx"
+_SENDER_TAGS: Final = f"{_TAGS},outputs.http,outputs.opentelemetry"
 _BUILT: Final = Path("build/telegraf")
 _LONGEST: Final = 300
 
 
-def program() -> Path:
+def program(*, sender: bool = False) -> Path:
     """The built program; it is built where it is not there. Raises `RuntimeError`."""
-    path = _BUILT / f"telegraf-{VERSION}"
+    path = _BUILT / f"telegraf-{VERSION}{'-sender' if sender else ''}"
     if not path.exists():
-        _build(path)
+        _build(path, _SENDER_TAGS if sender else _TAGS)
     return path.resolve()
 
 
-def _build(path: Path) -> None:
+def _build(path: Path, tags: str) -> None:
     go = shutil.which("go")
     if go is None:
         raise RuntimeError(
@@ -48,7 +50,7 @@ def _build(path: Path) -> None:
     (_BUILT / "go.mod").write_text(
         f"module bench.invalid/telegraf\n\ngo {_GO}\n\nrequire {_MODULE} v{VERSION}\n"
     )
-    command = [go, "build", "-mod=mod", "-tags", _TAGS, "-o", path.name, f"{_MODULE}/cmd/telegraf"]
+    command = [go, "build", "-mod=mod", "-tags", tags, "-o", path.name, f"{_MODULE}/cmd/telegraf"]
     print(f"compiling Telegraf {VERSION}, which takes some minutes once", flush=True)
     done = subprocess.run(command, cwd=_BUILT, capture_output=True, text=True)
     if done.returncode:
@@ -108,7 +110,7 @@ def _config(directory: Path, server: str, buffer: Buffer, lines: int, json: int)
 def main() -> int:
     """Build it; returns the exit code."""
     try:
-        print(program())
+        print(program(sender=sys.argv[1:] == ["sender"]))
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 1
