@@ -78,6 +78,22 @@ def test_deleted_messages_are_passed_over(server: PlainServer, conn: Connection,
     assert [record.seq for record in rows(read_range(conn, "S", 299, 300))] == []
 
 
+def test_an_old_message_that_stays_hides_that_newer_ones_are_gone(
+    server: PlainServer, conn: Connection
+) -> None:
+    """Documented: the server tells the sequences that are gone and not why, and a loss is what is below the
+    first one."""
+    make_stream(conn, "S", max_msgs_per_subject=2)
+    fill(server, "S.seldom", payloads(1))
+    fill(server, "S.often", payloads(9))
+    for filters in ([], ["S.often"]):
+        found = rows(read_range(conn, "S", 2, 10, filter_subjects=filters))
+        assert [record.seq for record in found] == [9, 10]
+    conn.api("STREAM.MSG.DELETE.S", {"seq": 1})
+    with pytest.raises(RangeLost, match="it begins at 9 now, and 2 was to be read"):
+        rows(read_range(conn, "S", 2, 10))
+
+
 def test_only_the_subjects_that_are_asked_for_come(
     server: PlainServer, conn: Connection, small_pulls: None
 ) -> None:
