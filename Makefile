@@ -7,6 +7,7 @@
 BIN := .venv/bin
 # Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/harness/xdist_groups.py).
 PROCESSES ?= 4
+SPARK_NEXT ?= pyspark==4.3.*
 SPACE := $() $()
 # Words of one name, or names with "or" between them.
 CHOSEN = $(if $(findstring $(SPACE)or$(SPACE),$(CASE)),$(CASE),$(subst $(SPACE),_,$(CASE)))
@@ -38,6 +39,7 @@ help:
 	@echo "make test-browser  the fleet page in a headless Chromium"
 	@echo "make test-delta    Spark with Delta's own jar reads and rewrites the tables (two minutes)"
 	@echo "make test-lakes    lakes at Azure and Google, as others imitate them (npm, Go; ten minutes)"
+	@echo "make test-spark-next  the tests of Spark with PySpark 4.3, in an environment of its own (ten minutes)"
 	@echo "make recording     the recorded terminal of README.md (two minutes)"
 	@echo "make clean   remove what was built, keep .venv"
 
@@ -144,6 +146,19 @@ test-delta: .venv/ready
 test-lakes: .venv/ready
 	@deploy/prepare_lakes.sh
 	@$(BIN)/python -m pytest tests/lakes
+
+# The tests of Spark with the PySpark after the one that `petiole[hub]` installs; all else is that of .venv.
+build/spark-next/ready: .venv/ready
+	@rm -rf build/spark-next && $(BIN)/python -m venv build/spark-next
+	@build/spark-next/bin/python -m pip install --quiet --disable-pip-version-check '$(SPARK_NEXT)'
+	@$(BIN)/python -c 'import sys; print(*(path for path in sys.path if "site-packages" in path), sep="\n")' \
+		> "$$(ls -d build/spark-next/lib/python*/site-packages)/petiole.pth"
+	@pwd >> "$$(ls -d build/spark-next/lib/python*/site-packages)/petiole.pth"
+	@ln -s "$(CURDIR)/$(BIN)/nats-server" "$(CURDIR)/$(BIN)/petiole" build/spark-next/bin/
+	@touch $@
+
+test-spark-next: build/spark-next/ready
+	@build/spark-next/bin/python -m pytest -n 2 tests/spark
 
 # The picture of the terminal in README.md, from a run of the demonstration.
 recording: .venv/ready
