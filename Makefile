@@ -1,7 +1,7 @@
 # `make demo` and `make test` do all of their own set-up.
 .PHONY: help demo test lint types models fuzz faults bench bench-report dist wheel deb image release reference dashboards
 # `docs` is a folder, too.
-.PHONY: docs soak test-wheel test-package test-deploy test-browser test-delta test-lakes test-security security-table sizing-table recording
+.PHONY: docs soak test-wheel test-package test-deploy test-browser test-delta test-lakes test-spark-next test-security security-table sizing-table recording
 .PHONY: faults-page clean
 
 BIN := .venv/bin
