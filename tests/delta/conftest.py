@@ -26,17 +26,15 @@ _CENTRAL: Final = """<ivysettings>
 """Maven's own cache may hold a description without its jar, over which Ivy fails."""
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two cores; its jars stay in `build/ivy`."""
+def builder(directory: Path) -> SparkSession.Builder:
+    """Of a session with two cores; its jars stay in `build/ivy`, its settings and warehouse lie in the
+    directory."""
     from pyspark.sql import SparkSession
 
-    if not pyspark.__version__.startswith(SPARK):
-        pytest.skip(f"{PACKAGE} is for Spark {SPARK}x, and this is PySpark {pyspark.__version__}")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    settings = tmp_path_factory.mktemp("ivy") / "settings.xml"
+    settings = directory / "settings.xml"
     settings.write_text(_CENTRAL)
-    builder = (
+    return (
         SparkSession.builder.master("local[2,4]")
         .appName("tests with Delta")
         .config("spark.jars.packages", PACKAGE)
@@ -51,10 +49,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
     )
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session that has Delta."""
+    if not pyspark.__version__.startswith(SPARK):
+        pytest.skip(f"{PACKAGE} is for Spark {SPARK}x, and this is PySpark {pyspark.__version__}")
     try:
-        session = builder.getOrCreate()
+        session = builder(tmp_path_factory.mktemp("spark")).getOrCreate()
     except PySparkRuntimeError:
         if any(_JARS.glob("jars/io.delta_delta-spark*.jar")):
             raise
