@@ -9,10 +9,12 @@ such entry the commit may still arrive, and its files must stay.
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -139,6 +141,27 @@ def _definition(delta: DeltaTable) -> tuple[object, ...]:
 def entry_name(version: int) -> str:
     """The file in the log of a table that says what a version changed."""
     return f"{version:020d}.json"
+
+
+def sync_log(table: Place, version: int) -> None:
+    """Bring the log of a table in a directory to the disk, from a version on."""
+    if not isinstance(table, Path):
+        return
+    log = table / "_delta_log"
+    while (entry := log / entry_name(version)).exists():
+        sync(entry)
+        version += 1
+    sync(log)
+    sync(table)
+
+
+def sync(path: Path) -> None:
+    """Bring a file or a directory to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def entries(table: Place, version: int) -> list[dict[str, Any]] | None:

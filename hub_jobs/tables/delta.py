@@ -8,7 +8,6 @@ that it was planned on.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from hub_jobs.tables import commits
+from hub_jobs.tables import commits, store_check
 from hub_jobs.tables.commits import CommitOutcome, TableChange
 from hub_jobs.tables.parquet import PartFile
 from hub_jobs.tables.places import Place, delta_options
@@ -146,7 +145,7 @@ class Table:
         for _ in range(attempts):
             done = commits.attempt(self.path, snapshot, change)
             if done.outcome is CommitOutcome.COMMITTED:
-                self._sync()
+                commits.sync_log(self.path, self.delta.version() + 1)
                 return
             error = done.error
             if done.outcome is CommitOutcome.UNKNOWN:
@@ -168,16 +167,6 @@ class Table:
         for file in files:
             with suppress(OSError):
                 (self.path / file.path).unlink(missing_ok=True)
-
-    def _sync(self) -> None:
-        if not isinstance(self.path, Path):
-            return
-        log, version = self.path / "_delta_log", self.delta.version() + 1
-        while (entry := log / commits.entry_name(version)).exists():
-            sync(entry)
-            version += 1
-        sync(log)
-        sync(self.path)
 
 
 def open_table(lake: Place, name: str) -> Table | None:
@@ -227,6 +216,13 @@ def _has_deletion_vectors(delta: DeltaTable) -> bool:
 def ensure_table(lake: Place, name: str) -> Table:
     """`open_table`, and make the table where there is none, or add the columns that an older version lacks.
     Raises `TableError`."""
+    table = _ensured(lake, name)
+    if table.delta.version() == 0 and (why := store_check.why_unsafe(lake)):
+        raise TableError(why)
+    return table
+
+
+def _ensured(lake: Place, name: str) -> Table:
     table = open_table(lake, name)
     if table is not None:
         if _LOG_KEY not in table.delta.metadata().configuration:
@@ -282,15 +278,6 @@ def _widened(table: Table) -> Table:
             return again
         table = again or table
     raise TableError(f"table {table.path} can't be given its new columns: {plain(failed)}") from failed
-
-
-def sync(path: Path) -> None:
-    """Bring a file or a directory to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _add(file: PartFile, *, changed: bool) -> AddAction:

@@ -16,12 +16,13 @@ import pytest
 
 from agent.contract import Exit
 from hub_jobs.maintain import run as maintain
-from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
+from hub_jobs.tables.delta import ConflictError, Table, TableError, ensure_table, open_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.places import ObjectPath
 from hub_jobs.tables.scan import changed_files
 from hub_jobs.tables.schemas import BRONZE
 from tests.harness.object_store import SECRET, imitation, names
+from tests.harness.store_faults import store_faults
 from tests.spark.lakes import add_bronze, contents
 from tests.unit.hub_jobs.rows import batch_row
 
@@ -88,6 +89,21 @@ def test_of_drivers_that_commit_at_the_same_moment_one_wins_and_the_others_leave
 
     assert len(contents(lake, "bronze")) == 1
     assert len(names(lake, "bronze")) == 1
+
+
+def test_a_store_that_lets_two_writers_win_is_refused_at_each_start(
+    lake: ObjectPath, store: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store_faults(store["AWS_ENDPOINT_URL"]) as faults:
+        faults.ignore("If-None-Match")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", faults.endpoint)
+        for _ in range(2):
+            with pytest.raises(TableError, match=r"lets two writers win: it ignores If-None-Match"):
+                ensure_table(lake, "bronze")
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", store["AWS_ENDPOINT_URL"])
+    for name in ("bronze", "readings"):
+        assert ensure_table(lake, name).delta.version() == 0
 
 
 def test_a_writer_that_fails_leaves_no_file(lake: ObjectPath) -> None:

@@ -56,6 +56,10 @@ class StoreFaults:
         """So many of the next puts of objects whose name matches go wrong."""
         self._tell("strike", pattern=pattern, fault=fault, times=times)
 
+    def ignore(self, header: str) -> None:
+        """The store does not get this header any more."""
+        self._tell("ignore", header=header)
+
     def release(self) -> None:
         """No more faults; return when what was late is applied."""
         self._tell("release")
@@ -106,6 +110,7 @@ class _State:
     rules: list[_Rule] = field(default_factory=list)
     struck: list[str] = field(default_factory=list)
     applied: list[str] = field(default_factory=list)
+    ignored: set[str] = field(default_factory=set)
     late: list[threading.Thread] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     released: threading.Event = field(default_factory=threading.Event)
@@ -122,6 +127,9 @@ class _State:
     def strike(self, pattern: str, fault: str, times: int) -> None:
         self.released.clear()
         self.rules.append(_Rule(re.compile(pattern), Fault(fault), times))
+
+    def ignore(self, header: str) -> None:
+        self.ignored.add(header.lower())
 
     def release(self) -> None:
         self.rules.clear()
@@ -186,7 +194,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         conn = HTTPConnection(self.upstream, timeout=_SECONDS)
         try:
-            given = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
+            given = {
+                name: value
+                for name, value in self.headers.items()
+                if name.lower() not in _HOP | self.state.ignored
+            }
             conn.request(self.command, self.path, body, given)
             answer = conn.getresponse()
             if self.command == "PUT" and answer.status in (200, 201):

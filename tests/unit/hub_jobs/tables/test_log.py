@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from hub_jobs.tables import commits, delta
+from hub_jobs.tables import commits
 from hub_jobs.tables.delta import ensure_table
 
 _DAY = 86_400
@@ -32,7 +32,7 @@ def test_a_commit_brings_only_what_is_new_in_the_log_to_the_disk(
     table = ensure_table(tmp_path, "seen")
     ensure_table(tmp_path, "seen").commit([], {"nats:hub/B@1": 1})  # another writer
     synced: list[Path] = []
-    monkeypatch.setattr(delta, "sync", synced.append)
+    monkeypatch.setattr(commits, "sync", synced.append)
     table.commit([], {"nats:hub/A@1": 9})
     log = tmp_path / "seen" / "_delta_log"
     assert synced == [*entries(tmp_path)[-2:], log, tmp_path / "seen"]
