@@ -37,7 +37,7 @@ help:
 	@echo "make test-package  the Debian package in a clean Debian, under systemd (root; a few minutes)"
 	@echo "make test-deploy   what Prometheus says of the metrics and rules (promtool)"
 	@echo "make test-browser  the fleet page in a headless Chromium"
-	@echo "make test-delta    Spark with Delta's own jar reads and rewrites the tables (two minutes)"
+	@echo "make test-delta    Spark with Delta's own jar reads and rewrites the tables (three minutes)"
 	@echo "make test-lakes    lakes at Azure and Google, as others imitate them (npm, Go; ten minutes)"
 	@echo "make test-spark-next  the tests of Spark with PySpark 4.3, in an environment of its own (ten minutes)"
 	@echo "make recording     the recorded terminal of README.md (two minutes)"
