@@ -283,11 +283,11 @@ def write_nodes(agent: AgentProcess, numbers: range) -> None:
 
 
 def write_node_once(agent: AgentProcess, body: bytes) -> None:
-    """A reading that does not fit as text, or what is no value: no data from a sensor, a wave."""
+    """A reading that does not fit as text, or what is no value: no data from a sensor, an array of texts."""
     server = server_of(agent.member)
     server.followed("Line1/wave")
     if body == b"wave":
-        server.write("Line1/wave", [1.0, 2.0])
+        server.write("Line1/wave", ["a", "b"])
     elif body == b"broken":
         server.write("Line1/n", status="BadSensorFailure")
     else:

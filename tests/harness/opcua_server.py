@@ -65,7 +65,7 @@ def server_beside(member: Member) -> Iterator[OpcuaServer]:
     server = server_of(member)
     server.start()
     try:
-        for name, kind in {"n": "Double", "noise": "String", "wave": "Double"}.items():
+        for name, kind in {"n": "Double", "noise": "String", "wave": "String"}.items():
             server.declare(f"Line1/{name}", kind)
         yield server
     finally:

@@ -1,14 +1,15 @@
 """From notifications of OPC UA to readings. Pure: the same message makes the same pieces whenever it is sent,
 so that one of which a part is stored can be gone on with.
 
-A value whose status is not good keeps it as the tag `status`. A bad one without a value, an array and what
-else is no value become letters; a variable that has no value yet is passed over.
+A value whose status is not good keeps it as the tag `status`. A bad one without a value and what else is no
+value become letters; a variable that has no value yet is passed over.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -99,7 +100,7 @@ def sort(
         if known is not None and known.get(handle) == change:
             continue
         line = _line(node, change, code, letters)
-        if size + len(line) > PIECE_BYTES:
+        if size and size + len(line) > PIECE_BYTES:
             result.pieces.append(_piece(lines, letters, domain))
             lines, letters, size = [], [], 0
         lines.append(line)
@@ -154,7 +155,7 @@ def _line(node: FollowedNode, change: Change, code: int, letters: list[Letter]) 
     return _encode(row) + b"\n"
 
 
-def _value(value: object) -> bool | int | float | str | None:
+def _value(value: object) -> bool | int | float | str | list[float | int] | dict[str, str] | None:
     match value:
         case bool() | int():
             return value
@@ -166,6 +167,10 @@ def _value(value: object) -> bool | int | float | str | None:
             return _value(value.Text)
         case datetime():
             return _aware(value).isoformat()
+        case bytes():
+            return {contract.BASE64: b64encode(value).decode()}
+        case list() if all(type(number) in (int, float) and math.isfinite(number) for number in value):
+            return value or None
     return None
 
 
@@ -183,7 +188,9 @@ def _no_value(value: object) -> str:
         return "its text is not UTF-8"
     if isinstance(value, float):
         return f"{value} is no finite number"
-    kind = "array" if isinstance(value, list) else type(value).__name__
+    if isinstance(value, list):
+        return "its value is an array that is empty, of several dimensions or not of finite numbers"
+    kind = type(value).__name__
     return f"its value is of the type {kind}, which is no value of a reading"
 
 

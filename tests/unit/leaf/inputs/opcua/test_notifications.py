@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from datetime import UTC
 from typing import Any
@@ -65,6 +66,8 @@ def test_text_that_is_not_utf_8_is_a_letter_and_what_comes_with_it_is_stored(tex
         (ua.LocalizedText("an"), "an"),
         (2**40, 2**40),
         ("a\nb", "a b"),
+        ([1, -2.5], [1, -2.5]),
+        (b"\0\1\xff", {"base64": "AAH/"}),
     ],
 )
 def test_a_value_is_a_reading_with_the_time_of_its_source(given_value: object, stored: object) -> None:
@@ -93,9 +96,10 @@ def test_a_status_that_is_not_good_is_kept_beside_the_value() -> None:
     ("of", "why"),
     [
         (value(None, StatusCodes.BadSensorFailure), "BadSensorFailure, and it has no value"),
-        (value([1.0, 2.0]), "type array"),
+        *((value(array), "array that is empty") for array in (["a"], [True], [[1.0]], [1.0, math.nan])),
         (value(float("nan")), "nan is no finite number"),
-        (value(b"\x00"), "type bytes"),
+        (value([1.0] * (contract.MAX_ARRAY + 1)), f"more than {contract.MAX_ARRAY} numbers"),
+        (value(bytes(contract.MAX_BYTES + 1)), f"more than {contract.MAX_BYTES} bytes"),
     ],
 )
 def test_what_is_no_value_becomes_a_letter_and_the_others_are_stored(of: ua.DataValue, why: str) -> None:
@@ -103,6 +107,13 @@ def test_what_is_no_value_becomes_a_letter_and_the_others_are_stored(of: ua.Data
     assert [row["value"] for row in rows(parts)] == [3.0]
     (reason,) = reasons(parts)
     assert why in reason
+
+
+def test_a_large_value_is_a_piece_of_its_own() -> None:
+    parts = sort(message((0, value(1.0)), (1, value(bytes(2**20))), (2, value(2.0))), NODES, "edge-1")
+    assert [piece.count for piece in parts.pieces] == [1, 1, 1]
+    alone = sort(message((1, value(bytes(2**20)))), NODES, "edge-1")
+    assert [piece.count for piece in alone.pieces] == [1]
 
 
 def test_a_variable_that_has_no_value_yet_is_passed_over() -> None:
