@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from agent.contract import Exit
-from hub_jobs.metrics import DIRECTORY_VARIABLE, AddressError, JobMetrics, address
+from hub_jobs.metrics import DIRECTORY_VARIABLE, JobMetrics, ListenError, address
 from hub_jobs.source.protocol import ApiError, Denied, Unreachable, WireError
 from hub_jobs.tables.delta import ConflictError, TableError
 
@@ -164,7 +164,7 @@ def run_job(
     try:
         with metrics.served():
             return _run_jobs([NextJob(name, job, metrics), *then], every)
-    except AddressError as error:
+    except ListenError as error:
         return _failed(name, Exit.FAILED, error)
 
 

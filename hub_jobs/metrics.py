@@ -42,7 +42,7 @@ _MODE: Final = 0o644
 """node_exporter runs as another user; there is no secret in the file."""
 
 
-class AddressError(Exception):
+class ListenError(Exception):
     """No endpoint can listen at the address; the text says which and why."""
 
 
@@ -235,7 +235,7 @@ class JobMetrics:
 
     @contextmanager
     def served(self) -> Iterator[int | None]:
-        """Answer at the address, if there is one; its port. Raises `AddressError`."""
+        """Answer at the address, if there is one; its port. Raises `ListenError`."""
         if self._listen is None:
             yield None
             return
@@ -243,7 +243,7 @@ class JobMetrics:
             server, thread = start_http_server(self._listen.port, self._listen.host, self.registry)
         except OSError as error:
             host, port = self._listen
-            raise AddressError(f"--metrics-listen: can't listen on {host} port {port}: {error}") from error
+            raise ListenError(f"--metrics-listen: can't listen on {host} port {port}: {error}") from error
         try:
             yield server.server_port
         finally:

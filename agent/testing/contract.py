@@ -29,7 +29,7 @@ from agent.demo import plan
 from agent.demo.ports import free_port
 from agent.testing.agent_process import AgentProcess
 from agent.testing.input_case import InputCase, Verdict, judge
-from agent.testing.leaf_stream import stored_readings, widen_stream
+from agent.testing.stored_stream import stored_readings, widen_stream
 from agent.testing.wait import wait_for
 
 WHOLE_STREAM: Final = 'max_bytes = "512MiB"'

@@ -13,7 +13,7 @@ from agent.config import Config, Publish, Size, StreamClass
 from agent.contract import Letter, Readings, dead_subject, parse_batch_headers, parse_letter
 from agent.leaf.intake import RefusalReason, RefusedError
 from agent.leaf.publish.dead_letters import BURST_BYTES
-from agent.testing.leaf_stream import lines_of
+from agent.testing.stored_stream import lines_of
 from tests.harness.agents import CLASS, StreamProbe, agent, chunk, leaf_config, probe_stream
 from tests.harness.servers import ServerPair
 

@@ -19,7 +19,7 @@ import pytest
 from agent.testing.agent_process import AgentProcess
 from agent.testing.contract import leaf_of
 from agent.testing.input_case import InputCase
-from agent.testing.leaf_stream import stored_readings
+from agent.testing.stored_stream import stored_readings
 from tests.harness.input_contract import INPUTS
 from tests.harness.modbus_server import ModbusServer, modbus_port
 from tests.harness.wait import wait_for

@@ -15,7 +15,7 @@ import pytest
 
 from agent import contract
 from agent.jetstream import RawMessage
-from agent.testing.leaf_stream import lines_of
+from agent.testing.stored_stream import lines_of
 from tests.harness.agent_process import Agent
 from tests.harness.agents import StreamProbe, ask_stream
 from tests.harness.mqtt_client import PASSWORD, USER, Listening, device, listening

@@ -12,7 +12,7 @@ import pytest
 
 from agent.testing.agent_process import AgentProcess
 from agent.testing.contract import leaf_of, numbers_in
-from agent.testing.leaf_stream import stored_readings
+from agent.testing.stored_stream import stored_readings
 from tests.harness.input_contract import INPUTS
 from tests.harness.opcua_server import OpcuaServer, server_of
 from tests.harness.wait import wait_for

@@ -31,7 +31,7 @@ from agent.leaf.publish.pull_chunks import parse_progress
 from agent.leaf.state import State, StateFile, load
 from agent.process.leaf import LeafAgent
 from agent.server.health import ServerHealth
-from agent.testing.leaf_stream import LeafStream, connected, rows_of
+from agent.testing.stored_stream import StoredStream, connected, rows_of
 from tests.harness.servers import Leaf as LeafServer
 from tests.harness.wait import until
 
@@ -162,7 +162,7 @@ class Batch:
     texts: list[str]
 
 
-class StreamProbe(LeafStream):
+class StreamProbe(StoredStream):
     """What this project's own tests look for in a leaf's stream."""
 
     async def batches(self) -> list[Batch]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from agent.contract import Command, CommandAnswer, answer_in, batch_subject, command_subject, parse_reading
 from agent.jetstream import JetStream, JetStreamError, RawMessage
-from agent.testing.leaf_stream import lines_of
+from agent.testing.stored_stream import lines_of
 from tests.harness.agents import CLASS, StreamProbe, probe_stream
 from tests.harness.registrar import hub_of
 from tests.harness.servers import ServerPair

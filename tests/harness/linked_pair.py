@@ -15,7 +15,7 @@ from agent.hub.registrar.service import Registrar
 from agent.jetstream import ConsumerInfo, JetStreamError
 from agent.leaf.inputs.shared import InputOptions
 from agent.leaf.link.states import LinkState
-from agent.testing.leaf_stream import lines_of
+from agent.testing.stored_stream import lines_of
 from tests.harness.agents import (
     CHUNK_DEVICE,
     CLASS,

@@ -19,7 +19,7 @@ from agent.jetstream import JetStream, RawMessage
 _MAX_LINES_BYTES: Final = 2**26
 
 
-class LeafStream:
+class StoredStream:
     """The stream of a class, seen with a connection of the test's own."""
 
     def __init__(self, domain: str, nc: Client, cls: str = DEFAULT_CLASS) -> None:
@@ -63,7 +63,7 @@ def widen_stream(member: Member, max_bytes: int) -> None:
 
     async def widen() -> None:
         async with connected(member) as client:
-            stream = LeafStream(member.domain, client)
+            stream = StoredStream(member.domain, client)
             info = await stream.js.stream_info(stream.stream)
             await stream.js.update_stream({**info.config, "max_bytes": max_bytes})
 
@@ -75,7 +75,7 @@ def stored_readings(member: Member) -> list[dict[str, Any]]:
 
     async def read() -> list[dict[str, Any]]:
         async with connected(member) as client:
-            batches = await LeafStream(member.domain, client).rows(DEFAULT_CLASS)
+            batches = await StoredStream(member.domain, client).rows(DEFAULT_CLASS)
         return [row for rows in batches for row in rows]
 
     return asyncio.run(read())
