@@ -320,7 +320,7 @@ async def test_a_unix_socket_has_its_mode_replaces_what_is_stale_and_goes_with_t
         ({"listen": "udp://127.0.0.1:0", "reply": True}, "reply is for streams"),
         ({"listen": "unix:///tmp/x.sock", "mode": "u+w"}, "write it in octal"),
         ({"listen": "unix:///tmp/x.sock", "group": "nobody at all"}, "there is no group"),
-        ({"listen": "tcp://127.0.0.1:0", "line": Size(2**20)}, "line is 1048576 bytes"),
+        ({"listen": "tcp://127.0.0.1:0", "line": Size(2**23)}, "line is 8388608 bytes"),
         ({"listen": "tcp://127.0.0.1:0", "max_connections": 1000}, "buffer does not hold a line"),
         ({"listen": "tcp://192.0.2.1:1"}, "choose an address of this machine"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from agent.config.keys import ensure_key
 from agent.contract import aggregate, inbox_prefix
 from agent.demo.ports import free_port
 from agent.server import permissions, workspace
-from agent.server.render import render
+from agent.server.render import pieces
 from agent.server.values import LeafUser, ServerConfig
 from tests.harness.servers import Hub, Leaf, LinkProxy, ServerPair, ask, is_answered, make_hub, make_leaf
 from tests.harness.wait import until
@@ -83,11 +83,12 @@ async def open_cluster(
     ports = {f"hub-{letter}": free_port() for letter in "abc"}
     routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports.values())
 
-    def rendered(config: ServerConfig) -> str:
-        port = ports.get(config.server_name)
-        return render(config) + ("" if port is None else _BLOCK.format(port=port, routes=routes))
+    def rendered(config: ServerConfig) -> Iterator[str]:
+        yield from pieces(config)
+        if (port := ports.get(config.server_name)) is not None:
+            yield _BLOCK.format(port=port, routes=routes)
 
-    monkeypatch.setattr(workspace, "render", rendered)
+    monkeypatch.setattr(workspace, "pieces", rendered)
     monkeypatch.setattr(permissions, "_STREAM_VERBS", (*permissions._STREAM_VERBS, "LEADER.STEPDOWN"))
     inboxes = {"registrar": "registrar", "registrar_system": "registrar", "jobs": "jobs"}
     hubs = [

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 LENGTH = 100_000
-COUNT = 4
+COUNT = 2
 COLUMNS = ("metric", "value_array", "value_bytes", "value", "text")
 
 
