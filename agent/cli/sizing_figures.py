@@ -66,10 +66,10 @@ FIGURES: Final[dict[str, Figure]] = {
         2065, "requests/CPU-second", "small", "one reading a request, 1 connection: by the agent's CPU"
     ),
     "cpu reading": Figure(
-        413006, "readings/CPU-second", "ingest", "HTTP NDJSON, 500 readings a request, 16 connections"
+        993865, "readings/CPU-second", "ingest", "HTTP NDJSON, 500 readings a request, 16 connections"
     ),
     "most": Figure(
-        322824,
+        438244,
         "readings/s",
         "ingest",
         "HTTP NDJSON, 500 readings a request, 16 connections: wall clock, load and server on the same cores",
