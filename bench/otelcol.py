@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from bench.telegraf import built
+
 VERSION: Final = "0.150.0"
 _GO: Final = "1.25.5"
 _MODULE: Final = "go.opentelemetry.io/collector"
@@ -89,15 +91,5 @@ def _run(*command: str) -> None:
         raise RuntimeError(f"the collector {VERSION} cannot be compiled: {last}")
 
 
-def main() -> int:
-    """Build it; returns the exit code."""
-    try:
-        print(program())
-    except RuntimeError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(built(program))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 
@@ -107,10 +108,10 @@ def _config(directory: Path, server: str, buffer: Buffer, lines: int, json: int)
 """
 
 
-def main() -> int:
-    """Build it; returns the exit code."""
+def built(program: Callable[[], object]) -> int:
+    """Build a program and print where it is; returns the exit code."""
     try:
-        print(program(sender=sys.argv[1:] == ["sender"]))
+        print(program())
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 1
@@ -118,4 +119,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(built(lambda: program(sender=sys.argv[1:] == ["sender"])))

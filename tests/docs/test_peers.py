@@ -80,5 +80,5 @@ def test_what_telegraf_needs_is_said_where_it_is_missing(
 ) -> None:
     monkeypatch.setattr(telegraf, "_BUILT", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert telegraf.main() == 1
+    assert telegraf.built(telegraf.program) == 1
     assert "there is no Go: install" in capsys.readouterr().err

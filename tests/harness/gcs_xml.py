@@ -13,9 +13,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPResponse
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Final
 from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from tests.harness.store_faults import serve
 
 _HOP: Final = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 _SECONDS: Final = 60.0
@@ -127,13 +129,6 @@ def _after(listed: bytes, name: str) -> bytes:
     return re.sub(rb"<Contents><Key>(.*?)</Key>.*?</Contents>", kept, listed)
 
 
-def _serve(address: str) -> None:
-    _XmlHandler.server_address = address
-    with ThreadingHTTPServer(("127.0.0.1", 0), _XmlHandler) as server:
-        server.daemon_threads = True
-        print(server.server_address[1], flush=True)
-        server.serve_forever()
-
-
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    _XmlHandler.server_address = sys.argv[1]
+    serve(_XmlHandler)

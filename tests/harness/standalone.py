@@ -14,7 +14,7 @@ from typing import Final
 import psutil
 import pyspark
 
-from tests.harness.wait import until
+from tests.harness.wait import ended, until
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 _START_SECONDS: Final = 180.0
@@ -103,15 +103,7 @@ class Cluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        try:
-            async with asyncio.timeout(_JOB_SECONDS):
-                said, _ = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        assert process.returncode is not None
-        return process.returncode, said.decode()
+        return await ended(process, _JOB_SECONDS)
 
 
 @asynccontextmanager

@@ -234,13 +234,14 @@ class _Handler(BaseHTTPRequestHandler):
         return b"".join(pieces)
 
 
-def _serve(upstream: str) -> None:
-    _Handler.upstream = upstream
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+def serve(handler: type[BaseHTTPRequestHandler]) -> None:
+    """Serve on loopback until the process is ended; the port is written first."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         print(server.server_address[1], flush=True)
         server.serve_forever()
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    _Handler.upstream = sys.argv[1]
+    serve(_Handler)

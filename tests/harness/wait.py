@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from agent.testing.wait import WAIT_SECONDS, until, wait_for
 
-__all__ = ["WAIT_SECONDS", "following", "until", "wait_for"]
+__all__ = ["WAIT_SECONDS", "ended", "following", "until", "wait_for"]
 
 
 class Follower(Protocol):
@@ -35,3 +36,16 @@ def following(one: _Follower) -> Iterator[_Follower]:
     finally:
         one.end()
         thread.join()
+
+
+async def ended(process: asyncio.subprocess.Process, seconds: float) -> tuple[int, str]:
+    """The exit code of a process and what it said; it is killed if it takes longer."""
+    try:
+        async with asyncio.timeout(seconds):
+            said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode is not None
+    return process.returncode, said.decode()

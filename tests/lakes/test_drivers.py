@@ -19,7 +19,7 @@ from hub_jobs.tables.places import ObjectPath
 from tests.faults.slow.test_object_store import WELL
 from tests.harness.cloud_stores import KEY, CloudStore
 from tests.harness.store_faults import Fault
-from tests.harness.wait import until
+from tests.harness.wait import ended, until
 from tests.lakes.test_jobs import check_each_is_there_once
 from tests.spark.lakes import DRIVER
 
@@ -94,15 +94,7 @@ async def check_audit(lake: ObjectPath, hub: list[str]) -> None:
 async def job(name: str, lake: ObjectPath, *options: str) -> tuple[int, str]:
     """Run a job; its exit code and what it said."""
     process = await start(name, lake, *options)
-    try:
-        async with asyncio.timeout(_SECONDS):
-            said, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode is not None
-    return process.returncode, said.decode()
+    return await ended(process, _SECONDS)
 
 
 async def start(name: str, lake: ObjectPath, *options: str) -> asyncio.subprocess.Process:

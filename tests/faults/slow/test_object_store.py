@@ -22,6 +22,7 @@ from tests.harness.object_store import GATEWAY, SECRET, gateway, imitation
 from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.store_faults import COMMITS, DATA, Fault, StoreFaults, store_faults
 from tests.harness.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
+from tests.harness.wait import ended
 from tests.spark.lakes import contents
 
 _JOBS = Path(hub_jobs.__file__).parent
@@ -170,12 +171,4 @@ async def job(name: str, lake: ObjectPath, *arguments: str) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         env={**os.environ, "PYTHONPATH": str(_JOBS.parent)},
     )
-    try:
-        async with asyncio.timeout(_SECONDS):
-            said, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode is not None
-    return process.returncode, said.decode()
+    return await ended(process, _SECONDS)
