@@ -68,14 +68,11 @@ class TakenKeys:
 
     def load(self, keys: Iterable[KnownKey]) -> None:
         """These were written before, the oldest first."""
-        ages, now = Ages(self._clock.look()), loop_time()
-        newest = list(keys)[::-1]
-        lefts = [key.left - ages.of(Instant(key.wall, parse_clock(key.clock))) for key in newest]
-        self._keys = {
-            key.name: (key.mark, int(key.lines, 16), now + left)
-            for key, left in zip(reversed(newest), reversed(lefts), strict=True)
-            if left > 0
-        }
+        known, now = list(keys), loop_time()
+        self._keys.clear()
+        for key, age in zip(known, self.ages(WrittenAt(key.wall, key.clock) for key in known), strict=True):
+            if key.left > age:
+                self.add(key, now - age)
 
     def ages(self, moments: Iterable[WrittenAt | None]) -> list[float]:
         """How many seconds ago each of these was, the oldest first; 0 where that was not written."""
