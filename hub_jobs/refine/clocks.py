@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from agent.contract import EPOCH_LIMIT, Correction
 from hub_jobs.refine.columns import Times
+from hub_jobs.tables.places import fitted
 from hub_jobs.tables.schemas import READINGS, TIME
 
 Corrections = Mapping[str, Sequence[Correction]]
@@ -85,17 +86,13 @@ def errors_in(
 def with_errors(readings: pa.Table, found: Times) -> pa.Table:
     """Rows of `readings` with their times corrected, in the newest columns."""
     wrong = pa.array(found != 0)
-    original = readings["ts"].cast(TIME)
+    rows = fitted(readings, READINGS)  # a file may be older than a column
+    original = rows["ts"]
     ts = pc.add(original.cast(pa.int64()), pa.array(found)).cast(TIME)
-    kept = readings["ts_original"].cast(TIME) if "ts_original" in readings.column_names else None
-    none = pa.nulls(readings.num_rows, TIME)
     changed = {
         "ts": ts,
-        "ts_source": pc.if_else(wrong, "corrected", readings["ts_source"]),
+        "ts_source": pc.if_else(wrong, "corrected", rows["ts_source"]),
         "event_date": ts.cast(pa.date32()),
-        "ts_original": pc.if_else(wrong, original, none if kept is None else kept),
+        "ts_original": pc.if_else(wrong, original, rows["ts_original"]),
     }
-    # A file may be older than a column.
-    held = {name: readings[name] for name in readings.column_names} | changed
-    arrays = [held.get(field.name, pa.nulls(readings.num_rows, field.type)) for field in READINGS]
-    return pa.table(arrays, names=READINGS.names).cast(READINGS)
+    return pa.table([changed.get(name, rows[name]) for name in READINGS.names], schema=READINGS)
