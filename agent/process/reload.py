@@ -65,10 +65,8 @@ class ConfigChange:
             )
             if names
         ]
-        said += ["rules taken in"] if self.rules else []
-        said += ["logging taken in"] if self.log else []
-        said += ["leaves taken in"] if self.leaves else []
-        said += ["users taken in"] if self.users else []
+        live = (("rules", self.rules), ("logging", self.log), ("leaves", self.leaves), ("users", self.users))
+        said += [f"{what} taken in" for what, is_changed in live if is_changed]
         return "; ".join(said)
 
 
