@@ -305,7 +305,7 @@ async def test_rsyslog_forwards_over_tls_what_it_has(tmp_path: Path, framing: st
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ({"listen": "127.0.0.1"}, "is not host:port"),
         ({"metric": ""}, "metric must have 1 to 255 characters"),
@@ -317,11 +317,11 @@ async def test_rsyslog_forwards_over_tls_what_it_has(tmp_path: Path, framing: st
         ({"listen": "192.0.2.1:1"}, "choose an address of this machine"),
     ],
 )
-def test_what_stands_in_the_way_is_told_with_a_remedy(given: dict[str, Any], told: str) -> None:
+def test_what_stands_in_the_way_is_reported_with_a_remedy(given: dict[str, Any], expected: str) -> None:
     options = SyslogOptions(**{"listen": f"127.0.0.1:{free_port()}", **given})
     (problem,) = problems([SyslogInput(options, Metrics())])
     assert problem.startswith("input 'syslog': ")
-    assert told in problem
+    assert expected in problem
 
 
 def test_an_authority_that_is_none_is_an_obstacle(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """`petiole run` as processes, a hub and a leaf of them, and a supervisor's end of the notify protocol: a real
-datagram socket that keeps what it is told."""
+datagram socket that keeps what it receives."""
 
 from __future__ import annotations
 

@@ -61,9 +61,9 @@ def test_every_job_does_its_work_and_shows_no_secret(
     check_each_is_there_once(lake)
     assert sum(contents(lake, "rollup_1m", "count")) == BATCHES * READINGS
     assert read(spark, str(lake / "readings"), [("n", "<=", 2)]).count() == 2 * READINGS
-    told = capfd.readouterr()
-    assert told.out.count(WELL) + told.err.count(WELL) >= 2
-    kept = {"said": told.out.encode(), "logged": told.err.encode(), "proof": done.output.encode()}
+    printed = capfd.readouterr()
+    assert printed.out.count(WELL) + printed.err.count(WELL) >= 2
+    kept = {"said": printed.out.encode(), "logged": printed.err.encode(), "proof": done.output.encode()}
     kept |= files_below(pages) | events(spark) | processes()
     assert leaked(kept, {"key": KEY}) == []
     assert any("java" in name for name in kept), "the search has seen the list of processes"
