@@ -8,32 +8,23 @@ import html
 import itertools
 import json
 import re
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from http.client import HTTPConnection, HTTPResponse
 from http.server import BaseHTTPRequestHandler
 from typing import Final
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from tests.harness.store_faults import serve
+from tests.harness.store_faults import in_front, serve
 
 _HOP: Final = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 _SECONDS: Final = 60.0
 _CONDITION: Final = "x-goog-if-generation-match"
 
 
-@contextmanager
-def gcs_xml(server: str) -> Iterator[str]:
+def gcs_xml(server: str) -> AbstractContextManager[str]:
     """The URL before the server at this one."""
-    command = [sys.executable, "-m", __name__, server.removeprefix("http://")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.kill()
+    return in_front(server, __name__)
 
 
 class _XmlHandler(BaseHTTPRequestHandler):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import cramjam
 import grpc
@@ -46,6 +46,7 @@ from tests.harness.remote_write import packed, request_1, request_2
 
 REMOTE_HEADERS = {"Content_Type": "application/x-protobuf", "Content_Encoding": "snappy"}
 _FIRST_MS = 1_790_000_000_000
+_Found = TypeVar("_Found")
 
 
 def lines(numbers: Iterable[int], padding: str = "") -> bytes:
@@ -58,7 +59,7 @@ def lines(numbers: Iterable[int], padding: str = "") -> bytes:
 
 
 def post(agent: AgentProcess, path: str, body: bytes, **headers: str) -> int | None:
-    """The status that a body is answered with, None when nobody answers; headers with `_` for `-`."""
+    """The status that a body is answered with, None without an answer; headers with `_` for `-`."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(agent.member.http_url + path, body, named)
     try:
@@ -175,15 +176,20 @@ def _socket(agent: AgentProcess) -> Path:
 
 
 def _say(agent: AgentProcess, group: bytes) -> bytes:
-    """What a group of lines is answered, empty when nobody answers."""
+    """What a group of lines is answered, empty without an answer."""
+    return _connected(agent, group, lambda one: one.makefile("rb").readline()) or b""
+
+
+def _connected(agent: AgentProcess, lines: bytes, then: Callable[[socket.socket], _Found]) -> _Found | None:
+    """Send lines over a connection of their own; None where that fails."""
     try:
         with socket.socket(socket.AF_UNIX) as one:
             one.settimeout(15)
             one.connect(str(_socket(agent)))
-            one.sendall(group)
-            return one.makefile("rb").readline()
+            one.sendall(lines)
+            return then(one)
     except OSError:
-        return b""
+        return None
 
 
 def say_once(agent: AgentProcess, body: bytes) -> None:
@@ -213,18 +219,11 @@ def flow_once(agent: AgentProcess, body: bytes) -> None:
 
 
 def _flown(agent: AgentProcess, body: bytes) -> bool:
-    try:
-        with socket.socket(socket.AF_UNIX) as one:
-            one.settimeout(15)
-            one.connect(str(_socket(agent)))
-            one.sendall(body)
-            return True
-    except OSError:
-        return False
+    return _connected(agent, body, lambda one: True) is not None
 
 
 def _ask(agent: AgentProcess, payload: bytes, ident: str) -> dict[str, object]:
-    """What a request to the agent on its own server is answered, empty when nobody answers."""
+    """What a request to the agent on its own server is answered, empty without an answer."""
 
     async def ask() -> dict[str, object]:
         client = await nats.connect(

@@ -88,12 +88,18 @@ class Seen:
 @contextmanager
 def store_faults(store: str) -> Iterator[StoreFaults]:
     """A proxy before the store at this URL."""
-    command = [sys.executable, "-m", __name__, store.removeprefix("http://")]
+    with in_front(store, __name__) as url:
+        yield StoreFaults(url)
+
+
+@contextmanager
+def in_front(server: str, module: str) -> Iterator[str]:
+    """The URL of a proxy before the server at this one: a module that serves, run as a process."""
+    command = [sys.executable, "-m", module, server.removeprefix("http://")]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
-            port = int(process.stdout.readline())
-            yield StoreFaults(f"http://127.0.0.1:{port}")
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
         finally:
             process.kill()
 
