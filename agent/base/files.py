@@ -79,10 +79,18 @@ def write_private(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def create_private(path: Path, data: bytes) -> None:
-    """Like `write_private`, but never replaces: raises `FileExistsError`, also when several write at once."""
+    """Like `write_private`, but never replaces: raises `FileExistsError`, also when several write at once.
+    Missing directories are made. What root makes belongs to the owner of the directory that was there."""
+    missing = [above for above in (path.parent, *path.parent.parents) if not above.exists()]
+    there = (missing[-1].parent if missing else path.parent).stat()
+    owner = (there.st_uid, there.st_gid) if os.geteuid() == 0 else None
+    private_directory(path.parent)
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        _write(aside, data, os.O_EXCL)
+        if owner is not None:
+            for directory in missing:
+                os.chown(directory, *owner, follow_symlinks=False)
+        _write(aside, data, os.O_EXCL, owner=owner)
         path.hardlink_to(aside)
     finally:
         aside.unlink(missing_ok=True)
@@ -135,9 +143,13 @@ def _unescaped(mount_point: str) -> str:
     return mount_point.encode().decode("unicode_escape") if "\\" in mount_point else mount_point
 
 
-def _write(path: Path, data: bytes, flag: int, mode: int = 0o600) -> None:
+def _write(
+    path: Path, data: bytes, flag: int, mode: int = 0o600, owner: tuple[int, int] | None = None
+) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | flag, mode)
     with os.fdopen(descriptor, "wb") as file:
+        if owner is not None:
+            os.fchown(descriptor, *owner)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -12,7 +12,7 @@ from typing import Final
 
 import nkeys
 
-from agent.base.files import create_private, is_there, named, open_regular, others_may, private_directory
+from agent.base.files import create_private, is_there, named, open_regular, others_may
 from agent.base.nats_server import quoted
 from agent.base.supervisor import ConditionError
 
@@ -30,9 +30,9 @@ class SeedError(ConditionError):
 def make_key(path: Path) -> str:
     """Make a key pair of a user, write its seed and return the public key.
 
-    Raises `FileExistsError` when the file is there: a key in use is never written over.
+    Raises `FileExistsError` when the file is there: a key in use is never written over. A key that root makes
+    belongs to the owner of the directory, such as the agent's user.
     """
-    private_directory(path.parent)
     seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
     create_private(path, seed)
     return public_key(path)

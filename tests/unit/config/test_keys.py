@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from agent.base.files import write_private
 from agent.config import load
-from agent.config.keys import SeedError, ensure_key, make_key, public_key, seed_line
+from agent.config.keys import SeedError, ensure_key, make_key, public_key, renew_key, seed_line
 from agent.config.server_checks import check_files
 from agent.leaf.inputs import OPTIONS
 
@@ -35,6 +36,21 @@ def test_a_key_that_is_there_is_kept(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         make_key(tmp_path / "agent")
     assert public_key(tmp_path / "agent") == public
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes keys for another user")
+def test_a_key_that_root_makes_belongs_to_the_user_of_the_directory(tmp_path: Path) -> None:
+    state, user = tmp_path / "state", 12345
+    state.mkdir()
+    os.chown(state, user, user)
+    path = state / "keys" / "link.nk"
+    make_key(path)
+    made = (path, path.parent, renewed := path.with_name("link.nk.old"))
+    renew_key(path)
+    assert renewed.exists()
+    assert [(one.stat().st_uid, one.stat().st_gid) for one in made] == [(user, user)] * 3
+    assert mode(path) == 0o600
+    assert mode(path.parent) == 0o700
 
 
 def test_two_keys_differ(tmp_path: Path) -> None:
