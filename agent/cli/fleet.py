@@ -195,7 +195,7 @@ def forget(config: File, domain: Domain, out: Out = None) -> None:
         config, out, domain, lambda text: forgotten(text, domain), f"{domain} is let in no more"
     )
     if settings is None:
-        typer.echo(f"then, on the hub: petiole fleet forget {domain} -c /etc/petiole/petiole.toml")
+        typer.echo(f"then, on the hub: petiole fleet forget {domain} -c /etc/petiole.toml")
         return
     try:
         asyncio.run(forget_leaf(settings, account_key(settings), domain))
@@ -238,7 +238,7 @@ def _change(
         end(error.problems)
     if settings.role != "hub":
         end(["leaves are let in at the hub; name the hub's configuration with -c"])
-    store(path, text)
+    store_or_end(path, text)
     _apply(settings, domain, done)
     return settings
 
@@ -285,6 +285,14 @@ def _apply(settings: Config, domain: str, done: str) -> None:
             "the hub's server is not run by its agent: give it the same leaves (`petiole render`) and have "
             "it read them: nats-server --signal reload"
         )
+
+
+def store_or_end(path: Path, text: str) -> None:
+    """Put the new text in place of the old; a file that cannot be written ends the process."""
+    try:
+        store(path, text)
+    except OSError as error:
+        end([f"{path}: cannot be written ({error.strerror}); run this as a user who may, such as root"])
 
 
 def store(path: Path, text: str) -> None:

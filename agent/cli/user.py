@@ -103,7 +103,7 @@ def forget(config: ConfigFile, name: Name) -> None:
 
 def _change(path: Path, edit: Callable[[str], str], done: str) -> Config:
     """Change the users of a file, and have the running agent reload them."""
-    from agent.cli.fleet import store
+    from agent.cli.fleet import store_or_end
     from agent.cli.site.apply import NotAppliedError, apply_users
     from agent.cli.site.edit import MemberError
 
@@ -116,7 +116,7 @@ def _change(path: Path, edit: Callable[[str], str], done: str) -> Config:
         end([f"{path}: {error}"])
     except ConfigError as error:
         end(error.problems)
-    store(path, text)
+    store_or_end(path, text)
     try:
         taken = asyncio.run(apply_users(settings))
     except (NotAppliedError, OSError) as error:

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from agent.cli import main
+from agent.config.keys import make_key
 
 NAMES = sorted(main._COMMANDS)
 
@@ -115,3 +116,15 @@ def test_an_agent_does_not_hold_what_only_reads_arguments(tmp_path: Path) -> Non
     assert [(name.returncode, name.stdout) for name in ended] == [(2, "False\n"), (2, "True\n")]
     assert ended[0].stderr == ended[1].stderr
     assert "bogus" in ended[0].stderr
+
+
+@pytest.mark.parametrize("arguments", [["fleet", "add", "edge-1"], ["user", "add", "historian"]])
+def test_a_file_that_cannot_be_written_is_refused_in_words(tmp_path: Path, arguments: list[str]) -> None:
+    config = tmp_path / "petiole.toml"
+    config.write_text(f'role = "hub"\ndomain = "hub"\nstate_dir = "{tmp_path}"\n')
+    (tmp_path / ".petiole.toml.new").mkdir()  # the new text cannot be put beside the old
+    result = CliRunner().invoke(main.app, [*arguments, make_key(tmp_path / "key"), "-c", str(config)])
+
+    assert result.exit_code == 2, result.output
+    assert f"{config}: cannot be written" in result.stderr
+    assert "edge-1" not in config.read_text()
