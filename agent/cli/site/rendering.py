@@ -197,11 +197,11 @@ def readme(site: Topology, names: Sequence[str]) -> str:
         "## The hub",
         "",
         "```sh",
-        "petiole enrol -c /etc/petiole/petiole.toml",
+        _enrol(site.hub.embedded),
     ]
     if not site.hub.embedded:
         lines += [f"nats-server -c /etc/petiole/{'nats.conf'}"]
-    lines += ["petiole run -c /etc/petiole/petiole.toml", "```", ""]
+    lines += ["petiole run -c /etc/petiole.toml", "```", ""]
     if SHARED in names:
         lines += [
             "Run these on each of its machines. Agents make keys of their own, but the jobs show one: copy",
@@ -214,11 +214,11 @@ def readme(site: Topology, names: Sequence[str]) -> str:
             "server of the cluster. Both go next to that server's `nats.conf`, with mode 0600.",
             "",
         ]
-    lines += ["## Each leaf", "", "```sh", "petiole enrol -c /etc/petiole/petiole.toml"]
+    lines += ["## Each leaf", "", "```sh", _enrol(site.leaves.embedded)]
     if not site.leaves.embedded:
         lines += ["nats-server -c /etc/petiole/nats.conf"]
     lines += [
-        "petiole run -c /etc/petiole/petiole.toml",
+        "petiole run -c /etc/petiole.toml",
         "```",
         "",
         "What `enrol` prints goes into the topology (`petiole fleet add`), which is then rendered again.",
@@ -230,9 +230,14 @@ def readme(site: Topology, names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def _enrol(embedded: bool) -> str:
+    """`enrol` writes what the configuration of a server includes, where there is one, beside it."""
+    return "petiole enrol -c /etc/petiole.toml" + ("" if embedded else " --server-directory /etc/petiole")
+
+
 def _where(name: str) -> str:
     stem, _, kind = name.rpartition(".")
-    target = "/etc/petiole/nats.conf" if kind == "conf" else "/etc/petiole/petiole.toml"
+    target = "/etc/petiole/nats.conf" if kind == "conf" else "/etc/petiole.toml"
     if stem == "cluster":
         return f"every server of the hub | `/etc/petiole/{name}`, mode 0600"
     if stem == "hub":
