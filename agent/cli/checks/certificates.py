@@ -18,7 +18,7 @@ GROUP: Final = "certificates"
 _SOON: Final = timedelta(days=30)
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
-_SET_CLOCK: Final = "set the clock: let chrony or systemd-timesyncd run, or use `date --set`"
+_SET_CLOCK: Final = "let chrony or systemd-timesyncd set it: times of a clock set by hand stay wrong"
 
 CLOCK: Final = "clock"
 _EARLIEST: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
