@@ -4,7 +4,7 @@ the page is one of theirs, and what a benchmark measures is said by the docstrin
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -79,10 +79,10 @@ def _not_better(results: Sequence[Kept]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def missed_goals(lines: Iterable[Line]) -> list[str]:
-    """Each goal that was missed, in a line."""
+def missed_goals(lines: Iterable[Line], cause: Callable[[Line], str]) -> list[str]:
+    """Each goal that was missed, in a line, and why."""
     return [
-        f"[{line.benchmark}]({ALL}#{line.benchmark}): {_missed(line)}"
+        f"[{line.benchmark}]({ALL}#{line.benchmark}): {_missed(line)}. *Why:* {cause(line)}"
         for line in _once(line for line in lines if line.met is False)
     ]
 

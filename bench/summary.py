@@ -1,5 +1,5 @@
-"""docs/benchmarks.md, the page before all rows: ten questions with an answer each, and the goals that were
-missed. Pure: every figure is one of the kept results."""
+"""docs/benchmarks.md, the page before all rows: ten questions with an answer each, the goals that were
+missed and why, and those that no kept result judges. Pure: every figure is one of the kept results."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
+from bench.goals import cause, not_judged
 from bench.kept import Kept, Line, figure
 from bench.page import ALIKE, ALL, listed, missed_goals
 
 _HEAD: Final = f"""\
 # Benchmarks
 
-Ten questions, each answered beside one alternative of the same run; then every goal that was missed. A figure
-depends on the machine and on what else it does: *under load* means that other work ran beside it. How it was
-measured, every other row, and what is worse or no better elsewhere: [all rows]({ALL}).
+Ten questions, each answered beside one alternative of the same run; then every goal that was missed and why,
+and those that no kept result judges. A figure depends on the machine and on what else it does: *under load*
+means that other work ran beside it. How it was measured, every other row, and what is worse or no better
+elsewhere: [all rows]({ALL}).
 """
 
 
@@ -157,7 +159,9 @@ def summary(results: Mapping[str, Kept], found: Iterable[Answer]) -> str:
         "## In ten lines\n",
         listed(one.text() for one in found) + "\n",
         "## Goals missed\n",
-        listed(missed_goals(missed)) + "\n",
+        listed(missed_goals(missed, cause)) + "\n",
+        "## Goals not judged\n",
+        listed(not_judged(results)) + "\n",
         "## In pictures\n",
         "Both bars of a picture share one scale, which begins at 0.\n",
         "\n\n".join(pictures) + "\n",

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from bench import NAMES, module_name
+from bench import NAMES, fleet, module_name, relink_rows
 from bench import __main__ as bench_main
 from bench import measured as bench_measured
+from bench.goals import AIMS, cause
 from bench.kept import figure, read, read_all
 from bench.measured import Measured
 from bench.page import ALL, described
@@ -85,8 +86,11 @@ def test_a_goal_missed_and_a_worse_alternative_are_said_to_be_not_better(tmp_pat
     made = documents(read_all(tmp_path))
     missed = section(made["benchmarks.md"], "## Goals missed").strip().splitlines()
     assert missed == [
-        f"- [ingest]({ALL}#ingest): rate: 10 1/s (another: 40): 0.25 times, goal at least 2 times",
-        f"- [ingest]({ALL}#ingest): memory: 50 MB (another: 52): 0.962 times, goal at most 0.9 times",
+        f"- [ingest]({ALL}#ingest): {line}. *Why:* not examined"
+        for line in (
+            "rate: 10 1/s (another: 40): 0.25 times, goal at least 2 times",
+            "memory: 50 MB (another: 52): 0.962 times, goal at most 0.9 times",
+        )
     ]
     page = made[ALL]
     worse = section(page, "### Worse than the alternative of the same run").strip()
@@ -97,6 +101,42 @@ def test_a_goal_missed_and_a_worse_alternative_are_said_to_be_not_better(tmp_pat
     )
     assert "| [ingest](#ingest) | " in page
     assert " | 2 | 2 |" in section(page, "## Goals"), "lost beside two alternatives is one goal"
+
+
+def test_the_cause_of_each_goal_that_was_missed_is_named() -> None:
+    missed = [line for kept in read_all().values() for line in kept.lines if line.met is False]
+    assert [f"{line.benchmark}: {line.what}" for line in missed if cause(line) == "not examined"] == []
+
+
+def test_a_benchmark_without_a_judged_result_is_named_with_the_rows_that_do_not_reach_its_goal(
+    tmp_path: Path,
+) -> None:
+    slow, quick, raw = "link cut 3 s", "link cut 9 s", Against("raw durable, left alone", 2)
+    path = built(
+        tmp_path,
+        *(
+            Row(f"{name}: caught up after link-up, p50", took, "s", None, raw, least=True)
+            for name, took in ((slow, 3), (quick, 1))
+        ),
+        name="relink",
+    )
+    found = json.loads(path.read_text())
+    del found["format"]
+    path.write_text(json.dumps(found))
+    built(tmp_path, Row("rate", 1, "1/s"))
+    made = section(documents(read_all(tmp_path))["benchmarks.md"], "## Goals not judged").splitlines()
+    assert "- commit: no result is kept" in made
+    (relink,) = [line for line in made if "#relink" in line]
+    assert (
+        f"**Not reached:** {slow}: caught up after link-up, p50: 3 s (raw durable, left alone: 2)" in relink
+    )
+    assert quick not in relink
+    assert not any("#ingest" in line for line in made), "it was judged"
+
+
+def test_the_goals_of_older_results_are_those_that_the_benchmarks_have() -> None:
+    in_code = [fleet._TIMES, relink_rows._HUB_BACK_GOAL, relink_rows._FROM_LINK_UP_GOAL]
+    assert [aim.most for aim in AIMS] == [*in_code, relink_rows._NOTICED_GOAL]
 
 
 def test_a_goal_without_an_alternative_is_refused() -> None:

@@ -1,0 +1,111 @@
+"""Why goals were missed, and which goals no kept result judges. Pure: figures are those of the results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from bench import NAMES
+from bench.kept import Kept, Line, figure
+from bench.page import ALL
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why the goal of some rows is missed."""
+
+    benchmark: str
+    what: str
+    """The rows, as a pattern."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """A goal that a benchmark has now, for rows that may have been kept before it was a ratio."""
+
+    benchmark: str
+    what: str
+    """The rows, as a pattern."""
+    most: float
+    """At most so many times the alternative."""
+
+
+CAUSES: Final = (
+    Cause(
+        "ingest",
+        "HTTP NDJSON, 500 readings a request",
+        "the yardstick decodes and compresses, and nothing else. The agent also serves HTTP, checks each "
+        "reading, fills in time and device, and publishes",
+    ),
+    Cause(
+        "ingest",
+        "*: wall clock, server syncs every message",
+        "every batch waits for the disk, which is what the answer promises",
+    ),
+    Cause(
+        "small",
+        "one reading a request, * connections: answered",
+        "the agent is one process, and serving HTTP takes more of its core than a bare publish: the rows *by "
+        "the agent's CPU* show that it is nearly all of that core",
+    ),
+    Cause(
+        "latency",
+        "1000 readings/s, 10 a request: *",
+        "ten readings pass through HTTP, a check and a batch before the publish with which the alternative "
+        "begins. What each step takes was not measured",
+    ),
+    Cause(
+        "wire",
+        "idle link, * class*",
+        "nats-server sends a heartbeat each second for every consumer that a source or a mirror reads, one a "
+        "class and one for the commands, and takes no other interval. The profile `thin` has none while idle",
+    ),
+)
+AIMS: Final = (
+    Aim("fleet", "*the last is caught up after the hub's process starts, slowest*", 1.0),
+    Aim("relink", "hub SIGKILL*: caught up after the hub's process starts, p50", 0.3),
+    Aim("relink", "*: caught up after link-up, p50", 0.5),
+    Aim("relink", "half-open*: noticed after it began, p50", 1.1),
+)
+_BESIDE: Final = "raw durable"
+"""The alternative of these."""
+_DOCUMENTS: Final = {"years": "[years.md](years.md), and the goal is missed there"}
+"""Measurements that stand in a document of their own."""
+
+
+def cause(line: Line) -> str:
+    """Why the goal of a row was missed."""
+    for of in CAUSES:
+        if of.benchmark == line.benchmark and fnmatchcase(line.what, of.what):
+            return of.why
+    return "not examined"
+
+
+def not_judged(results: Mapping[str, Kept]) -> Iterator[str]:
+    """Benchmarks of which no result is kept, and those whose result is older than its goals, with each row
+    that does not reach the goal of now; a line each."""
+    for name in NAMES:
+        if (kept := results.get(name)) is None:
+            elsewhere = f"; measured in {_DOCUMENTS[name]}" if name in _DOCUMENTS else ""
+            yield f"{name}: no result is kept{elsewhere}"
+        elif kept.absolute:
+            said = f"[{name}]({ALL}#{name}): kept before goals were ratios, so that only counts are judged"
+            behind = "; ".join(_behind(kept))
+            yield f"{said}. **Not reached:** {behind}" if behind else said
+
+
+def _behind(kept: Kept) -> Iterator[str]:
+    for line in kept.lines:
+        times = line.times or 0
+        most = min((aim.most for aim in AIMS if _is_for(aim, line)), default=None)
+        if most is not None and times > most:
+            beside = f"{line.value_text()} {line.unit} ({line.beside_text()})"
+            yield f"{line.what}: {beside}: {figure(times)} times, goal at most {figure(most)} times"
+
+
+def _is_for(aim: Aim, line: Line) -> bool:
+    named = aim.benchmark == line.benchmark and fnmatchcase(line.what, aim.what)
+    return named and line.beside.startswith(_BESIDE)
