@@ -22,7 +22,7 @@ INLINE = re.compile(r"`((?:petiole|make) [^`\n]+)`")
 OF_SHELL = re.compile(r"[|;&>]+")
 UsageError: Any = typer.BadParameter.__base__
 """Of the click that this typer stands on, which may be its own."""
-JOB = re.compile(r"\bhub_jobs[./](\w+)|\bJOBS/(\w+)|\bjobs/(\w+)")
+JOB = re.compile(r"\bhub_jobs[./](\w+)|\bJOBS/(\w+)|(?<!-)\bjobs/(\w+)")
 
 
 def lines(page: Path) -> Iterator[str]:
