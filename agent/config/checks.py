@@ -55,6 +55,9 @@ def _names(config: Config) -> Iterator[Problem]:
     yield from contract_problem("domain", contract.check_domain, config.domain, "name the machine")
     if not config.class_:
         yield Problem("class", "no class is left", f'write [[class]] with name = "{contract.DEFAULT_CLASS}"')
+    if len(config.class_) > contract.MAX_CLASSES:
+        text = f"{len(config.class_)} classes are declared, a leaf announces {contract.MAX_CLASSES} at most"
+        yield Problem("class", text, "let inputs share a class; `device` and tags tell their readings apart")
     seen: set[str] = set()
     for number, cls in numbered(config.class_):
         key = f"class[{number}].name"

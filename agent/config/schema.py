@@ -91,7 +91,7 @@ class StreamClass(Struct, forbid_unknown_fields=True):
     """A class of readings: a stream of its own with a quota; when that is full it takes nothing more, or
     discards its oldest messages (`discard`). Over a link that is back the class with the smallest `priority`
     goes first, and where the disk is short it is stored to the last. `link_rate` is how many bytes a second
-    the hub takes of it on average."""
+    the hub takes of it on average. A leaf has 256 classes at most."""
 
     name: str = contract.DEFAULT_CLASS
     max_bytes: Size = Size(2**30)

@@ -17,6 +17,7 @@ __all__ = [
     "DEFAULT_CLASS",
     "FLEET_BUCKET",
     "HUB_DOMAIN",
+    "MAX_CLASSES",
     "H_MQTT",
     "MQTT_MESSAGES",
     "MQTT_RETAINED",
@@ -68,6 +69,9 @@ CHECK_SERVER: Final = "petiole.check"
 """How the name of a connection begins that `petiole check` makes to the hub in the name of a leaf; no domain,
 and so no server of a leaf, has a dot in its name."""
 DEFAULT_CLASS: Final = "normal"
+MAX_CLASSES: Final = 256
+"""Classes of a leaf: an announcement holds up to 0.8 kB of each, and the hub reads no announcement above 256
+KiB."""
 AGENT_INPUT: Final = "agent"
 """The name under which the agent stores readings of itself."""
 QOS0_INPUT: Final = "qos0"

@@ -24,7 +24,8 @@ from agent.hub.registrar.readiness import Readiness
 from agent.hub.registrar.standing import StandingAnswers
 from agent.jetstream import JetStreamError, UnavailableError
 
-MAX_ANNOUNCE: Final = 64 * 1024
+MAX_ANNOUNCE: Final = 256 * 1024
+"""Bytes: room for a leaf of `MAX_CLASSES`, of which each takes at most 1 KiB."""
 PENDING: Final = 4096
 _WAITING: Final = 1024
 """More announcements than that are asked at once to come again: they would not be answered in time."""

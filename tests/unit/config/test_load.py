@@ -157,6 +157,10 @@ def test_all_problems_are_told_at_once_each_with_its_key(file: Path) -> None:
         (HUB + CLUSTER + 'tls_cert = "c"\ntls_ca = "a"', "nats.cluster.tls_key: is missing"),
         (HUB + '[nats]\nserver = "external"' + CLUSTER, "nats.cluster: is for an embedded server only"),
         ("class = []\n" + LEAF, "class: no class is left"),
+        (
+            LEAF + "".join(f'[[class]]\nname = "c{number}"\n' for number in range(257)),
+            "class: 257 classes are declared, a leaf announces 256 at most",
+        ),
         (LEAF + '[[class]]\nname = "Fast"', "class[1].name: class 'Fast' is not 1 to 16 lower"),
         (LEAF + '[[class]]\n[[class]]', 'class[2].name: "normal" is there twice'),
         (LEAF + '[[class]]\ndiscard = "oldest"', "class[1].discard"),

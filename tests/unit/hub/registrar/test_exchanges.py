@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from agent import contract
 from agent.contract import Announce, Answer, ClassAnswer, ContractError, Repeat, new_exchange, new_run
+from agent.hub.registrar.announce_service import MAX_ANNOUNCE
 from agent.hub.registrar.exchanges import Exchanges, UnknownExchangeError, encoded
 
 ANNOUNCE = Announce("edge-1", "m", new_run(), {}, {})
@@ -80,3 +82,26 @@ def test_an_answer_without_a_name_is_sent_in_full() -> None:
 def test_a_repeat_that_cannot_be_read_is_refused(data: bytes) -> None:
     with pytest.raises(ContractError):
         Exchanges().read("edge-1", data)
+
+
+def test_a_leaf_of_as_many_classes_as_may_be_declared_announces_less_than_the_hub_takes() -> None:
+    most, domain, run = 2**63 - 1, "d" * 32, new_run()
+    readings = contract.Readings(*[most] * len(contract.Readings.__slots__))
+    state = contract.ClassState(
+        epoch=contract.new_epoch(),
+        created="2026-11-21T00:00:00.123456789Z",
+        first=most,
+        last=most,
+        confirmed=most,
+        bytes=most,
+        ledger=contract.Previous(run, most, readings, closed=False),
+        seconds_to_loss=12_345.678901234567,
+        acked=most,
+    )
+    names = [f"{number:016d}" for number in range(contract.MAX_CLASSES)]
+    positions = {
+        cls: contract.Checkpoint(most, f"{domain}/{cls}/{run}/{most}", contract.aggregate(9999), most)
+        for cls in names
+    }
+    announce = Announce(domain, "m" * 32, run, {}, dict.fromkeys(names, state), positions)
+    assert len(announce.encode()) < MAX_ANNOUNCE - 8 * 1024
