@@ -56,6 +56,9 @@ _REAL: Final = 0.2
 _SOURCES: Final = 1_000
 """Of an aggregate."""
 _REST_SECONDS: Final = 60.0
+_JOINING: Final = 200
+"""Real leaves that join at once: two thousand keep both servers of two cores busy for longer than requests to
+JetStream wait, and their announcements come again and again."""
 _SETTLE_SECONDS: Final = 20.0
 _WAIT_SECONDS: Final = 300.0
 _LOOK_SECONDS: Final = 0.25
@@ -347,9 +350,11 @@ async def _fleet(leaves: int, real: int) -> AsyncIterator[tuple[Fleet, float]]:
             sources = fleet_servers.start(directory / "real", text)
             await _listens(port)
             at = time.time()
-            await bounded_gather(lambda leaf: leaf.connect(port), large)
-            _announcing(large)
-            await Fleet(hub, list(large), counted, real).at_rest()
+            for begin in range(0, real, _JOINING):
+                group = large[begin : begin + _JOINING]
+                await bounded_gather(lambda leaf: leaf.connect(port), group)
+                _announcing(group)
+                await Fleet(hub, list(group), counted, real).at_rest()
             print(f"{real} sources after {time.time() - at:.1f} s: {counted}", flush=True)
             at = time.time()
             await bounded_gather(lambda leaf: leaf.connect(hub.links), small)
