@@ -21,6 +21,7 @@ from bench.result import Against, Result, Row
 from bench.years_hub import MONTHS_A_YEAR, Hub
 from bench.years_lake import Aged, measured
 from bench.years_leaf import YEAR, Leaf
+from bench.years_passes import whole_passes
 
 _LEAVES: Final = 10_000
 _YEARS: Final = 5
@@ -38,7 +39,7 @@ def run() -> Result:
     leaves, years = int(os.environ.get("LEAVES", _LEAVES)), int(os.environ.get("YEARS", _YEARS))
     result = Result("years", options={"leaves": str(leaves), "years": str(years)})
     context = get_context("spawn")
-    parts = (_leaf, _hub, _lakes)
+    parts = (_leaf, _hub, _lakes, _passes)
     with ProcessPoolExecutor(len(parts), context) as pool:
         running = {part.__name__: pool.submit(part, leaves, years) for part in parts}
         for name, rows in running.items():
@@ -103,10 +104,25 @@ def _lakes(leaves: int, years: int) -> list[Row]:
     for aged in found[1:]:
         for job, seconds in aged.seconds.items():
             against = Against("in the first month", month.seconds[job])
-            what = f"{job}, {_age(aged.days)}"
-            rows.append(Row(what, seconds, "CPU-s", _SLOWER, against, least=True))
+            what = f"the driver's part of {job}, {_age(aged.days)}"
+            rows.append(Row(what, seconds, "CPU-s", None, against, least=True))
     names = ("bytes of the largest log file", "bytes of the largest file of seen")
     return [*rows, _largest("the lake beside its rows", max(found[-1].counts[name] for name in names) / 1e6)]
+
+
+def _passes(leaves: int, years: int) -> list[Row]:
+    month, old = whole_passes(leaves, [(_MONTH, _MONTH), (years * YEAR, _KEPT_DAYS)])
+    return [
+        Row(
+            f"a whole pass of {job}, {_age(years * YEAR)}",
+            seconds,
+            "CPU-s",
+            _SLOWER,
+            Against("in the first month", month[job]),
+            least=True,
+        )
+        for job, seconds in old.items()
+    ]
 
 
 def _counts(aged: Aged) -> list[Row]:

@@ -125,7 +125,8 @@ class AgedLake:
     older the rows without payloads."""
 
     def __init__(self, lake: Path, leaves: int, days: int, kept: int) -> None:
-        self._lake, self._leaves, self._days, self._kept = lake, leaves, days, kept
+        self.path = self._lake = lake
+        self._leaves, self._days, self._kept = leaves, days, kept
         self._shape = lakes.Shape(10**9, _BATCH, leaves)
         self._pass = 0
         self._files: list[PartFile] = []
@@ -150,7 +151,14 @@ class AgedLake:
         )
 
     def next(self) -> None:
-        """Write what the next pass of ingest commits: one batch of each leaf."""
+        """Write what the next passes of ingest and refine commit: one batch of each leaf."""
+        first = self.bring()
+        paths: list[Place] = [self._lake / "bronze" / file.path for file in self._files]
+        part = RefinePart(self._lake, paths, _HISTORY.history, after=first, to=first + _PASS_BATCHES)
+        self._refined = task.refine(part).readings
+
+    def bring(self) -> int:
+        """Write what the next pass of ingest commits; returns the sequence before its first."""
         first = self._pass * _PASS_BATCHES
         self._pass += 1
         names = {self._shape.domain(number) for number in range(self._leaves)}
@@ -160,10 +168,7 @@ class AgedLake:
             columns.seqs[:] = [seq + self._old for seq in columns.seqs]
             writer.write(bronze_rows(columns, origin))
         self._files = writer.files
-        last = self._old + self._pass * _PASS_BATCHES
-        paths: list[Place] = [self._lake / "bronze" / file.path for file in self._files]
-        part = RefinePart(self._lake, paths, _HISTORY.history, after=last - _PASS_BATCHES, to=last)
-        self._refined = task.refine(part).readings
+        return self._old + first
 
     def ingest(self) -> None:
         """What ingest does beside reading the stream: find where bronze ends, compare the message there,
