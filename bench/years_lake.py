@@ -122,12 +122,12 @@ def counts(lake: Path) -> dict[str, int]:
 
 class AgedLake:
     """A lake of `days` days of so many leaves; the tables hold the last `kept` of them, and bronze of what is
-    older the rows without payloads."""
+    older the rows without payloads. A pass brings `_PASS_BATCHES` of `batch` readings."""
 
-    def __init__(self, lake: Path, leaves: int, days: int, kept: int) -> None:
+    def __init__(self, lake: Path, leaves: int, days: int, kept: int, batch: int = _BATCH) -> None:
         self.path = self._lake = lake
         self._leaves, self._days, self._kept = leaves, days, kept
-        self._shape = lakes.Shape(10**9, _BATCH, leaves)
+        self._shape = lakes.Shape(10**9, batch, leaves)
         self._pass = 0
         self._files: list[PartFile] = []
         self._refined: list[PartFile] = []

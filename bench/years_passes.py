@@ -1,5 +1,6 @@
 """Whole passes over the lake of ten thousand leaves at two ages, in turns: the jobs as they run under
-`--every`, in a process whose Spark session is warm, with all that Spark does with the rows of a pass.
+`--every 60s`, in a process whose Spark session is warm, with all that Spark does with the rows of a pass,
+which are a reading a second of each leaf. `maintain` has only these to write together, not those of an hour.
 
 What counts is the time of a processor, of this process and all that it started: others may use the machine.
 """
@@ -24,6 +25,8 @@ from hub_jobs.rollup import run as rollup
 
 _WARM_ROUNDS: Final = 2
 _ROUNDS: Final = 5
+_BATCH: Final = 60
+"""Readings of a leaf in a minute."""
 
 Passes = dict[str, list[float]]
 """CPU-seconds of each job's passes."""
@@ -37,7 +40,7 @@ def whole_passes(leaves: int, ages: list[tuple[int, int]], rounds: int = _ROUNDS
         lakes = []
         for days, kept in ages:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="petiole-bench-"))
-            lakes.append(AgedLake(Path(directory), leaves, days, kept))
+            lakes.append(AgedLake(Path(directory), leaves, days, kept, _BATCH))
             lakes[-1].make()
         for number in range(_WARM_ROUNDS + rounds):
             for lake, passes in zip(lakes, found, strict=True):
