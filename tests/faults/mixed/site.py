@@ -135,7 +135,8 @@ class Site:
             yield
         finally:
             if pid is not None and stopped:
-                os.kill(pid, signal.SIGCONT)
+                with suppress(ProcessLookupError):  # the other fault may have killed it
+                    os.kill(pid, signal.SIGCONT)
             for unit, was in zip(units, were, strict=True):
                 unit.held = was
 
