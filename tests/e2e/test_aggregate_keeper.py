@@ -83,6 +83,37 @@ async def test_what_is_wanted_while_a_change_is_made_is_made_next(servers: Serve
         await asyncio.wait([running])
 
 
+async def test_what_is_wanted_while_sources_wait_to_be_added_again_is_what_stands(
+    servers: ServerPair,
+) -> None:
+    """Other aggregates are changed first, and meanwhile the leaves answer: one begins another epoch, one
+    rests."""
+    js, turns = JetStream(await servers.hub.connect("registrar")), asyncio.Semaphore(1)
+    keeper = _keeper(js, turns, RegistrarMetrics(CollectorRegistry()))
+    first, second, other = _sources("edge-1"), _sources("edge-1"), _sources("edge-2")
+    await keeper.begin(first | other)
+    running = asyncio.create_task(keeper.run())
+    try:
+        assert await keeper.settled(first | other, WAIT_SECONDS)
+        async with turns:
+            for name in first | other:
+                keeper.linked(name, asyncio.get_running_loop().time())
+            await until(lambda: bool(turns._waiters), "both are to be added again")
+            keeper.want(second)
+            keeper.without(other)
+
+        async def stands() -> bool:
+            have = (await js.stream_info(AGGREGATE)).config.get("sources") or []
+            return [(one["name"], one["consumer"]["name"]) for one in have] == [
+                (name, one["consumer"]["name"]) for name, one in second.items()
+            ]
+
+        await until(stands, "the newer epoch is asked for, and nothing of the leaf that rests")
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
 @pytest.mark.parametrize("heard", [True, False])
 async def test_a_source_that_comes_back_while_its_change_waits_is_left_alone(
     servers: ServerPair, heard: bool

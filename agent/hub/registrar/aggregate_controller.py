@@ -243,8 +243,10 @@ class AggregateController:
         have = seen.info.config.get("sources") or []
         if again:
             target = have if target is None else target
-            # Wanted from here on, so that a failure between the two changes does not lose them.
-            self._want |= {source["name"]: source for source in target if source["name"] in again}
+            # Wanted from here on, so that a failure between the two changes does not lose them. What was
+            # wanted or dropped while the change waited for its turn is newer than its plan.
+            kept = {source["name"]: source for source in target if source["name"] in again - self._out}
+            self._want = kept | self._want
             self._noted(seen)
             seen = await self._update(seen, [source for source in have if source["name"] not in again])
             self._metrics.readds.inc(len(again))
