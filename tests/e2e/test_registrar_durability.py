@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from agent.base import clock
 from agent.config import SyncInterval
-from agent.contract import Checkpoint, Committed, aggregate
+from agent.contract import ACCOUNT, FLEET_BUCKET, Checkpoint, Committed, aggregate
 from agent.demo.proxy import Proxy
 from agent.hub.registrar import durability
 from agent.hub.registrar.durability import sync_file_system
@@ -138,6 +138,36 @@ async def test_each_epoch_is_another_one_after_the_hub_was_without_power(
         answer = await leaf.announce(agreed)
         assert (answer.agreed, answer.cursor, answer.fallback) == (False, 0, agreed)
         assert agreed.leaf_seq == 3
+        await leaf.next_epoch(agreed.leaf_seq + 1)
+        assert (await leaf.announce(agreed)).agreed is True
+        await hub.holds(leaf.domain, 9)
+        assert set(await hub.leaf_sequences(leaf.domain, 1)) == set(range(1, 10))
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+async def test_an_epoch_that_begins_behind_what_a_power_cut_took_is_another_one(
+    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remembered: bool
+) -> None:
+    """The leaf has chosen the beginning by what the hub held, and its announcement comes when the hub's disk
+    has lost that. Without its records the hub can't know through which page cache an epoch came."""
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+    async with hub.registrar(sync_interval=OFTEN):
+        await leaf.announce()
+        await hub.holds(leaf.domain, await leaf.store(3))
+        agreed = await agreed_on(leaf)
+        assert (await leaf.announce(agreed)).agreed is True
+    await asyncio.to_thread(shutil.copytree, servers.hub.config.store_dir, tmp_path / "on_disk")
+    await hub.holds(leaf.domain, await leaf.store(4))
+    await leaf.next_epoch(8)
+    if not remembered:
+        streams = tmp_path / "on_disk" / "jetstream" / ACCOUNT / "streams"
+        await asyncio.to_thread(shutil.rmtree, streams / f"KV_{FLEET_BUCKET}")
+    await servers.hub.restore(tmp_path / "on_disk")
+    await hub.holds(leaf.domain, await leaf.store(2))
+    monkeypatch.setattr(clock.machine, "boot", "another")
+    async with hub.registrar(sync_interval=OFTEN):
+        answer = await leaf.announce(agreed)
+        assert (answer.agreed, answer.cursor, answer.fallback) == (False, 0, agreed)
         await leaf.next_epoch(agreed.leaf_seq + 1)
         assert (await leaf.announce(agreed)).agreed is True
         await hub.holds(leaf.domain, 9)

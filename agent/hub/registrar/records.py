@@ -193,7 +193,7 @@ def admitted(
     An epoch is lost under which one of the two streams was recreated, or which is new to the records though
     the hub has acknowledged messages of it: they were restored from before the epoch, and so was the
     aggregate. So is one that came through another page cache than that of this `boot`: its source may have
-    gone on behind what a power cut took."""
+    gone on behind what a power cut took; and one that was begun before that and is announced after it."""
     records = {}
     for cls, state in announce.classes.items():
         place = places[cls]
@@ -231,11 +231,22 @@ def _begun(
         lost = RECREATED.format(stream if same else record.stream)
     elif acked and announced is None:
         lost = f"up to {acked} is acknowledged of an epoch that the hub's records do not know"
+    elif _begun_before_boot(record, old, known=acked > 0 or announced is not None):
+        lost = POWER_CUT
     if old is None or not same:
         return msgspec.structs.replace(record, lost=lost, cut=0)
     return msgspec.structs.replace(
         record, lost=lost, checkpoint=old.checkpoint, proposed=old.proposed, cut=old.cut
     )
+
+
+def _begun_before_boot(record: ClassRecord, old: ClassRecord | None, *, known: bool) -> bool:
+    """Whether a link may begin behind what a power cut took: its leaf chose the beginning by an answer over
+    the link before, which came from another page cache than that of now. An epoch that is lost gives no such
+    answer. Without a record of it nothing is certain of a link on which both sides had agreed (`known`)."""
+    if old is None:
+        return record.boot != "" and known
+    return old.created == record.created and old.boot != record.boot and not old.lost
 
 
 def new_epochs(leaf: LeafRecord, known: LeafRecord | None) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 
+import pytest
+
 from tests.harness.examples import machine
 from tests.unit.leaf.link.model import Link
 from tests.unit.leaf.link.stores import HubStore
@@ -166,4 +168,25 @@ def test_what_a_power_cut_took_is_missed_though_data_has_flowed_over_it() -> Non
     model.the_agent_dies_or_starts()
     model.ask()
     assert model.hub.rows[-1].payload not in model.leaf.payloads[: model.agreed_to]
+    model.teardown()
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_an_epoch_that_was_begun_before_a_power_cut_and_announced_after_it_is_not_relied_on(
+    record: bool,
+) -> None:
+    """The leaf's server has forgotten the consumer, so the next epoch begins behind what the hub answered to
+    hold; then the hub loses that, before it has heard of the epoch."""
+    model = Link()
+    model.begin(interval=True)
+    model.settle()
+    before = model.epoch
+    model.publish(3, 9)
+    model.the_link_consumer_is_deleted()
+    while model.epoch == before:
+        model.turn()
+    assert model.leaf.consumers[str(model.epoch)].start == model.leaf.last + 1
+    model.the_power_of_the_hub_is_cut(rows=0, record=record)
+    assert set(model.leaf.payloads) - model.hub.payloads
+    model.publish(1, 9)
     model.teardown()
