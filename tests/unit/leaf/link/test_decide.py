@@ -277,16 +277,23 @@ CASES = [
     Case(
         "the consumer is gone and the hub says nothing",
         replace(KNOWN, due=GONE, due_since=NOW - ANSWER_WITHIN),
-        seen(consumer=None, comparison=replace(SAID, asked_at=NOW - 20, link_key="s/0")),
+        seen(link=LATE, consumer=None, comparison=replace(SAID, asked_at=NOW - 20, link_key="s/0")),
         LinkState.REPAIRING,
         (Repair(NewEpoch(EpochReason.CONSUMER_GONE, 151)),),
     ),
     Case(
         "the consumer is gone, the hub says nothing, and what it said was of the epoch before",
         replace(KNOWN, due=NewEpoch(EpochReason.CONSUMER_GONE, 1), due_since=NOW - ANSWER_WITHIN),
-        seen(consumer=None, comparison=replace(SAID, epoch="d")),
+        seen(link=LATE, consumer=None, comparison=replace(SAID, epoch="d")),
         LinkState.REPAIRING,
         (Repair(NewEpoch(EpochReason.CONSUMER_GONE, 1)),),
+    ),
+    Case(
+        "the consumer is gone, the link was lost before the hub could answer and came back a second ago",
+        replace(KNOWN, due=NewEpoch(EpochReason.CONSUMER_GONE, 1), due_since=NOW - 60),
+        seen(link=replace(UP, key="s/2"), consumer=None, comparison=None),
+        LinkState.REPAIRING,
+        (AnnounceNow(),),
     ),
     Case(
         "the consumer was gone for one look and is there again",
