@@ -68,8 +68,9 @@ class NotLeadingError(UnavailableError):
 
 
 class Leadership:
-    """One agent's part in the lead of the hub, over one pair of connections; `me` is its identity. A takeover
-    needs the `streams`, so the holder has other servers lead them than that of its own machine."""
+    """One agent's part in the lead of the hub, over one pair of connections; `me` is its identity among those
+    of one server. A takeover needs the `streams`, so the holder has other servers lead them than that of its
+    own machine."""
 
     def __init__(
         self,
@@ -86,7 +87,8 @@ class Leadership:
         self._js = JetStream(nc, timeout=_ANSWER_SECONDS)
         self._replicas = replicas
         self._metrics = metrics
-        self._election = Election(me, str(nc._server_info.get("server_name", "")))
+        name = str(nc._server_info.get("server_name", ""))
+        self._election = Election(f"{me}@{name}", name)
         self._turn = asyncio.Lock()
         self._trouble = LogEdge(log, "lease available")
         self.taken, self.lost = asyncio.Event(), asyncio.Event()
@@ -158,7 +160,7 @@ class Leadership:
                 await self._read()
                 if self.taken.is_set() or not election.may_take(_now()):
                     return
-            before, sent = election.lease, _now()
+            before, sent = election.before, _now()
             lease = election.next(sent, self._connections())
             try:
                 revision = await self._put(lease)

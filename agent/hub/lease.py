@@ -33,7 +33,8 @@ class Lease(Struct, frozen=True):
     term: int
     """Counts from 1; higher with each holder, and with each time that a holder had to begin again."""
     holder: str
-    """The identity of an agent, which its state directory's lock keeps one process."""
+    """The identity of an agent, which its state directory's lock keeps one process, and its server's name:
+    machines of one image have one id, but no two servers of a cluster one name."""
     name: str
     """The name of the holder's NATS server, for people."""
     seconds: float
@@ -63,6 +64,14 @@ class Election:
         self.revision = 0
         """The revision that was read or written last; 0: there is no lease yet."""
         self.lease: Lease | None = None
+        self._newest: Lease | None = None
+
+    @property
+    def before(self) -> Lease | None:
+        """The lease whose holder may write still: that of the bucket, or a later one that was seen there
+        before the bucket was deleted, purged or restored from a backup."""
+        lease, newest = self.lease, self._newest
+        return newest if lease is None or (newest is not None and newest.term > lease.term) else lease
 
     def leads(self, now: float) -> bool:
         """Whether this agent may write at `now`."""
@@ -75,24 +84,27 @@ class Election:
         if lease is None or lease.holder != self._me:
             self._until = _NEVER
         self.revision, self.lease = revision, lease
+        self._newest = self.before
 
     def may_take(self, now: float) -> bool:
         """Whether the lease is free, or the holder cannot rely on it any more."""
         lease = self.lease
+        if self.before is not lease:  # what was seen last need not be the last one that there was
+            return now - self._since >= SECONDS * (1 + DRIFT)
         if lease is None or lease.seconds <= 0 or lease.holder == self._me:
             return True
         return now - self._since >= lease.seconds * (1 + DRIFT)
 
     def next(self, now: float, connections: tuple[tuple[str, int], ...]) -> Lease:
         """The record to store over `revision` at `now`: a renewal while this agent leads, else a new term."""
-        term = 0 if self.lease is None else self.lease.term
+        term = 0 if self.before is None else self.before.term
         if not self.leads(now):
             term += 1
         return Lease(VERSION, term, self._me, self.name, SECONDS, connections)
 
     def stored(self, revision: int, lease: Lease, sent: float) -> None:
         """The record of `next`, sent at `sent`, was stored at a revision."""
-        self.revision, self.lease, self._since = revision, lease, sent
+        self.revision, self.lease, self._newest, self._since = revision, lease, lease, sent
         self._until = sent + lease.seconds * (1 - DRIFT)
 
     def released(self, now: float) -> Lease | None:

@@ -51,9 +51,11 @@ class Candidate:
 
 
 @asynccontextmanager
-async def candidate(servers: ServerPair, name: str) -> AsyncIterator[Candidate]:
-    """An agent that takes the lead when it can."""
+async def candidate(servers: ServerPair, name: str, server: str = "") -> AsyncIterator[Candidate]:
+    """An agent that takes the lead when it can, beside a `server` of this name if it is not the hub's."""
     nc, system = await servers.hub.connect("registrar"), await servers.hub.connect("registrar_system")
+    if server:
+        nc._server_info["server_name"] = server
     lead = Leadership(nc, system, name, 1, (), LeadMetrics(Metrics().registry))
     task = asyncio.create_task(lead.run())
     try:
@@ -137,6 +139,36 @@ async def test_one_that_lets_go_is_followed_at_once(servers: ServerPair) -> None
             async with asyncio.timeout(30):
                 await second.lead.taken.wait()
             assert not first.lead.holds()
+
+
+async def test_a_standby_waits_for_the_holder_of_a_lease_that_somebody_purged(servers: ServerPair) -> None:
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(candidate(servers, "a"))
+        await first.leads()
+        second = await stack.enter_async_context(candidate(servers, "b"))
+        await until(lambda: second.lead.holder != "", "the second sees who leads")
+        await first.stop()
+        await JetStream(first.lead._nc).api("STREAM.PURGE.KV_petiole_fleet")
+        assert first.lead.holds(), "it has not looked since"
+        cut = first.lead._nc.stats["reconnects"]
+        await second.leads()
+        assert not first.lead.holds()
+        await until(lambda: first.lead._nc.stats["reconnects"] > cut, "its connections are cut")
+
+
+async def test_machines_of_one_image_do_not_take_each_other_for_themselves(servers: ServerPair) -> None:
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(candidate(servers, "a", "hub-a"))
+        await first.leads()
+        second = await stack.enter_async_context(candidate(servers, "a", "hub-b"))
+        await until(lambda: second.lead.holder == "hub-a", "the second sees who leads")
+        election = first.lead._election
+        revision = election.revision
+        await until(lambda: election.revision > revision + 3, "the first has renewed its lease")
+        assert first.lead.holds()
+        assert not second.lead.taken.is_set()
+        assert election.lease is not None
+        assert election.lease.term == 1
 
 
 @pytest.mark.parametrize("kind", [ForgetfulClient, CancellableClient])

@@ -22,15 +22,20 @@ class Bucket:
     """The one message under the lease, as the server keeps it."""
 
     def __init__(self) -> None:
-        self.revision = 0
+        self.revision = self.last = 0
         self.lease: Lease | None = None
 
     def put(self, expected: int, lease: Lease) -> bool:
         """Store it if the revision is the expected one."""
         if expected != self.revision:
             return False
-        self.revision, self.lease = self.revision + 1, lease
+        self.last += 1
+        self.revision, self.lease = self.last, lease
         return True
+
+    def purge(self) -> None:
+        """Somebody takes the message away."""
+        self.revision, self.lease = 0, None
 
 
 @dataclass
@@ -81,7 +86,9 @@ class World:
     agents: list[Agent] = field(default_factory=list)
     under_way: list[Message] = field(default_factory=list)
     refused: int = 0
-    terms: dict[int, str] = field(default_factory=dict)
+    purged_at: float = float("-inf")
+    purges: int = 0
+    terms: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in HUBS:
@@ -115,12 +122,20 @@ class World:
         assert len(self.leaders()) <= 1, f"two lead at {self.now}"
 
     def _fault(self, agent: Agent) -> None:
-        kind = self.random.randrange(3)
-        if kind == 0:
+        kind = self.random.randrange(4)
+        if kind == 3:
+            # One that has not read any lease cannot know that there was one.
+            if all(one.election.lease is not None for one in self.agents):
+                self.purged_at = self.now
+                self.bucket.purge()
+                self.purges += 1
+                # One that is late and expects no lease would find none again.
+                self.under_way = [one for one in self.under_way if one.lease is None or one.expected]
+        elif kind == 0:
             agent.stopped_until = self.now + self.random.choice((0.5, 3.0, 10.0, 60.0))
         elif kind == 1:
             agent.cut_until = self.now + self.random.choice((1.0, 4.0, 20.0))
-        else:
+        elif self.now > self.purged_at + 2 * SECONDS:
             agent.restart()
 
     def _deliver(self, message: Message) -> None:
@@ -153,7 +168,9 @@ class World:
         agent.inbox = []
         if election.leads(clock) and election.lease is not None:
             term = election.lease.term
-            assert self.terms.setdefault(term, agent.name) == agent.name
+            if self.now > self.purged_at + 2 * SECONDS:
+                # One that has looked long ago counts on from what it knows.
+                assert self.terms.setdefault((self.purges, term), agent.name) == agent.name
             self.send(Message(0, agent, clock, election.revision, term=term))
         if clock >= agent.next_at:
             agent.next_at = clock + RENEW_EVERY
@@ -245,8 +262,25 @@ def test_a_bucket_that_is_gone_ends_the_lead_and_is_filled_again() -> None:
     first.stored(5, first.next(0, ()), 0)
     first.observed(0, None, 1)
     assert not first.leads(1)
-    assert first.may_take(1)
     assert first.revision == 0
+    assert not first.may_take(1 + SECONDS), "another one may have taken it since it was read"
+    assert first.may_take(1.01 + SECONDS * (1 + DRIFT))
+
+
+def test_a_lease_that_is_gone_or_older_is_waited_for_as_if_it_were_there() -> None:
+    first, second = elections()
+    older = first.next(0, ())
+    first.stored(1, older, 0)
+    assert first.released(0) is not None
+    lease = first.next(10, (("SERVER", 7),))
+    first.stored(2, lease, 10)
+    second.observed(2, lease, 110)
+    for revision, known in ((0, None), (3, older)):
+        second.observed(revision, known, 111)
+        assert second.before is lease, "whose connections are cut"
+        assert not second.may_take(111 + SECONDS)
+        assert second.may_take(111.01 + SECONDS * (1 + DRIFT))
+    assert second.next(115, ()).term == 3
 
 
 def test_what_is_no_lease_is_said() -> None:
