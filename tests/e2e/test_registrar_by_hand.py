@@ -10,11 +10,12 @@ import pytest
 import pytest_asyncio
 import structlog
 
-from agent.contract import leaf_stream
+from agent.contract import Committed, leaf_stream
 from agent.hub.registrar.aggregate import source
 from agent.hub.registrar.announcements import Announcements
+from agent.hub.registrar.purging import Purging
 from agent.server import permissions
-from tests.harness.registrar import HubHand, LeafHand, hub_of
+from tests.harness.registrar import KEEP, HubHand, LeafHand, hub_of
 from tests.harness.servers import ServerPair, api, open_server_pair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
@@ -145,3 +146,27 @@ async def test_an_aggregate_that_is_deleted_between_two_looks_at_it_holds_nothin
         assert Announcements._observe is look
         assert (answer.cursor, answer.agreed) == (0, False)
         assert (await leaf.announce()).agreed is False, "and it stays so"
+
+
+async def test_what_was_committed_of_an_aggregate_is_not_purged_of_the_one_that_took_its_place(
+    open_hub: ServerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is deleted between the look by which the purge was decided and the purge, and the new one holds what
+    is in no table yet."""
+    hub, leaf = await hub_of(open_hub), await LeafHand.make(open_hub.leaf)
+    remember = Purging._remember
+
+    async def late(self: Purging, *args: Any) -> None:
+        await remember(self, *args)
+        monkeypatch.setattr(Purging, "_remember", remember)
+        await api(hub.nc, f"STREAM.DELETE.{AGGREGATE}")
+        await hub.holds(leaf.domain, await leaf.store(2))
+
+    async with hub.registrar():
+        await leaf.announce()
+        info = await hub.holds(leaf.domain, await leaf.store(KEEP + 10))
+        monkeypatch.setattr(Purging, "_remember", late)
+        answer = await hub.committed(Committed(AGGREGATE, info.created, info.last))
+        assert Purging._remember is remember
+        assert "what was committed is of a stream that is gone" in answer["refused"]
+    assert (await hub.leaf_sequences(leaf.domain, 1))[-2:] == [KEEP + 11, KEEP + 12]

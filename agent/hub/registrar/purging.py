@@ -72,6 +72,8 @@ class Purging:
         if up_to < seen.info.first:
             return 0
         await self._remember(seen, up_to)
+        # That takes a while with many leaves: by now the aggregate may be another one, or restored.
+        purge_up_to(committed, (await self._aggregates.controllers[stream].observe()).info, self._keep)
         purged = await self._js.purge(stream, up_to)
         self._metrics.purged.labels(stream).inc(purged)
         log.info("purged what is committed", stream=stream, messages=purged, up_to=up_to)
