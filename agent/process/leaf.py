@@ -153,7 +153,7 @@ class LeafAgent:
         self._commands = CommandRunner(own_class, state, make_handlers(controls), metrics, system_clock())
         self._completed = self._ending = False
         self._users = ""
-        self._subscribe(events)
+        self._subscribe(events, trimmer)
 
     def _core_intake(self, ledgers: Mapping[str, ClassLedger]) -> CoreIntake:
         letters = DeadLetterWriter(self._publisher.submit, ledgers, self._metrics)
@@ -166,7 +166,7 @@ class LeafAgent:
         )
         return CoreIntake(self._config.domain, self._publisher, chunks, letters)
 
-    def _subscribe(self, events: Events) -> None:
+    def _subscribe(self, events: Events, trimmer: Trimmer) -> None:
         """Who acts on what happens, in this order."""
         evictions, waits, controller = self._evictions, self._waits, self.link.controller
         events.on(
@@ -188,7 +188,7 @@ class LeafAgent:
             lambda seen: waits.reached(seen.cls, seen.confirmed),
             self._view.seen,
         )
-        events.on(EpochBegun, lambda epoch: waits.reached(epoch.cls, 0))
+        events.on(EpochBegun, lambda epoch: waits.reached(epoch.cls, 0), trimmer.epoch_begun)
         events.on(
             StoreLost,
             lambda lost: self._publisher.store_lost(lost.cls),

@@ -12,14 +12,18 @@ import pytest
 from msgspec import structs
 
 from agent.base.files import SlotFile
+from agent.base.metrics import Metrics
 from agent.config import Config
 from agent.contract import LostStream, link_consumer
 from agent.jetstream import JetStream, UnavailableError
+from agent.leaf.events import EpochBegun, Events
+from agent.leaf.link.act import Trimmer
 from agent.leaf.link.guard import EpochReason
 from agent.leaf.link.prepare import prepare_stream
-from agent.leaf.state import StateFile
+from agent.leaf.state import State, StateFile
 from hub_jobs.audit.ledgers import LostStores
 from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, probe_stream
+from tests.harness.registrar import LeafHand
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
@@ -284,3 +288,31 @@ async def test_an_epoch_that_could_not_be_saved_is_saved_when_the_disk_takes_it(
         assert await (await probe_stream(servers.leaf)).link_consumers() == [
             link_consumer(one.state().epochs[CLASS])
         ]
+
+
+async def test_what_was_saved_of_a_stream_says_nothing_of_the_one_that_took_its_place(
+    servers: ServerPair, tmp_path: Path
+) -> None:
+    """The disk is full, so that only those messages may go of which all is saved already."""
+    leaf, full = await LeafHand.make(servers.leaf), False
+
+    async def prepare() -> None:
+        if full:
+            raise OSError("no room")
+
+    state = StateFile(tmp_path / "state.json", State(1, "m", leaf.domain))
+    trimmer = Trimmer(state, Metrics(), Events(), allowed=lambda: True, prepare=prepare)
+
+    async def trimmed(confirmed: int) -> int:
+        """The first message that is left."""
+        await trimmer.trim(leaf.js, CLASS, await leaf.js.stream_info(leaf.stream), confirmed)
+        return (await leaf.js.stream_info(leaf.stream)).first
+
+    await leaf.store(10)
+    assert await trimmed(5) == 5
+    full = True
+    assert await trimmed(8) == 8
+    trimmer.epoch_begun(EpochBegun(CLASS))
+    assert await trimmed(10) == 8
+    full = False
+    assert await trimmed(10) == 10

@@ -15,7 +15,7 @@ from agent.config import StreamClass
 from agent.contract import Checkpoint, LostStream
 from agent.jetstream import CONSUMER_NOT_FOUND, ApiError, JetStream, StreamInfo
 from agent.leaf import stream_configs
-from agent.leaf.events import Events, StreamTrimmed
+from agent.leaf.events import EpochBegun, Events, StreamTrimmed
 from agent.leaf.link import checkpoints
 from agent.leaf.link.announcer import Announcer, AnnounceResult
 from agent.leaf.link.guard import EpochReason, NewEpoch
@@ -128,6 +128,11 @@ class Trimmer:
         self._state, self._metrics, self._events = state, metrics, events
         self._allowed, self._prepare = allowed, prepare
         self._saved: dict[str, int] = {}
+        """By class up to which sequence all that only its messages hold is saved."""
+
+    def epoch_begun(self, begun: EpochBegun) -> None:
+        """The stream may be another one now, or restored: what is saved of its messages is not known."""
+        self._saved.pop(begun.cls, None)
 
     async def trim(self, js: JetStream, cls: str, info: StreamInfo, confirmed: int) -> None:
         """Purge up to the confirmed message, which stays: it is where the next answer is compared. Raises
