@@ -6,7 +6,7 @@ mirror only as `decide` says.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,6 +55,9 @@ class MirrorController:
         self._copies = list(copies)
         self._identity, self._url, self._seed_file, self._metrics = identity, url, seed_file, metrics
         self._probe = StreamProbe(domain, identity)
+        self.jetstream: Callable[[Client], JetStream] = JetStream
+        """Makes the API for a connection; that of a hub of several machines changes nothing without the
+        lead."""
         self._memories: dict[str, MirrorMemory] = {}
         self._missing_since: dict[str, float] = {}
         self._origins: dict[str, str] = {}
@@ -89,7 +92,7 @@ class MirrorController:
 
     async def _reconcile(self, nc: Client, copy: Declared) -> bool:
         """Observe one stream and its links, and do what is due. Returns whether all links flow."""
-        js = JetStream(nc)
+        js = self.jetstream(nc)
         now = loop_time()
         try:
             # The local side first: what arrives in between makes the origin look ahead of it, never behind.

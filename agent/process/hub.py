@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from agent.base.nats_server import ServerError
 from agent.base.supervisor import keep_serving
 from agent.base.wait import unless
 from agent.config import Config, aggregates, members_digest, users_digest
-from agent.hub.leadership import Leadership
+from agent.hub.leadership import Leadership, LeadJetStream
 from agent.hub.registrar.metrics import LeadMetrics
 from agent.hub.registrar.service import Registrar
 from agent.jetstream.connection import CancellableClient, abort, end, server_version
@@ -144,6 +145,8 @@ class HubAgent:
             async with asyncio.TaskGroup() as group:
                 links = None
                 if self._declared is not None:
+                    if lead is not None:
+                        self._declared.jetstream = partial(LeadJetStream, leadership=lead)
                     links = group.create_task(keep_serving("declared links", self._declared.run))
                 await self._registrar.run(stopping)
                 if links is not None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+
 from agent import config as settings
 from agent.config import Config, Transform
+from agent.hub.leadership import Leadership, LeadJetStream
+from agent.hub.registrar.metrics import LeadMetrics
 from tests.harness.configured import OpenServer, OpenServers, open_servers
 from tests.harness.declared import hub_source, kept, leaf_mirror
 
@@ -150,6 +155,11 @@ async def test_a_mirror_of_a_stream_that_was_made_again_says_so_and_is_not_delet
         await mirrored_then_recreated(servers)
         async with at(servers.leaves["edge-1"], leaf_mirror()) as one:
             assert "recreate = true" in await one.is_in(MIRROR, "recreated")
+            assert await leaf.texts("PLANS") == numbered(5)
+        standby = Leadership(leaf.nc, None, "a", 1, (), LeadMetrics(CollectorRegistry()))
+        async with at(servers.leaves["edge-1"], leaf_mirror(recreate=True)) as one:
+            one.links.jetstream = partial(LeadJetStream, leadership=standby)
+            assert "this agent does not lead the hub" in await one.is_in(MIRROR, "refused")
             assert await leaf.texts("PLANS") == numbered(5)
         async with at(servers.leaves["edge-1"], leaf_mirror(recreate=True)) as one:
             await leaf.holds("PLANS", ["other"])
