@@ -78,12 +78,27 @@ def _look(settings: Config, links: bool) -> dict[str, Any]:
     from agent.cli.query import status_of
 
     status = status_of(settings.admin)
+    status["inputs_down"] = _inputs_down(settings, status)
     if links:
         from agent.cli.query.links import gather_links
 
         rows, problem = gather_links(settings, status, account_key(settings))
         status["lags"] = {"rows": [row.as_json() for row in rows], "problem": problem}
     return status
+
+
+def _inputs_down(settings: Config, status: Mapping[str, Any]) -> list[str]:
+    """Inputs of the configuration that do not run, or cannot read, dial or run what they need."""
+    from agent.cli.query import AdminStatusError, metrics_of
+
+    if not (inputs := set(status.get("inputs") or ())):
+        return []
+    try:
+        gauges = [metric for metric in metrics_of(settings.admin) if metric.name == "petiole_input_up"]
+    except AdminStatusError:
+        return []
+    down = {sample.labels["input"] for gauge in gauges for sample in gauge.samples if sample.value == 0}
+    return sorted(inputs & down)
 
 
 def _key_refusal(config: Config, status: Mapping[str, Any]) -> str | None:
@@ -198,6 +213,8 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
         if row["state"] != status["link"]["state"]:
             yield f"    {row['sentence']}"
     yield from _links(status["links"])
+    for name in status.get("inputs_down", ()):
+        yield f"  input {name}: down; `petiole check` and the agent's log say why"
     if trouble := status.get("server", {}).get("warning"):
         yield f"  server: {trouble}"
 

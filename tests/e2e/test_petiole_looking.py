@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
@@ -33,6 +34,19 @@ def test_what_passes_is_shown_and_what_would_be_sent_and_neither_changes_anythin
     wait_for(lambda: leaf.metric("petiole_stored_readings_total", input="file") >= 3, "the file is followed")
     assert leaf.metric("petiole_stored_readings_total", input="file") == 3
     assert leaf.metric("petiole_stored_readings_total", input="http") == 3
+
+
+def test_an_input_that_does_not_run_is_named_by_status(leaf: Agent) -> None:
+    with socket.create_server(("127.0.0.1", leaf.member.http_port)):
+        leaf.start()
+        wait_for(lambda: leaf.metric("petiole_input_up", input="http") == 0, "the port is taken")
+        found = leaf.petiole("status")
+        assert found.returncode == 0, "the link waits, which needs no person"
+        assert "  input http: down; " in found.stdout
+        assert "input file" not in found.stdout
+        assert json.loads(leaf.petiole("status", "--json").stdout)["inputs_down"] == ["http"]
+    wait_for(lambda: leaf.metric("petiole_input_up", input="http") == 1, "the port is free")
+    assert "input http" not in leaf.petiole("status").stdout
 
 
 def _batches_for_programs_until_the_pipe_is_closed(leaf: Agent) -> None:
