@@ -195,7 +195,7 @@ def named(path: Path) -> str:
     text = (isinstance(path, RelativePath) and path.given) or str(path)
     if text.startswith(("/", "./", "../")) or is_there(path) or ("/" in text and is_there(path.parent)):
         return str(path)
-    return "(not shown, for it may be the secret itself: write the path of its file there)"
+    return "(not shown: it may be the secret itself)"
 
 
 def without_password(text: str) -> str:

@@ -16,6 +16,7 @@ from agent.cli.checks import Level, machine, mqtt
 from agent.config import Config
 from agent.config.schema import Mqtt, MqttUserConfig
 from agent.demo.ports import free_port
+from agent.leaf.inputs.file import FileOptions
 from agent.server.child import Watched, greeting, reap, spawn
 from tests.harness.check_cases import check, of, pair
 from tests.harness.wait import until
@@ -76,6 +77,19 @@ def test_files_of_the_configuration_are_looked_at_without_a_server(tmp_path: Pat
     config.nats.mqtt.tls_key = foreign
     words = "certificate and key of nats.mqtt cannot be used together"
     assert of(machine.look(config, now), words).level is Level.FAILURE
+    cert.write_text("no certificate")
+    assert of(machine.look(config, now), words).sentence.endswith("together: one of them is no PEM")
+    cert.unlink()
+    assert of(machine.look(config, now), f"{cert} cannot be read (No such file").level is Level.FAILURE
+
+
+def test_a_path_of_an_input_at_which_no_file_is_draws_a_warning(tmp_path: Path) -> None:
+    there, gone = tmp_path / "a.ndjson", tmp_path / "gone"
+    there.touch()
+    paths = [str(there), f"{tmp_path}/*.ndjson", f"{gone}/*.ndjson", str(gone)]
+    config = Config(domain="edge-1", state_dir=tmp_path, input=[FileOptions(path=paths)])
+    found = [one for one in machine.look(config, machine.right_now()) if one.level is Level.WARNING]
+    assert [one.sentence.split(" is at ")[1].split(",")[0] for one in found] == paths[2:]
 
 
 @contextlib.asynccontextmanager

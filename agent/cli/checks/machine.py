@@ -20,6 +20,8 @@ from agent.cli.checks.handshake import Tls, reading
 from agent.cli.checks.server import judge_room
 from agent.config import Config
 from agent.config.keys import SeedError, password_in
+from agent.leaf.inputs.file import FileOptions
+from agent.leaf.inputs.file.glob import matches
 from agent.server.setup import server_directory, store_directory
 
 FILES: Final = "files"
@@ -37,7 +39,7 @@ def look(config: Config, now: datetime) -> list[Finding]:
     findings += [finding for name, pair in _pairs(config) for finding in _pair(name, *pair)]
     if config.nats.cluster.on:
         findings += cluster.look(config.nats.cluster)
-    findings += _passwords(config)
+    findings += [*_passwords(config), *_absent(config)]
     if config.nats.server == "embedded":
         findings.append(_disk(config))
     return findings
@@ -138,7 +140,7 @@ def _certificate(name: str, path: Path, now: datetime) -> Iterator[Finding]:
         with open_regular(path) as file:
             validities = certificates.validities(file.read().decode("ascii", "replace"))
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
+        why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else error
         yield failure(certificates.GROUP, f"{name}: {path} {why}", "name a file in PEM")
         return
     # A chain is as good as the certificate that ends first, or has not begun.
@@ -158,8 +160,9 @@ def _pair(owner: str, cert: Path, key: Path) -> Iterator[Finding]:
         # Without the function OpenSSL would ask at the terminal for the password of the key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=lambda: "")
     except (OSError, ValueError) as error:
-        why = getattr(error, "reason", None) or str(error)
-        reason = str(why).replace("_", " ").lower()
+        reason = str(error)
+        if isinstance(error, ssl.SSLError):  # for a file that is no PEM it has no reason
+            reason = (error.reason or "").replace("_", " ").lower() or "one of them is no PEM"
         yield failure(
             certificates.GROUP,
             f"certificate and key of {owner} cannot be used together: {reason}",
@@ -177,6 +180,20 @@ def _passwords(config: Config) -> Iterator[Finding]:
             yield failure(FILES, str(error), "write the password there, or its bcrypt hash")
         except OSError:
             continue
+
+
+def _absent(config: Config) -> Iterator[Finding]:
+    """Paths of inputs at which no file is. The agent waits for one, so a wrong path shows nowhere else."""
+    for options in config.input:
+        if isinstance(options, FileOptions):
+            paths = [options.path] if isinstance(options.path, str) else options.path
+            for path in paths:
+                if "\0" not in path and not any(matches(str(Path(path).absolute()), {})):
+                    yield warning(
+                        FILES,
+                        f"no file is at {path}, which input {options.name} reads",
+                        "correct path, unless the file comes later: it is read as soon as it is there",
+                    )
 
 
 def _disk(config: Config) -> Finding:
@@ -240,7 +257,7 @@ def _secret(directory: Secret, secret: Secret) -> Iterator[Finding]:
         yield failure(
             FILES,
             f"{secret.what} {named(secret.path)} cannot be read ({secret.error})",
-            f"put the file there: {named(secret.path)}",
+            "write the path of its file there, and put that file in place",
         )
         return
     if others_may(secret.path, secret.mode):
