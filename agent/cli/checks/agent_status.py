@@ -56,7 +56,11 @@ async def ask(admin: Admin) -> Mapping[str, Any] | str:
             status = msgspec.json.decode(await answer.content.read(_LARGEST), type=dict[str, Any])
             return status if "role" in status else f"what answers at {url} is no agent"
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        return f"the agent does not answer at {url} ({type(error).__name__})"
+        refused = isinstance(error, ConnectionRefusedError) or isinstance(
+            getattr(error, "os_error", None), ConnectionRefusedError
+        )
+        why = "connection refused" if refused else type(error).__name__
+        return f"the agent does not answer at {url} ({why})"
     except msgspec.MsgspecError:
         return f"what answers at {url} is no agent"
 

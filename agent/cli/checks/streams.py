@@ -105,7 +105,7 @@ def _by_the_link(streams: Streams, hub_info: Mapping[str, Any] | None) -> Findin
             GROUP,
             "whether another stream stores the same subjects is not known: neither the agent's user nor "
             "the link tells",
-            "name hub_urls and link_seed_file, so that the hub can be asked",
+            "restore the link, or name hub_urls and link_seed_file, so that the hub can be asked",
         )
     if open_to := [subject for subject in subjects if is_granted(hub_info, "publish", sample(subject))]:
         return warning(

@@ -139,7 +139,9 @@ def _page(admin: Admin, path: str) -> tuple[bytes, str]:
 
 
 def _unanswered(url: str, error: Exception) -> AdminStatusError:
-    return AdminStatusError(f"the agent does not answer at {url} ({error}); see whether `petiole run` runs")
+    reason = error.reason if type(error) is urllib.error.URLError else error
+    why = (isinstance(reason, OSError) and reason.strerror) or reason
+    return AdminStatusError(f"the agent does not answer at {url} ({why}); see whether `petiole run` runs")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from agent.cli import query
 from agent.cli.query import AdminStatusError, checked, status_of
 from agent.cli.status import lines
 from agent.config import Admin
+from agent.demo.ports import free_port
 
 LEAF: Final[dict[str, Any]] = {
     "role": "leaf",
@@ -82,6 +83,11 @@ def test_who_answers_something_else_is_told(body: bytes, code: int, said: str) -
         status_of(Admin(listen=listen))
 
     assert said in str(told.value)
+
+
+def test_an_agent_that_does_not_run_is_told_in_plain_words() -> None:
+    with pytest.raises(AdminStatusError, match=r"/status \(Connection refused\); see whether"):
+        status_of(Admin(listen=f"127.0.0.1:{free_port()}"))
 
 
 def test_an_answer_without_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
