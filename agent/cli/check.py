@@ -22,9 +22,9 @@ from agent import contract
 from agent.base.listen_sockets import near_host
 from agent.cli.checks import (
     Finding,
+    Group,
     Level,
     agent_status,
-    failure,
     findings_as_json,
     lines,
     link,
@@ -32,7 +32,6 @@ from agent.cli.checks import (
     local_server,
     machine,
     mqtt,
-    ok,
     outcome,
     server,
     streams,
@@ -102,7 +101,7 @@ def _in_the_way(settings: Config, runs: bool) -> tuple[list[str], list[str]]:
     return mistakes(inputs), [*([] if runs else taken_ports(settings)), *obstacles(waiting)]
 
 
-GROUP: Final = "configuration"
+GROUP: Final = Group("configuration")
 _MOST_HUBS: Final = 8
 
 InTheWay = Callable[[bool], tuple[list[str], list[str]]]
@@ -211,7 +210,7 @@ def _judged_there(
 def judge_unusable(problems: Iterable[Problem]) -> list[Finding]:
     """The findings of an unusable file; nothing else can be checked then."""
     return [
-        failure(GROUP, f"{problem.key}: {problem.stood}", problem.remedy, Exit.USAGE) for problem in problems
+        GROUP.failure(f"{problem.key}: {problem.stood}", problem.remedy, Exit.USAGE) for problem in problems
     ]
 
 
@@ -219,7 +218,7 @@ def judge_configuration(path: Path, mistakes: Iterable[str], obstacles: Iterable
     """The findings of a readable file: wrong options of the agent's parts, and what they lack on this
     machine now."""
     wrong = _failures(mistakes, Exit.USAGE)
-    return [*(wrong or [ok(GROUP, f"{path} can be used")]), *_failures(obstacles, Exit.FAILED)]
+    return [*(wrong or [GROUP.ok(f"{path} can be used")]), *_failures(obstacles, Exit.FAILED)]
 
 
 def _failures(sentences: Iterable[str], code: Exit) -> list[Finding]:
@@ -227,5 +226,5 @@ def _failures(sentences: Iterable[str], code: Exit) -> list[Finding]:
     findings = []
     for sentence in sentences:
         stood, _, remedy = sentence.partition("; ")
-        findings.append(failure(GROUP, stood, remedy or "put that right", code))
+        findings.append(GROUP.failure(stood, remedy or "put that right", code))
     return findings

@@ -40,19 +40,22 @@ class Finding:
     """The exit code that a failure calls for."""
 
 
-def ok(group: str, sentence: str) -> Finding:
-    """It is well."""
-    return Finding(group, Level.OK, sentence)
+class Group(str):
+    """A group of checks, which makes their findings."""
 
+    __slots__ = ()
 
-def warning(group: str, sentence: str, remedy: str) -> Finding:
-    """It may become a failure, or could not be checked."""
-    return Finding(group, Level.WARNING, sentence, remedy)
+    def ok(self, sentence: str) -> Finding:
+        """It is well."""
+        return Finding(self, Level.OK, sentence)
 
+    def warning(self, sentence: str, remedy: str) -> Finding:
+        """It may become a failure, or could not be checked."""
+        return Finding(self, Level.WARNING, sentence, remedy)
 
-def failure(group: str, sentence: str, remedy: str, exit: Exit = Exit.FAILED) -> Finding:  # noqa: A002
-    """It does not work, or not for long."""
-    return Finding(group, Level.FAILURE, sentence, remedy, exit)
+    def failure(self, sentence: str, remedy: str, exit: Exit = Exit.FAILED) -> Finding:  # noqa: A002
+        """It does not work, or not for long."""
+        return Finding(self, Level.FAILURE, sentence, remedy, exit)
 
 
 _GRAVITY: Final = (Exit.USAGE, Exit.LOSS, Exit.CONFLICT, Exit.UNREACHABLE, Exit.FAILED)

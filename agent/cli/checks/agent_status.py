@@ -10,16 +10,16 @@ import aiohttp
 import msgspec
 
 from agent.base.http_access import AccessError
-from agent.cli.checks import Finding, failure, ok, warning
+from agent.cli.checks import Finding, Group
 from agent.cli.query import admin_request
 from agent.config import Admin
 from agent.contract import Exit
 from agent.leaf.link.states import LinkState
 
-AGENT: Final = "agent"
-LINK: Final = "link"
-LOSS: Final = "loss"
-HUB: Final = "hub"
+AGENT: Final = Group("agent")
+LINK: Final = Group("link")
+LOSS: Final = Group("loss")
+HUB: Final = Group("hub")
 _FLOWING: Final = "flowing"
 _SHOWN: Final = 20
 _SECONDS: Final = 3.0
@@ -68,14 +68,11 @@ async def ask(admin: Admin) -> Mapping[str, Any] | str:
 def judge(status: Mapping[str, Any] | str) -> Iterator[Finding]:
     """The findings of the running agent."""
     if isinstance(status, str):
-        yield failure(
-            AGENT,
-            status,
-            "start it (systemctl start petiole, or petiole run) and see its log",
-            Exit.UNREACHABLE,
+        yield AGENT.failure(
+            status, "start it (systemctl start petiole, or petiole run) and see its log", Exit.UNREACHABLE
         )
         return
-    yield ok(AGENT, f"the agent of {status.get('domain')} runs")
+    yield AGENT.ok(f"the agent of {status.get('domain')} runs")
     if status["role"] == "leaf":
         yield from _link(status.get("link") or {})
         for name, row in (status.get("classes") or {}).items():
@@ -91,28 +88,26 @@ def _link(link: Mapping[str, Any]) -> Iterator[Finding]:
     if link.get("attention"):
         code = Exit.CONFLICT if state == LinkState.CONTESTED else Exit.FAILED
         code = Exit.LOSS if state == LinkState.DISCARDED else code
-        yield failure(LINK, sentence, _REMEDIES.get(state, "see docs/link.md"), code)
+        yield LINK.failure(sentence, _REMEDIES.get(state, "see docs/link.md"), code)
     elif state in _REMEDIES:
-        yield warning(LINK, sentence, _REMEDIES[state])
+        yield LINK.warning(sentence, _REMEDIES[state])
     elif state in (LinkState.REPAIRING, LinkState.POSTPONED, LinkState.CAPPED):
-        yield warning(LINK, sentence, _WAIT)
+        yield LINK.warning(sentence, _WAIT)
     else:
-        yield ok(LINK, sentence)
+        yield LINK.ok(sentence)
 
 
 def _loss(name: str, row: Mapping[str, Any]) -> Finding:
     seconds = row.get("seconds_to_loss")
     if seconds is None or seconds == float("inf"):
-        return ok(LOSS, f"class {name} loses nothing as things go")
+        return LOSS.ok(f"class {name} loses nothing as things go")
     remedy = f"bring the link back, or raise max_bytes of class {name}"
     if seconds <= 0:
-        return failure(
-            LOSS, f"class {name} is full: readings are refused or discarded now", remedy, Exit.LOSS
-        )
+        return LOSS.failure(f"class {name} is full: readings are refused or discarded now", remedy, Exit.LOSS)
     sentence = f"class {name} loses its first reading in {_span(seconds)}, as things go"
     if seconds < _HOUR:
-        return failure(LOSS, sentence, remedy)
-    return warning(LOSS, sentence, remedy) if seconds < _DAY else ok(LOSS, sentence)
+        return LOSS.failure(sentence, remedy)
+    return LOSS.warning(sentence, remedy) if seconds < _DAY else LOSS.ok(sentence)
 
 
 def _span(seconds: float) -> str:
@@ -125,29 +120,29 @@ def _declared(row: Mapping[str, Any]) -> Iterator[Finding]:
     """A mirror or source that is not well."""
     if not row.get("up", True):
         sentence = f"{row.get('kind')} {row.get('link')}: {row.get('state')}"
-        yield warning(LINK, sentence, "look the sentence up in Petiole's docs/mirrors.md")
+        yield LINK.warning(sentence, "look the sentence up in Petiole's docs/mirrors.md")
 
 
 def _fleet(fleet: Mapping[str, Any]) -> Iterator[Finding]:
     """What the registrar says of its streams and its leaves."""
     if not fleet:
-        yield failure(HUB, "the registrar has not reached its server yet", "see what is said of the server")
+        yield HUB.failure("the registrar has not reached its server yet", "see what is said of the server")
         return
     if fleet.get("standby"):
-        yield ok(HUB, f"{fleet.get('state')}; run `petiole check` there for the leaves")
+        yield HUB.ok(f"{fleet.get('state')}; run `petiole check` there for the leaves")
         return
     if (state := fleet.get("state")) != "well":
-        yield failure(HUB, f"{state}", "see the log of the hub's agent")
+        yield HUB.failure(f"{state}", "see the log of the hub's agent")
     for name, aggregate in (fleet.get("aggregates") or {}).items():
         if aggregate.get("full"):
             remedy = "run ingest, or raise registrar.max_bytes"
-            yield failure(LOSS, f"{name} is full: every leaf waits, and fills next", remedy)
+            yield LOSS.failure(f"{name} is full: every leaf waits, and fills next", remedy)
         else:
-            yield ok(LOSS, f"{name}: {aggregate.get('state') or 'has room'}")
+            yield LOSS.ok(f"{name}: {aggregate.get('state') or 'has room'}")
     leaves = {domain: str(leaf.get("state")) for domain, leaf in (fleet.get("leaves") or {}).items()}
     others = {domain: state for domain, state in leaves.items() if state != _FLOWING}
-    yield ok(HUB, f"{len(leaves) - len(others)} of {len(leaves)} leaves flow")
+    yield HUB.ok(f"{len(leaves) - len(others)} of {len(leaves)} leaves flow")
     for domain, state in list(others.items())[:_SHOWN]:
-        yield warning(HUB, f"{domain}: {state}", f"run `petiole check` on {domain}")
+        yield HUB.warning(f"{domain}: {state}", f"run `petiole check` on {domain}")
     if len(others) > _SHOWN:
-        yield warning(HUB, f"{len(others) - _SHOWN} leaves more do not flow", "see `petiole status`")
+        yield HUB.warning(f"{len(others) - _SHOWN} leaves more do not flow", "see `petiole status`")

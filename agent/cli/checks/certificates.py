@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from agent.cli.checks import Finding, failure, ok, warning
+from agent.cli.checks import Finding, Group
 
-GROUP: Final = "certificates"
+GROUP: Final = Group("certificates")
 _SOON: Final = timedelta(days=30)
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
 _SET_CLOCK: Final = "let chrony or systemd-timesyncd set it: times of a clock set by hand stay wrong"
 
-CLOCK: Final = "clock"
+CLOCK: Final = Group("clock")
 _EARLIEST: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 """No machine runs this program before it was written."""
 _NEAR: Final = 2.0
@@ -85,24 +85,21 @@ def _time(tag: int, content: bytes) -> datetime:
 def judge(name: str, certificate: Validity, now: datetime) -> Finding:
     """Judge a certificate at this time by the machine's clock."""
     if now < certificate.begins and not is_set(now.timestamp()):
-        return failure(
-            GROUP,
-            f"{name} is called not yet valid because the clock is not set: it says {now:%Y-%m-%d}",
-            _SET_CLOCK,
+        return GROUP.failure(
+            f"{name} is called not yet valid because the clock is not set: it says {now:%Y-%m-%d}", _SET_CLOCK
         )
     if now < certificate.begins:
-        return failure(
-            GROUP,
+        return GROUP.failure(
             f"{name} is not valid before {certificate.begins:%Y-%m-%d %H:%M} UTC, and the clock says "
             f"{now:%Y-%m-%d %H:%M}",
             "compare the clock with another one; if it is right, take a certificate that is valid now",
         )
     if now > certificate.ends:
-        return failure(GROUP, f"{name} expired on {certificate.ends:%Y-%m-%d %H:%M} UTC", "renew it")
+        return GROUP.failure(f"{name} expired on {certificate.ends:%Y-%m-%d %H:%M} UTC", "renew it")
     if certificate.ends - now < min(_SOON, (certificate.ends - certificate.begins) / 3):
         left = (certificate.ends - now).days
-        return warning(GROUP, f"{name} expires in {left} days, on {certificate.ends:%Y-%m-%d}", "renew it")
-    return ok(GROUP, f"{name} is valid until {certificate.ends:%Y-%m-%d}")
+        return GROUP.warning(f"{name} expires in {left} days, on {certificate.ends:%Y-%m-%d}", "renew it")
+    return GROUP.ok(f"{name} is valid until {certificate.ends:%Y-%m-%d}")
 
 
 def is_set(wall: float) -> bool:
@@ -117,15 +114,13 @@ def judge_clock(
     if the hub was not asked."""
     shown = datetime.fromtimestamp(wall, UTC)
     if not is_set(wall):
-        yield failure(CLOCK, f"the clock says {shown:%Y-%m-%d %H:%M} UTC: it is not set", _SERVICE)
+        yield CLOCK.failure(f"the clock says {shown:%Y-%m-%d %H:%M} UTC: it is not set", _SERVICE)
     elif not synchronised:
-        yield warning(
-            CLOCK,
-            f"the kernel does not call the clock synchronised; it says {shown:%Y-%m-%d %H:%M} UTC",
-            _SERVICE,
+        yield CLOCK.warning(
+            f"the kernel does not call the clock synchronised; it says {shown:%Y-%m-%d %H:%M} UTC", _SERVICE
         )
     else:
-        yield ok(CLOCK, "the kernel calls the clock synchronised")
+        yield CLOCK.ok("the kernel calls the clock synchronised")
     if ahead is not None:
         yield _beside_the_hub(*ahead)
 
@@ -133,10 +128,10 @@ def judge_clock(
 def _beside_the_hub(ahead: float, exact: float) -> Finding:
     apart = max(0.0, abs(ahead) - exact)
     if apart <= _NEAR:
-        return ok(CLOCK, f"this clock and the hub's differ by less than {_NEAR + exact:.0f} s")
+        return CLOCK.ok(f"this clock and the hub's differ by less than {_NEAR + exact:.0f} s")
     sentence = f"this clock is {_duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} the hub's"
     remedy = f"{_SERVICE}; do the same on the hub"
-    return failure(CLOCK, sentence, remedy) if apart > _FAR else warning(CLOCK, sentence, remedy)
+    return CLOCK.failure(sentence, remedy) if apart > _FAR else CLOCK.warning(sentence, remedy)
 
 
 def _duration(seconds: float) -> str:

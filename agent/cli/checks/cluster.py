@@ -6,7 +6,7 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
-from agent.cli.checks import Finding, failure, ok
+from agent.cli.checks import Finding
 from agent.cli.checks.certificates import GROUP
 from agent.config import listen_address
 from agent.config.schema import Cluster
@@ -33,8 +33,8 @@ def look(cluster: Cluster) -> list[Finding]:
             f"let {cluster.tls_ca} sign it, for server and client, with {host or 'the address in routes'} as "
             "subject alternative name"
         )
-        return [failure(GROUP, f"the hub's other servers do not accept nats.cluster.tls_cert: {why}", remedy)]
-    return [ok(GROUP, "the hub's other servers accept nats.cluster.tls_cert")]
+        return [GROUP.failure(f"the hub's other servers do not accept nats.cluster.tls_cert: {why}", remedy)]
+    return [GROUP.ok("the hub's other servers accept nats.cluster.tls_cert")]
 
 
 def _contexts(cluster: Cluster) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:

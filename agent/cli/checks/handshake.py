@@ -59,11 +59,6 @@ async def greet(address: tuple[str, int], tls: Tls | None = None) -> Greeted | N
     return greeting
 
 
-async def read_line(reader: asyncio.StreamReader) -> bytes:
-    """A line, b"" at the end. Raises `ValueError` for one that is too long."""
-    return await reader.readline()
-
-
 async def _plain(address: tuple[str, int]) -> Greeted | Nowhere:
     """`unknown` where something listens and says nothing."""
     try:
@@ -75,7 +70,7 @@ async def _plain(address: tuple[str, int]) -> Greeted | Nowhere:
         return Nowhere(f"it cannot be reached ({_reason(error)})")
     try:
         async with asyncio.timeout(_SECONDS):
-            line = await read_line(reader)
+            line = await reader.readline()
     except TimeoutError:
         writer.transport.abort()
         return Nowhere(f"it lets connect and says nothing for {_SECONDS:.0f} s: it hangs", unknown=True)
@@ -115,7 +110,7 @@ async def _secured_first(address: tuple[str, int], tls: ssl.SSLContext) -> Greet
             reader, writer = await asyncio.open_connection(
                 *address, limit=LINE, ssl=tls, server_hostname=address[0]
             )
-            line = await read_line(reader)
+            line = await reader.readline()
     except (OSError, ValueError, TimeoutError) as error:
         return Nowhere(f"it says nothing, and its TLS handshake fails ({_reason(error)})")
     greeting = _greeted(line, reader, writer)

@@ -24,7 +24,7 @@ import nkeys
 
 from agent.base.files import is_there, open_regular
 from agent.base.nats_server import MINIMUM
-from agent.cli.checks.handshake import LINE, Greeted, Nowhere, Tls, greet, read_line, reading
+from agent.cli.checks.handshake import LINE, Greeted, Nowhere, Tls, greet, reading
 from agent.cli.checks.permissions import is_granted, sample
 from agent.cli.checks.server import parse_version
 from agent.cli.checks.streams import Trace, parse_trace, trace_headers
@@ -145,7 +145,7 @@ async def _join(
     writer.write(b"CONNECT " + json.dumps(hello).encode() + b"\r\nPING\r\n")
     info: dict[str, Any] = {}
     async with asyncio.timeout(_SECONDS):
-        while not (line := await read_line(reader)).startswith(b"PONG"):
+        while not (line := await reader.readline()).startswith(b"PONG"):
             if line.startswith(b"INFO"):
                 info = json.loads(line[4:])
             elif line.startswith(b"-ERR"):
@@ -184,7 +184,7 @@ async def _try(
     with suppress(TimeoutError):
         async with asyncio.timeout(_TRACES):
             # A server that hears something that it does not allow hangs up.
-            while len(traces) < len(publish) and (line := await read_line(reader)):
+            while len(traces) < len(publish) and (line := await reader.readline()):
                 if line.startswith(b"-ERR"):
                     refused.append(_error_text(line))
                 elif line.startswith(b"PING"):

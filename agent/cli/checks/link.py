@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from agent import contract
-from agent.cli.checks import Finding, failure, ok, permissions, warning
+from agent.cli.checks import Finding, Group, permissions
 from agent.cli.checks.handshake import Greeted, Nowhere
 from agent.cli.checks.leafnode_probe import CLIENT_PORT, SILENCE, TOO_OLD, Dialled, Joined, LeafRefused, shown
 from agent.cli.checks.server import judge_version
 from agent.contract import Exit
 from agent.server.permissions import Permissions
 
-GROUP: Final = "link"
+GROUP: Final = Group("link")
 _UNKNOWN_KEY: Final = "Authorization Violation"
 
 
@@ -62,12 +62,11 @@ def _address(domain: str, probe: Dialled) -> Iterator[Finding]:
     where = shown(probe.url)
     if isinstance(probe.greeting, Nowhere):
         if probe.greeting.unknown and where.startswith("ws"):
-            yield warning(
-                GROUP, f"{where} is not dialled: {probe.greeting.why}", "see `petiole status` for the link"
+            yield GROUP.warning(
+                f"{where} is not dialled: {probe.greeting.why}", "see `petiole status` for the link"
             )
         else:
-            yield failure(
-                GROUP,
+            yield GROUP.failure(
                 f"{where}: {probe.greeting.why}",
                 "see the network, and whether the hub's server listens there for leaves (leaf_listen)",
                 Exit.UNREACHABLE,
@@ -75,16 +74,14 @@ def _address(domain: str, probe: Dialled) -> Iterator[Finding]:
         return
     yield judge_version(f"the hub at {where}", str(probe.greeting.info.get("version")))
     if isinstance(probe.outcome, Joined):
-        yield ok(GROUP, f"the hub at {where} knows this leaf's key")
+        yield GROUP.ok(f"the hub at {where} knows this leaf's key")
     elif isinstance(probe.outcome, LeafRefused) and probe.outcome.why == CLIENT_PORT:
-        yield failure(
-            GROUP,
+        yield GROUP.failure(
             f"{where} is the port for clients of the hub's server, and leaves dial another",
             "write the port of leaf_listen (7422 unless the hub says otherwise) into nats.hub_urls",
         )
     elif isinstance(probe.outcome, LeafRefused) and probe.outcome.why == _UNKNOWN_KEY:
-        yield failure(
-            GROUP,
+        yield GROUP.failure(
             f"the hub at {where} does not know this leaf's key ({_UNKNOWN_KEY})",
             f"put the [[leaf]] table of {domain} that `petiole enrol` prints into the hub's configuration, "
             "and start its agent",
@@ -94,10 +91,9 @@ def _address(domain: str, probe: Dialled) -> Iterator[Finding]:
     elif isinstance(probe.outcome, LeafRefused):
         code = Exit.UNREACHABLE if probe.outcome.why == SILENCE else Exit.FAILED
         sentence = f"the hub at {where} does not let this leaf in: {probe.outcome.why}"
-        yield failure(GROUP, sentence, "see the log of the hub's server", code)
+        yield GROUP.failure(sentence, "see the log of the hub's server", code)
     else:
-        yield warning(
-            GROUP,
+        yield GROUP.warning(
             f"what the hub at {where} lets this leaf do is not known, for its key is not there",
             "name the key in nats.link_seed_file, or start the agent once, which makes it",
         )
@@ -106,19 +102,16 @@ def _address(domain: str, probe: Dialled) -> Iterator[Finding]:
 def _tried(domain: str, needed: Permissions, joined: Joined) -> Iterator[Finding]:
     """What trying the permissions showed, against what the hub had granted."""
     for refusal in joined.refused:
-        yield failure(
-            permissions.GROUP,
-            f"the hub refused what it had said it allows: {refusal}",
-            "restart the hub's server",
+        yield permissions.GROUP.failure(
+            f"the hub refused what it had said it allows: {refusal}", "restart the hub's server"
         )
     trace = joined.traces.get(contract.announce_subject(domain))
     if trace is None:
         return
     if trace.heard_by:
-        yield ok(GROUP, "the hub's registrar listens")
+        yield GROUP.ok("the hub's registrar listens")
     else:
-        yield failure(
-            GROUP,
+        yield GROUP.failure(
             "the hub's registrar does not run: announcements have no listener",
             "start `petiole run` on the hub",
         )

@@ -12,7 +12,7 @@ from agent import contract
 from agent.base.files import file_system, room
 from agent.base.listen_sockets import near_host
 from agent.base.nats_server import MINIMUM
-from agent.cli.checks import Finding, failure, local_probe, ok, server, streams, warning
+from agent.cli.checks import Finding, local_probe, server, streams
 from agent.cli.checks.handshake import Nowhere, greet
 from agent.cli.checks.permissions import PROBE, at_home, of_system, violated
 from agent.config import Config, aggregates, listen_address
@@ -154,7 +154,9 @@ def judge(config: Config, seen: LocalServerInfo, hub: Mapping[str, Any] | None) 
         start = "start the agent, which runs it" if embedded else "start it, or correct nats.listen"
         if "hangs" in seen.greeting.why:
             start = "end it with SIGKILL; the agent restarts it" if embedded else "kill and start it again"
-        return [failure("server", f"the local server at {at}: {seen.greeting.why}", start, Exit.UNREACHABLE)]
+        return [
+            server.SERVER.failure(f"the local server at {at}: {seen.greeting.why}", start, Exit.UNREACHABLE)
+        ]
     findings = [server.judge_version(f"the local server at {at}", str(seen.greeting.get("version")))]
     if seen.account is None:
         return findings
@@ -191,8 +193,7 @@ def _judged_account(config: Config, account: local_probe.AccountProbe, embedded:
 def _judged_system(system: local_probe.System | None, embedded: bool) -> list[Finding]:
     if system is None:
         return [
-            warning(
-                "server",
+            server.SERVER.warning(
                 "without a user of the system account the agent cannot see whether the link is lost, whether "
                 "the server syncs, and whether it has stopped writing",
                 "name its key in nats.system_seed_file",
@@ -208,14 +209,14 @@ def _closed(user: str, why: str, embedded: bool) -> Finding:
     sentence, _, remedy = why.partition("; ")
     if why == local_probe.SILENCE:
         remedy = "kill and start it again; the agent restarts an embedded one"
-        return failure(
-            "server", f"the server lets {user} connect and says nothing more", remedy, Exit.UNREACHABLE
+        return server.SERVER.failure(
+            f"the server lets {user} connect and says nothing more", remedy, Exit.UNREACHABLE
         )
     if not remedy:
         remedy = "add its public key to the users of the local server's configuration, and reload it"
         if embedded:
             remedy = "restart the agent, which renders its server's configuration again"
-    return failure("server", f"{user} is not let in: {sentence}", remedy)
+    return server.SERVER.failure(f"{user} is not let in: {sentence}", remedy)
 
 
 def _store(varz: Mapping[str, Any]) -> Finding:
@@ -233,5 +234,5 @@ def judge_leaf_port(config: Config, leaf_port: Mapping[str, Any] | Nowhere | Non
         return []
     if isinstance(leaf_port, Nowhere):
         remedy = "start the agent, which runs the server, or correct nats.leaf_listen"
-        return [failure("link", f"no leaf can dial {at}: {leaf_port.why}", remedy, Exit.UNREACHABLE)]
-    return [ok("link", f"leaves can dial {at}"), server.hub_jetstream(leaf_port, contract.HUB_DOMAIN)]
+        return [server.LINK.failure(f"no leaf can dial {at}: {leaf_port.why}", remedy, Exit.UNREACHABLE)]
+    return [server.LINK.ok(f"leaves can dial {at}"), server.hub_jetstream(leaf_port, contract.HUB_DOMAIN)]

@@ -15,7 +15,7 @@ import msgspec
 
 from agent.base.clock import ClockReader
 from agent.base.files import is_handed_over, is_there, named, open_regular, others_may, room
-from agent.cli.checks import Finding, certificates, cluster, failure, ok, warning
+from agent.cli.checks import Finding, Group, certificates, cluster
 from agent.cli.checks.handshake import Tls, reading
 from agent.cli.checks.server import judge_room
 from agent.config import Config
@@ -24,7 +24,7 @@ from agent.leaf.inputs.file import FileOptions
 from agent.leaf.inputs.file.glob import matches
 from agent.server.setup import server_directory, store_directory
 
-FILES: Final = "files"
+FILES: Final = Group("files")
 _ROOT: Final = 0
 _SECRET_OPTIONS: Final = {"token_file": "token", "password_file": "password", "tls_key": "key"}
 _CERTIFICATE_OPTIONS: Final = ("tls_cert", "tls_ca")
@@ -55,7 +55,7 @@ def certificate(name: str, der: bytes, now: datetime) -> Finding:
     try:
         return certificates.judge(name, certificates.validity(der), now)
     except ValueError as error:
-        return failure(certificates.GROUP, f"{name} {error}", "give that server another certificate")
+        return certificates.GROUP.failure(f"{name} {error}", "give that server another certificate")
 
 
 def right_now() -> datetime:
@@ -141,7 +141,7 @@ def _certificate(name: str, path: Path, now: datetime) -> Iterator[Finding]:
             validities = certificates.validities(file.read().decode("ascii", "replace"))
     except (OSError, ValueError) as error:
         why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else error
-        yield failure(certificates.GROUP, f"{name}: {path} {why}", "name a file in PEM")
+        yield certificates.GROUP.failure(f"{name}: {path} {why}", "name a file in PEM")
         return
     # A chain is as good as the certificate that ends first, or has not begun.
     worst = max(validities, key=lambda certificate: (certificate.begins > now, -certificate.ends.timestamp()))
@@ -163,8 +163,7 @@ def _pair(owner: str, cert: Path, key: Path) -> Iterator[Finding]:
         reason = str(error)
         if isinstance(error, ssl.SSLError):  # for a file that is no PEM it has no reason
             reason = (error.reason or "").replace("_", " ").lower() or "one of them is no PEM"
-        yield failure(
-            certificates.GROUP,
+        yield certificates.GROUP.failure(
             f"certificate and key of {owner} cannot be used together: {reason}",
             f"make both again, or name the key of {cert}",
         )
@@ -177,7 +176,7 @@ def _passwords(config: Config) -> Iterator[Finding]:
             with open_regular(user.password_file) as file:
                 password_in(file.read(), user.password_file)
         except SeedError as error:
-            yield failure(FILES, str(error), "write the password there, or its bcrypt hash")
+            yield FILES.failure(str(error), "write the password there, or its bcrypt hash")
         except OSError:
             continue
 
@@ -189,8 +188,7 @@ def _absent(config: Config) -> Iterator[Finding]:
             paths = [options.path] if isinstance(options.path, str) else options.path
             for path in paths:
                 if "\0" not in path and not any(matches(str(Path(path).absolute()), {})):
-                    yield warning(
-                        FILES,
+                    yield FILES.warning(
                         f"no file is at {path}, which input {options.name} reads",
                         "correct path, unless the file comes later: it is read as soon as it is there",
                     )
@@ -234,43 +232,38 @@ def judge_secrets(directory: Secret, secrets: Iterable[Secret]) -> Iterator[Find
         *_directory(directory),
         *(finding for secret in secrets for finding in _secret(directory, secret)),
     ]
-    yield from findings or [ok(FILES, "secrets can be read by their owner only")]
+    yield from findings or [FILES.ok("secrets can be read by their owner only")]
 
 
 def _directory(secret: Secret) -> Iterator[Finding]:
     if secret.error == os.strerror(errno.ENOENT):
         return  # the agent makes it when it is first started
     if secret.error:
-        yield warning(
-            FILES,
-            f"{secret.path} cannot be looked at ({secret.error})",
-            "run this as the agent's user, or as root",
+        yield FILES.warning(
+            f"{secret.path} cannot be looked at ({secret.error})", "run this as the agent's user, or as root"
         )
     elif secret.mode & 0o022:
-        yield failure(
-            FILES, f"others may write in {secret.path} (mode {secret.mode:04o})", f"chmod 700 {secret.path}"
+        yield FILES.failure(
+            f"others may write in {secret.path} (mode {secret.mode:04o})", f"chmod 700 {secret.path}"
         )
 
 
 def _secret(directory: Secret, secret: Secret) -> Iterator[Finding]:
     if secret.error:
-        yield failure(
-            FILES,
+        yield FILES.failure(
             f"{secret.what} {named(secret.path)} cannot be read ({secret.error})",
             "write the path of its file there, and put that file in place",
         )
         return
     if others_may(secret.path, secret.mode):
-        yield failure(
-            FILES,
+        yield FILES.failure(
             f"{secret.what} {secret.path} may be read by others (mode {secret.mode:04o})",
             f"chmod 600 {secret.path}",
         )
     if is_handed_over(secret.path):
         return
     if not directory.error and secret.owner != directory.owner and directory.owner != _ROOT:
-        yield failure(
-            FILES,
+        yield FILES.failure(
             f"{secret.what} {secret.path} belongs to another user than {directory.path}, "
             "so the agent cannot read it",
             f"chown --reference={directory.path} {secret.path}",

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from agent.cli.checks import Finding, failure, ok, warning
+from agent.cli.checks import Finding, Group
 from agent.contract import ACCOUNT, COMMANDS, announce_subject, deliver_subject, inbox_prefix, leaf_stream
 from agent.server.link_permissions import leaf_inbox
 from agent.server.permissions import Permissions
 
-GROUP: Final = "permissions"
+GROUP: Final = Group("permissions")
 PROBE: Final = "petiole-check"
 """Stands in for every wildcard: no consumer, device, epoch or inbox is called so."""
 
@@ -88,7 +88,7 @@ def on_the_hub(
     findings += [_lacking(domain, side, subject) for side, subject in lacking]
     if not findings:
         count = sum(len(subjects) for _, subjects in sides)
-        findings = [ok(GROUP, f"the hub's user of this leaf has all {count} permissions of the link")]
+        findings = [GROUP.ok(f"the hub's user of this leaf has all {count} permissions of the link")]
     return findings
 
 
@@ -98,8 +98,7 @@ def _is_of_class(subject: str, domain: str, cls: str) -> bool:
 
 
 def _unknown_class(domain: str, cls: str) -> Finding:
-    return failure(
-        GROUP,
+    return GROUP.failure(
         f"the hub does not let class {cls} of this leaf in",
         f'on the hub, add "{cls}" to classes of the [[leaf]] table of {domain} and start its agent; here, '
         "stop the server once (petiole server stop) and start the agent",
@@ -113,7 +112,7 @@ def _lacking(domain: str, side: Side, subject: str) -> Finding:
         f'on the hub, add "{subject}" to permissions.{side}.allow of that user (petiole renders it: upgrade '
         "it there), and restart its server: a reload does not reach links"
     )
-    return failure(GROUP, sentence, remedy) if serious else warning(GROUP, sentence, remedy)
+    return GROUP.failure(sentence, remedy) if serious else GROUP.warning(sentence, remedy)
 
 
 def _effect(domain: str, side: Side, subject: str) -> tuple[str, bool]:
@@ -155,13 +154,12 @@ def at_home(
             ("publish", next(subject for subject in needed.publish if covers(subject, destination)))
         )
     for side, subject in dict.fromkeys(lacking):
-        yield failure(
-            GROUP,
+        yield GROUP.failure(
             f"the agent's user may not {side} {subject} on the local server",
             _local_remedy(side, subject, embedded),
         )
     if not lacking:
-        yield ok(GROUP, f"the agent's user has all {len(tried)} permissions on the local server")
+        yield GROUP.ok(f"the agent's user has all {len(tried)} permissions on the local server")
 
 
 def _local_remedy(side: Side, subject: str, embedded: bool) -> str:
@@ -174,8 +172,7 @@ def of_system(unanswered: Iterable[str], embedded: bool) -> Iterator[Finding]:
     """What the user of the system account may not ask."""
     for question in unanswered:
         subject = f"$SYS.REQ.SERVER.PING.{question}"
-        yield failure(
-            GROUP,
+        yield GROUP.failure(
             f"the user of the system account is not answered on {subject}, so the agent does not see "
             f"{_SEEN_BY[question]}",
             _local_remedy("publish", subject, embedded),

@@ -13,14 +13,14 @@ from typing import Any, Final, NamedTuple
 
 from agent.base.files import FLUSHING, Room
 from agent.base.nats_server import MINIMUM
-from agent.cli.checks import Finding, failure, ok, warning
+from agent.cli.checks import Finding, Group
 from agent.contract import ACCOUNT, Exit
 from agent.server.health import diagnose, sync_seconds, unsynced
 
-SERVER: Final = "server"
-DISK: Final = "disk"
-DOMAIN: Final = "domain"
-LINK: Final = "link"
+SERVER: Final = Group("server")
+DISK: Final = Group("disk")
+DOMAIN: Final = Group("domain")
+LINK: Final = Group("link")
 _MIB: Final = 2**20
 _GIB: Final = 2**30
 
@@ -67,18 +67,17 @@ def judge_version(server: str, text: str) -> Finding:
     """Judge the version of a server."""
     version = parse_version(text)
     if version is None:
-        return failure(SERVER, f"{server} tells no version ({text:.40})", _UPGRADE)
+        return SERVER.failure(f"{server} tells no version ({text:.40})", _UPGRADE)
     if version < MINIMUM:
         fault = next(defect for defect in KNOWN_DEFECTS if defect.first <= version < defect.fixed)
-        return failure(SERVER, f"{server} is nats-server {text}: {fault.what} ({fault.source})", _UPGRADE)
+        return SERVER.failure(f"{server} is nats-server {text}: {fault.what} ({fault.source})", _UPGRADE)
     if version >= _NEXT_VERSION:
-        return warning(
-            SERVER,
+        return SERVER.warning(
             f"{server} is nats-server {text}, newer than this release knows: from 2.16 on flow control uses "
             "other subjects, which no permission here lets pass",
             _UPGRADE,
         )
-    return ok(SERVER, f"{server} is nats-server {text}")
+    return SERVER.ok(f"{server} is nats-server {text}")
 
 
 def health(healthz: Mapping[str, Any]) -> Iterator[Finding]:
@@ -89,7 +88,7 @@ def health(healthz: Mapping[str, Any]) -> Iterator[Finding]:
     streams = f" of {', '.join(sorted(trouble.streams))}" if trouble.streams else ""
     remedy = "free some room on its disk, then restart it" if trouble.wants_room else "restart it"
     sentence = f"the server says of itself{streams}: {trouble.why}"
-    yield failure(SERVER, sentence, remedy, Exit.LOSS if trouble.needs_start else Exit.FAILED)
+    yield SERVER.failure(sentence, remedy, Exit.LOSS if trouble.needs_start else Exit.FAILED)
 
 
 def synced(varz: Mapping[str, Any], interval: float = 0.0) -> Finding:
@@ -97,19 +96,18 @@ def synced(varz: Mapping[str, Any], interval: float = 0.0) -> Finding:
     whether it does."""
     if interval and sync_seconds(varz) == interval:
         kept = "leaves keep their copies until a disk has them"
-        return ok(SERVER, f"the server syncs its disk each {interval:g} s, and {kept}")
+        return SERVER.ok(f"the server syncs its disk each {interval:g} s, and {kept}")
     if (why := unsynced(varz)) is None:
-        return ok(SERVER, "the server syncs its disk before it acknowledges")
+        return SERVER.ok("the server syncs its disk before it acknowledges")
     sentence, _, remedy = why.partition("; ")
-    return warning(SERVER, sentence, f"{remedy}, and restart it")
+    return SERVER.warning(sentence, f"{remedy}, and restart it")
 
 
 def flushes(kind: str | None) -> Iterator[Finding]:
     """Whether the store's file system, of this `kind`, keeps a file whole that is replaced without a sync, as
     nats-server does it at an interval."""
     if kind not in FLUSHING:
-        yield warning(
-            DISK,
+        yield DISK.warning(
             f"the store is on a file system ({kind or 'unknown'}) that may lose a file which is replaced "
             "without a sync, so the server syncs each message and not at registrar.sync_interval",
             'set that to "always", or move the store to ext4 or btrfs',
@@ -120,12 +118,11 @@ def judge_room(limit: int, used: int, left: Room | None, key: str) -> Finding:
     """Whether the disk has room for a store of `limit` bytes, of which `used` are taken. `key` is the
     setting of the limit."""
     if left is None:
-        return warning(
-            DISK, "how much room the server's disk has is not known", "run this where the server runs"
+        return DISK.warning(
+            "how much room the server's disk has is not known", "run this where the server runs"
         )
     if left.low:
-        return failure(
-            DISK,
+        return DISK.failure(
             f"the disk of the server's store has {_size(left.free)} left, and below "
             f"{_size(left.reserve)} nothing is taken in",
             f"free at least {_size(2 * left.reserve)} there",
@@ -133,12 +130,11 @@ def judge_room(limit: int, used: int, left: Room | None, key: str) -> Finding:
         )
     missing = limit - used - left.free + left.reserve
     if missing > 0:
-        return warning(
-            DISK,
+        return DISK.warning(
             f"the store may take {_size(limit - used)} more, and its disk has only {_size(left.free)} left",
             f"set {key} to {max(0, limit - missing) // _MIB}MiB or less, or free {_size(missing)}",
         )
-    return ok(DISK, f"the disk has {_size(left.free)} left, and the store may take {_size(limit - used)}")
+    return DISK.ok(f"the disk has {_size(left.free)} left, and the store may take {_size(limit - used)}")
 
 
 def _size(count: int) -> str:
@@ -154,7 +150,7 @@ def jetstream(
     block = f"jetstream {{ domain: {configured} }}"
     restart = f"write {block} into its configuration and restart it"
     if info is None:
-        yield failure(DOMAIN, "the local server has no JetStream for this account", restart)
+        yield DOMAIN.failure("the local server has no JetStream for this account", restart)
         return
     own_domain, hub_domain = (
         str(info.get("domain") or ""),
@@ -162,20 +158,19 @@ def jetstream(
     )
     if hub is not None and hub.get("jetstream") and shares_system and own_domain == hub_domain:
         both = f"both are in the domain {own_domain}" if own_domain else "neither has a domain"
-        yield failure(
-            DOMAIN,
+        yield DOMAIN.failure(
             f"this server extends the hub's JetStream, for {both} and the link joins their system accounts: "
             "a stream made on one side appears on the other",
             f"{restart}, or take the remote of the system account out of leafnodes",
         )
     elif not own_domain:
-        yield failure(DOMAIN, "the local server's JetStream has no domain", restart)
+        yield DOMAIN.failure("the local server's JetStream has no domain", restart)
     elif own_domain != configured:
-        yield failure(
-            DOMAIN, f"the local server's domain is {own_domain}, this configuration's {configured}", restart
+        yield DOMAIN.failure(
+            f"the local server's domain is {own_domain}, this configuration's {configured}", restart
         )
     else:
-        yield ok(DOMAIN, f"the local server's domain is {own_domain}")
+        yield DOMAIN.ok(f"the local server's domain is {own_domain}")
 
 
 def message_sizes(own: Mapping[str, Any], hub: Mapping[str, Any]) -> Iterator[Finding]:
@@ -183,8 +178,7 @@ def message_sizes(own: Mapping[str, Any], hub: Mapping[str, Any]) -> Iterator[Fi
     leaf: over a larger one it closes the link, and the same message comes first again."""
     ours, theirs = own.get("max_payload"), hub.get("max_payload")
     if isinstance(ours, int) and isinstance(theirs, int) and theirs < ours:
-        yield warning(
-            LINK,
+        yield LINK.warning(
             f"the hub's server takes messages of up to {theirs} bytes, the one of this leaf of up to {ours}: "
             "one between the two would stop the link",
             f"set max_payload = {ours} at the hub's server",
@@ -195,12 +189,12 @@ def hub_jetstream(hub: Mapping[str, Any], expected: str) -> Finding:
     """The domain of the hub's server, as it greets a leaf."""
     restart = f"write jetstream {{ domain: {expected} }} into its configuration and restart it"
     if not hub.get("jetstream"):
-        return failure(DOMAIN, "the hub's server has no JetStream", restart)
+        return DOMAIN.failure("the hub's server has no JetStream", restart)
     if not (domain := str(hub.get("domain") or "")):
-        return failure(DOMAIN, "the hub's JetStream has no domain, so no leaf can ask for it", restart)
+        return DOMAIN.failure("the hub's JetStream has no domain, so no leaf can ask for it", restart)
     if domain != expected:
-        return failure(DOMAIN, f"the hub's domain is {domain}; leaves look for {expected}", restart)
-    return ok(DOMAIN, f"the hub's domain is {domain}")
+        return DOMAIN.failure(f"the hub's domain is {domain}; leaves look for {expected}", restart)
+    return DOMAIN.ok(f"the hub's domain is {domain}")
 
 
 def linked(leafz: Mapping[str, Any]) -> Finding:
@@ -208,16 +202,14 @@ def linked(leafz: Mapping[str, Any]) -> Finding:
     links = leafz.get("leafs") or []
     ours = [str(link.get("name")) for link in links if link.get("account") == ACCOUNT]
     if ours:
-        return ok(LINK, f"the local server is linked to {', '.join(sorted(ours))}")
+        return LINK.ok(f"the local server is linked to {', '.join(sorted(ours))}")
     others = sorted({str(link.get("account")) for link in links})
     if others:
-        return failure(
-            LINK,
+        return LINK.failure(
             f"the local server's link is of account {', '.join(others)}, and the agent watches {ACCOUNT}",
             f"call the account {ACCOUNT} in the local server's configuration, or bind the remote to it",
         )
-    return failure(
-        LINK,
+    return LINK.failure(
         "the local server has no link to the hub",
         "put right what is said of the hub here; a server of your own needs a remote of account "
         f"{ACCOUNT} in its leafnodes",

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from agent.cli.checks import Finding, failure, ok, warning
+from agent.cli.checks import Finding, Group
 from agent.cli.checks.permissions import is_granted, sample
+from agent.cli.checks.server import DOMAIN
 from agent.contract import Exit
 
-GROUP: Final = "streams"
+GROUP: Final = Group("streams")
 TRACE_TO: Final = "Nats-Trace-Dest"
 TRACE_ONLY: Final = "Nats-Trace-Only"
 _LEAF: Final = 4
@@ -88,40 +89,36 @@ def twice(streams: Streams, server: str, hub_info: Mapping[str, Any] | None) -> 
                 copies += [(subject, name, other, trace.domain) for other in sorted(others)]
     for subject, name, other, where in dict.fromkeys(copies):
         place = f"in domain {where}" if where else "on a server without a domain"
-        yield failure(
-            GROUP,
+        yield GROUP.failure(
             f"{subject}, which {name} stores here, is stored by {other} {place} too",
             f"give {other} other subjects (a source of {name} instead), or keep them off the link: "
             f'deny_exports: ["{subject}"] in the remote of this server',
         )
     if not copies:
-        yield ok(GROUP, f"what the {len(streams.subjects)} streams here store is stored nowhere else")
+        yield GROUP.ok(f"what the {len(streams.subjects)} streams here store is stored nowhere else")
 
 
 def _by_the_link(streams: Streams, hub_info: Mapping[str, Any] | None) -> Finding:
     subjects = [subject for many in streams.subjects.values() for subject in many]
     if hub_info is None:
-        return warning(
-            GROUP,
+        return GROUP.warning(
             "whether another stream stores the same subjects is not known: neither the agent's user nor "
             "the link tells",
             "restore the link, or name hub_urls and link_seed_file, so that the hub can be asked",
         )
     if open_to := [subject for subject in subjects if is_granted(hub_info, "publish", sample(subject))]:
-        return warning(
-            GROUP,
+        return GROUP.warning(
             f"the link lets {open_to[0]} through, so that a stream of the hub may store it a second time",
             f'take "{open_to[0]}" out of what the hub\'s user of this leaf may publish',
         )
-    return ok(GROUP, "the link lets no subject of a stream through, so nothing is stored twice")
+    return GROUP.ok("the link lets no subject of a stream through, so nothing is stored twice")
 
 
 def two_leaves(domain: str, count: int, names: Sequence[str] = ()) -> Iterator[Finding]:
     """Whether more servers than one answer for a domain."""
     if count > 1:
         which = f": {', '.join(sorted(names))}" if names else ""
-        yield failure(
-            "domain",
+        yield DOMAIN.failure(
             f"{count} servers answer for domain {domain}{which}",
             "stop all but one; give each machine a domain and a key of its own (petiole enrol)",
             Exit.CONFLICT,

@@ -17,19 +17,17 @@ from agent.base.nats_server import MINIMUM
 from agent.cli.checks import (
     WIDTH,
     Finding,
+    Group,
     Level,
     agent_status,
     certificates,
-    failure,
     findings_as_json,
     lines,
     link,
     machine,
-    ok,
     outcome,
     server,
     streams,
-    warning,
 )
 from agent.cli.checks.leafnode_probe import Joined
 from agent.cli.checks.machine import Secret
@@ -40,6 +38,7 @@ from agent.leaf.link.states import ORDINARY, PATIENT, SENTENCES, LinkState
 OK, WARNING, FAILURE = Level
 GIB = 2**30
 NOW = 1_795_000_000.0
+A, LINK = Group("a"), Group("link")
 
 
 def told(finding: Finding) -> str:
@@ -315,14 +314,14 @@ def test_a_hub_that_stands_by_is_well_as_long_as_another_leads(led: bool) -> Non
 
 
 def test_the_exit_code_is_that_of_the_worst_finding() -> None:
-    assert outcome([ok("a", ""), warning("a", "", "b")]) is Exit.WELL
+    assert outcome([A.ok(""), A.warning("", "b")]) is Exit.WELL
     for codes, expected in (
         ([Exit.FAILED], Exit.FAILED),
         ([Exit.FAILED, Exit.UNREACHABLE], Exit.UNREACHABLE),
         ([Exit.UNREACHABLE, Exit.CONFLICT, Exit.LOSS], Exit.LOSS),
         ([Exit.LOSS, Exit.USAGE], Exit.USAGE),
     ):
-        assert outcome([failure("a", "b", "c", code) for code in codes]) is expected
+        assert outcome([A.failure("b", "c", code) for code in codes]) is expected
 
 
 def test_the_document_has_every_fault_of_a_version_and_every_group() -> None:
@@ -362,9 +361,9 @@ words = st.text(max_size=30)
 
 def test_failures_stand_last_next_to_the_sum() -> None:
     findings = [
-        failure("link", "it is down", "look at the network"),
-        ok("clock", "it is set"),
-        warning("a", "b", "c"),
+        LINK.failure("it is down", "look at the network"),
+        certificates.CLOCK.ok("it is set"),
+        A.warning("b", "c"),
     ]
     assert list(lines(findings)) == [
         "clock         ok      it is set",
@@ -378,7 +377,7 @@ def test_failures_stand_last_next_to_the_sum() -> None:
 
 @given(st.lists(words, max_size=30).map(" ".join), words)
 def test_no_line_is_wider_than_the_terminal_or_moves_its_cursor(sentence: str, remedy: str) -> None:
-    for line in lines([failure("permissions", sentence, remedy)]):
+    for line in lines([LINK.failure(sentence, remedy)]):
         assert line.isprintable() or not line
         # What is copied is not broken: a single long word may stand out.
         assert len(line) <= WIDTH or max(map(len, line.split())) > WIDTH - 24
@@ -386,16 +385,16 @@ def test_no_line_is_wider_than_the_terminal_or_moves_its_cursor(sentence: str, r
 
 def test_a_subject_is_never_broken() -> None:
     subject = "$JS.edge-1-of-the-north-plant.API.CONSUMER.RESET.TEL_edge-1-of-the-north-plant_normal.*"
-    text = "\n".join(lines([failure("permissions", "it lacks one", f'add "{subject}" there')]))
+    text = "\n".join(lines([LINK.failure("it lacks one", f'add "{subject}" there')]))
     assert subject in text
 
 
 def test_json_holds_every_finding_and_the_exit_code() -> None:
-    findings = [ok("a", "b"), failure("c", "d", "e", Exit.UNREACHABLE)]
+    findings = [A.ok("b"), LINK.failure("d", "e", Exit.UNREACHABLE)]
     assert json.loads(json.dumps(findings_as_json(findings))) == {
         "exit": 5,
         "findings": [
             {"group": "a", "level": "ok", "sentence": "b", "remedy": ""},
-            {"group": "c", "level": "failure", "sentence": "d", "remedy": "e"},
+            {"group": "link", "level": "failure", "sentence": "d", "remedy": "e"},
         ],
     }
