@@ -165,14 +165,14 @@ def add(
 @app.command()
 def replace(config: File, domain: Domain, key: Key, out: Out = None) -> None:
     """Let a leaf in with another key, and shut out the old one."""
-    from agent.cli.site.edit import Enrolled, replaced
+    from agent.cli.site.edit import LEAVES, Enrolled, replaced
 
     _check(Enrolled(domain, key))
     _change(
         config,
         out,
         domain,
-        lambda text: replaced(text, domain, key),
+        lambda text: replaced(text, LEAVES, domain, key),
         f"{domain} is let in with its new key only; its server dials with it once it is started again",
     )
 
@@ -180,19 +180,19 @@ def replace(config: File, domain: Domain, key: Key, out: Out = None) -> None:
 @app.command()
 def revoke(config: File, domain: Domain, out: Out = None) -> None:
     """Shut a leaf out and cut its link. What it sent stays, and what it has not sent, on its machine."""
-    from agent.cli.site.edit import revoked
+    from agent.cli.site.edit import LEAVES, revoked
 
-    _change(config, out, domain, lambda text: revoked(text, domain), f"{domain} is let in no more")
+    _change(config, out, domain, lambda text: revoked(text, LEAVES, domain), f"{domain} is let in no more")
 
 
 @app.command()
 def forget(config: File, domain: Domain, out: Out = None) -> None:
     """Shut a leaf out and remove what the hub knows of it, but nothing of what it sent."""
     from agent.cli.site.apply import NotAppliedError, forget_leaf
-    from agent.cli.site.edit import forgotten
+    from agent.cli.site.edit import LEAVES, forgotten
 
     settings = _change(
-        config, out, domain, lambda text: forgotten(text, domain), f"{domain} is let in no more"
+        config, out, domain, lambda text: forgotten(text, LEAVES, domain), f"{domain} is let in no more"
     )
     if settings is None:
         typer.echo(f"then, on the hub: petiole fleet forget {domain} -c /etc/petiole.toml")

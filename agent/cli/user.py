@@ -52,7 +52,7 @@ def add(
     ] = False,
 ) -> None:
     """Let a program in."""
-    from agent.cli.site.edit import NewUser, user_added
+    from agent.cli.site.edit import NewUser, added
     from agent.config.keys import SeedError, ensure_key
     from agent.server.setup import key_file
 
@@ -64,7 +64,7 @@ def add(
         except (SeedError, OSError) as error:
             end([str(error)])
     user = NewUser(name, key, tuple(reads or ()), linked)
-    settings = _change(config, lambda text: user_added(text, user), f"{name} is let in")
+    settings = _change(config, lambda text: added(text, user), f"{name} is let in")
     if seed is not None:
         typer.echo(f"its seed, for that program alone: {seed}")
     if linked:
@@ -80,25 +80,25 @@ def replace(
     key: Annotated[str, typer.Argument(help="Its new public key.", show_default=False)],
 ) -> None:
     """Let a program in with another key, and shut out the old one."""
-    from agent.cli.site.edit import user_replaced
+    from agent.cli.site.edit import USERS, replaced
 
-    _change(config, lambda text: user_replaced(text, name, key), f"{name} is let in with its new key only")
+    _change(config, lambda text: replaced(text, USERS, name, key), f"{name} is let in with its new key only")
 
 
 @app.command()
 def revoke(config: ConfigFile, name: Name) -> None:
     """Shut a program out and end its connections. Its streams stay."""
-    from agent.cli.site.edit import user_revoked
+    from agent.cli.site.edit import USERS, revoked
 
-    _change(config, lambda text: user_revoked(text, name), f"{name} is let in no more; its streams stay")
+    _change(config, lambda text: revoked(text, USERS, name), f"{name} is let in no more; its streams stay")
 
 
 @app.command()
 def forget(config: ConfigFile, name: Name) -> None:
     """Shut a program out and remove its account. Its streams stay on disk until its name is let in again."""
-    from agent.cli.site.edit import user_forgotten
+    from agent.cli.site.edit import USERS, forgotten
 
-    _change(config, lambda text: user_forgotten(text, name), f"{name} is let in no more")
+    _change(config, lambda text: forgotten(text, USERS, name), f"{name} is let in no more")
 
 
 def _change(path: Path, edit: Callable[[str], str], done: str) -> Config:

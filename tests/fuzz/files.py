@@ -10,7 +10,7 @@ import msgspec
 from agent.base.clock import Instant
 from agent.base.files import write_private
 from agent.cli.render import write
-from agent.cli.site.edit import Enrolled, MemberError, added, enrolled, forgotten, replaced, revoked
+from agent.cli.site.edit import LEAVES, Enrolled, MemberError, added, enrolled, forgotten, replaced, revoked
 from agent.config import ConfigError, load
 from agent.contract import Checkpoint, Clock, Readings, new_run
 from agent.leaf import state
@@ -60,10 +60,10 @@ def members(data: bytes) -> None:
     with only(MemberError):
         assert "new-1" in added(text, Enrolled("new-1", "UKEY"))
     with only(MemberError):
-        replaced(text, "edge-1", "UKEY")
+        replaced(text, LEAVES, "edge-1", "UKEY")
     for change in (revoked, forgotten):
         with only(MemberError):
-            change(text, "edge-1")
+            change(text, LEAVES, "edge-1")
 
 
 def _state() -> bytes:

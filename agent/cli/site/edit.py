@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import tomlkit
 from tomlkit import TOMLDocument
@@ -16,12 +16,28 @@ from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import AoT
 
 Row = dict[str, Any]
-_IDS: Final = {"leaf": "domain", "user": "name"}
-"""What tells the tables of a list apart."""
 
 
 class MemberError(ValueError):
     """What is asked for cannot be done; the text says why and what to do."""
+
+
+class MemberList(NamedTuple):
+    """A list of tables: its name, the key that tells them apart, and what the errors advise."""
+
+    name: str
+    ident: str
+    command: str
+    added_with: str
+    key_taken: str
+    key_revoked: str
+
+
+LEAVES: Final = MemberList(
+    *("leaf", "domain", "petiole fleet", " …"),
+    *("each leaf needs its own: enrol it", "make another one: petiole enrol --new"),
+)
+USERS: Final = MemberList("user", "name", "petiole user", "", "make another one", "make another one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +49,31 @@ class Enrolled:
     classes: tuple[str, ...] = ()
     tenant: str = ""
     users: Mapping[str, str] = field(default_factory=dict)
+
+    def row(self) -> Row:
+        """Its table."""
+        more = {"classes": list(self.classes), "tenant": self.tenant, "users": dict(self.users)}
+        return {"domain": self.domain, "key": self.key} | _given(more)
+
+
+@dataclass(frozen=True, slots=True)
+class NewUser:
+    """A user to let in: its name and public key, what it may read, and whether its account is linked."""
+
+    name: str
+    key: str
+    reads: tuple[str, ...] = ()
+    linked: bool = False
+
+    def row(self) -> Row:
+        """Its table."""
+        return {"name": self.name, "key": self.key} | _given(
+            {"reads": list(self.reads), "linked": self.linked}
+        )
+
+
+def _given(row: Row) -> Row:
+    return {key: value for key, value in row.items() if value}
 
 
 def enrolled(text: str) -> Enrolled:
@@ -49,113 +90,94 @@ def enrolled(text: str) -> Enrolled:
         raise MemberError("this is not the one [[leaf]] table that `petiole enrol` prints") from None
 
 
-def added(text: str, leaf: Enrolled) -> str:
-    """The file with a leaf added. If the leaf is there with this key, its other values are updated. Raises
+def added(text: str, member: Enrolled | NewUser) -> str:
+    """The file with a leaf or user added. If it is there with this key, its other values are updated. Raises
     `MemberError`."""
+    members, given = LEAVES if isinstance(member, Enrolled) else USERS, member.row()
+    ident = given[members.ident]
 
     def change(rows: list[Row]) -> None:
-        row = _row(rows, "leaf", leaf.domain)
+        row = _row(rows, members, ident)
         key = None if row is None else row.get("key")
-        if key and key != leaf.key:
-            raise MemberError(
-                f"{leaf.domain} is there already with another key; let it in with this one by: "
-                f"petiole fleet replace {leaf.domain} …"
-            )
+        replace = f"by: {members.command} replace {ident} …"
+        if key and key != member.key:
+            raise MemberError(f"{ident} is there already with another key; let it in with this one {replace}")
         if row is not None and not key and row.get("revoked"):
-            raise MemberError(
-                f"{leaf.domain} was revoked; let it in again by: petiole fleet replace {leaf.domain} …"
-            )
-        _unused([other for other in rows if other is not row], leaf.key)
+            raise MemberError(f"{ident} was revoked; let it in again {replace}")
+        _unused([other for other in rows if other is not row], members, member.key)
         if row is None:
-            rows.append(row := {"domain": leaf.domain})
-        row["key"] = leaf.key
-        if leaf.classes:
-            row["classes"] = list(leaf.classes)
-        if leaf.tenant:
-            row["tenant"] = leaf.tenant
-        if leaf.users:
-            row["users"] = dict(leaf.users)
+            rows.append(row := {})
+        row |= given
 
-    return edited(text, "leaf", change)
+    return edited(text, members, change)
 
 
-def replaced(text: str, domain: str, key: str) -> str:
-    """The file with another key of a leaf, and the old one revoked. Raises `MemberError`."""
-    return _replaced(text, "leaf", lambda rows: _known(rows, domain), _unused, key)
-
-
-def revoked(text: str, domain: str) -> str:
-    """The file with a leaf that is not let in any more. Raises `MemberError`."""
-    return _revoked(text, "leaf", lambda rows: _known(rows, domain), domain)
-
-
-def forgotten(text: str, domain: str) -> str:
-    """The file without a leaf; the same text where there is none. Raises `MemberError`."""
+def replaced(text: str, members: MemberList, ident: str, key: str) -> str:
+    """The file with another key of a leaf or user, and the old one revoked. Raises `MemberError`."""
 
     def change(rows: list[Row]) -> None:
-        row = _row(rows, "leaf", domain)
-        if row is not None:
-            rows.remove(row)
-
-    return edited(text, "leaf", change)
-
-
-def _replaced(
-    text: str,
-    table: str,
-    known: Callable[[Sequence[Row]], Row],
-    unused: Callable[[Sequence[Row], str], None],
-    key: str,
-) -> str:
-    def change(rows: list[Row]) -> None:
-        row = known(rows)
-        unused(rows, key)
-        revoke_key(row)
+        row = _known(rows, members, ident)
+        _unused(rows, members, key)
+        _revoke_key(row)
         row["key"] = key
 
-    return edited(text, table, change)
+    return edited(text, members, change)
 
 
-def _revoked(text: str, table: str, known: Callable[[Sequence[Row]], Row], ident: str) -> str:
+def revoked(text: str, members: MemberList, ident: str) -> str:
+    """The file with a leaf or user that is not let in any more. Raises `MemberError`."""
+
     def change(rows: list[Row]) -> None:
-        row = known(rows)
+        row = _known(rows, members, ident)
         if not row.get("key"):
             raise MemberError(f"{ident} has no key that could be revoked; it is not let in")
-        revoke_key(row)
+        _revoke_key(row)
 
-    return edited(text, table, change)
+    return edited(text, members, change)
 
 
-def revoke_key(row: Row) -> None:
+def forgotten(text: str, members: MemberList, ident: str) -> str:
+    """The file without a leaf or user. Raises `MemberError`; a leaf that is not there may still be known to
+    the hub, so for that one it is the same text."""
+
+    def change(rows: list[Row]) -> None:
+        if members is USERS or _row(rows, members, ident) is not None:
+            rows.remove(_known(rows, members, ident))
+
+    return edited(text, members, change)
+
+
+def _revoke_key(row: Row) -> None:
     """Move the key of a table to its revoked ones."""
     if old := row.pop("key", ""):
         row["revoked"] = [*row.get("revoked", []), old]
 
 
-def _row(rows: Sequence[Row], table: str, name: str) -> Row | None:
-    return next((row for row in rows if row.get(_IDS[table]) == name), None)
+def _row(rows: Sequence[Row], members: MemberList, ident: str) -> Row | None:
+    return next((row for row in rows if row.get(members.ident) == ident), None)
 
 
-def _known(rows: Sequence[Row], domain: str) -> Row:
-    row = _row(rows, "leaf", domain)
+def _known(rows: Sequence[Row], members: MemberList, ident: str) -> Row:
+    row = _row(rows, members, ident)
     if row is None:
-        raise MemberError(f"there is no leaf {domain!r}; it is let in by: petiole fleet add {domain} …")
+        add = f"{members.command} add {ident}{members.added_with}"
+        raise MemberError(f"there is no {members.name} {ident!r}; it is let in by: {add}")
     return row
 
 
-def _unused(rows: Sequence[Row], key: str) -> None:
+def _unused(rows: Sequence[Row], members: MemberList, key: str) -> None:
     for row in rows:
+        whose = row.get(members.ident)
         if row.get("key") == key:
-            raise MemberError(f"this is the key of {row.get('domain')}; each leaf needs its own: enrol it")
+            raise MemberError(f"this is the key of {whose}; {members.key_taken}")
         if key in row.get("revoked", []):
-            raise MemberError(
-                f"this key was revoked of {row.get('domain')}; make another one: petiole enrol --new"
-            )
+            raise MemberError(f"this key was revoked of {whose}; {members.key_revoked}")
 
 
-def edited(text: str, name: str, change: Callable[[list[Row]], None]) -> str:
-    """The text after a change to the tables of the list `name`, made twice: to plain values, which give the
+def edited(text: str, members: MemberList, change: Callable[[list[Row]], None]) -> str:
+    """The text after a change to the tables of a list, made twice: to plain values, which give the
     expected result, and to the document, which keeps comments and order. Raises `MemberError`."""
+    name = members.name
     expected = _read(text, name)
     before = [dict(row) for row in expected.get(name, [])]
     rows = [dict(row) for row in before]
@@ -163,7 +185,7 @@ def edited(text: str, name: str, change: Callable[[list[Row]], None]) -> str:
     expected[name] = rows
     try:
         document = tomlkit.parse(text)
-        _apply(document, name, before, rows)
+        _apply(document, members, before, rows)
         edited_text = tomlkit.dumps(document)
         right = {**tomllib.loads(edited_text)}
     except (TOMLKitError, tomllib.TOMLDecodeError):
@@ -187,14 +209,15 @@ def _read(text: str, name: str) -> dict[str, Any]:
     return table
 
 
-def _apply(document: TOMLDocument, name: str, before: Sequence[Row], rows: Sequence[Row]) -> None:
-    names = [row.get(_IDS[name]) for row in rows]
+def _apply(document: TOMLDocument, members: MemberList, before: Sequence[Row], rows: Sequence[Row]) -> None:
+    name, ident = members.name, members.ident
+    names = [row.get(ident) for row in rows]
     tables: Any = document.get(name)
     if tables is None:
         document.append(name, tomlkit.aot())
         tables = document[name]
     for number in reversed(range(len(before))):
-        if before[number].get(_IDS[name]) not in names:
+        if before[number].get(ident) not in names:
             del tables[number]
     for number, row in enumerate(rows):
         if number >= len(tables):
@@ -221,67 +244,3 @@ def _append(tables: Any) -> None:
     if not follows_blank:
         table.trivia.indent = "\n"
     tables.append(table)
-
-
-@dataclass(frozen=True, slots=True)
-class NewUser:
-    """A user to let in: its name and public key, what it may read, and whether its account is linked."""
-
-    name: str
-    key: str
-    reads: tuple[str, ...] = ()
-    linked: bool = False
-
-
-def user_added(text: str, user: NewUser) -> str:
-    """The file with a user; the same text where it is there with this key. Raises `MemberError`."""
-
-    def change(rows: list[Row]) -> None:
-        row = _row(rows, "user", user.name)
-        if row is None:
-            rows.append(row := {"name": user.name})
-        elif row.get("key") not in (None, user.key) or row.get("revoked"):
-            raise MemberError(
-                f"{user.name} is there already with another key; let it in with this one by: "
-                f"petiole user replace {user.name} …"
-            )
-        _unused_user_key(rows, user.key, user.name)
-        row["key"] = user.key
-        row |= {"reads": list(user.reads)} if user.reads else {}
-        row |= {"linked": True} if user.linked else {}
-
-    return edited(text, "user", change)
-
-
-def user_replaced(text: str, name: str, key: str) -> str:
-    """The file with another key of a user, and the old one revoked. Raises `MemberError`."""
-    return _replaced(text, "user", lambda rows: _known_user(rows, name), _unused_user_key, key)
-
-
-def user_revoked(text: str, name: str) -> str:
-    """The file with a user that is not let in any more; its streams stay. Raises `MemberError`."""
-    return _revoked(text, "user", lambda rows: _known_user(rows, name), name)
-
-
-def user_forgotten(text: str, name: str) -> str:
-    """The file without a user. Raises `MemberError`."""
-
-    def change(rows: list[Row]) -> None:
-        rows.remove(_known_user(rows, name))
-
-    return edited(text, "user", change)
-
-
-def _known_user(rows: Sequence[Row], name: str) -> Row:
-    row = _row(rows, "user", name)
-    if row is None:
-        raise MemberError(f"there is no user {name!r}; it is let in by: petiole user add {name}")
-    return row
-
-
-def _unused_user_key(rows: Sequence[Row], key: str, but: str = "") -> None:
-    for row in rows:
-        if row.get("key") == key and row.get("name") != but:
-            raise MemberError(f"this is the key of {row.get('name')}; make another one")
-        if key in row.get("revoked", []):
-            raise MemberError(f"this key was revoked of {row.get('name')}; make another one")

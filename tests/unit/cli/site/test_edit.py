@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from agent.cli.site.edit import (
+    LEAVES,
+    USERS,
     Enrolled,
     MemberError,
     NewUser,
@@ -17,10 +19,6 @@ from agent.cli.site.edit import (
     forgotten,
     replaced,
     revoked,
-    user_added,
-    user_forgotten,
-    user_replaced,
-    user_revoked,
 )
 from tests.unit.server.test_render import key_of
 
@@ -47,23 +45,23 @@ def leaves(text: str) -> dict[str, dict[str, object]]:
 def test_a_life_from_the_first_key_to_the_end_leaves_the_rest_as_it_was() -> None:
     text = added(FILE, Enrolled("edge-2", TWO, ("normal",), "acme"))
     assert leaves(text)["edge-2"] == {"key": TWO, "classes": ["normal"], "tenant": "acme"}
-    text = replaced(text, "edge-2", THREE)
+    text = replaced(text, LEAVES, "edge-2", THREE)
     assert leaves(text)["edge-2"]["revoked"] == [TWO]
-    text = revoked(text, "edge-2")
+    text = revoked(text, LEAVES, "edge-2")
     assert leaves(text)["edge-2"] == {"classes": ["normal"], "tenant": "acme", "revoked": [TWO, THREE]}
     assert leaves(text)["edge-1"] == leaves(FILE)["edge-1"]
     for kept in ("# The hub of the plant.", "# its name", "# the press", "# not more"):
         assert kept in text
-    text = forgotten(text, "edge-2")
+    text = forgotten(text, LEAVES, "edge-2")
     assert tomllib.loads(text) == tomllib.loads(FILE)
-    assert forgotten(text, "edge-2") == text
+    assert forgotten(text, LEAVES, "edge-2") == text
 
 
 def test_the_first_leaf_goes_into_a_file_without_any_and_the_last_one_out_of_it() -> None:
     bare = 'role = "hub"\ndomain = "hub"\n'
     text = added(bare, Enrolled("edge-1", ONE))
     assert leaves(text) == {"edge-1": {"key": ONE}}
-    assert tomllib.loads(forgotten(text, "edge-1")) == tomllib.loads(bare)
+    assert tomllib.loads(forgotten(text, LEAVES, "edge-1")) == tomllib.loads(bare)
 
 
 def test_a_leaf_that_is_there_with_its_key_gets_what_else_is_given_and_nothing_twice() -> None:
@@ -101,13 +99,19 @@ def test_what_enrol_prints_is_read_back() -> None:
     [
         (lambda text: added(text, Enrolled("edge-1", TWO)), "fleet replace edge-1"),
         (lambda text: added(text, Enrolled("edge-2", ONE)), "the key of edge-1"),
-        (lambda text: added(revoked(text, "edge-1"), Enrolled("edge-1", TWO)), "was revoked"),
-        (lambda text: added(revoked(text, "edge-1"), Enrolled("edge-2", ONE)), "was revoked of edge-1"),
-        (lambda text: replaced(text, "edge-1", ONE), "the key of edge-1"),
-        (lambda text: replaced(replaced(text, "edge-1", TWO), "edge-1", ONE), "was revoked of edge-1"),
-        (lambda text: replaced(text, "edge-9", TWO), "no leaf 'edge-9'"),
-        (lambda text: revoked(text, "edge-9"), "no leaf 'edge-9'"),
-        (lambda text: revoked(revoked(text, "edge-1"), "edge-1"), "not let in"),
+        (lambda text: added(revoked(text, LEAVES, "edge-1"), Enrolled("edge-1", TWO)), "was revoked"),
+        (
+            lambda text: added(revoked(text, LEAVES, "edge-1"), Enrolled("edge-2", ONE)),
+            "was revoked of edge-1",
+        ),
+        (lambda text: replaced(text, LEAVES, "edge-1", ONE), "the key of edge-1"),
+        (
+            lambda text: replaced(replaced(text, LEAVES, "edge-1", TWO), LEAVES, "edge-1", ONE),
+            "was revoked of edge-1",
+        ),
+        (lambda text: replaced(text, LEAVES, "edge-9", TWO), "no leaf 'edge-9'"),
+        (lambda text: revoked(text, LEAVES, "edge-9"), "no leaf 'edge-9'"),
+        (lambda text: revoked(revoked(text, LEAVES, "edge-1"), LEAVES, "edge-1"), "not let in"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_what_to_do(change: object, words: str) -> None:
@@ -139,27 +143,29 @@ def users(text: str) -> dict[str, dict[str, Any]]:
 
 
 def test_a_users_life_from_the_first_key_to_the_end_leaves_the_rest_as_it_was() -> None:
-    text = user_added(OF_AN_AGENT, NewUser("plc", TWO, ("normal",), linked=True))
+    text = added(OF_AN_AGENT, NewUser("plc", TWO, ("normal",), linked=True))
     assert users(text)["plc"] == {"key": TWO, "reads": ["normal"], "linked": True}
-    assert user_added(text, NewUser("plc", TWO)) == text, "the same key again changes nothing"
-    text = user_revoked(user_replaced(text, "plc", THREE), "plc")
+    assert added(text, NewUser("plc", TWO)) == text, "the same key again changes nothing"
+    text = replaced(text, USERS, "plc", THREE)
+    assert added(text, NewUser("plc", THREE)) == text, "nor does it after another one was revoked"
+    text = revoked(text, USERS, "plc")
     assert users(text)["plc"]["revoked"] == [TWO, THREE]
     assert users(text)["app"] == users(OF_AN_AGENT)["app"]
     assert "# the press" in text
     assert "# for the night shift" in text
-    assert tomllib.loads(user_forgotten(text, "plc")) == tomllib.loads(OF_AN_AGENT)
+    assert tomllib.loads(forgotten(text, USERS, "plc")) == tomllib.loads(OF_AN_AGENT)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda text: user_added(text, NewUser("app", TWO)), "petiole user replace app"),
-        (lambda text: user_added(user_revoked(text, "app"), NewUser("app", TWO)), "petiole user replace app"),
-        (lambda text: user_added(text, NewUser("plc", ONE)), "the key of app"),
-        (lambda text: user_added(user_revoked(text, "app"), NewUser("plc", ONE)), "was revoked of app"),
-        (lambda text: user_replaced(text, "plc", TWO), "no user 'plc'"),
-        (lambda text: user_revoked(user_revoked(text, "app"), "app"), "not let in"),
-        (lambda text: user_forgotten(text, "plc"), "no user 'plc'"),
+        (lambda text: added(text, NewUser("app", TWO)), "petiole user replace app"),
+        (lambda text: added(revoked(text, USERS, "app"), NewUser("app", TWO)), "petiole user replace app"),
+        (lambda text: added(text, NewUser("plc", ONE)), "the key of app"),
+        (lambda text: added(revoked(text, USERS, "app"), NewUser("plc", ONE)), "was revoked of app"),
+        (lambda text: replaced(text, USERS, "plc", TWO), "no user 'plc'"),
+        (lambda text: revoked(revoked(text, USERS, "app"), USERS, "app"), "not let in"),
+        (lambda text: forgotten(text, USERS, "plc"), "no user 'plc'"),
     ],
 )
 def test_what_makes_no_sense_for_a_user_is_refused_with_what_to_do(
