@@ -38,7 +38,7 @@ from agent.cli.checks import (
 )
 from agent.cli.checks.handshake import Greeted, Nowhere
 from agent.cli.checks.leafnode_probe import Dialled, dial, shown
-from agent.cli.configuration import ConfigFile, mistakes, obstacles, read
+from agent.cli.configuration import AsJson, ConfigFile, mistakes, obstacles, read
 from agent.cli.configuration import local_server as input_server
 from agent.config import Config, ConfigError, listen_address
 from agent.config.environment import hidden
@@ -54,7 +54,6 @@ _COLOURS: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "r
 Offline = Annotated[
     bool, typer.Option("--offline", help="Look at the configuration and this machine only; ask no server.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def command(config: ConfigFile, offline: Offline = False, as_json: AsJson = False) -> None:

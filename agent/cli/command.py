@@ -20,7 +20,7 @@ import zstandard
 
 from agent import contract
 from agent.base import logs
-from agent.cli.configuration import ConfigFile, account_key, configuration, end
+from agent.cli.configuration import AsJson, ConfigFile, account_key, configuration, end
 from agent.config import Config, Seconds, aggregates
 from agent.contract import (
     COMMANDS_INPUT,
@@ -169,7 +169,7 @@ def command(
     ] = contract.APP,
     expires: Annotated[str, typer.Option(help="How long it may wait to be run.")] = "1h",
     wait: Annotated[str, typer.Option(help="How long to wait for the answer; 0s not at all.")] = "30s",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Send a command to a leaf; it is stored at the hub, and the leaf's agent runs it once, in order."""
     settings = configuration(config)

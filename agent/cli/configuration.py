@@ -43,6 +43,8 @@ ConfigFile = Annotated[
     ),
 ]
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
 
 def configuration(path: Path) -> Config:
     """The configuration. A file with problems ends the process, which prints every problem."""

@@ -25,6 +25,7 @@ from typer.core import TyperGroup
 from agent.cli.configuration import (
     DEFAULT_FILE,
     VARIABLE,
+    AsJson,
     ConfigFile,
     account_key,
     configuration,
@@ -74,7 +75,6 @@ Only = Annotated[
     typer.Option("--only", help="Only leaves in this state; may be given several times."),
 ]
 All = Annotated[bool, typer.Option("--all", help="On a terminal too, all rows, not those that fit.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 File = Annotated[
     Path,
     typer.Option(

@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal, NoReturn
 
 import typer
 
-from agent.cli.configuration import end
+from agent.cli.configuration import AsJson, end
 from agent.cli.sizing_figures import FIGURES, Load, SizingLine, lines
 from agent.config import Seconds
 
@@ -40,7 +40,7 @@ def command(
     profile: Annotated[str, typer.Option(help="The link's profile, normal or thin.")] = "normal",
     link: Annotated[str | None, typer.Option(help="What the line carries, such as 256kbit.")] = None,
     keep: Annotated[float, typer.Option(help="Days that the lake keeps.")] = 365.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Reckon what machine, disk and line are needed, from figures that were measured."""
     for option, value in (
@@ -63,17 +63,9 @@ def command(
     )
     found = list(lines(load))
     if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "load": asdict(load),
-                    "lines": [asdict(line) for line in found],
-                    "max_bytes": load.max_bytes,
-                    "max_file_store": load.max_file_store,
-                    "note": _NOTE,
-                }
-            )
-        )
+        sizes = {"max_bytes": load.max_bytes, "max_file_store": load.max_file_store}
+        answers = {"load": asdict(load), "lines": [asdict(line) for line in found]}
+        typer.echo(json.dumps({**answers, **sizes, "note": _NOTE}))
         return
     typer.echo("\n".join(_page(load, found)))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ import typer
 import zstandard
 
 from agent.base.logs import shown
+from agent.base.terminal import closed_pipe
 from agent.cli.configuration import ConfigFile, account_key, configuration, end
 from agent.config import Config
 from agent.contract import (
@@ -72,8 +72,7 @@ def command(
     try:
         asyncio.run(_run(settings, key, classes or names, filter_, last, follow, show))
     except BrokenPipeError:
-        # The reader closed the pipe; drop buffered output so that exit does not fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        closed_pipe()
     except EXPECTED as error:
         why = str(error) or type(error).__name__
         end([f"the local NATS server at {settings.nats.listen} cannot be used: {why}"], Exit.UNREACHABLE)
@@ -96,7 +95,6 @@ async def _run(
     follow: bool,
     show: Callable[[ShownBatch], None],
 ) -> None:
-
     work = asyncio.current_task()
     assert work is not None
     loop = asyncio.get_running_loop()

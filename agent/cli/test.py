@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ import typer
 from agent.base import logs
 from agent.base.logs import harmless, shown
 from agent.base.metrics import Metrics
+from agent.base.terminal import closed_pipe
 from agent.cli.configuration import ConfigFile, configuration, end, local_server, problems
 from agent.config import Config, Seconds
 from agent.contract import Exit, Letter
@@ -255,8 +255,7 @@ async def _run(inputs: Sequence[Input], settings: Config, metrics: Metrics, seco
             sys.stdout.buffer.write(lines)
             sys.stdout.buffer.flush()
         except BrokenPipeError:
-            # The reader closed the pipe; drop buffered output so that exit does not fail.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            closed_pipe()
             stopping.set()
 
     loop = asyncio.get_running_loop()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent.cli.configuration import ConfigFile, account_key, configuration, end, quiet
+from agent.cli.configuration import AsJson, ConfigFile, account_key, configuration, end, quiet
 from agent.config import Config, Seconds, aggregates
 from agent.contract import DEFAULT_CLASS, MAX_NAME, ContractError, check_domain
 
@@ -33,7 +33,6 @@ From = Annotated[
     str | None, typer.Option("--from", help="Only what was sealed from then on: ISO 8601, or 2h for two ago.")
 ]
 To = Annotated[str | None, typer.Option("--to", help="Only what was sealed before then.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def command(
