@@ -7,6 +7,7 @@ doubled; 5 something that was asked for could not be looked at, and nothing else
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from argparse import ArgumentTypeError
@@ -194,13 +195,9 @@ def _hub(
 
     classes = next((leaf.classes for leaf in settings.leaf if leaf.domain == domain), [DEFAULT_CLASS])
     try:
-        seen.hub = streams.look(
-            settings,
-            account_key(settings),
-            domain,
-            aggregates(settings),
-            classes,
-            tables.ingested if tables is not None else lambda _stream, _created: 0,
+        ingested = tables.ingested if tables is not None else lambda _stream, _created: 0
+        seen.hub = asyncio.run(
+            streams.look(settings, account_key(settings), domain, aggregates(settings), classes, ingested)
         )
     except streams.HubBacklogError as error:
         unseen.append(f"what is at the hub and not in bronze: {error}")

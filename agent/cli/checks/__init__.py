@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from agent.base.logs import shown
 from agent.contract import Exit
 
 
@@ -105,9 +106,8 @@ def _finding_lines(finding: Finding, paint: Paint) -> Iterator[str]:
 def _wrapped(text: str, less: int = 0) -> list[str]:
     """The lines of a text. Characters that would move the cursor are escaped, since a text may come from a
     server. A subject is not broken, so that it can be copied."""
-    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
     width = WIDTH - _GROUP_WIDTH - _LEVEL_WIDTH - less
-    return textwrap.wrap(shown, width, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(shown(text), width, break_long_words=False, break_on_hyphens=False)
 
 
 def _sum(findings: Sequence[Finding]) -> str:

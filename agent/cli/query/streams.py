@@ -89,7 +89,7 @@ class HubBacklog:
     cut: bool = False
 
 
-def look(
+async def look(
     config: Config,
     account: Any,
     domain: str,
@@ -99,8 +99,24 @@ def look(
 ) -> HubBacklog:
     """Read the aggregates `streams`. `ingested` returns up to which sequence the tables have a stream with
     this creation time. Raises `HubBacklogError`."""
+    backlog = HubBacklog()
     try:
-        return asyncio.run(_look(config, account, domain, streams, classes, ingested))
+        async with (
+            asyncio.timeout(_SECONDS),
+            connected(f"nats://{config.nats.listen}", account, _REGISTRAR) as link,
+        ):
+            js = JetStream(link.nc)
+            for stream in streams:
+                info = await js.stream_info(stream)
+                place = AggregatePosition(stream, _after(info, ingested), info.first, info.last)
+                backlog.places.append(place)
+                for cls in classes:
+                    message = await js.get_message(stream, last_by_subject=ledger_subject(domain, cls))
+                    if message is not None:
+                        backlog.ledgers.append(NewestLedger(cls, stream, message.seq, message.data))
+                if place.after < info.last:
+                    await _read(link.nc, js, domain, place, backlog)
+        return backlog
     except EXPECTED as error:
         why = str(error) or f"no answer within {_SECONDS:.0f} s"
     except NONSENSE as error:
@@ -108,45 +124,20 @@ def look(
     raise HubBacklogError(f"the hub's NATS server at {config.nats.listen} cannot be asked: {why}")
 
 
-async def _look(
-    config: Config,
-    account: Any,
-    domain: str,
-    streams: Sequence[str],
-    classes: Sequence[str],
-    ingested: Callable[[str, str], int],
-) -> HubBacklog:
-    observed = HubBacklog()
-    async with (
-        asyncio.timeout(_SECONDS),
-        connected(f"nats://{config.nats.listen}", account, _REGISTRAR) as link,
-    ):
-        js = JetStream(link.nc)
-        for stream in streams:
-            info = await js.stream_info(stream)
-            place = AggregatePosition(stream, _after(info, ingested), info.first, info.last)
-            observed.places.append(place)
-            for cls in classes:
-                message = await js.get_message(stream, last_by_subject=ledger_subject(domain, cls))
-                if message is not None:
-                    observed.ledgers.append(NewestLedger(cls, stream, message.seq, message.data))
-            if place.after >= info.last:
-                continue
-            start = {
-                "deliver_policy": "by_start_sequence",
-                "opt_start_seq": max(place.after + 1, info.first, 1),
-                "filter_subject": f"tel.{domain}.>",
-            }
+async def _read(nc: Any, js: JetStream, domain: str, place: AggregatePosition, backlog: HubBacklog) -> None:
+    """The domain's messages that the tables do not have."""
+    start = {
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": max(place.after + 1, place.first, 1),
+        "filter_subject": f"tel.{domain}.>",
+    }
 
-            def take(message: StoredHeaders) -> None:
-                if (held := _held(domain, message)) is not None:
-                    observed.messages.append(held)
+    def take(message: StoredHeaders) -> None:
+        if (held := _held(domain, message)) is not None:
+            backlog.messages.append(held)
 
-            whole = await read_headers(
-                link.nc, js, stream, start, take, lambda: len(observed.messages) >= MOST
-            )
-            observed.cut = observed.cut or not whole
-    return observed
+    whole = await read_headers(nc, js, place.stream, start, take, lambda: len(backlog.messages) >= MOST)
+    backlog.cut = backlog.cut or not whole
 
 
 def _after(info: StreamInfo, ingested: Callable[[str, str], int]) -> int:
