@@ -32,7 +32,7 @@ from agent.cli.configuration import (
     default_file,
     end,
 )
-from agent.config import Config, ConfigError, load_text, read_table
+from agent.config import Config, ConfigError, load, read_table
 from agent.contract import Exit
 from agent.leaf.inputs import OPTIONS
 
@@ -233,7 +233,7 @@ def _change(
     if out is not None:
         end(["--out is for a topology, and this is the configuration of an agent"])
     try:
-        settings = load_text(path, text, OPTIONS)
+        settings = load(path, OPTIONS, text)
     except ConfigError as error:
         end(error.problems)
     if settings.role != "hub":

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from agent.cli.configuration import ConfigFile, configuration, end
-from agent.config import Config, ConfigError, load_text
+from agent.config import Config, ConfigError, load
 from agent.contract import Exit
 from agent.leaf.inputs import OPTIONS
 
@@ -109,7 +109,7 @@ def _change(path: Path, edit: Callable[[str], str], done: str) -> Config:
 
     try:
         text = edit(path.read_text())
-        settings = load_text(path, text, OPTIONS)
+        settings = load(path, OPTIONS, text)
     except OSError as error:
         end([f"{path}: cannot be read ({error.strerror}); name a file with -c or PETIOLE_CONFIG"])
     except MemberError as error:

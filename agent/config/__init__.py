@@ -4,7 +4,7 @@ The options of an input are declared by the input's own module and handed in, so
 """
 
 from agent.config.files import read_table
-from agent.config.load import load, load_text, parse, read_struct
+from agent.config.load import load, parse, read_struct
 from agent.config.members import aggregates, members_digest, readers, users_digest
 from agent.config.schema import (
     Admin,
@@ -60,7 +60,6 @@ __all__ = [
     "aggregates",
     "listen_address",
     "load",
-    "load_text",
     "members_digest",
     "parse",
     "read_struct",

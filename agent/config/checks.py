@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
-from urllib.parse import urlsplit
 
 from agent import contract
 from agent.base.files import without_password
@@ -19,6 +18,7 @@ from agent.config.values import (
     Window,
     contract_problem,
     duplicate,
+    is_hub_url,
     listen_address,
     numbered,
     reserved_domain,
@@ -28,7 +28,6 @@ from agent.contract import COMMANDS_BYTES, MQTT_RETAINED_BYTES
 _OWN_INPUTS: Final = frozenset(
     {contract.COMMANDS_INPUT, contract.AGENT_INPUT, contract.QOS0_INPUT, contract.RULES_INPUT}
 )
-_SCHEMES: Final = ("nats-leaf", "nats", "tls", "ws", "wss")
 _OTHER_HUB_STREAMS: Final = 128 * 2**20
 """The commands and the fleet, see `agent.hub.registrar.aggregate`."""
 
@@ -110,7 +109,7 @@ def _role(config: Config) -> Iterator[Problem]:
             'write hub_urls = ["nats-leaf://<hub>:7422"]',
         )
     for url in config.nats.hub_urls:
-        if not _is_url(url):
+        if not is_hub_url(url):
             shown = without_password(url)
             yield Problem(
                 "nats.hub_urls", f'"{shown}" is not a server', 'write it as "nats-leaf://<hub>:7422"'
@@ -135,14 +134,6 @@ def _link(config: Config) -> Iterator[Problem]:
             'are for an embedded server only, and nats.server is "external"',
             'remove it, or let the agent run the server: server = "embedded"',
         )
-
-
-def _is_url(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port is not None
-    except ValueError:
-        return False
 
 
 def _hub_streams(config: Config) -> Iterator[Problem]:

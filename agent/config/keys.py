@@ -98,15 +98,7 @@ def check_password(password_file: Path) -> str | None:
 
 def read_password(path: Path) -> str:
     """The one line of a password file. Raises `SeedError`."""
-    try:
-        with open_regular(path) as file:
-            mode = os.fstat(file.fileno()).st_mode
-            line = file.read(_PASSWORD_BYTES + 2)
-    except OSError as error:
-        raise SeedError(f"password file {named(path)} cannot be read: {error.strerror}") from None
-    if others_may(path, mode):
-        raise SeedError(f"password file {path} can be read by others; take that away with: chmod 600 {path}")
-    return password_in(line, path)
+    return password_in(_secret("password", path, _PASSWORD_BYTES + 2), path)
 
 
 def password_in(line: bytes, path: Path) -> str:
@@ -120,16 +112,22 @@ def password_in(line: bytes, path: Path) -> str:
     return found
 
 
-def _read(path: Path) -> tuple[str, str]:
-    """The seed and the public key."""
+def _secret(kind: str, path: Path, most: int) -> bytes:
+    """What is in a file that only its owner may read, at most so many bytes."""
     try:
         with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
-            seed = file.read(_SEED_BYTES).strip()
+            secret = file.read(most)
     except OSError as error:
-        raise SeedError(f"seed file {named(path)} cannot be read: {error.strerror}") from None
+        raise SeedError(f"{kind} file {named(path)} cannot be read: {error.strerror}") from None
     if others_may(path, mode):
-        raise SeedError(f"seed file {path} can be read by others; take that away with: chmod 600 {path}")
+        raise SeedError(f"{kind} file {path} can be read by others; take that away with: chmod 600 {path}")
+    return secret
+
+
+def _read(path: Path) -> tuple[str, str]:
+    """The seed and the public key."""
+    seed = _secret("seed", path, _SEED_BYTES).strip()
     try:
         public = bytes(nkeys.from_seed(seed).public_key).decode()
     except (nkeys.NkeysError, ValueError):

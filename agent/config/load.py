@@ -47,15 +47,10 @@ _MAY_HOLD_SECRETS: Final = ("_file", "tls_key", "command")
 _Kind = TypeVar("_Kind", bound=Struct)
 
 
-def load(path: Path, inputs: Mapping[str, type[Struct]]) -> Config:
-    """Read and check the file with its fragments; `inputs` maps each type of input to its options. The files
-    that it names are not looked at. Raises `ConfigError` with every problem."""
-    table, places = read_whole(path)
-    return parse(table, inputs, places, directory_of(path))
-
-
-def load_text(path: Path, text: str, inputs: Mapping[str, type[Struct]]) -> Config:
-    """The same for a file whose text is to be this. Raises `ConfigError`."""
+def load(path: Path, inputs: Mapping[str, type[Struct]], text: str | None = None) -> Config:
+    """Read and check the file (or what is to stand there: `text`) with its fragments; `inputs` maps each type
+    of input to its options. The files that it names are not looked at. Raises `ConfigError` with every
+    problem."""
     table, places = read_whole(path, text)
     return parse(table, inputs, places, directory_of(path))
 

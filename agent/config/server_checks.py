@@ -17,7 +17,14 @@ from agent.base.files import named, open_regular, others_may
 from agent.base.logs import listed
 from agent.config.keys import check_password
 from agent.config.schema import Config, Mqtt, Nats
-from agent.config.values import Problem, contract_problem, duplicate, listen_address, numbered
+from agent.config.values import (
+    Problem,
+    contract_problem,
+    duplicate,
+    embedded_only,
+    listen_address,
+    numbered,
+)
 
 CLUSTER_TLS: Final = ("tls_cert", "tls_key", "tls_ca")
 _SEEDS: Final = ("seed_file", "system_seed_file", "link_seed_file", "jobs_seed_file", "device_seed_file")
@@ -40,11 +47,7 @@ def _cluster(config: Config) -> Iterator[Problem]:
         yield Problem("nats.cluster", "a leaf's server stands alone", "set it on the hub")
         return
     if config.nats.server == "external":
-        yield Problem(
-            "nats.cluster",
-            'is for an embedded server only, and nats.server is "external"',
-            "write a cluster block into the configuration of that server",
-        )
+        yield embedded_only("nats.cluster", "write a cluster block into the configuration of that server")
     if len(cluster.routes) % 2 == 0:
         yield Problem(
             "nats.cluster.routes",
@@ -107,11 +110,7 @@ def _extra(config: Config) -> Iterator[Problem]:
     added = [("extra", nats.extra, TAKEN[config.role]), ("remote", nats.remote, TAKEN["remote"])]
     for name, table, rendered in added:
         if table and nats.server == "external":
-            yield Problem(
-                f"nats.{name}",
-                'is for an embedded server only, and nats.server is "external"',
-                "write it into the configuration of that server",
-            )
+            yield embedded_only(f"nats.{name}", "write it into the configuration of that server")
         for key, stood, remedy in extra_problems(table, rendered):
             yield Problem(f"nats.{name}.{key}", stood, remedy)
     if nats.remote and hub:
@@ -123,11 +122,8 @@ def _mqtt(config: Config) -> Iterator[Problem]:
     if mqtt.on and config.role == "hub":
         yield Problem("nats.mqtt", "readings are taken in on leaves", "move it to a leaf")
     elif mqtt.on and config.nats.server == "external":
-        yield Problem(
-            "nats.mqtt",
-            'is for an embedded server only, and nats.server is "external"',
-            'remove it, or let the agent run the server: server = "embedded"',
-        )
+        remedy = 'remove it, or let the agent run the server: server = "embedded"'
+        yield embedded_only("nats.mqtt", remedy)
     for name, path, other in (("tls_cert", mqtt.tls_cert, "tls_key"), ("tls_key", mqtt.tls_key, "tls_cert")):
         if path is not None and getattr(mqtt, other) is None:
             yield Problem(f"nats.mqtt.{name}", f"stands without {other}", "give both, or none")

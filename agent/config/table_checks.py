@@ -8,7 +8,7 @@ from typing import Final
 
 from agent import contract
 from agent.config.schema import Config, MirrorConfig, OriginConfig, Rule
-from agent.config.values import Problem, duplicate
+from agent.config.values import Problem, contract_problem, duplicate, numbered
 
 _STREAM: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _SUBJECT: Final = re.compile(r"[^\s.]+(\.[^\s.]+)*\Z")
@@ -24,24 +24,18 @@ _DAY: Final = 86400.0
 def check_links(config: Config) -> Iterator[Problem]:
     """All problems of the declared links and of what a leaf may take and give."""
     seen: set[str] = set()
-    for number, mirror in enumerate(config.mirror, 1):
-        if mirror is not None:
-            key = f"mirror[{number}]"
-            yield from _name(f"{key}.name", mirror.name, seen)
-            yield from _origin(config, key, mirror, mirror.name)
-    for number, source in enumerate(config.source, 1):
-        if source is None:
-            continue
+    for number, mirror in numbered(config.mirror):
+        key = f"mirror[{number}]"
+        yield from _name(f"{key}.name", mirror.name, seen)
+        yield from _origin(config, key, mirror, mirror.name)
+    for number, source in numbered(config.source):
         key = f"source[{number}]"
         yield from _name(f"{key}.name", source.name, seen)
         if not source.from_:
             yield Problem(f"{key}.from", "is empty", "write [[source.from]] with its stream")
-        for place, origin in enumerate(source.from_, 1):
-            if origin is not None:
-                yield from _origin(config, f"{key}.from[{place}]", origin, source.name)
-    for number, leaf in enumerate(config.leaf, 1):
-        if leaf is None:
-            continue
+        for place, origin in numbered(source.from_):
+            yield from _origin(config, f"{key}.from[{place}]", origin, source.name)
+    for number, leaf in numbered(config.leaf):
         for name in ("takes", "gives"):
             for stream in getattr(leaf, name):
                 yield from _stream(f"leaf[{number}].{name}", stream)
@@ -49,9 +43,7 @@ def check_links(config: Config) -> Iterator[Problem]:
 
 def _name(key: str, name: str, seen: set[str]) -> Iterator[Problem]:
     yield from _stream(key, name)
-    if name in seen:
-        yield Problem(key, f'"{name}" is there twice', "let each have a name of its own")
-    seen.add(name)
+    yield from duplicate(key, name, seen)
     if name == contract.COMMANDS or name.startswith(_OURS):
         yield Problem(key, f'"{name}" is the name of a stream of another kind', "choose another name")
 
@@ -77,12 +69,9 @@ def _origin(config: Config, key: str, origin: OriginConfig, name: str) -> Iterat
     if origin.filter and origin.transforms:
         yield Problem(f"{key}.filter", "is beside transforms", "filter by the src of the transforms")
     subjects = [("filter", origin.filter)] if origin.filter else []
-    for number, transform in enumerate(origin.transforms, 1):
-        if transform is not None:
-            subjects += [
-                (f"transforms[{number}].src", transform.src),
-                (f"transforms[{number}].dest", transform.dest),
-            ]
+    for number, transform in numbered(origin.transforms):
+        ends = (("src", transform.src), ("dest", transform.dest))
+        subjects += [(f"transforms[{number}].{name}", subject) for name, subject in ends]
     for where, subject in subjects:
         if not _SUBJECT.match(subject):
             yield Problem(f"{key}.{where}", f'"{subject:.60}" is not a subject', 'write it as "plans.>"')
@@ -97,10 +86,8 @@ def _place(config: Config, key: str, origin: OriginConfig) -> Iterator[Problem]:
     elif origin.api and (origin.api.startswith("$JS.API") or not _PREFIX.match(origin.api)):
         yield Problem(f"{key}.api", f'"{origin.api:.60}" is no prefix of another JetStream', _API_REMEDY)
     elif origin.domain:
-        try:
-            contract.check_domain(origin.domain)
-        except contract.ContractError as error:
-            yield Problem(f"{key}.domain", str(error), "name the domain of the stream")
+        remedy = "name the domain of the stream"
+        yield from contract_problem(f"{key}.domain", contract.check_domain, origin.domain, remedy)
     elif not origin.api and config.role == "hub" and not origin.domain:
         yield Problem(f"{key}.domain", "is missing", 'name the domain of the stream, such as "edge-1"')
     if config.link.tenant and not origin.api and (origin.domain or contract.HUB_DOMAIN) != config.domain:
@@ -117,14 +104,14 @@ def _place(config: Config, key: str, origin: OriginConfig) -> Iterator[Problem]:
 
 def check_rules(config: Config) -> Iterator[Problem]:
     """All problems of the rules."""
-    rules = [(f"rule[{number}]", rule) for number, rule in enumerate(config.rule, 1) if rule is not None]
+    rules = [(f"rule[{number}]", rule) for number, rule in numbered(config.rule)]
     if rules and config.role == "hub":
         yield Problem("rule", "the hub takes in no readings", "move it to a leaf")
     if len(rules) > MAX_RULES:
         yield Problem(
             "rule", f"{len(rules)} rules are more than {MAX_RULES}", "let one have several patterns"
         )
-    classes = {cls.name for cls in config.class_ if cls is not None}
+    classes = {cls.name for _, cls in numbered(config.class_)}
     names: set[str] = set()
     for key, rule in rules:
         yield from _rule_actions(key, rule)

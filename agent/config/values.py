@@ -4,11 +4,13 @@ several tables share. All but `local_time` is pure."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final, Self
+from urllib.parse import urlsplit
 
 from msgspec import Meta
 
@@ -27,6 +29,7 @@ _SIZES: Final = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
+_SCHEMES: Final = ("nats-leaf", "nats", "tls", "ws", "wss")
 _YEAR: Final = 365 * 86400.0
 _QUANTITY: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([A-Za-z]+)\Z")
 
@@ -38,11 +41,14 @@ FILES: Final = Meta(extra={"names": "files"})
 class Seconds(float):
     """A duration in seconds, written as "100ms", "20s", "2m", "1h" or "1d"; above 0, at most a year."""
 
+    _least: ClassVar = math.nextafter(0, 1)
+    _most: ClassVar = _YEAR
+
     @classmethod
-    def parse(cls, value: object) -> Seconds:
+    def parse(cls, value: object) -> Self:
         """Parse the value in the file. Raises `ValueError`."""
         seconds = _quantity(value, _TIMES)
-        if not 0 < seconds <= _YEAR:
+        if not cls._least <= seconds <= cls._most:
             raise ValueError("out of range")
         return cls(seconds)
 
@@ -51,28 +57,19 @@ class Linger(Seconds):
     """How long a batch waits for more readings, in seconds, written as a duration; "0s" for not at all, at
     most 5 s, half of what `agent.leaf.publish.publisher` waits before it refuses a chunk."""
 
-    @classmethod
-    def parse(cls, value: object) -> Linger:
-        """Parse the value in the file. Raises `ValueError`."""
-        seconds = _quantity(value, _TIMES)
-        if not 0 <= seconds <= 5.0:
-            raise ValueError("out of range")
-        return cls(seconds)
+    _least, _most = 0.0, 5.0
 
 
 class SyncInterval(Seconds):
     """How often a server syncs its disk, in seconds, written as a duration up to a minute; "always", 0 here:
     before it acknowledges."""
 
+    _least, _most = 0.1, 60.0
+
     @classmethod
-    def parse(cls, value: object) -> SyncInterval:
+    def parse(cls, value: object) -> Self:
         """Parse the value in the file. Raises `ValueError`."""
-        if value == "always":
-            return cls(0.0)
-        seconds = _quantity(value, _TIMES)
-        if not 0.1 <= seconds <= 60.0:
-            raise ValueError("out of range")
-        return cls(seconds)
+        return cls(0.0) if value == "always" else super().parse(value)
 
 
 class Size(int):
@@ -116,6 +113,15 @@ def _is_name(host: str) -> bool:
     except UnicodeError:
         return False
     return True
+
+
+def is_hub_url(text: str) -> bool:
+    """Whether a leaf could dial a hub at this address."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port is not None
+    except ValueError:
+        return False
 
 
 _WINDOW: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])\Z")
@@ -231,6 +237,11 @@ def duplicate(key: str, name: str, seen: set[str]) -> Iterator[Problem]:
     if name in seen:
         yield Problem(key, f'"{name}" is there twice', "let each have a name of its own")
     seen.add(name)
+
+
+def embedded_only(key: str, remedy: str) -> Problem:
+    """The problem of a table that only an embedded server has."""
+    return Problem(key, 'is for an embedded server only, and nats.server is "external"', remedy)
 
 
 def reserved_domain(key: str, domain: str, remedy: str) -> Problem:

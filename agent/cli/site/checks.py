@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -15,10 +14,7 @@ from agent.config import Problem, listen_address
 from agent.config.keys import is_public_key, is_seed
 from agent.config.server_checks import CLUSTER_TLS
 from agent.config.server_overlay import HUB_TAKEN, LEAF_TAKEN, REMOTE_TAKEN, extra_problems
-from agent.config.values import duplicate
-from agent.contract import ContractError
-
-_SCHEMES: Final = ("nats-leaf", "nats", "tls", "ws", "wss")
+from agent.config.values import contract_problem, duplicate, is_hub_url, numbered
 
 
 def check(site: Topology) -> Iterator[Problem]:
@@ -33,13 +29,13 @@ def _hub(hub: SiteHub) -> Iterator[Problem]:
     if not hub.urls:
         yield Problem("hub.urls", "is empty", 'write where leaves dial: ["nats-leaf://hub.example:7422"]')
     for url in hub.urls:
-        if not _is_url(url):
+        if not is_hub_url(url) or urlsplit(url).password is not None:
             yield Problem(
                 "hub.urls", f'"{url}" is not a server', 'write it as "nats-leaf://hub.example:7422"'
             )
     if not hub.server:
         yield Problem("hub.server", "there is none", "leave it out for one server, or write [[hub.server]]")
-    servers = [(number, server) for number, server in enumerate(hub.server, 1) if server is not None]
+    servers = list(numbered(hub.server))
     if len(hub.server) % 2 == 0 and hub.server:
         yield Problem(
             "hub.server",
@@ -92,9 +88,8 @@ def _tenants(site: Topology) -> Iterator[Problem]:
 def _leaves(site: Topology) -> Iterator[Problem]:
     domains: set[str] = set()
     keys: set[str] = set()
-    for number, leaf in enumerate(site.leaf, 1):
-        if leaf is not None:
-            yield from _leaf(f"leaf[{number}]", site, leaf, domains, keys)
+    for number, leaf in numbered(site.leaf):
+        yield from _leaf(f"leaf[{number}]", site, leaf, domains, keys)
 
 
 def _leaf(key: str, site: Topology, leaf: SiteLeaf, domains: set[str], keys: set[str]) -> Iterator[Problem]:
@@ -124,9 +119,8 @@ def _added(site: Topology) -> Iterator[Problem]:
     bare = Topology(leaves=type(site.leaves)(embedded=site.leaves.embedded))
     rendered = leaf_table(bare, SiteLeaf("x"))
     yield from conflicts(rendered, site.leaves.config, "leaves.config")
-    for number, leaf in enumerate(site.leaf, 1):
-        if leaf is not None:
-            yield from conflicts(rendered, leaf.config, f"leaf[{number}].config")
+    for number, leaf in numbered(site.leaf):
+        yield from conflicts(rendered, leaf.config, f"leaf[{number}].config")
     for place, extra, taken in (
         ("hub.extra", site.hub.extra, HUB_TAKEN),
         ("leaves.extra", site.leaves.extra, LEAF_TAKEN),
@@ -136,17 +130,5 @@ def _added(site: Topology) -> Iterator[Problem]:
             yield Problem(f"{place}.{key}", stood, remedy)
 
 
-def _is_url(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port is not None
-    except ValueError:
-        return False
-    return valid and parts.password is None
-
-
-def _named(key: str, rule: Callable[[object], str], value: str) -> Iterator[Problem]:
-    try:
-        rule(value)
-    except ContractError as error:
-        yield Problem(key, str(error), "choose another name")
+def _named(key: str, rule: Callable[[str], str], value: str) -> Iterator[Problem]:
+    yield from contract_problem(key, rule, value, "choose another name")
