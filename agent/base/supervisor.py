@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import structlog
 
 from agent.base.logs import LogEdge
-from agent.base.wait import Backoff, event_within
+from agent.base.wait import Backoff, event_within, unless
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
 _STEADY_SECONDS = 60.0
@@ -58,21 +58,12 @@ class Switch:
                     await part(self._stop)
                 finally:
                     relay.cancel()
-            await _either(self._turned, stopping)
+            await unless(stopping, self._turned.wait())
 
 
 async def _relay(cause: asyncio.Event, other: asyncio.Event) -> None:
     await cause.wait()
     other.set()
-
-
-async def _either(first: asyncio.Event, other: asyncio.Event) -> None:
-    waits = [asyncio.create_task(event.wait()) for event in (first, other)]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
 
 
 async def keep_serving(

@@ -22,6 +22,7 @@ from agent.base import logs
 from agent.base.logs import harmless, shown
 from agent.base.metrics import Metrics
 from agent.base.terminal import closed_pipe
+from agent.base.wait import unless
 from agent.cli.configuration import ConfigFile, configuration, end, local_server, problems
 from agent.config import Config, Seconds
 from agent.contract import Exit, Letter
@@ -137,19 +138,11 @@ async def run(
 async def _enough(
     tasks: Sequence[asyncio.Task[None]], screen: Screen, stopping: asyncio.Event, *, once: bool
 ) -> None:
-    stopped = asyncio.create_task(stopping.wait())
-    try:
-        while not stopping.is_set() and not all(task.done() for task in tasks):
-            if once and len(screen.heard) >= len(tasks):
-                return
-            screen.news.clear()
-            news = asyncio.create_task(screen.news.wait())
-            try:
-                await asyncio.wait({news, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                news.cancel()
-    finally:
-        stopped.cancel()
+    while not stopping.is_set() and not all(task.done() for task in tasks):
+        if once and len(screen.heard) >= len(tasks):
+            return
+        screen.news.clear()
+        await unless(stopping, screen.news.wait())
 
 
 _SECONDS: Final = 10.0

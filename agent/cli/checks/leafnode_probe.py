@@ -23,10 +23,9 @@ from urllib.parse import SplitResult, urlsplit
 import nkeys
 
 from agent.base.files import is_there, open_regular
-from agent.base.nats_server import MINIMUM
+from agent.base.nats_server import MINIMUM, parse_version
 from agent.cli.checks.handshake import LINE, Greeted, Nowhere, Tls, greet, reading
 from agent.cli.checks.permissions import is_granted, sample
-from agent.cli.checks.server import parse_version
 from agent.cli.checks.streams import Trace, parse_trace, trace_headers
 from agent.contract import CHECK_SERVER
 from agent.server.permissions import Permissions

@@ -11,7 +11,7 @@ from typing import Any, Final
 from agent import contract
 from agent.base.files import file_system, room
 from agent.base.listen_sockets import near_host
-from agent.base.nats_server import MINIMUM
+from agent.base.nats_server import MINIMUM, parse_version
 from agent.cli.checks import Finding, local_probe, server, streams
 from agent.cli.checks.handshake import Nowhere, greet
 from agent.cli.checks.permissions import PROBE, at_home, of_system, violated
@@ -47,7 +47,7 @@ async def look(config: Config) -> LocalServerInfo:
     )
     if isinstance(greeting, Nowhere):
         return LocalServerInfo(greeting, leaf_port=leaf_port)
-    version = server.parse_version(str(greeting.get("version")))
+    version = parse_version(str(greeting.get("version")))
     if version is None or version < MINIMUM:
         return LocalServerInfo(
             greeting, leaf_port=leaf_port

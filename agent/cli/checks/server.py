@@ -7,12 +7,11 @@ project.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from agent.base.files import FLUSHING, Room
-from agent.base.nats_server import MINIMUM
+from agent.base.nats_server import MINIMUM, Version, parse_version
 from agent.cli.checks import Finding, Group
 from agent.contract import ACCOUNT, Exit
 from agent.server.health import diagnose, sync_seconds, unsynced
@@ -24,8 +23,6 @@ LINK: Final = Group("link")
 _MIB: Final = 2**20
 _GIB: Final = 2**30
 
-Version = tuple[int, int, int]
-_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 _NEXT_VERSION: Final = (2, 16, 0)
 _UPGRADE: Final = f"install nats-server {'.'.join(map(str, MINIMUM))} and restart it"
 
@@ -55,12 +52,6 @@ KNOWN_DEFECTS: Final = (
     ),
 )
 """Ranges of versions that this program refuses to work with, each with the fault that is worst there."""
-
-
-def parse_version(text: str) -> Version | None:
-    """The version in a text such as `2.15.1`."""
-    match = _VERSION.search(text)
-    return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
 
 
 def judge_version(server: str, text: str) -> Finding:
