@@ -60,10 +60,3 @@ def test_what_is_added_to_servers_is_taken() -> None:
     table = tomllib.loads(leaf)
     table["nats"]["hub_urls"] = ["tls://hub.example:7422"]
     assert parse({"domain": "edge-1", **table}, OPTIONS).nats.remote
-
-
-def test_the_files_and_tests_that_are_named_are_there() -> None:
-    for name in re.findall(r"`(tests/[\w/]+\.py)`", FLEET + SECURITY):
-        assert (ROOT / name).exists(), name
-    for target in re.findall(r"\]\(([^)#]+)", FLEET + SECURITY):
-        assert (ROOT / "docs" / target).exists(), target
