@@ -50,11 +50,9 @@ class ThisMachine:
         self._libc = ctypes.CDLL(None)
 
     def wall(self) -> int:
-        """Ns since 1970."""
         return time.time_ns()
 
     def monotonic(self) -> int:
-        """Ns of `CLOCK_BOOTTIME`."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def kernel(self) -> int:
@@ -121,5 +119,4 @@ class ClockReader:
         return Instant(wall, Clock(synchronised, machine.boot, monotonic), leap, apart)
 
     def read(self) -> Clock:
-        """The clock now, as a batch carries it."""
         return self.look().clock

@@ -50,7 +50,6 @@ class ListenSockets:
             self._leaving = frozenset()
 
     def is_kept(self, where: str) -> bool:
-        """Whether a socket is kept for the next listener."""
         return where in self._kept
 
     def take(self, where: str) -> list[socket.socket]:
@@ -201,7 +200,6 @@ def _is_bound(where: str, number: int) -> bool:
 
 
 def _remove(where: str) -> None:
-    """Remove the path of a Unix socket that is closed."""
     scheme, _, path = where.partition("://")
     if scheme in ("unix", "unixgram"):
         with contextlib.suppress(OSError):

@@ -97,7 +97,6 @@ class LogEdge:
             self._warn(event, **facts, **({} if exc_info is None else {"exc_info": exc_info}))
 
     def end(self) -> None:
-        """The fault is over."""
         if self._last is not None and self._over:
             self._info(self._over)
         self._last = None

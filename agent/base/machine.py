@@ -107,7 +107,6 @@ class Notifier:
         self._send("RELOADING=1", f"MONOTONIC_USEC={now}")
 
     def stopping(self) -> None:
-        """The process shuts down."""
         self._send("STOPPING=1", "STATUS=what is in flight is stored, then it ends")
 
     def status(self, text: str) -> None:
@@ -115,7 +114,6 @@ class Notifier:
         self._send(f"STATUS={_line(text)}")
 
     def alive(self) -> None:
-        """The process is alive."""
         self._send("WATCHDOG=1")
 
     def _send(self, *lines: str) -> None:
@@ -145,5 +143,4 @@ def _watchdog(environment: Mapping[str, str]) -> float | None:
 
 
 def _line(text: str) -> str:
-    """Text as one line of the protocol."""
     return " ".join(text.split())[:_LONGEST]

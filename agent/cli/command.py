@@ -104,7 +104,6 @@ class AnswerWatch:
 
 
 def answers_in(message: RawMessage) -> list[CommandAnswer]:
-    """The answers to commands in a batch."""
     data = message.data
     try:
         if H_ENCODING in message.headers:
@@ -134,7 +133,6 @@ class SentCommand:
     answer: CommandAnswer | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
         answer = self.answer
         return {
             "id": self.command.id,

@@ -68,7 +68,6 @@ class _Files:
         return read(self._path)
 
     def make(self, config: Config, names: Sequence[str]) -> Sequence[CheckedInput]:
-        """The inputs with these names."""
         chosen = [options for options in config.input if options.name in names]
         return make_inputs(chosen, self._metrics, local_server(config))
 

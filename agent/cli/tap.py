@@ -141,7 +141,6 @@ class Filter:
     metrics: tuple[str, ...] = ()
 
     def passes(self, reading: Mapping[str, Any]) -> bool:
-        """Whether a reading is shown."""
         return _fits(reading.get("device"), self.devices) and _fits(reading.get("metric"), self.metrics)
 
 
@@ -163,7 +162,6 @@ class ShownBatch:
     """The device of a reading that names none."""
 
     def as_json(self) -> str:
-        """One line of JSON."""
         headers = self.headers
         row: dict[str, Any] = {"class": self.cls, "input": self.input, "seq": self.seq}
         if headers is not None:

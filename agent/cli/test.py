@@ -54,7 +54,6 @@ class Screen:
         return 0
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
-        """Show a chunk."""
         self._show(harmless(chunk.payload))
         self._settle(chunk.on_settled)
         await self._heard(input_name, cls, chunk)
@@ -88,7 +87,6 @@ class Screen:
         self.news.set()
 
     async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
-        """Report unusable lines."""
         for letter in letters:
             self.letters += 1
             self._tell(f"input {input_name}: {shown(letter.at)}: {shown(letter.reason)}")

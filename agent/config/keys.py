@@ -126,7 +126,6 @@ def _secret(kind: str, path: Path, most: int) -> bytes:
 
 
 def _read(path: Path) -> tuple[str, str]:
-    """The seed and the public key."""
     seed = _secret("seed", path, _SEED_BYTES).strip()
     try:
         public = bytes(nkeys.from_seed(seed).public_key).decode()

@@ -121,7 +121,6 @@ def key_of(entry: Mapping[str, Any]) -> Key:
 
 
 def declared(config: settings.Config) -> list[Declared]:
-    """The declared links of a configuration that was checked."""
     mirrors = [
         Declared(
             mirror.name,

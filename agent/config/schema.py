@@ -39,7 +39,6 @@ class Mqtt(Struct, forbid_unknown_fields=True):
 
     @property
     def on(self) -> bool:
-        """Whether there is a listener."""
         return bool(self.users)
 
 
@@ -60,7 +59,6 @@ class Cluster(Struct, forbid_unknown_fields=True):
 
     @property
     def on(self) -> bool:
-        """Whether there is a cluster."""
         return bool(self.routes)
 
 

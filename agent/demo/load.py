@@ -29,7 +29,6 @@ _STEPS_PER_SECOND = 10
 
 
 def device(number: int) -> str:
-    """The device name of a sender."""
     return f"sender-{number}"
 
 

@@ -35,12 +35,10 @@ class Member:
 
     @property
     def config(self) -> Path:
-        """Its configuration file."""
         return self.directory / "petiole.toml"
 
     @property
     def state(self) -> Path:
-        """Its state directory."""
         return self.directory / "state"
 
     @property
@@ -50,17 +48,14 @@ class Member:
 
     @property
     def nats_url(self) -> str:
-        """Its server."""
         return f"nats://127.0.0.1:{self.nats_port}"
 
     @property
     def http_url(self) -> str:
-        """Its `http` input."""
         return f"http://127.0.0.1:{self.http_port}"
 
     @property
     def admin_url(self) -> str:
-        """Its admin server."""
         return f"http://127.0.0.1:{self.admin_port}"
 
 

@@ -51,7 +51,6 @@ class Processes:
         return self._logs / f"{name}.log"
 
     async def guard(self) -> None:
-        """Start the reaper."""
         with self.log("reaper").open("ab") as log:
             self._reaper = await asyncio.create_subprocess_exec(
                 sys.executable,

@@ -41,7 +41,6 @@ class Domain:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is missing and nothing is doubled."""
         return self.missing == 0 and self.duplicates == 0
 
     @classmethod
@@ -74,7 +73,6 @@ class DemoReport:
         return all(domain.whole for domain in self.domains.values())
 
     def as_json(self) -> dict[str, Any]:
-        """The content of report.json."""
         return {
             "domains": {name: asdict(domain) for name, domain in self.domains.items()},
             "relink_seconds": {fault: round(seconds, 3) for fault, seconds in self.relink.items()},
@@ -82,7 +80,6 @@ class DemoReport:
         }
 
     def as_table(self) -> Table:
-        """The table shown at the end."""
         table = Table(title="every reading acknowledged as stored, and where it is")
         for column in ("domain", "acknowledged", "in the table", "missing", "duplicate"):
             table.add_column(column, justify="left" if column == "domain" else "right")
@@ -132,7 +129,6 @@ class Jobs:
         return rows
 
     async def audit(self) -> Audited:
-        """What the audit finds."""
         report = self._directory / "audit.json"
         code, printed = await self._submit(
             "audit",

@@ -42,12 +42,10 @@ class Proxy:
         self._flowing.clear()
 
     def restore(self) -> None:
-        """Let everything through again."""
         self._cut = False
         self._flowing.set()
 
     async def stop(self) -> None:
-        """End all of it."""
         self.cut()
         if self._server is not None:
             self._server.close()

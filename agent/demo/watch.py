@@ -104,7 +104,6 @@ async def until(true: Callable[[], Awaitable[bool]], what: str, seconds: float) 
 
 
 async def leads(member: Member) -> bool:
-    """Whether an agent of the hub leads."""
     try:
         async with aiohttp.ClientSession() as session, session.get(f"{member.admin_url}/status") as answer:
             fleet = (await answer.json()).get("fleet", {})
@@ -114,7 +113,6 @@ async def leads(member: Member) -> bool:
 
 
 async def ready(member: Member) -> bool:
-    """Whether an agent says that it is ready."""
     try:
         async with aiohttp.ClientSession() as session, session.get(f"{member.admin_url}/readyz") as answer:
             return answer.status == 200

@@ -35,7 +35,6 @@ class Greeted:
     certificate: bytes | None = None
 
     def close(self) -> None:
-        """Hang up."""
         self.writer.transport.abort()
 
 

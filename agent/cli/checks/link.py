@@ -34,7 +34,6 @@ def first_joined(dialled: Sequence[Dialled]) -> Joined | None:
 
 
 def first_greeting(dialled: Sequence[Dialled]) -> Mapping[str, Any] | None:
-    """The first greeting of an address."""
     return next((probe.greeting.info for probe in dialled if isinstance(probe.greeting, Greeted)), None)
 
 

@@ -40,7 +40,6 @@ class LocalServerInfo:
 
 
 async def look(config: Config) -> LocalServerInfo:
-    """Ask the machine's own server."""
     greeting, leaf_port = await asyncio.gather(
         _greeting(config.nats.listen),
         _greeting(config.nats.leaf_listen) if config.role == "hub" else _nothing(),

@@ -59,7 +59,6 @@ def certificate(name: str, der: bytes, now: datetime) -> Finding:
 
 
 def right_now() -> datetime:
-    """The time by this machine's clock."""
     return datetime.now(UTC)
 
 

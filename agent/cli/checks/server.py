@@ -55,7 +55,6 @@ KNOWN_DEFECTS: Final = (
 
 
 def judge_version(server: str, text: str) -> Finding:
-    """Judge the version of a server."""
     version = parse_version(text)
     if version is None:
         return SERVER.failure(f"{server} tells no version ({text:.40})", _UPGRADE)

@@ -55,7 +55,6 @@ class LinkRow:
     """What is wrong, in a sentence."""
 
     def as_json(self) -> dict[str, Any]:
-        """A row of `--json`."""
         return asdict(self)
 
 

@@ -94,7 +94,6 @@ class Rates:
 
     @property
     def classes(self) -> list[str]:
-        """The classes of the newer sample."""
         return self._names("class")
 
     @property

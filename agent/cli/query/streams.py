@@ -200,7 +200,6 @@ class ConsumerRow:
     active: float | None
 
     def as_json(self) -> dict[str, Any]:
-        """A row of `--json`."""
         return asdict(self)
 
 

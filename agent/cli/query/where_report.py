@@ -26,7 +26,6 @@ class ReadingCount:
     """Whether it is a lower bound."""
 
     def text(self) -> str:
-        """As the table shows it."""
         return f"{'≥ ' if self.bound else ''}{self.readings:,}"
 
 
@@ -71,7 +70,6 @@ class WhereReport:
 
     @property
     def exit(self) -> Exit:
-        """The exit code."""
         if self.grave:
             return Exit.LOSS
         return Exit.UNREACHABLE if self.failed else Exit.WELL
@@ -90,7 +88,6 @@ class WhereReport:
         return f"{well}; the other {waiting:,} readings are explained below" if waiting else well
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
         stages = {
             cls: {stage: asdict(count) if count is not None else None for stage, count in _every(counts)}
             for cls, counts in sorted(self.classes.items())

@@ -167,7 +167,6 @@ class ResendReport:
 
     @property
     def exit(self) -> Exit:
-        """The exit code."""
         if self.failure is not None:
             return self.failed_as
         runs = [run.numbers() for run in self.runs]
@@ -176,7 +175,6 @@ class ResendReport:
         return Exit.LOSS if any(run["gone"] for run in runs) else Exit.WELL
 
     def as_json(self) -> dict[str, Any]:
-        """The report for programs."""
         return {
             "domain": self.domain,
             "class": self.cls,
@@ -186,7 +184,6 @@ class ResendReport:
         }
 
     def as_text(self) -> str:
-        """The report for people."""
         lines = [line for run in self.runs for line in _lines(run)]
         if not lines and self.failure is None:
             lines = [

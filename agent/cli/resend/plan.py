@@ -77,7 +77,6 @@ class Runs:
         self.numbers: dict[str, RangeSet] = {}
 
     def take(self, message: StoredHeaders) -> None:
-        """One batch of the stream."""
         ident = batch_id(message)
         if ident is None:
             return

@@ -132,7 +132,6 @@ def hub_table(
 
 
 def leaf_table(site: Topology, leaf: SiteLeaf) -> dict[str, Any]:
-    """The configuration of a leaf's agent."""
     common = site.leaves
     nats: dict[str, Any] = {
         "server": "embedded" if common.embedded else "external",

@@ -51,7 +51,6 @@ class Enrolled:
     users: Mapping[str, str] = field(default_factory=dict)
 
     def row(self) -> Row:
-        """Its table."""
         more = {"classes": list(self.classes), "tenant": self.tenant, "users": dict(self.users)}
         return {"domain": self.domain, "key": self.key} | _given(more)
 
@@ -66,7 +65,6 @@ class NewUser:
     linked: bool = False
 
     def row(self) -> Row:
-        """Its table."""
         return {"name": self.name, "key": self.key} | _given(
             {"reads": list(self.reads), "linked": self.linked}
         )
