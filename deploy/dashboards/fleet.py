@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from deploy.dashboards.model import Dashboard, Kind, Panel, Query, Row, Unit
-from deploy.dashboards.queries import ALL, DOMAINS, RATE, agents
+from deploy.dashboards.queries import ALL, DOMAINS, RATE, agents, value
 
 
 def _of_leaves(metric: str) -> str:
@@ -22,49 +22,30 @@ FLEET: Final = Dashboard(
         Row(
             "Is it arriving?",
             [
-                Panel(
+                value(
                     f"Leaves {said}",
-                    [Query(f"count({_of_leaves('petiole_linked')}{comparison}) or vector(0)")],
-                    kind=Kind.VALUE,
-                    width=4,
-                    height=4,
+                    f"count({_of_leaves('petiole_linked')}{comparison}) or vector(0)",
                     alarm=alarm,
                 )
                 for said, comparison, alarm in (("scraped", "", None), ("that are not linked", " == 0", 1))
             ]
             + [
-                Panel(
+                value(
                     "Servers that do not store",
-                    [Query(f"count(petiole_server_trouble{ALL} == 1) or vector(0)")],
-                    kind=Kind.VALUE,
-                    width=4,
-                    height=4,
+                    f"count(petiole_server_trouble{ALL} == 1) or vector(0)",
                     alarm=1,
                 ),
-                Panel(
-                    "Inputs that are down",
-                    [Query(f"count(petiole_input_up{ALL} == 0) or vector(0)")],
-                    kind=Kind.VALUE,
-                    width=4,
-                    height=4,
-                    alarm=1,
-                ),
-                Panel(
+                value("Inputs that are down", f"count(petiole_input_up{ALL} == 0) or vector(0)", alarm=1),
+                value(
                     "Clocks not synchronised",
-                    [Query(f"count({_of_leaves('petiole_clock_synchronised')} == 0) or vector(0)")],
-                    kind=Kind.VALUE,
-                    width=4,
-                    height=4,
+                    f"count({_of_leaves('petiole_clock_synchronised')} == 0) or vector(0)",
                     alarm=1,
                 ),
-                Panel(
+                value(
                     "Soonest loss",
-                    [Query(f"min(petiole_seconds_to_loss{ALL}) < Inf")],
+                    f"min(petiole_seconds_to_loss{ALL}) < Inf",
                     "No data: no backlog grows.",
-                    Kind.VALUE,
-                    Unit.SECONDS,
-                    4,
-                    4,
+                    unit=Unit.SECONDS,
                     alarm=86400,
                     alarm_below=True,
                 ),

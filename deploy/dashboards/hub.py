@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from deploy.dashboards.model import Dashboard, Kind, Panel, Query, Row, Unit, Words
-from deploy.dashboards.queries import DOMAINS, HERE, RATE, agents, flag, rate
+from deploy.dashboards.queries import DOMAINS, HERE, RATE, agents, flag, rate, value
 
 HUB: Final = Dashboard(
     "petiole-hub",
@@ -27,13 +27,10 @@ HUB: Final = Dashboard(
                     ],
                     "Where the hub has three machines. The term counts takeovers.",
                 ),
-                Panel(
+                value(
                     "Leaves linked",
-                    [Query(f"petiole_fleet_linked_leaves{HERE} / petiole_fleet_leaves{HERE}")],
-                    kind=Kind.VALUE,
+                    f"petiole_fleet_linked_leaves{HERE} / petiole_fleet_leaves{HERE}",
                     unit=Unit.SHARE,
-                    width=4,
-                    height=4,
                 ),
                 Panel(
                     "Leaves",
@@ -117,20 +114,14 @@ HUB: Final = Dashboard(
                     "Only where [registrar] bytes_per_hour is set.",
                     unit=Unit.BYTES_A_SECOND,
                 ),
-                Panel(
+                value(
                     "Leaves without metrics of their own",
-                    [Query("petiole_fleet_unshown_leaves" + HERE)],
+                    "petiole_fleet_unshown_leaves" + HERE,
                     "Left out by [registrar] metrics or metrics_leaves.",
-                    Kind.VALUE,
-                    width=4,
-                    height=4,
                 ),
-                Panel(
+                value(
                     "Clocks not synchronised",
-                    [Query(f"count(petiole_leaf_clock_synchronised{HERE} == 0) or vector(0)")],
-                    kind=Kind.VALUE,
-                    width=4,
-                    height=4,
+                    f"count(petiole_leaf_clock_synchronised{HERE} == 0) or vector(0)",
                     alarm=1,
                 ),
                 Panel(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from deploy.dashboards.model import Dashboard, Kind, Panel, Query, Row, Unit, Variable
+from deploy.dashboards.queries import value
 
 _HERE: Final = '{instance=~"$instance"}'
 
@@ -77,23 +78,17 @@ JOBS: Final = Dashboard(
         Row(
             "Is everything there?",
             [
-                Panel(
+                value(
                     "Leaves that are not accounted for",
-                    [Query(f"count(min by (domain) (petiole_audit_accounted{_HERE}) == 0) or vector(0)")],
+                    f"count(min by (domain) (petiole_audit_accounted{_HERE}) == 0) or vector(0)",
                     "By the newest audit of each.",
-                    Kind.VALUE,
-                    width=4,
-                    height=4,
                     alarm=1,
                 ),
-                Panel(
+                value(
                     "The newest audit was",
-                    [Query(f"time() - max(petiole_audit_timestamp_seconds{_HERE})")],
+                    f"time() - max(petiole_audit_timestamp_seconds{_HERE})",
                     "So long ago.",
-                    Kind.VALUE,
-                    Unit.SECONDS,
-                    4,
-                    4,
+                    unit=Unit.SECONDS,
                     alarm=172800,
                 ),
                 Panel(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from deploy.dashboards.model import Dashboard, Kind, Panel, Query, Row, Unit, Words
-from deploy.dashboards.queries import DOMAINS, HERE, RATE, agents, counted, flag, rate
+from deploy.dashboards.queries import DOMAINS, HERE, RATE, agents, counted, flag, rate, value
 
 LEAF: Final = Dashboard(
     "petiole-leaf",
@@ -32,13 +32,11 @@ LEAF: Final = Dashboard(
                     "If not, a power cut may lose what was acknowledged.",
                 ),
                 flag("Clock", "petiole_clock_synchronised", Words("synchronised", "not synchronised")),
-                Panel(
+                value(
                     "Unaccounted readings",
-                    [Query("petiole_unaccounted_readings" + HERE, "{{class}}")],
+                    "petiole_unaccounted_readings" + HERE,
                     "Anything but 0: the agent has lost or doubled the account of a reading.",
-                    Kind.VALUE,
-                    width=4,
-                    height=4,
+                    name="{{class}}",
                     alarm=1,
                 ),
             ],

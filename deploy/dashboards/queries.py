@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.dashboards.model import Kind, Panel, Query, Variable, Words
+from deploy.dashboards.model import Kind, Panel, Query, Unit, Variable, Words
 
 HERE: Final = '{instance="$instance"}'
 ALL: Final = '{domain=~"$domain", instance=~"$instance"}'
@@ -35,3 +35,18 @@ def counted(metric: str, by: str) -> str:
 def flag(title: str, metric: str, words: Words, says: str = "") -> Panel:
     """A small field that says in words whether a gauge of one agent is 1 or 0."""
     return Panel(title, [Query(metric + HERE)], says, Kind.VALUE, width=4, height=4, words=words)
+
+
+def value(
+    title: str,
+    expression: str,
+    says: str = "",
+    *,
+    name: str = "",
+    unit: Unit = Unit.COUNT,
+    alarm: float | None = None,
+    alarm_below: bool = False,
+) -> Panel:
+    """A small field with one number."""
+    query = Query(expression, name)
+    return Panel(title, [query], says, Kind.VALUE, unit, 4, 4, alarm=alarm, alarm_below=alarm_below)
