@@ -4,7 +4,6 @@ the token of this listener nothing is said but that it is there, and nothing is 
 from __future__ import annotations
 
 import base64
-import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Literal
 import aiohttp
 import pytest
 
+from agent.cli.checks.handshake import reading
 from agent.hub.web import FleetPages
 from agent.leaf.inputs.http.handler import OPEN_PATHS
 from agent.leaf.inputs.http.routes import ROUTES
@@ -111,11 +111,9 @@ async def answer(
 @pytest.mark.parametrize("kind", ["admin", "input"])
 async def test_without_its_token_a_listener_says_nothing(kind: Kind, tls: bool, tmp_path: Path) -> None:
     own, other = TOKENS[kind], TOKENS["input" if kind == "admin" else "admin"]
-    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     async with (
         listening(kind, tmp_path, tls=tls) as one,
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=anybody)) as session,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=reading())) as session,
     ):
         assert len(one.paths) >= 7
         for path in one.paths:

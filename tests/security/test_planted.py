@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import ssl
 import subprocess
 import urllib.error
 import urllib.request
@@ -18,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from agent.cli.checks.handshake import reading
 from agent.config.keys import ensure_key
 from agent.demo import plan
 from agent.demo.plan import Member
@@ -69,17 +69,8 @@ class Plant:
         wait_for(lambda: self.page("/readyz", PLANTED["admin"])[0] == 200, "the agent is ready")
 
     def page(self, path: str, token: str = "") -> tuple[int, str]:
-        anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
         url = self.member.admin_url.replace("http:", "https:") + path
-        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
-        try:
-            with urllib.request.urlopen(request, timeout=10, context=anybody) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as refusal:
-            return refusal.code, refusal.read().decode()
-        except OSError:
-            return 0, ""
+        return fetched(url, {"Authorization": f"Bearer {token}"} if token else {})
 
     def petiole(self, *command: str) -> str:
         done = subprocess.run(
@@ -216,17 +207,22 @@ def hub(tmp_path: Path) -> Iterator[Plant]:
         yield one
 
 
-def post(leaf: Plant, token: str) -> int:
-    request = urllib.request.Request(
-        f"{leaf.member.http_url}/v1/readings",
-        b'{"device":"d","metric":"m","value":1}\n',
-        {"Content-Type": "application/x-ndjson", "Authorization": f"Bearer {token}"},
-    )
+def fetched(url: str, headers: dict[str, str], body: bytes | None = None) -> tuple[int, str]:
+    """Status and text of an answer, (0, "") without one."""
+    request = urllib.request.Request(url, body, headers)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return int(answer.status)
+        with urllib.request.urlopen(request, timeout=30, context=reading()) as answer:
+            return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refusal:
-        return refusal.code
+        return refusal.code, refusal.read().decode()
+    except OSError:
+        return 0, ""
+
+
+def post(leaf: Plant, token: str) -> int:
+    headers = {"Content-Type": "application/x-ndjson", "Authorization": f"Bearer {token}"}
+    body = b'{"device":"d","metric":"m","value":1}\n'
+    return fetched(f"{leaf.member.http_url}/v1/readings", headers, body)[0]
 
 
 def secrets(one: Plant) -> dict[str, str]:
