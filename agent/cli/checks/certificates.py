@@ -1,5 +1,6 @@
 """How long certificates are valid, and whether the clock that judges them is right: set at all, synchronised,
-near the hub's. Pure; the time is handed in.
+near the hub's; and whether the certificate of a hub's server is one that its cluster accepts. The time is
+handed in.
 
 Of a certificate only the validity is read, from the DER encoding of RFC 5280 (4.1).
 """
@@ -13,11 +14,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from agent.cli.checks import Finding, Group
+from agent.config import listen_address
+from agent.config.schema import Cluster
 
 GROUP: Final = Group("certificates")
 _SOON: Final = timedelta(days=30)
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
+_TURNS: Final = 8
+"""More than a handshake has messages."""
 _SET_CLOCK: Final = "let chrony or systemd-timesyncd set it: times of a clock set by hand stay wrong"
 
 CLOCK: Final = Group("clock")
@@ -139,3 +144,61 @@ def _duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {name}"
     return f"{seconds:.0f} s"
+
+
+def look_at_cluster(cluster: Cluster) -> list[Finding]:
+    """Whether the certificate of a hub's server proves it to the others of its cluster, as the one that dials
+    and as the one that is dialled: a handshake with itself, in memory. Nothing where there is none, or a file
+    cannot be read, which is a finding of its own."""
+    try:
+        contexts = _contexts(cluster)
+    except (OSError, ValueError):
+        return []
+    if contexts is None:
+        return []
+    host = _own_host(cluster)
+    try:
+        _shake_hands(*contexts, host)
+    except ssl.SSLError as error:
+        why = getattr(error, "verify_message", "") or str(error.reason).replace("_", " ").lower()
+        remedy = (
+            f"let {cluster.tls_ca} sign it, for server and client, with {host or 'the address in routes'} as "
+            "subject alternative name"
+        )
+        return [GROUP.failure(f"the hub's other servers do not accept nats.cluster.tls_cert: {why}", remedy)]
+    return [GROUP.ok("the hub's other servers accept nats.cluster.tls_cert")]
+
+
+def _contexts(cluster: Cluster) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
+    """Of the server that dials and of the one that is dialled."""
+    cert, key, authority = cluster.tls_cert, cluster.tls_key, cluster.tls_ca
+    if cert is None or key is None or authority is None:
+        return None
+    contexts = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for context in contexts:
+        context.load_cert_chain(cert, key, password=lambda: "")
+        context.load_verify_locations(authority)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return contexts
+
+
+def _own_host(cluster: Cluster) -> str | None:
+    """Where the others dial this server, None where it listens on all addresses."""
+    return listen_address(cluster.listen)[0] if cluster.listen in cluster.routes else None
+
+
+def _shake_hands(dials: ssl.SSLContext, dialled: ssl.SSLContext, host: str | None) -> None:
+    """Raises `ssl.SSLError`."""
+    dials.check_hostname = host is not None
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        dials.wrap_bio(back, there, server_hostname=host),
+        dialled.wrap_bio(there, back, server_side=True),
+    ]
+    for _ in range(_TURNS):
+        for end in list(ends):
+            try:
+                end.do_handshake()
+                ends.remove(end)
+            except ssl.SSLWantReadError:
+                continue

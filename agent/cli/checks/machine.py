@@ -15,7 +15,7 @@ import msgspec
 
 from agent.base.clock import ClockReader
 from agent.base.files import is_handed_over, is_there, named, open_regular, others_may, room
-from agent.cli.checks import Finding, Group, certificates, cluster
+from agent.cli.checks import Finding, Group, certificates
 from agent.cli.checks.handshake import Tls, reading
 from agent.cli.checks.server import judge_room
 from agent.config import Config
@@ -38,7 +38,7 @@ def look(config: Config, now: datetime) -> list[Finding]:
     findings += [finding for name, path in _certificates(config) for finding in _certificate(name, path, now)]
     findings += [finding for name, pair in _pairs(config) for finding in _pair(name, *pair)]
     if config.nats.cluster.on:
-        findings += cluster.look(config.nats.cluster)
+        findings += certificates.look_at_cluster(config.nats.cluster)
     findings += [*_passwords(config), *_absent(config)]
     if config.nats.server == "embedded":
         findings.append(_disk(config))
