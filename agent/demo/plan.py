@@ -85,25 +85,12 @@ def leaf_toml(member: Member, *hub_ports: int) -> str:
     """A leaf's configuration; `hub_ports` are where its server dials."""
     urls = [f"nats-leaf://127.0.0.1:{port}" for port in hub_ports]
     return f"""\
-role = "leaf"
-domain = {_text(member.domain)}
-state_dir = {_text(member.state)}
-
-[log]
-format = "json"
-
-[nats]
-server = "embedded"
-listen = "127.0.0.1:{member.nats_port}"
-max_file_store = "{_STORE_BYTES}"
+{_agent_toml("leaf", member.domain, member)}\
 hub_urls = {json.dumps(urls)}
 
 [[class]]
 name = "{contract.DEFAULT_CLASS}"
 max_bytes = "{_STREAM_BYTES}"
-
-[admin]
-listen = "127.0.0.1:{member.admin_port}"
 
 [[input]]
 type = "http"
@@ -123,27 +110,34 @@ def hub_toml(member: Member, leaf_port: int, leaves: list[str], cluster: str = "
     """The hub's configuration; `leaves` are the tables that `petiole enrol` printed, `cluster` that of
     `cluster_toml`."""
     return f"""\
-role = "hub"
-domain = "{contract.HUB_DOMAIN}"
-state_dir = {_text(member.state)}
-
-[log]
-format = "json"
-
-[nats]
-server = "embedded"
-listen = "127.0.0.1:{member.nats_port}"
+{_agent_toml("hub", contract.HUB_DOMAIN, member)}\
 leaf_listen = "127.0.0.1:{leaf_port}"
-max_file_store = "{_STORE_BYTES}"
 {cluster}
 [registrar]
 max_bytes = "{_STREAM_BYTES}"
 replicas = {3 if cluster else 1}
 
+""" + "\n".join(leaves)
+
+
+def _agent_toml(role: str, domain: str, member: Member) -> str:
+    """What both have; more of [nats] may follow."""
+    return f"""\
+role = "{role}"
+domain = {_text(domain)}
+state_dir = {_text(member.state)}
+
+[log]
+format = "json"
+
 [admin]
 listen = "127.0.0.1:{member.admin_port}"
 
-""" + "\n".join(leaves)
+[nats]
+server = "embedded"
+listen = "127.0.0.1:{member.nats_port}"
+max_file_store = "{_STORE_BYTES}"
+"""
 
 
 def cluster_toml(hub: HubMachine, hubs: Sequence[HubMachine], password_file: Path) -> str:
