@@ -217,13 +217,8 @@ def _tables(
     hub = seen.hub
     waiting = (
         Waiting(
-            [
-                WaitingMessage(
-                    message.cls, message.run, message.n, message.readings, message.dead, message.moment
-                )
-                for message in hub.messages
-            ],
-            [WaitingLedger(ledger.cls, ledger.stream, ledger.seq, ledger.payload) for ledger in hub.ledgers],
+            [WaitingMessage(*message) for message in hub.messages],
+            [WaitingLedger(*ledger) for ledger in hub.ledgers],
         )
         if hub is not None
         else Waiting()

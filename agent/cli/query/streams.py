@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from agent.base.terminal import GOOD, WAITS, TerminalLine, table
 from agent.cli.query import NONSENSE
@@ -43,8 +43,7 @@ class HubBacklogError(Exception):
     """The hub's streams can't be looked at; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class HubMessage:
+class HubMessage(NamedTuple):
     """A message of the domain at the hub."""
 
     cls: str
@@ -58,8 +57,7 @@ class HubMessage:
     """When it was sealed or, if that clock was not synchronised, arrived, in microseconds since 1970."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewestLedger:
+class NewestLedger(NamedTuple):
     """The newest ledger record of a class at the hub."""
 
     cls: str
