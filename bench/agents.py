@@ -4,9 +4,7 @@ outside."""
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +14,20 @@ from pathlib import Path
 import psutil
 
 from agent.demo.ports import free_port
+from agent.demo.processes import program
 
 DOMAIN = "edge-1"
 READY_SECONDS = 30.0
 _POLL_SECONDS = 0.005
+HTTP_INPUT = """
+[publish]
+batches_per_second = 10000
+
+[[input]]
+type = "http"
+listen = "127.0.0.1:{http_port}"
+"""
+"""Of an agent that is to be as fast as it can."""
 
 
 @dataclass(slots=True)
@@ -56,17 +64,8 @@ class Bench:
     def start(self) -> float:
         """Start the agent; returns the seconds until it is ready."""
         began = time.monotonic()
-        with (self.directory / "agent.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [program("petiole"), "run", "-c", str(self.directory / "petiole.toml")],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        while not self._ready():
-            if time.monotonic() - began > READY_SECONDS or self.process.poll() is not None:
-                raise RuntimeError(f"the agent is not ready; see {self.directory / 'agent.log'}")
-            time.sleep(_POLL_SECONDS)
+        self.process = started(self.directory)
+        wait_ready(self.process, self.directory, self.admin_port, READY_SECONDS, _POLL_SECONDS)
         return time.monotonic() - began
 
     def kill(self) -> None:
@@ -80,17 +79,31 @@ class Bench:
         command = [program("petiole"), "server", "stop", "-c", str(self.directory / "petiole.toml")]
         subprocess.run(command, check=True)
 
-    def _ready(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/readyz", timeout=1) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
+
+def started(directory: Path) -> subprocess.Popen[bytes]:
+    """An agent with the configuration in a directory, where its log is too."""
+    command = [program("petiole"), "run", "-c", str(directory / "petiole.toml")]
+    with (directory / "agent.log").open("ab") as log:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
-def program(name: str) -> str:
-    """A program of the environment that this one runs in."""
-    return str(Path(sys.executable).parent / name)
+def wait_ready(
+    agent: subprocess.Popen[bytes], directory: Path, admin_port: int, seconds: float, pause: float
+) -> None:
+    """Return when an agent is ready. Raises `RuntimeError`."""
+    deadline = time.monotonic() + seconds
+    while not _is_ready(admin_port):
+        if time.monotonic() > deadline or agent.poll() is not None:
+            raise RuntimeError(f"the agent is not ready; see {directory / 'agent.log'}")
+        time.sleep(pause)
+
+
+def _is_ready(admin_port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/readyz", timeout=1) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 @contextmanager

@@ -207,12 +207,7 @@ async def _world(linger: str) -> AsyncIterator[World]:
             with link_world(
                 hub_directory, [_DOMAIN], proxy=meter, leaf_listen=meter.hub, linger=linger, stream="2GiB"
             ) as servers:
-                servers.hub.start()
-                servers.leaves[_DOMAIN].start()
-                await asyncio.sleep(1.0)
-                # Starting waits in this thread, and the meter needs it.
-                await asyncio.to_thread(servers.registrar.start)
-                await asyncio.to_thread(servers.agents[_DOMAIN].start)
+                await servers.start()
                 hub = await servers.hub.ours("jobs", "jobs")
                 system = await servers.hub.ours("registrar_system", "registrar")
                 world = World(servers, meter, on, system, hub)

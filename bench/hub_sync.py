@@ -29,9 +29,10 @@ from agent.contract import DEFAULT_CLASS, HUB_DOMAIN, aggregate, direct_subject,
 from agent.demo import plan
 from agent.demo.plan import Member
 from agent.demo.ports import free_port
+from agent.demo.processes import program
 from agent.hub.registrar.durability import sync_file_system
 from agent.jetstream import JetStream, JetStreamError
-from bench.agents import Bench, program
+from bench.agents import Bench
 from bench.hub_stream import jetstream_server
 from bench.relink_raw import RawStream, make_at_hub, make_at_leaf
 from bench.result import Against, Result, Row, measuring

@@ -79,11 +79,7 @@ async def _run(count: int) -> list[Row]:
         link_world(Path(directory), [_DOMAIN], linger=_LINGER) as servers,
     ):
         leaf, agent = servers.leaves[_DOMAIN], servers.agents[_DOMAIN]
-        servers.hub.start()
-        leaf.start()
-        await asyncio.sleep(1.0)
-        servers.registrar.start()
-        agent.start()
+        await servers.start()
         raw_leaf, raw_hub = await leaf.raw(), await servers.hub.raw()
         ours_hub = await servers.hub.ours("jobs", "jobs")
         await make_at_leaf(raw_leaf, [_RAW])

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import psutil
 
 from bench import telegraf
-from bench.agents import Bench, leaf
+from bench.agents import HTTP_INPUT, Bench, leaf
 from bench.daemon import Daemon
 from bench.http_load import http_load
 from bench.hub_stream import jetstream_server
@@ -28,14 +28,6 @@ _WARM_SECONDS: Final = 0.4
 _SECONDS: Final = 1.5
 _MEMORY_GOAL: Final = 1.0
 _OTHER: Final = f"Telegraf {telegraf.VERSION}"
-_INPUTS: Final = """
-[publish]
-batches_per_second = 10000
-
-[[input]]
-type = "http"
-listen = "127.0.0.1:{http_port}"
-"""
 
 Form = Literal["ndjson", "lines-1", "lines-10"]
 
@@ -100,7 +92,7 @@ def _sides(directory: Path) -> Iterator[tuple[Bench, Daemon, int]]:
     """An agent, and a Telegraf with its port for JSON, each with a server of its own that syncs."""
     (directory / "petiole").mkdir()
     with (
-        leaf(directory / "petiole", _INPUTS, max_bytes="64GiB", max_file_store="80GiB") as bench,
+        leaf(directory / "petiole", HTTP_INPUT, max_bytes="64GiB", max_file_store="80GiB") as bench,
         jetstream_server(directory / "nats", "hub", jetstream=SYNCED) as url,
     ):
         asyncio.run(make_telegraf_stream(url))

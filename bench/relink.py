@@ -230,11 +230,7 @@ async def _bench() -> AsyncIterator[Bench]:
         proxy, listen, way = await _cable(stack)
         servers = stack.enter_context(link_world(directory, [DOMAIN], proxy=proxy, leaf_listen=listen))
         leaf, agent = servers.leaves[DOMAIN], servers.agents[DOMAIN]
-        servers.hub.start()
-        leaf.start()
-        await asyncio.sleep(1.0)
-        servers.registrar.start()
-        agent.start()
+        await servers.start()
         http = await stack.enter_async_context(session())
         raw_leaf, raw_hub = await leaf.raw(), await servers.hub.raw()
         stack.push_async_callback(raw_leaf.close)

@@ -6,12 +6,12 @@ Both accounts live in the same servers and their links take the same way, so tha
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
 from agent.demo.ports import free_port
 from agent.server.render import LINK_INCLUDE, render
 from agent.server.values import HubConfig, LeafConfig, LeafUser, ServerConfig
-from bench.agents import program
+from bench.agents import started, wait_ready
 
 RAW: Final = "RAW"
 OURS: Final = "PETIOLE"
@@ -148,18 +148,8 @@ class AgentProcess:
     def start(self) -> None:
         """Start it; returns when it is ready. Raises `RuntimeError`."""
         (self.directory / "petiole.toml").write_text(self.toml)
-        with (self.directory / "agent.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [program("petiole"), "run", "-c", str(self.directory / "petiole.toml")],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        deadline = time.monotonic() + _START_SECONDS
-        while not self._ready():
-            if time.monotonic() > deadline or self._process.poll() is not None:
-                raise RuntimeError(f"the agent is not ready; see {self.directory / 'agent.log'}")
-            time.sleep(0.05)
+        self._process = started(self.directory)
+        wait_ready(self._process, self.directory, self.admin_port, _START_SECONDS, 0.05)
 
     @property
     def process(self) -> psutil.Process:
@@ -182,13 +172,6 @@ class AgentProcess:
             return {}
         return found
 
-    def _ready(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/readyz", timeout=1) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
 
 @dataclass(slots=True)
 class LinkWorld:
@@ -198,6 +181,15 @@ class LinkWorld:
     registrar: AgentProcess
     leaves: dict[str, Server] = field(default_factory=dict)
     agents: dict[str, AgentProcess] = field(default_factory=dict)
+
+    async def start(self) -> None:
+        """Start all of it. Starting an agent waits, and a proxy in this thread goes on meanwhile."""
+        self.hub.start()
+        for leaf in self.leaves.values():
+            leaf.start()
+        await asyncio.sleep(1.0)
+        for agent in (self.registrar, *self.agents.values()):
+            await asyncio.to_thread(agent.start)
 
     def end(self) -> None:
         """End every process."""

@@ -22,7 +22,7 @@ from typing import Final
 import nats
 
 from agent import contract
-from bench.agents import DOMAIN, Bench, leaf
+from bench.agents import DOMAIN, HTTP_INPUT, Bench, leaf
 from bench.http_load import http_load
 from bench.load import body, request
 from bench.loading import cpu_seconds
@@ -34,14 +34,6 @@ _WARM_SECONDS: Final = 0.5
 _SECONDS: Final = 3.0
 _P50_GOAL: Final = 3.0
 _RATE_GOALS: Final = {1: 0.33, 16: 2.0, 120: 5.0}
-_INPUTS = """
-[publish]
-batches_per_second = 10000
-
-[[input]]
-type = "http"
-listen = "127.0.0.1:{http_port}"
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +52,7 @@ def run() -> Result:
     with (
         measuring("small", {"rounds": str(count)}) as result,
         tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory,
-        leaf(Path(directory), _INPUTS, max_bytes="16GiB", max_file_store="20GiB") as bench,
+        leaf(Path(directory), HTTP_INPUT, max_bytes="16GiB", max_file_store="20GiB") as bench,
     ):
         bench.start()
         for connections in CONNECTIONS:

@@ -237,12 +237,7 @@ async def open_link(
             ) as servers:
                 if compression:
                     _compress(Path(directory) / DOMAIN / "nats-server.conf", compression)
-                servers.hub.start()
-                servers.leaves[DOMAIN].start()
-                await asyncio.sleep(1.0)
-                # Starting waits in this thread, and the meter needs it.
-                await asyncio.to_thread(servers.registrar.start)
-                await asyncio.to_thread(servers.agents[DOMAIN].start)
+                await servers.start()
                 hub, leaf = servers.hub, servers.leaves[DOMAIN]
                 clients = [
                     await hub.ours("jobs", "jobs"),
