@@ -89,7 +89,7 @@ class WhereReport:
 
     def as_json(self) -> dict[str, Any]:
         stages = {
-            cls: {stage: asdict(count) if count is not None else None for stage, count in _every(counts)}
+            cls: {stage: asdict(counts[stage]) if stage in counts else None for stage in STAGES}
             for cls, counts in sorted(self.classes.items())
         }
         return {
@@ -144,10 +144,6 @@ class WhereReport:
                 style = BAD if reason.grave else ""
                 drawn.append(TerminalLine(f"  {name}{reason.readings:,} {reason.text}", style))
         return drawn
-
-
-def _every(counts: Mapping[str, ReadingCount]) -> list[tuple[str, ReadingCount | None]]:
-    return [(stage, counts.get(stage)) for stage in STAGES]
 
 
 def sum_counts(columns: Sequence[Mapping[str, ReadingCount]]) -> dict[str, ReadingCount]:
