@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import structlog
@@ -327,12 +328,16 @@ class LeafAgent:
         pulls = [input_.name for input_ in self._config.input if input_.pulls]
         await note_lost_positions(js, self._config.domain, self._classes, pulls, self._state.current)
         for name, cls in self._classes.items():
-            info, verdict = await prepare_stream(
-                js, self._config.domain, cls, self._state, mqtt=mqtt, in_memory=name in in_memory
+            info = await prepare_stream(
+                js,
+                self._config.domain,
+                cls,
+                self._state,
+                begun=partial(self.link.epoch_begun, name),
+                mqtt=mqtt,
+                in_memory=name in in_memory,
             )
             await ensure_rate(js, self._config.domain, cls, self._state.current.epochs[name])
-            if verdict is not None:
-                self.link.epoch_begun(name, verdict)
             if not self._completed:
                 await self._complete_run_before(recovery, name, info)
             if (floor := self._sender.floor(name)) is not None:

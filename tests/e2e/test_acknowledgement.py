@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -14,7 +15,9 @@ from agent import contract
 from agent.config import Config, Publish, Size, StreamClass
 from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.intake import Chunk, Level, NotAtHubError, RefusalReason, RefusedError
+from agent.leaf.link.act import ensure_rate
 from agent.leaf.publish import limits, publisher
+from agent.process import leaf as process_leaf
 from agent.server.values import MAX_PAYLOAD
 from tests.e2e.test_leaf_agent import refusal_of, registrar
 from tests.harness.agents import CLASS, Agent, agent, chunk, insist, leaf_config, probe_stream
@@ -192,3 +195,31 @@ async def test_a_store_that_is_lost_before_the_hub_had_it_is_told(pair: LinkedPa
     await insist(one, chunk("new", key="new"))
     assert "new/0" in await pair.arrived()
     assert unaccounted(one) == 0
+
+
+async def test_a_server_that_ends_again_before_the_link_of_its_lost_store_is_ready_has_told_of_the_loss(
+    pair: LinkedPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, leaf, again = pair.agent, pair.servers.leaf, list[asyncio.Task[None]]()
+    for number in range(10):
+        await one.submit(chunk(f"n{number}", key=f"n{number}"))
+
+    async def end_again(*arguments: Any) -> None:
+        monkeypatch.setattr(process_leaf, "ensure_rate", ensure_rate)
+        await leaf.kill()
+        again.append(asyncio.create_task(leaf.start()))
+        await ensure_rate(*arguments)
+
+    monkeypatch.setattr(publisher, "PATIENCE", 1.0)
+    monkeypatch.setattr(process_leaf, "ensure_rate", end_again)
+    leaf.proxy.cut()
+    await leaf.wipe()
+    await until(lambda: bool(again), "the server ends again")
+    await again[0]
+    await one.ready()
+    assert pair.epochs("stream_recreated") == 1
+    with pytest.raises(NotAtHubError):
+        await one.submit(chunk("new"))
+    with pytest.raises(NotAtHubError) as caught:
+        await one.submit(chunk("n0", key="n0"))
+    assert caught.value.lost, "a repeat is not told that the hub has it"

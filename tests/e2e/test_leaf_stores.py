@@ -18,7 +18,7 @@ from agent.contract import LostStream, link_consumer
 from agent.jetstream import JetStream, UnavailableError
 from agent.leaf.events import EpochBegun, Events
 from agent.leaf.link.act import Trimmer
-from agent.leaf.link.guard import EpochReason
+from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.link.prepare import prepare_stream
 from agent.leaf.state import State, StateFile
 from hub_jobs.audit.ledgers import LostStores
@@ -84,6 +84,7 @@ async def test_what_devices_published_to_a_store_that_an_older_one_replaced_is_n
         kept, last = await _copied_and_filled(servers, one, tmp_path / "copy")
         await servers.leaf.restore(tmp_path / "copy")
         await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
+        await one.ready()
         await one.stop()
     await _names(servers, kept, last)
 
@@ -204,11 +205,12 @@ async def test_a_store_put_back_is_told_of_again_where_its_old_link_consumer_cou
     nc = await servers.leaf.connect("agent")
     klass, probe = config.class_[0], await probe_stream(servers.leaf)
     state.current.acked[CLASS] = structs.replace(known, top=known.last + 10)
+    begun: list[NewEpoch] = []
     with pytest.raises(UnavailableError):
-        await prepare_stream(Unanswered(nc), config.domain, klass, state)
-    _, verdict = await prepare_stream(JetStream(nc), config.domain, klass, state)
-    assert verdict is not None
-    assert verdict.reason is EpochReason.PUT_BACK
+        await prepare_stream(Unanswered(nc), config.domain, klass, state, begun=begun.append)
+    assert begun == []
+    await prepare_stream(JetStream(nc), config.domain, klass, state, begun=begun.append)
+    assert [epoch.reason for epoch in begun] == [EpochReason.PUT_BACK]
     lost = LostStream(known.created, known.last + 10, known.last, known.at)
     assert state.current.lost == {CLASS: [lost]}, "a restore that is found twice is one"
     assert state.current.epochs[CLASS] != old

@@ -64,11 +64,13 @@ async def remember_epoch(
     acked: Acked | None,
     kept: int | None,
     recorded: Sequence[LostStream] = (),
+    *,
+    begun: Callable[[], None],
 ) -> None:
     """Record a new epoch in the state. `acked` is the last PubAck as it was before the stream was read, since
     readings may have been stored meanwhile; `kept` the last sequence that the stream still holds of what it
     held then, None if it lacks nothing; `recorded` are the lost stores in the stream's ledger if it has this
-    one already."""
+    one already. `begun` is called in any case: the next look finds nothing new."""
     current = state.current
     current.epochs[cls] = epoch
     checkpoints.forget(current, cls, new_epoch.start)
@@ -87,6 +89,8 @@ async def remember_epoch(
     except OSError as error:
         # The consumer exists, so a disk that cannot store the state now does not matter.
         log.error("new epoch not saved yet", **{"class": cls}, error=str(error))
+    finally:
+        begun()
     say = log.info if new_epoch.reason is EpochReason.FIRST else log.warning
     say("new epoch", **{"class": cls}, epoch=epoch, start=new_epoch.start, why=new_epoch.sentence())
 

@@ -290,12 +290,15 @@ class LinkController:
             js, self._domain, self._classes[cls], due.start, in_memory=cls in self._in_memory
         )
         kept = info.last if acked is not None and info.last < acked.last else None
-        await act.remember_epoch(self._state, cls, epoch, due, info, acked, kept)
-        self._metrics.epochs.labels(cls, due.reason.value).inc()
-        self._may_repair_at = self._work[cls].may_repair_at = loop_time() + REPAIR_EVERY
-        self._work[cls].comparison = None
-        self._status.classes[cls].confirmed = 0
-        self._emit_begun(cls, due.reason)
+
+        def begun() -> None:
+            self._metrics.epochs.labels(cls, due.reason.value).inc()
+            self._may_repair_at = self._work[cls].may_repair_at = loop_time() + REPAIR_EVERY
+            self._work[cls].comparison = None
+            self._status.classes[cls].confirmed = 0
+            self._emit_begun(cls, due.reason)
+
+        await act.remember_epoch(self._state, cls, epoch, due, info, acked, kept, begun=begun)
         self.announce_now()
         self._due.set()
 

@@ -4,8 +4,9 @@ expected ones."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from agent import contract
@@ -43,13 +44,14 @@ async def prepare_stream(
     cls: StreamClass,
     state: StateFile,
     *,
+    begun: Callable[[NewEpoch], None],
     mqtt: bool = False,
     in_memory: bool = False,
-) -> tuple[StreamInfo, NewEpoch | None]:
-    """Create the stream of a class, check it by the guard, and begin a new epoch if one is needed. With
-    `mqtt` it also stores what MQTT devices send; `in_memory` says where the server keeps a new link consumer.
-    Returns the stream and the new epoch. Raises `ApiError` or
-    `UnavailableError`."""
+) -> StreamInfo:
+    """Create the stream of a class, check it by the guard, and begin a new epoch if one is needed, for which
+    `begun` is called once, also if what follows fails. With `mqtt` the stream also stores what MQTT devices
+    send; `in_memory` says where the server keeps a new link consumer. Returns the stream. Raises `ApiError`
+    or `UnavailableError`."""
     info = await js.ensure_stream(stream_configs.leaf_stream(domain, cls, mqtt=mqtt))
     current = state.current
     remembered = RememberedStream(
@@ -77,8 +79,18 @@ async def prepare_stream(
             if observation.kept is None
             else await recorded_losses(js, domain, cls.name, info.created, observation.kept)
         )
-        await remember_epoch(state, cls.name, epoch, due, info, remembered.acked, observation.kept, recorded)
-    return info, due
+        await remember_epoch(
+            state,
+            cls.name,
+            epoch,
+            due,
+            info,
+            remembered.acked,
+            observation.kept,
+            recorded,
+            begun=partial(begun, due),
+        )
+    return info
 
 
 async def recorded_losses(
