@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,10 +21,14 @@ from agent.contract import (
     H_ENCODING,
     H_REQUEST_DIGESTS,
     H_REQUESTS,
+    H_RESENT,
     MAX_UNPACKED_BYTES,
     Answer,
+    BatchHeaders,
     Checkpoint,
     ClassAnswer,
+    Clock,
+    MessageId,
     Readings,
     Request,
     announce_subject,
@@ -31,6 +36,7 @@ from agent.contract import (
     direct_subject,
     leaf_stream,
     link_consumer,
+    new_run,
     parse_announce,
     user_consumer,
 )
@@ -41,7 +47,7 @@ from agent.process.hub import HubAgent
 from agent.server.health import ServerHealth
 from hub_jobs.refine.messages import unpack
 from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, leaf_config, probe_stream
-from tests.harness.clocks import SECOND, FakeMachine
+from tests.harness.clocks import SECOND, SYNCHRONISED, FakeMachine
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
@@ -132,6 +138,24 @@ async def test_requests_of_ten_minutes_are_known_after_a_restart_whatever_became
         await until(lambda: one.value("petiole_known_requests") == 9, "all requests are known")
         await one.submit(chunk("0", key="0"))
     assert (await (await probe_stream(servers.leaf)).texts()).count("0/0") == 1
+
+
+async def test_a_request_is_known_after_a_kill_though_older_batches_were_published_again_behind_it(
+    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "machine", FakeMachine(state=SYNCHRONISED))
+    monkeypatch.setattr(stream_recovery, "_SPAN", 4)
+    probe, subject = await probe_stream(servers.leaf), batch_subject(config.domain, CLASS, "http")
+    old, hour_ago = new_run(now_ns=10**18), time.time_ns() - 3_600 * SECOND
+    async with agent(config) as one:
+        await one.submit(chunk("a", key="k"))
+        for n in range(1, 9):
+            headers = BatchHeaders(MessageId(old, CLASS, n), 1, hour_ago, Clock(True, "boot-0", 1)).encode()
+            await probe.js.publish(subject, chunk("old").payload, {**headers, H_RESENT: "1"})
+        await one.crash()
+    async with agent(config) as one:
+        await one.submit(chunk("a", key="k"))
+    assert (await probe.texts()).count("a/0") == 1
 
 
 async def test_a_request_whose_sender_went_away_is_stored_and_known(

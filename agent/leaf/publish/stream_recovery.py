@@ -101,14 +101,25 @@ class StreamRecovery:
         info = await self._js.stream_info(contract.leaf_stream(self._domain, cls))
         span = _SPAN
         while (begin := info.last + 1 - span) > info.first:
-            first: list[StoredHeaders] = []
-            start = {"deliver_policy": "by_start_sequence", "opt_start_seq": begin}
-            await self._read(cls, start, first.append, partial(bool, first))
+            first = await self._first_sent(cls, begin)
             with contextlib.suppress(ContractError):
-                if first and Ages(now).of(_sealed(first[0])) >= KNOWN_SECONDS + _HELD_SECONDS:
+                if first and Ages(now).of(_sealed(first)) >= KNOWN_SECONDS + _HELD_SECONDS:
                     return begin
             span *= 4
         return max(info.first, 1)
+
+    async def _first_sent(self, cls: str, seq: int) -> StoredHeaders | None:
+        """The first batch from a sequence on, but for those that were published again: they are older than
+        what is stored before them."""
+        sent: list[StoredHeaders] = []
+
+        def take(message: StoredHeaders) -> None:
+            if H_RESENT not in message.headers:
+                sent.append(message)
+
+        start = {"deliver_policy": "by_start_sequence", "opt_start_seq": seq}
+        await self._read(cls, start, take, partial(bool, sent))
+        return sent[0] if sent else None
 
     async def progress(
         self, input_name: str, classes: Iterable[str], remembered: Mapping[str, PullPosition]
