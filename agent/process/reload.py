@@ -165,15 +165,24 @@ class Applied:
     inputs: Sequence[Input]
 
 
+@dataclass(frozen=True, slots=True)
+class ReloadPlan:
+    """What a file would change, and the parts of the configuration `before` and `after` it."""
+
+    applied: Applied
+    before: Parts
+    after: Parts
+
+
 class Reloader:
     """Compares the file with the configuration that runs, and applies what changed or restarts the agent."""
 
     def __init__(self, running: Config, files: Files) -> None:
         self._files = files
         self._running, self._parts = running, parts(running)
-        self._wanted: asyncio.Queue[tuple[Applied, Parts] | None] = asyncio.Queue()
+        self._wanted: asyncio.Queue[ReloadPlan | None] = asyncio.Queue()
 
-    def plan(self) -> tuple[Applied, Parts]:
+    def plan(self) -> ReloadPlan:
         """What the file as it is now would change. Blocks. Raises `ReloadError` with every problem."""
         try:
             return self._plan()
@@ -183,7 +192,8 @@ class Reloader:
             why = f"{type(error).__name__}: {error}"
             raise ReloadError(f"it cannot be checked ({why}); change what is new in it") from error
 
-    def _plan(self) -> tuple[Applied, Parts]:
+    def _plan(self) -> ReloadPlan:
+        before = self._parts
         try:
             config = self._files.read()
         except ConfigError as error:
@@ -196,17 +206,17 @@ class Reloader:
         ]
         new = parts(config)
         reserved = _served(self._running) | _served(config)
-        todo = change(self._parts, new, reserved, hub=config.role == "hub")
+        todo = change(before, new, reserved, hub=config.role == "hub")
         inputs = self._files.make(config, todo.begin)
         _listened(config)  # an address that cannot be read is found before anything is changed
         with LISTEN_SOCKETS.leaving(_listened(self._running, None if todo.restart else todo.end)):
             found += self._files.problems(config, inputs, restart=bool(todo.restart))
         if found:
             raise ReloadError("; ".join(found))
-        return Applied(config, todo, inputs), new
+        return ReloadPlan(Applied(config, todo, inputs), before, new)
 
-    def take(self, planned: tuple[Applied, Parts]) -> None:
-        """Bring a plan in soon."""
+    def take(self, planned: ReloadPlan) -> None:
+        """Bring a plan in soon; if another one comes first, what the file says then."""
         self._wanted.put_nowait(planned)
 
     def wanted(self) -> None:
@@ -237,12 +247,15 @@ class Reloader:
 
     async def _bring_in(
         self,
-        planned: tuple[Applied, Parts] | None,
+        planned: ReloadPlan | None,
         apply: Callable[[Applied], Awaitable[None]],
         ending: Callable[[], bool],
     ) -> bool:
         """Bring a plan in, or what the file says where there is none; whether the agent has to start again
         for it."""
+        if planned is not None and planned.before is not self._parts:
+            # Its inputs may run already: begun once more, they would store everything twice.
+            planned = None
         if planned is None:
             try:
                 planned = await asyncio.to_thread(self.plan)
@@ -256,7 +269,7 @@ class Reloader:
         if ending():
             log.info("reload ignored", reason="the agent ends")
             return False
-        applied, new = planned
+        applied = planned.applied
         log.info("configuration reloaded", what=str(applied.change))
         if not applied.change:
             return False
@@ -270,7 +283,7 @@ class Reloader:
         except Exception as error:  # a part of it may hold already, and which part is unknown
             log.error("reload failed halfway; restarting the agent", exc_info=error)
             return True
-        self._running, self._parts = applied.config, new
+        self._running, self._parts = applied.config, planned.after
         return False
 
 
@@ -295,6 +308,6 @@ def by_command(reloader: Reloader) -> Callable[[], Reply]:
             planned = reloader.plan()
         except ReloadError as error:
             raise CommandError(f"the agent goes on as it is; correct its configuration: {error}") from None
-        return Reply(f"the configuration is valid; {planned[0].change}", partial(reloader.take, planned))
+        return Reply(f"the configuration is valid; {planned.applied.change}", partial(reloader.take, planned))
 
     return reload

@@ -114,12 +114,13 @@ def test_the_options_of_every_input_can_be_compared(kind: str) -> None:
 class Files:
     """A file that is judged with an error until it is good."""
 
-    def __init__(self, error: Exception) -> None:
-        self.error: Exception | None = error
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
         self.judged = threading.Event()
+        self.config = Config("edge-1", log=Log("debug"))
 
     def read(self) -> Config:
-        return Config("edge-1", log=Log("debug"))
+        return self.config
 
     def make(self, config: Config, names: Sequence[str]) -> list[CheckedInput]:
         return []
@@ -151,4 +152,20 @@ async def test_an_error_in_the_check_is_a_refusal_and_a_good_file_is_taken_after
         files.error = None
         reloader.wanted()
         assert (await applied.get()).config.log.level == "debug"
+        running.cancel()
+
+
+async def test_a_plan_that_another_reload_overtook_begins_no_input_a_second_time() -> None:
+    files = Files()
+    files.config = config(SOCKET)
+    reloader = Reloader(config(), files)
+    planned = reloader.plan()
+    applied: asyncio.Queue[Applied] = asyncio.Queue()
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(reloader.run(applied.put, lambda: None))
+        reloader.wanted()
+        assert (await applied.get()).change.begin == ("socket",)
+        reloader.take(planned)
+        files.config = config(SOCKET, HTTP)
+        assert (await applied.get()).change == ConfigChange(begin=("http",))
         running.cancel()
