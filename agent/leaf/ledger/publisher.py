@@ -122,13 +122,17 @@ class LedgerPublisher:
 
     def recall(self, cls: str, created: str, stored_since: Iterable[StoredHeaders]) -> None:
         """Complete what the state file knew of the run before by what its stream holds above the last
-        sequence that the file names: the file may be a moment older than the last PubAck."""
+        sequence that the file names: the file may be a moment older than the last PubAck. What was read
+        counts also if the store is lost before the streams are ready."""
         known = self.remembered.get(cls)
         if known is None:
             return
         if known.created == created:
             letters = contract.dead_subject(self._domain, cls, "")
-            known = _completed(known, stored_since, letters)
+            known = self.remembered[cls] = _completed(known, stored_since, letters)
+            acked = self._state.current.acked.get(cls)
+            if acked is None or acked.seq < known.seq:
+                self._state.current.acked[cls] = known
         self._state.current.previous[cls] = known
         self._ledgers[cls].previous = known.previous()
         self._state.mark()
@@ -219,17 +223,18 @@ def _completed(known: Acked, stored_since: Iterable[StoredHeaders], letters: str
     # All that was counted is at or below the last known sequence, so whatever is above it was not. A run
     # that is killed as it begins may be in the stream alone (runs are UUIDv7: a later one is greater).
     for message in stored_since:
-        if H_RESENT in message.headers:
-            continue  # it was counted when it was stored first
+        if H_RESENT in message.headers or message.seq <= known.seq:
+            continue  # it was counted when it was stored or read first
         try:
             ident = contract.parse_message_id(message.headers.get(H_MESSAGE_ID, ""))
             count = int(message.headers.get(H_COUNT, "0"))
         except (ContractError, ValueError):
             continue
         if ident.run > known.run:
-            known = Acked(ident.run, 0, known.seq, known.created, Readings())
+            known = structs.replace(known, run=ident.run, n=0, readings=Readings(), closed=False)
         if ident.run == known.run:
             known = _with_batch(known, ident.n, count, dead=message.subject.startswith(letters))
+        known = structs.replace(known, seq=message.seq, at=max(known.at, message.stored_ns))
     return known
 
 
@@ -237,4 +242,4 @@ def _with_batch(known: Acked, n: int, count: int, *, dead: bool) -> Acked:
     was = known.readings
     stored, buried = (was.stored, was.dead + count) if dead else (was.stored + count, was.dead)
     readings = replace(was, accepted=max(was.accepted, stored + buried), stored=stored, dead=buried)
-    return Acked(known.run, max(known.n, n), known.seq, known.created, readings, known.closed)
+    return structs.replace(known, n=max(known.n, n), readings=readings)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from msgspec import structs
 
 from agent import contract
 from agent.base.metrics import Metrics
@@ -129,6 +130,26 @@ async def test_recalling_twice_counts_once(books: LedgerPublisher) -> None:
     for _ in range(2):
         books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-11")])
     assert previous(books) == (11, Readings(accepted=120, stored=105, refused=20))
+
+
+async def test_what_was_read_of_a_store_counts_though_that_is_lost_before_the_streams_are_ready(
+    books: LedgerPublisher,
+) -> None:
+    last = StoredHeaders(22, 0.0, {H_MESSAGE_ID: f"{BEFORE}-normal-12", H_COUNT: "5"}, stored_ns=KNOWN.at + 7)
+    books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-11"), last])
+    books.recall("normal", OTHER, [])
+    assert previous(books) == (12, Readings(accepted=120, stored=110, refused=20))
+    acked = books._state.current.acked["normal"]
+    assert (acked.run, acked.n, acked.seq, acked.at) == (BEFORE, 12, 22, KNOWN.at + 7)
+
+
+async def test_what_was_read_of_a_store_is_not_counted_over_that_of_an_older_copy(
+    books: LedgerPublisher,
+) -> None:
+    restored = structs.replace(KNOWN, seq=25)
+    books._state.current.acked["normal"] = restored
+    books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-11")])
+    assert books._state.current.acked["normal"] == restored
 
 
 async def test_a_first_run_has_no_previous_one(tmp_path: Path) -> None:
