@@ -166,3 +166,25 @@ async def test_a_reading_that_is_broken_off_goes_on_where_it_was(
     await pair.reaches(LinkState.FLOWING)
     await pair.adds_up()
     assert await pair.named(), "by their batches, which only the index knows"
+
+
+async def test_what_is_discarded_while_its_record_cannot_be_written_is_counted_and_told(
+    pair: LossyPair,
+) -> None:
+    evictions, state_dir = pair.agent.leaf._evictions, pair.config.state_dir
+    pair.servers.leaf.proxy.cut()
+    await pair.reaches(LinkState.DOWN)
+    in_the_way = state_dir / f".discards-{CLASS}.json.new"
+    in_the_way.mkdir()
+    await pair.fill(30)
+    with pytest.raises(OSError, match=str(in_the_way)):
+        await evictions.look(CLASS)
+    in_the_way.rmdir()
+    await evictions.look(CLASS)
+    shown = evictions.status(CLASS)
+    assert shown is not None
+    labels = {"class": CLASS, "reason": "stream_full"}
+    counted = pair.agent.value("petiole_discarded_readings_total", **labels)
+    assert counted == shown["readings"] + shown["direct"] > 0
+    ledger = pair.agent.leaf._ledger_publisher.last(CLASS)
+    assert ledger.readings.discarded == shown["readings"]

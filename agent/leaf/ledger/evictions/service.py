@@ -179,13 +179,14 @@ class EvictionMonitor:
         )
         tracker = self._trackers[name]
         claimed = tracker.look(info, seen, self._classes[name].max_bytes)
-        await asyncio.to_thread(tracker.save, tracker.content())
-        tracker.tidy()
+        # Before the disk is asked: the next look does not find it again.
         for reason, readings in claimed.items():
             self._metrics.discarded.labels(name, reason).inc(readings)
         if claimed:
             self._tell(name)
             log.warning("discarded before the hub had it", **{"class": name}, readings=claimed)
+        await asyncio.to_thread(tracker.save, tracker.content())
+        tracker.tidy()
 
     def due(self, cls: str) -> list[str]:
         """Earlier runs of which something was discarded that no record says which the stream holds or the hub

@@ -135,6 +135,7 @@ class EvictionTracker:
 
     def look(self, info: StreamInfo, seen: StreamObservation, max_bytes: int) -> dict[str, int]:
         """Judge what has gone since the last look; returns how many readings are claimed, by reason."""
+        self._index.flush()  # a disk that takes none keeps the claims as they are
         verdict = judge(self.claims, seen)
         reason = FULL if info.bytes * 2 >= max_bytes else PURGED
         counted = self._settle(verdict.taken, reason) if verdict.settled else self._taken(verdict.taken)
