@@ -8,6 +8,7 @@ import base64
 import os
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -281,3 +282,24 @@ async def _every_run_is_told_in_full(probe: StreamProbe) -> None:
     for run, previous in told.items():
         assert (previous.n, previous.readings.stored) == (highest[run], stored[run])
         assert not previous.closed
+
+
+async def test_a_batch_above_what_a_restarted_server_takes_is_refused_and_holds_up_nothing(
+    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "PATIENCE", 1.0)
+    server = servers.leaf.server
+    async with agent(config) as one:
+        await insist(one, chunk("before", key="before"))
+        servers.leaf.pause()
+        with pytest.raises(UnknownOutcomeError):
+            await one.submit(chunk(os.urandom(200_000).hex(), key="big"))
+        await servers.leaf.kill()
+        await server.set_config(replace(server.config, max_payload=100_000))
+        async with asyncio.timeout(20):
+            await insist(one, chunk("after", key="after"))
+        assert one.value("petiole_in_flight_bytes") == 0
+        await one.stop()
+    probe = await probe_stream(servers.leaf)
+    assert await probe.texts() == ["before/0", "after/0"]
+    assert [reason for *_, reason in (await probe.ledgers())[-1].refused] == ["too_large"]

@@ -106,14 +106,14 @@ class Sender:
             self._stream_seq.update(stream_seq)
             self._nc, self._inbox, self._look = nc, inbox, look
             now = self._moved = loop_time()
+            self._publisher.admission.server_back(nc.max_payload)
             for batch in self._in_flight:
                 # A floor of the stream that was, before its store was lost or restored, would hide what this
                 # one holds; and what was looked through needs no second look.
                 batch.floor = self._stream_seq[batch.id.cls]
                 batch.first_sent, batch.unanswered = now, 0
                 batch.carried, batch.claimed = True, None
-                await self._transmit(batch)
-            self._publisher.admission.server_back(nc.max_payload)
+                await self._transmit_if_taken(batch)
             self._queue.wake()
             yield
         finally:
@@ -240,6 +240,17 @@ class Sender:
         batch = self._numbering.batch(sealed, entries, packed, floor=floor, now=now)
         self._in_flight.add(batch)
         await self._transmit(batch)
+
+    async def _transmit_if_taken(self, batch: Batch) -> None:
+        """Send a batch of an earlier connection, or refuse it: a server that was restarted may take less in a
+        message, and would end each connection over it."""
+        size = message_bytes(batch.payload, batch.entries)
+        refusal = self._publisher.admission.too_large(size, batch.readings)
+        if refusal is None:
+            await self._transmit(batch)
+        else:
+            self._forget(batch)
+            self._refusals.batch(batch, refusal)
 
     async def _transmit(self, batch: Batch) -> None:
         batch.last_sent = loop_time()
