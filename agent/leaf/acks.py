@@ -54,7 +54,10 @@ class HubAckWaiters:
         finally:
             self._leave(cls, seq, outcome)
         if error is not None:
-            raise error.with_traceback(None)
+            try:
+                raise error.with_traceback(None)
+            finally:
+                del error, outcome  # it refers to this frame, as in `Publisher.submit`
 
     def stored(self, cls: str, seq: int, message_id: str) -> None:
         """A batch was stored."""

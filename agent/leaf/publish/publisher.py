@@ -82,13 +82,7 @@ class Publisher:
             known = await self._take_in(key, entry, early, deadline)
             if early and cls not in self._full and self._promise(cls, entry, known):
                 return
-            settlement = known or entry.waiter
-            if settlement.done():
-                outcome = settlement.result()
-            else:
-                wait = settlement.wait(loop)
-                self._deadlines.add(deadline, wait)
-                outcome = await wait
+            outcome = await self._outcome_of(known or entry.waiter, deadline)
         except TimeoutError:
             outcome = self._give_up(key, entry, joined=known is not None)
         except RefusedError as refusal:
@@ -98,13 +92,31 @@ class Publisher:
             if not entry.admitted and chunk.on_settled is not None:
                 chunk.on_settled(None)
         if outcome is not None:
-            # One outcome may go to many waiters: it must not gather the frames of all of them.
-            raise outcome.with_traceback(None)
+            try:
+                # One outcome may go to many waiters: it must not gather the frames of all of them.
+                raise outcome.with_traceback(None)
+            finally:
+                # It refers to this frame. If that referred to it, the chunk would stay in memory until Python
+                # looks for circles, which what has lived for seconds waits long for.
+                del outcome, entry, known
         if level == "hub":
             request = chunk.request
             if known is not None and request is not None and self.requests.is_doubtful(cls, request):
                 raise store_lost()
             await self._hub.wait(cls, deadline)
+
+    async def _outcome_of(self, settlement: Settlement, deadline: float) -> Exception | None:
+        """The outcome of a chunk. Raises `TimeoutError` at the deadline."""
+        if settlement.done():
+            return settlement.result()
+        wait = settlement.wait(asyncio.get_running_loop())
+        self._deadlines.add(deadline, wait)
+        try:
+            return await wait
+        except BaseException:
+            settlement.leave(wait)
+            del wait  # its error holds this frame, and through it the chunk
+            raise
 
     async def _take_in(self, key: Key, entry: _Pending, early: bool, deadline: float) -> Settlement | None:
         """Take a chunk into the open batch, unless the request under its key is known: then returns what

@@ -46,6 +46,12 @@ class Settlement:
         self._waits.append(wait)
         return wait
 
+    def leave(self, wait: asyncio.Future[Exception | None]) -> None:
+        """Forget a wait that was given up: whoever repeats a request waits again and again for as long as the
+        server is unreachable, and each wait holds on to what was handed in."""
+        if wait in self._waits:
+            self._waits.remove(wait)
+
 
 class Deadlines:
     """Ends waits that have lasted too long with `TimeoutError`. They are looked at now and then, for a timer

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from agent.contract import Ledger, StreamState
+from agent.contract import Ledger, Request, StreamState
+from agent.leaf.intake import Chunk
 from tests.unit.models import promises
 from tests.unit.models.promises import CLASSES, MOST_BATCHES
 from tests.unit.models.publish_path import RUN, SCOPE, PublishScenario
@@ -185,6 +187,56 @@ def test_a_repeat_of_what_was_in_flight_when_the_agent_ended_is_not_refused() ->
         assert told(scenario) == ["nothing", "nothing"]
     finally:
         scenario.time.close()
+
+
+@pytest.mark.parametrize("gives_up", ["at the deadline", "leaves"])
+def test_repeats_of_what_is_in_flight_leave_nothing_in_memory_once_they_have_given_up(
+    scenario: PublishScenario, gives_up: str
+) -> None:
+    sends(scenario, "stored", CLS, 1, key=KEY)
+    scenario.reads(1, answer=False)
+    scenario.cut()
+    (first,) = scenario.handed
+    lines = "".join(f"{line}\n" for line in first.lines)
+    request, settlement = scenario.publisher.requests._in_flight[CLS, f"{SCOPE}:key-key"]
+    for _ in range(3):
+        waits_for = 1.0 if gives_up == "leaves" else 11.0
+        assert is_forgotten(scenario, "stored", lines.encode(), request, waits_for)
+    assert len(settlement._waits) <= 1
+
+
+@pytest.mark.parametrize("level", ["stored", "hub"])
+def test_what_was_refused_or_is_not_at_the_hub_in_time_leaves_nothing_in_memory(
+    scenario: PublishScenario, level: str
+) -> None:
+    if level == "stored":
+        scenario.cut()
+    assert is_forgotten(scenario, level, b"1 aa\n", None, 11.0)
+
+
+class Marker:
+    """Is called with where a chunk is stored, and shows whether that chunk is still held."""
+
+    def __call__(self, seq: int | None) -> None: ...
+
+
+def is_forgotten(
+    scenario: PublishScenario, level: str, payload: bytes, request: Request | None, seconds: float
+) -> bool:
+    """Whether nothing holds a chunk any more whose sender gave up or was answered within so many seconds,
+    without a look for circles."""
+    marker = Marker()
+    held, chunk = weakref.ref(marker), Chunk(payload, 1, request, on_settled=marker)
+    task = scenario.time.spawn(scenario.publisher.submit(level, CLS, chunk))
+    del marker, chunk
+    scenario.time.passes(0.2)
+    scenario.flows()
+    scenario.time.passes(seconds)
+    task.cancel()
+    scenario.time.passes(11.0)
+    assert task.cancelled() or task.exception() is not None
+    del task
+    return held() is None
 
 
 def test_a_keyed_request_waits_until_the_keys_before_it_are_known_again(scenario: PublishScenario) -> None:
