@@ -220,6 +220,7 @@ class StateFile:
         self._asked = self._written = 0
         self._positions = b""
         self._positions_at = float("-inf")
+        self._positions_asked = self._positions_written = 0
         self.current = state
 
     def mark(self) -> None:
@@ -262,8 +263,8 @@ class StateFile:
         `OSError`."""
         data = encode_positions(self.current.domain, self.current.positions)
         if data != self._positions and (self._positions or self.current.positions):
-            await asyncio.to_thread(write_private, self._path.with_name(POSITIONS_NAME), data)
-            self._positions = data
+            self._positions_asked += 1
+            await asyncio.to_thread(self._write_positions, self._positions_asked, data)
         self._positions_at = loop_time()
 
     def _write(self, number: int, data: bytes) -> None:
@@ -273,6 +274,13 @@ class StateFile:
             if number > self._written:
                 write_private(self._path, data)
                 self._written = number
+
+    def _write_positions(self, number: int, data: bytes) -> None:
+        # A trim saves them, too, also while `run` does.
+        with self._writing:
+            if number > self._positions_written:
+                write_private(self._path.with_name(POSITIONS_NAME), data)
+                self._positions, self._positions_written = data, number
 
     def _write_latest(self, data: bytes) -> bool:
         with self._writing:

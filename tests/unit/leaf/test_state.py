@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 
 import msgspec
@@ -222,6 +223,27 @@ async def test_positions_are_written_again_only_when_an_input_has_moved(path: Pa
     assert beside.stat().st_ino == before
     file.current.place("tail", "normal", PullPosition("13", 4))
     await file.save_positions()
+    assert load(path, DOMAIN).positions == {"normal": {"tail": PullPosition("13", 4)}}
+
+
+async def test_positions_that_are_saved_twice_at_once_are_the_newest_on_disk(
+    monkeypatch: pytest.MonkeyPatch, path: Path
+) -> None:
+    file, real = StateFile(path, full_state()), write_private
+    begun, other = threading.Event(), threading.Event()
+
+    def slow(to: Path, data: bytes) -> None:
+        if b'"12"' in data:
+            begun.set()
+            other.wait(0.2)
+        real(to, data)
+        other.set()
+
+    monkeypatch.setattr(module, "write_private", slow)
+    first = asyncio.create_task(file.save_positions())
+    await asyncio.to_thread(begun.wait)
+    file.current.place("tail", "normal", PullPosition("13", 4))
+    await asyncio.gather(first, file.save_positions())
     assert load(path, DOMAIN).positions == {"normal": {"tail": PullPosition("13", 4)}}
 
 
