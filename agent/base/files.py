@@ -258,14 +258,23 @@ class SlotFile:
         try:
             if os.fstat(descriptor).st_size < 2 * SLOT:
                 # All blocks are there from the first write on, so that none of the later ones changes more.
-                os.pwrite(descriptor, bytes(2 * SLOT), 0)
+                _write_at(descriptor, bytes(2 * SLOT), 0)
                 os.fsync(descriptor)
-            os.pwrite(descriptor, head + record, SLOT * (number % 2))
+            _write_at(descriptor, head + record, SLOT * (number % 2))
             os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
         self._number = number
         return True
+
+
+def _write_at(descriptor: int, data: bytes, offset: int) -> None:
+    """Write all of it at an offset. The kernel writes a part and raises nothing where the disk becomes full
+    within it; the next attempt raises `OSError`."""
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(descriptor, rest, offset)
+        rest, offset = rest[written:], offset + written
 
 
 def _checksum(number: int, record: bytes) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,27 @@ def test_whatever_is_left_of_the_last_write_the_one_before_it_is_read(
     assert found[0] in records[-2:]
     assert SlotFile(path).write(b"next")
     assert SlotFile(path).read()[0] == b"next"
+
+
+@pytest.fixture
+def little_room() -> Iterator[int]:
+    """Bytes that a file of this process may have, a little more than one slot."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    room = SLOT + 5_000
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        yield room
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_record_of_which_the_disk_takes_a_part_is_not_called_written(
+    tmp_path: Path, little_room: int
+) -> None:
+    with pytest.raises(OSError, match="too large"):
+        SlotFile(tmp_path / "slots").write(bytes(20_000))
+    assert (tmp_path / "slots").stat().st_size == little_room
+    assert SlotFile(tmp_path / "slots").read() == []
 
 
 def test_the_file_system_of_a_path_is_that_of_the_mount_that_it_is_below() -> None:
