@@ -21,7 +21,7 @@ from hub_jobs.audit.rows.pieces import Past, UnsettledError
 from hub_jobs.audit.settled.files import TableMark
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet import PartWriter
-from hub_jobs.tables.places import Place, UnreadableError
+from hub_jobs.tables.places import Place, UnreadableError, fitted
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import SETTLED
 from hub_jobs.tables.seen import SeenNumbers
@@ -139,19 +139,12 @@ def _encoded(past: Past, marks: Mapping[str, TableMark]) -> pa.Table:
         for space, spans in past.ranges.spaces.items()
         for first, last in spans
     ]
-    hours = past.hours
-    count = hours.num_rows
-    filled = {"kind": pa.array(["hour"] * count, pa.string())} | {
-        name: hours[name] for name in hours.column_names
+    every = pa.concat_tables([pa.Table.from_pylist(found + ranges, SETTLED), fitted(past.hours, SETTLED)])
+    same = {
+        "kind": pc.fill_null(every["kind"], "hour"),
+        "until": pa.array([until] * every.num_rows, SETTLED.field("until").type),
     }
-    of_hours = pa.table(
-        [filled.get(field.name, pa.nulls(count, field.type)) for field in SETTLED], schema=SETTLED
-    )
-    every = pa.concat_tables([pa.Table.from_pylist(found + ranges, SETTLED), of_hours])
-    at = every.column_names.index("until")
-    return every.set_column(
-        at, SETTLED.field("until"), pa.array([until] * every.num_rows, SETTLED.field("until").type)
-    )
+    return pa.table([same.get(name, every[name]) for name in SETTLED.names], schema=SETTLED)
 
 
 def _of_records(records: LedgerRecords) -> Iterator[Row]:
