@@ -64,6 +64,9 @@ class Increment:
     after: int
     to: int
     files: list[BronzeFile]
+    named: int = 0
+    """Up to which sequence `quarantine` has what could not be taken: above `to` where a pass was begun that
+    this snapshot of bronze does not hold to its end."""
 
     @property
     def name(self) -> History:
@@ -94,22 +97,33 @@ class Pass:
 
     @property
     def offsets(self) -> dict[str, int]:
-        """The transactions of its commits."""
+        """The transactions of its commit to `readings`."""
         return {increment.history.refined: increment.to for increment in self.increments}
+
+    @property
+    def named(self) -> dict[str, int]:
+        """The transactions of its commit to `quarantine`, which never go back."""
+        return {
+            increment.history.refined: max(increment.to, increment.named) for increment in self.increments
+        }
 
 
 def plan(tables: RefineTables) -> Pass | None:
     """All that is to be refined, or what a run that ended between its two commits had begun; None when there
-    is nothing."""
+    is nothing. What bronze does not hold is left to a later pass: a run that began with a newer snapshot may
+    have named what it could not take of rows that this one lacks, and a bronze that was restored from a copy
+    lacks them, too."""
     histories = stream_history.all_of(tables.bronze)
     before = stream_history.refined(histories, tables.readings)
-    begun = [tables.quarantine.offset(history.refined) or 0 for history in histories]
+    named = [tables.quarantine.offset(history.refined) or 0 for history in histories]
+    held = [history.done or 0 for history in histories]
+    begun = [min(to, end) for to, end in zip(named, held, strict=True)]
     resumed = any((history.done or 0) < to for history, to in zip(before, begun, strict=True))
-    ends = begun if resumed else [history.done or 0 for history in histories]
+    ends = begun if resumed else held
     files = _files(tables.bronze)
     increments = [
-        Increment(history, history.done or 0, to, _overlapping(files, history, history.done or 0, to))
-        for history, to in zip(before, ends, strict=True)
+        Increment(history, history.done or 0, to, _overlapping(files, history, history.done or 0, to), upto)
+        for history, to, upto in zip(before, ends, named, strict=True)
         if to > (history.done or 0)
     ]
     if not increments:

@@ -70,6 +70,9 @@ def run(lake: Place, stop: Stop = never, metrics: JobMetrics | None = None) -> E
         metrics.set_unrefined(0 if planned is None else planned.sequences)
         if planned is None:
             break
+        if done is not None and not _is_ours(planned, done):
+            # Another run refined between two passes of this one: what it took this run has not seen.
+            known = done = None
         if known is None:
             before, note = planned.before, partial(say, _NAME)
             known = Known(
@@ -89,6 +92,12 @@ def run(lake: Place, stop: Stop = never, metrics: JobMetrics | None = None) -> E
     return Exit.WELL
 
 
+def _is_ours(planned: plan.Pass, done: plan.Pass) -> bool:
+    """Whether nothing was refined between the end of one pass and the plan of the next."""
+    ends = {history.history: history.done or 0 for history in done.after}
+    return all(ends.get(history.history, 0) == (history.done or 0) for history in planned.before)
+
+
 def _refine(
     spark: SparkSession, lake: Place, tables: plan.RefineTables, planned: plan.Pass, known: Known
 ) -> tuple[int, int, int]:
@@ -106,7 +115,7 @@ def _refine(
     quarantine = [file for result in done for file in result.quarantine]
     try:
         if quarantine or not planned.resumed:
-            tables.quarantine.commit(quarantine, planned.offsets)
+            tables.quarantine.commit(quarantine, planned.named)
     except ConflictError:
         tables.readings.discard(readings + corrected.files)
         raise

@@ -14,8 +14,8 @@ from hub_jobs.audit import run as audit
 from hub_jobs.refine import plan
 from hub_jobs.refine import run as refine
 from hub_jobs.session import run_tasks
-from hub_jobs.tables import seen
-from hub_jobs.tables.delta import open_table
+from hub_jobs.tables import seen, stream_history
+from hub_jobs.tables.delta import Table, open_table
 from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.schemas import VERSION
 from tests.spark.lakes import DRIVER, add_bronze, contents, killed, orphans, run_program
@@ -214,6 +214,51 @@ def test_a_driver_killed_before_either_commit_loses_and_doubles_nothing(
 
     assert _readings(lake) == sorted([*EXPECTED, (5, 0)], key=str)
     assert _named(lake) == [*BAD_LINE, (6, 1, "bad line")]
+
+
+def test_a_run_that_began_with_less_of_bronze_finishes_no_more_than_it_holds(
+    lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its looks at bronze and at quarantine another one refines newer rows, and is killed between its
+    commits."""
+    first = stream_history.open_bronze
+
+    def overtaken(at: Path) -> Table | None:
+        held = first(at)
+        monkeypatch.setattr(stream_history, "open_bronze", first)
+        add_bronze(lake, [batch_row(LINE + b"worse\n", n=5, source_seq=6)])
+        killed(tmp_path / "driver.py", DRIVER + _KILLED_AT.format(name="readings", lake=str(lake)))
+        return held
+
+    monkeypatch.setattr(stream_history, "open_bronze", overtaken)
+
+    assert _run(lake) == Exit.WELL
+
+    assert _readings(lake) == sorted([*EXPECTED, (5, 0)], key=str)
+    assert _named(lake) == [*BAD_LINE, (6, 1, "bad line")]
+
+
+def test_what_another_run_refined_between_two_passes_the_second_one_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "MAX_ROWS", 1)
+    for n in (1, 2):
+        add_bronze(tmp_path, [batch_row(LINE, n=n, source_seq=n)])
+    commit = Table.commit
+
+    def overtaken(table: Table, *given: Any, **options: Any) -> None:
+        commit(table, *given, **options)
+        if table.name == "readings":
+            monkeypatch.setattr(Table, "commit", commit)
+            assert _run(tmp_path) == Exit.WELL
+            add_bronze(tmp_path, [batch_row(LINE, n=n, source_seq=n) for n in (2, 3)])
+
+    monkeypatch.setattr(Table, "commit", overtaken)
+
+    assert _run(tmp_path) == Exit.WELL
+
+    assert _readings(tmp_path) == [(1, 0), (2, 0), (3, 0)]
+    assert audit.main(["--lake", str(tmp_path)]) == Exit.WELL
 
 
 @pytest.fixture
