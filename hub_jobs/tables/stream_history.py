@@ -98,7 +98,7 @@ def open_bronze(lake: Place) -> Table | None:
 
 def current(bronze: Table, info: StreamInfo, conn: Connection) -> StreamHistory:
     """The history that the stream has now: the last one that bronze knows of it, unless the message where
-    bronze ends is another one in the stream."""
+    bronze ends is another one in the stream, or was gone from it."""
     last, following = _newest(bronze, info)
     if last.done is not None and _put_back(bronze, last, info, conn):
         return following
@@ -125,11 +125,13 @@ def _put_back(bronze: Table, known: StreamHistory, info: StreamInfo, conn: Conne
     assert known.done is not None
     if info.last_seq < known.done:
         return True
-    last_row = rows(bronze, ["arrived", "digest"], known.rows(known.done - 1, known.done))
-    if not last_row.num_rows or info.first_seq > known.done:
+    if info.first_seq > known.done:
         return False
+    last_row = rows(bronze, ["arrived", "digest"], known.rows(known.done - 1, known.done))
     found = read_columns(conn, info.name, known.done, known.done, created=info.created, allow_lost=True)
     for columns in found:
+        if not last_row.num_rows:
+            return True  # bronze ends with a gap, and what was gone from a stream never comes again
         arrived = pa.array([columns.timestamps_ns[0] // 1000], pa.int64()).cast(TIME)[0]
         there = (arrived, digest(columns.payloads[0]))
         return there != (last_row["arrived"][0], last_row["digest"][0].as_py())
