@@ -21,7 +21,7 @@ from agent.contract import Exit
 from hub_jobs import job_loop
 from hub_jobs.job_loop import Stop, never, run_job, say
 from hub_jobs.tables.compaction import without
-from hub_jobs.tables.delta import Table, ensure_table, open_table
+from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
 from hub_jobs.tables.parquet import written
 from hub_jobs.tables.places import Place, parquet_columns, parse_place
 from hub_jobs.tables.scan import Condition, changed_files, file_paths, frame
@@ -36,9 +36,11 @@ _HOUR: Final = timedelta(hours=1)
 _DAY: Final = timedelta(days=1)
 _END: Final = datetime.max.replace(tzinfo=UTC)
 _HOURS_AT_ONCE: Final = 31 * 24
-_FIRST, _LAST = "rollup_1m", "rollup_1d"
+_FIRST, _SECOND, _LAST = "rollup_1m", "rollup_1h", "rollup_1d"
 _STATES: Final = "rollup:readings"
 """The transaction that says up to which version of `readings` a table is made."""
+_TURN: Final = "rollup:turn"
+"""The transaction that counts the commits of rollups to a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,13 @@ def main(argv: Sequence[str] | None = None) -> Exit:
 def run(options: RollupOptions, stop: Stop = never) -> Exit:
     """Make all windows that are not what `readings` says. A run that is to stop ends between two months and
     leaves all of it to the next. Raises `ConflictError` when another rollup was faster."""
+    # Before readings are opened: what another rollup made of newer ones is then seen by its turns.
+    made = Made(options.lake)
     readings = open_table(options.lake, "readings")
     if readings is None:
         say(_NAME, f"there is no table {options.lake / 'readings'} yet: nothing to do")
         return Exit.WELL
-    version = readings.delta.version()
-    known = ensure_table(options.lake, _LAST).offset(_STATES)
+    version, known = readings.delta.version(), made.known
     if known == version:
         return Exit.WELL
     hours, older = kept(readings, touched(readings, known))
@@ -91,10 +94,42 @@ def run(options: RollupOptions, stop: Stop = never) -> Exit:
         for chunk in chunks(hours):
             if stop():
                 return Exit.WELL
-            _roll(spark, options, readings, chunk)
-    ensure_table(options.lake, _LAST).commit([], {_STATES: version})
+            _roll(spark, options, readings, made, chunk)
+    made.finish(version)
     say(_NAME, f"{len(hours)} hours are made of version {version} of readings")
     return Exit.WELL
+
+
+class Made:
+    """The tables of windows as one rollup finds and changes them. What another one puts into any of them
+    meanwhile is a conflict, whichever of the two has read the newer readings."""
+
+    def __init__(self, lake: Place) -> None:
+        self.lake = lake
+        tables = {name: open_table(lake, name) for name in (_FIRST, _SECOND, _LAST)}
+        self._turns = {name: None if table is None else table.offset(_TURN) for name, table in tables.items()}
+        last = tables[_LAST]
+        self.known = None if last is None else last.offset(_STATES)
+        """Of which version of `readings` they are made, None where that is not known."""
+
+    def open(self, name: str) -> Table:
+        """A table as it is now. Raises `ConflictError` when another rollup has changed it."""
+        table = ensure_table(self.lake, name)
+        if table.offset(_TURN) != self._turns[name]:
+            raise ConflictError(f"table {table.path}: another rollup was first")
+        return table
+
+    def next_turn(self, name: str) -> dict[str, int]:
+        """The transaction of the next commit to a table that `open` gave."""
+        return {_TURN: (self._turns[name] or 0) + 1}
+
+    def committed(self, name: str) -> None:
+        """Take note of a commit with that transaction."""
+        self._turns[name] = (self._turns[name] or 0) + 1
+
+    def finish(self, version: int) -> None:
+        """Commit of which version of `readings` they are made now."""
+        self.open(_LAST).commit([], {_STATES: version, **self.next_turn(_LAST)})
 
 
 def touched(readings: Table, known: int | None) -> list[datetime]:
@@ -147,23 +182,23 @@ def spans(
     return found
 
 
-def _roll(spark: SparkSession, options: RollupOptions, readings: Table, hours: list[datetime]) -> None:
+def _roll(
+    spark: SparkSession, options: RollupOptions, readings: Table, made: Made, hours: list[datetime]
+) -> None:
     from hub_jobs.rollup.windows import longer, minutes, with_increases
 
     near: Condition = ("ts", "within", spans(hours, _HOUR, before=_HOUR))
     given = frame(spark, readings, [near]).where("value is not null and ts is not null")
     rows = _in(with_increases(given, options.counters), "hour", "ts", hours)
-    _put(options.lake, _FIRST, hours, _HOUR, minutes(rows, quantiles=options.quantiles))
-    by_minute = _made(spark, options.lake, _FIRST, hours, "hour")
-    _put(
-        options.lake, "rollup_1h", hours, _HOUR, longer(by_minute, "hour", 3_600, quantiles=options.quantiles)
-    )
+    _put(made, _FIRST, hours, _HOUR, minutes(rows, quantiles=options.quantiles))
+    by_minute = _windows(spark, options.lake, _FIRST, hours, "hour")
+    _put(made, _SECOND, hours, _HOUR, longer(by_minute, "hour", 3_600, quantiles=options.quantiles))
     days = sorted({hour.replace(hour=0) for hour in hours})
-    by_hour = _made(spark, options.lake, "rollup_1h", days, "day")
-    _put(options.lake, _LAST, days, _DAY, longer(by_hour, "day", 86_400, quantiles=options.quantiles))
+    by_hour = _windows(spark, options.lake, _SECOND, days, "day")
+    _put(made, _LAST, days, _DAY, longer(by_hour, "day", 86_400, quantiles=options.quantiles))
 
 
-def _made(spark: SparkSession, lake: Place, name: str, units: list[datetime], unit: str) -> DataFrame:
+def _windows(spark: SparkSession, lake: Place, name: str, units: list[datetime], unit: str) -> DataFrame:
     """The windows of a table in these hours or days."""
     where: Condition = ("window", "within", spans(units, _DAY))
     return _in(frame(spark, ensure_table(lake, name), [where]), unit, "window", units)
@@ -175,16 +210,17 @@ def _in(rows: DataFrame, unit: str, column: str, units: Sequence[datetime]) -> D
     return rows.where(F.date_trunc(unit, column).isin(list(units)))
 
 
-def _put(lake: Place, name: str, units: list[datetime], length: timedelta, made: DataFrame) -> None:
+def _put(made: Made, name: str, units: list[datetime], length: timedelta, windows: DataFrame) -> None:
     """Put windows in the place of all that a table has of these units."""
-    table = ensure_table(lake, name)
+    table = made.open(name)
     unit = "hour" if length == _HOUR else "day"
     marks = pa.array(units, TIME)
 
     def mine(rows: pa.Table) -> pa.Array:
         return pc.is_in(pc.floor_temporal(rows["window"].cast(TIME), unit=unit), value_set=marks)
 
-    files = written(made.sort("window"), lake, name)
+    files = written(windows.sort("window"), made.lake, name)
     where: Condition = ("window", "within", spans(units, length))
-    old = without(lake, table, mine, ["window"], [where])
-    table.rewrite([*files, *old.kept], old.replaced, changed=True)
+    old = without(made.lake, table, mine, ["window"], [where])
+    table.rewrite([*files, *old.kept], old.replaced, made.next_turn(name), changed=True)
+    made.committed(name)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -188,6 +188,25 @@ def test_windows_are_right_at_first_after_late_data_and_after_readings_were_chan
     store(tmp_path, late, wrong)
     rolled(tmp_path)
     check(tmp_path, [*given, *late])
+
+
+def test_of_two_rollups_at_once_the_one_that_is_behind_puts_nothing_over_what_the_other_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = readings(4, 60)
+    store(tmp_path, given)
+    late = Reading(START + timedelta(seconds=61), "d0", "heat", 5.0, n=2)
+    put = rollup._put
+
+    def overtaken(*work: Any) -> None:
+        monkeypatch.setattr(rollup, "_put", put)
+        store(tmp_path, [late])
+        rolled(tmp_path)
+        put(*work)
+
+    monkeypatch.setattr(rollup, "_put", overtaken)
+    assert rollup.main(["--lake", str(tmp_path)]) is Exit.CONFLICT
+    check(tmp_path, [*given, late])
 
 
 def test_files_that_were_only_written_together_are_not_rolled_again(tmp_path: Path) -> None:
