@@ -119,6 +119,7 @@ def run(options: IngestOptions, stop: Stop = never, metrics: JobMetrics | None =
 
             spark = session(_NAME)
         gaps += _commit_next(spark, options, bronze, info, known, (first, last), metrics)
+    bronze.sync()  # what the registrar purges is nowhere else
     _tell_registrar(options, info, known.done)
     if gaps:
         say(_NAME, f"stream {options.stream} has lost sequences {ranges.text(ranges.union(gaps))}")

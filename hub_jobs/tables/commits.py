@@ -83,8 +83,10 @@ def attempt(path: Place, snapshot: DeltaTable, change: TableChange) -> Attempt:
             mode=change.mode,
             schema=snapshot.schema(),
             commit_properties=properties,
+            # The commit that makes a checkpoint deletes nothing: until that is on the disk, a power cut may
+            # leave a part of it, and the older entries are what the table can be read from.
             post_commithook_properties=PostCommitHookProperties(
-                create_checkpoint=True, cleanup_expired_logs=(snapshot.version() + 2) % _CLEAN_EVERY == 0
+                create_checkpoint=True, cleanup_expired_logs=(snapshot.version() + 1) % _CLEAN_EVERY == 0
             ),
         )
     except (DeltaError, OSError) as error:
@@ -144,12 +146,16 @@ def entry_name(version: int) -> str:
 
 
 def sync_log(table: Place, version: int) -> None:
-    """Bring the log of a table in a directory to the disk, from a version on."""
+    """Bring the log of a table in a directory to the disk, from a version on, with the checkpoints of these
+    versions."""
     if not isinstance(table, Path):
         return
     log = table / "_delta_log"
     while (entry := log / entry_name(version)).exists():
         sync(entry)
+        for checkpoint in sorted(log.glob(f"{version:020d}.checkpoint*.parquet")):
+            sync(checkpoint)
+            sync(log / "_last_checkpoint")
         version += 1
     sync(log)
     sync(table)

@@ -116,6 +116,11 @@ class Table:
         turn = {_REWRITES: (self.offset(_REWRITES) or 0) + 1}
         self._commit(files, TableChange(actions, "append", {**(offsets or {}), **turn}, {}))
 
+    def sync(self) -> None:
+        """Bring the newest version to the disk, for what rests on it: its writer may have been killed before
+        it did."""
+        commits.sync_log(self.path, self.delta.version())
+
     def vacuum(self, hours: float, *, dry_run: bool) -> list[str]:
         """Delete files that this snapshot does not name and that are older than `hours`, also those that no
         commit ever named; returns their paths. Raises `TableError`."""
@@ -145,7 +150,8 @@ class Table:
         for _ in range(attempts):
             done = commits.attempt(self.path, snapshot, change)
             if done.outcome is CommitOutcome.COMMITTED:
-                commits.sync_log(self.path, self.delta.version() + 1)
+                # Also the version that it was planned on: its writer may have been killed before it did.
+                commits.sync_log(self.path, self.delta.version())
                 return
             error = done.error
             if done.outcome is CommitOutcome.UNKNOWN:

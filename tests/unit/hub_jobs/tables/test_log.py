@@ -35,7 +35,28 @@ def test_a_commit_brings_only_what_is_new_in_the_log_to_the_disk(
     monkeypatch.setattr(commits, "sync", synced.append)
     table.commit([], {"nats:hub/A@1": 9})
     log = tmp_path / "seen" / "_delta_log"
-    assert synced == [*entries(tmp_path)[-2:], log, tmp_path / "seen"]
+    planned_on, others, own = entries(tmp_path)[-3:]
+    assert synced == [planned_on, others, own, log, tmp_path / "seen"], "the writer of the first may be dead"
+
+
+def test_a_checkpoint_is_on_the_disk_before_what_it_stands_for_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = commits._CLEAN_EVERY
+    commit(tmp_path, every - 2)
+    log = tmp_path / "seen" / "_delta_log"
+    for entry in entries(tmp_path):
+        os.utime(entry, (time.time() - 8 * _DAY,) * 2)
+    before, synced = len(entries(tmp_path)), list[Path]()
+    with monkeypatch.context() as patch:
+        patch.setattr(commits, "sync", synced.append)
+        commit(tmp_path, 1)
+    (checkpoint,) = log.glob("*.checkpoint.parquet")
+    assert {checkpoint, log / "_last_checkpoint"} <= set(synced)
+    assert len(entries(tmp_path)) == before + 1
+    commit(tmp_path, 1)
+    assert len(entries(tmp_path)) < before
+    assert ensure_table(tmp_path, "seen").offset("nats:hub/A@1") == 0
 
 
 def test_the_log_forgets_what_is_older_than_a_week_and_the_offsets_stay(tmp_path: Path) -> None:
