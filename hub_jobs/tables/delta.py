@@ -77,10 +77,12 @@ class Table:
 
     def expire(self, paths: Sequence[str], since: int) -> None:
         """Delete files all of whose rows arrived before `since` (microseconds), for their age. Older
-        programs, which would miss them, no longer read the table. Raises as `rewrite`."""
+        programs, which would miss them, no longer read the table. `kept_since` never goes back: what was
+        deleted for its age stays explained by it. Raises as `rewrite`."""
         if self.delta.metadata().configuration.get(_VERSION_KEY) != str(VERSION):
             self._raise_version()
-        self.rewrite([], paths, {commits.KEPT_SINCE: since // _SECOND}, changed=True)
+        seconds = max(since // _SECOND, self.offset(commits.KEPT_SINCE) or 0)
+        self.rewrite([], paths, {commits.KEPT_SINCE: seconds}, changed=True)
 
     def commit(
         self,

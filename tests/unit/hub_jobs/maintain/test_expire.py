@@ -248,6 +248,27 @@ def test_an_older_program_reads_no_table_from_which_rows_are_deleted(
         open_table(lake, "readings")
 
 
+def test_what_is_deleted_stays_explained_when_less_is_to_be_deleted_later(tmp_path: Path) -> None:
+    for hour in range(HOURS):
+        add_bronze(tmp_path, arrived([batch_row(LINE, n=hour + 1, source_seq=hour + 1)], hour))
+        refine_all(tmp_path)
+    code = audited(tmp_path)[0]
+    keep(tmp_path)
+    late = {"stream": "TELEMETRY_1", "source_stream": "TEL_edge-1_bulk"}
+    add_bronze(tmp_path, arrived([direct_row(b"1") | late], 0.5))
+    refine_all(tmp_path)
+    add_bronze(tmp_path, arrived([batch_row(LINE, n=HOURS + 1, source_seq=HOURS + 1)], HOURS + 3))
+    refine_all(tmp_path)
+    assert audited(tmp_path)[0] is code
+    days = (datetime.now(UTC).timestamp() * 1e6 - ARRIVED_US - HOUR_US) / (24 * HOUR_US)
+    keep(tmp_path, days)
+
+    assert sorted(contents(tmp_path, "readings", "n")) == [5, 6, 7], "the late one is deleted, too"
+    for options in ([], ["--all"]):
+        now, said = audited(tmp_path, *options)
+        assert (now, said["rows"][0]["missing"]) == (code, 0), options
+
+
 def test_late_files_are_not_written_together_with_settled_ones(lake: Path) -> None:
     late = {"stream": "TELEMETRY_1", "source_stream": "TEL_edge-1_bulk"}
     for n in range(1, FEW):
