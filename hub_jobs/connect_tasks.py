@@ -8,7 +8,8 @@ import os
 import pickle
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import zstandard
@@ -25,6 +26,18 @@ Result = TypeVar("Result")
 REMOTE: Final = "SPARK_REMOTE"
 _PORT: Final = 15002
 _SECONDS: Final = 10.0
+RETRIES: Final[dict[str, Any]] = {
+    "max_retries": 6,
+    "initial_backoff": 50,
+    "backoff_multiplier": 4.0,
+    "max_backoff": 8_000,
+    "max_server_retry_delay": 8_000,
+}
+"""How PySpark repeats a question that the server does not answer, in ms: for about 20 s, which a short cut of
+the network takes. A server that was started again knows nothing of the job, so to wait for it is no use.
+PySpark's own waits for ten minutes, and at the end of the process for ten more."""
+_ENDED: Final = ("INVALID_HANDLE.", "RESPONSE_ALREADY_RECEIVED")
+"""What PySpark says of a server that was started again meanwhile."""
 _PLAN_BYTES: Final = 4 << 20
 """Each task reads the whole plan, so many tasks with large pieces are several plans."""
 _ROW_BYTES: Final = 1 << 20
@@ -33,18 +46,61 @@ _ZSTD_LEVEL: Final = 1
 
 def check_server() -> None:
     """Raise `Unreachable` where nothing listens at the address in `SPARK_REMOTE`: PySpark itself would try
-    for ten minutes, without a word."""
+    for a while, without a word."""
     url = os.environ[REMOTE]
     try:
         parts = urlsplit(url)
         with socket.create_connection((parts.hostname or "", parts.port or _PORT), _SECONDS):
             pass
     except (OSError, ValueError) as error:
-        # What follows the address may hold a token.
         raise Unreachable(
-            f"no Spark Connect server answers at {url.partition(';')[0]} ({error}): start it, or "
-            f"correct {REMOTE}"
+            f"no Spark Connect server answers at {_address()} ({error}): start it, or correct {REMOTE}"
         ) from error
+
+
+def _address() -> str:
+    """The address in `SPARK_REMOTE`; what follows it may hold a token."""
+    return os.environ[REMOTE].partition(";")[0]
+
+
+def connected() -> SparkSession:
+    """The session of this process on the server in `SPARK_REMOTE`. Raises `Unreachable` as `check_server`."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    check_server()
+    spark = SparkSession.builder.getOrCreate()
+    spark.client.set_retry_policies([DefaultPolicy(**RETRIES)])
+    return spark
+
+
+def lost_server(error: Exception) -> str | None:
+    """What to say of an error where it is that the server of Spark Connect ended under a job, None for any
+    other. The session on it is closed, so that the next run begins another."""
+    if REMOTE not in os.environ or type(error).__module__.partition(".")[0] != "pyspark":
+        return None
+    from grpc import StatusCode
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+    is_away = isinstance(error, SparkConnectGrpcException) and (
+        error.getGrpcStatusCode() == StatusCode.UNAVAILABLE
+    )
+    if not is_away and not any(words in str(error) for words in _ENDED):
+        return None
+    _close_session()
+    return (
+        f"the Spark Connect server at {_address()} ended while the job ran, or cannot be reached any more: "
+        "start it if it does not run; the next run does again what this one has not committed"
+    )
+
+
+def _close_session() -> None:
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.getActiveSession()
+    if spark is not None:
+        with suppress(Exception):  # the process would ask the server again before it ends
+            spark.client.close()
 
 
 def run_by_plan(spark: SparkSession, task: Callable[[Work], Result], work: Sequence[Work]) -> list[Result]:

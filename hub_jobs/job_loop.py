@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from agent.contract import Exit
+from hub_jobs.connect_tasks import lost_server
 from hub_jobs.metrics import DIRECTORY_VARIABLE, JobMetrics, ListenError, address
 from hub_jobs.source.protocol import ApiError, Denied, Unreachable, WireError
 from hub_jobs.tables.delta import ConflictError, TableError
@@ -43,6 +44,8 @@ def ended(name: str, job: Callable[[], Exit], metrics: JobMetrics | None = None)
     except (TableError, WireError, OSError, pa.ArrowException) as error:
         return _failed(name, Exit.FAILED, error)
     except Exception as error:
+        if (reason := lost_server(error)) is not None:
+            return _failed(name, Exit.UNREACHABLE, reason)
         if (reason := _spark_says(error)) is None:
             raise
         return _failed(name, Exit.FAILED, reason)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from hub_jobs.class_archive import java_options
-from hub_jobs.connect_tasks import REMOTE, check_server, run_by_plan
+from hub_jobs.connect_tasks import REMOTE, connected, run_by_plan
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -52,8 +52,7 @@ def session(name: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     if REMOTE in os.environ:
-        check_server()
-        spark = SparkSession.builder.getOrCreate()
+        spark = connected()
         for key, value in _ALWAYS.items():
             if spark.conf.isModifiable(key):
                 spark.conf.set(key, value)

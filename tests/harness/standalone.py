@@ -17,6 +17,8 @@ import pyspark
 from tests.harness.wait import ended, until
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
+BRIEF_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""One compiler and one collector: no query of a test runs for long enough to be worth the better ones."""
 _START_SECONDS: Final = 180.0
 _JOB_SECONDS: Final = 900.0
 

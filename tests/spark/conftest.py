@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.standalone import BRIEF_JAVA
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -29,6 +31,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = (
         SparkSession.builder.master("local[2,4]")
         .appName("tests")
+        .config("spark.driver.extraJavaOptions", BRIEF_JAVA)
         .config("spark.ui.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")

@@ -1,11 +1,9 @@
-"""What the jobs that read tables by Spark do with one lake, so that two kinds of session can be compared:
-`python -m tests.spark.every_job LAKE RESULT`."""
+"""What the jobs that read tables by Spark do with one lake, so that two kinds of session can be compared."""
 
 from __future__ import annotations
 
 import io
 import json
-import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Final
@@ -43,7 +41,3 @@ def run_all(lake: Path) -> list[tuple[str, int, str, str, Any]]:
         lines = [line for line in said.getvalue().splitlines() if line.startswith(f"{name}:")]
         done.append((name, int(code), out.getvalue(), "\n".join(lines), found))
     return done
-
-
-if __name__ == "__main__":
-    Path(sys.argv[2]).write_text(json.dumps(run_all(Path(sys.argv[1]))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -23,7 +24,9 @@ from hub_jobs.tables.compaction import rewrite
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.scan import files
 from hub_jobs.tables.schemas import SCHEMAS
-from tests.harness.standalone import Node
+from tests.harness.connect_server import ConnectServer
+from tests.harness.wait import until
+from tests.spark.connect_client import Client
 from tests.spark.every_job import run_all
 from tests.spark.lakes import add_bronze, contents
 from tests.unit.hub_jobs.rows import LEDGER, LINE, batch_row, direct_row, ledger_row, numbered
@@ -31,51 +34,25 @@ from tests.unit.hub_jobs.source.plain import PlainServer, fill, make_stream
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600, method="thread")]
 RECORDS = 20_000
-READ = """
-import sys
-from pyspark.sql import SparkSession, functions as F
-from hub_jobs.source.datasource import register
-spark = SparkSession.builder.getOrCreate()
-register(spark)
-rows = spark.read.format("nats").option("servers", sys.argv[1]).option("stream", "S").load()
-count, last = rows.agg(F.count("*"), F.max("seq")).first()
-print(count, last, rows.select(F.spark_partition_id()).distinct().count())
-"""
-LARGE = """
-import os
-from hub_jobs.session import run_tasks, session
-def twice(piece): return piece, piece
-pieces = [os.urandom(3 << 20), b"small", os.urandom(3 << 20)]
-print(run_tasks(session("test"), twice, pieces) == [twice(piece) for piece in pieces])
-"""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def connect(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, str]]:
-    """What a process needs in its environment to reach a server of two cores; no Java."""
-    port = free_port()
-    settings = {
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    node = Node(
-        tmp_path_factory.mktemp("connect") / "server",
-        "org.apache.spark.deploy.SparkSubmit",
-        *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2,4]"),
-        *(word for key, value in settings.items() for word in ("--conf", f"{key}={value}")),
-        "spark-internal",
-        python=sys.executable,
-    )
+async def connect(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ConnectServer]:
+    """A server that runs."""
+    one = ConnectServer(tmp_path_factory.mktemp("connect"))
     try:
-        await node.says(r"Spark Connect server started at: (\S+)")
-        without_java = {"JAVA_HOME": "/nonexistent", "PATH": "/nonexistent"}
-        yield {**os.environ, **without_java, "SPARK_REMOTE": f"sc://127.0.0.1:{port}"}
+        await one.start()
+        yield one
     finally:
-        node.kill()
+        one.kill()
+
+
+@pytest.fixture(scope="module")
+def client(connect: ConnectServer) -> Iterator[Client]:
+    """A process on that server."""
+    one = Client(connect.environment)
+    yield one
+    one.close()
 
 
 @pytest.fixture(scope="module")
@@ -92,30 +69,24 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainServer]:
         one.stop()
 
 
-def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A Python process on Spark Connect."""
-    program = [sys.executable, *arguments]
-    return subprocess.run(program, env=environment, capture_output=True, text=True, timeout=500)
-
-
 def test_the_source_reads_a_stream_in_as_many_parts_as_the_server_has_cores(
-    connect: dict[str, str], server: PlainServer
+    client: Client, server: PlainServer
 ) -> None:
-    done = run(connect, "-c", READ, server.url)
-    assert done.stdout.split() == [str(RECORDS), str(RECORDS), "2"], done.stderr
+    done = client.call("read", server.url)
+    assert done.result == [RECORDS, RECORDS, 2], done.said
 
 
 def test_ingest_and_refine_need_nothing_but_a_plan(
-    connect: dict[str, str], server: PlainServer, tmp_path: Path
+    client: Client, server: PlainServer, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
-    options = ["--server", server.url, "--stream", "S", "--lake", str(lake), "--then", "refine"]
-    done = run(connect, "-m", "hub_jobs.ingest", *options)
+    options = ["--server", server.url, "--stream", "S", "--lake", lake, "--then", "refine"]
+    done = client.call("job", "ingest", *options)
 
-    assert done.returncode == Exit.WELL, done.stderr
+    assert done.result == Exit.WELL, done.said
     assert contents(lake, "bronze", "seq") == sorted(range(1, RECORDS + 1), key=str)
     assert contents(lake, "quarantine", "reason") == ["unknown source"] * RECORDS
-    assert f"0 readings, {RECORDS} rows to quarantine" in done.stderr
+    assert f"0 readings, {RECORDS} rows to quarantine" in done.said
 
 
 @pytest.fixture
@@ -141,13 +112,13 @@ def damaged(tmp_path: Path, spark: object) -> Path:
 
 @pytest.mark.usefixtures("spark")
 def test_every_job_says_and_writes_what_it_does_without_spark_connect(
-    connect: dict[str, str], damaged: Path, tmp_path: Path
+    client: Client, damaged: Path, tmp_path: Path
 ) -> None:
-    lake, result = tmp_path / "connected", tmp_path / "result"
+    lake = tmp_path / "connected"
     shutil.copytree(damaged, lake)
-    done = run(connect, "-m", "tests.spark.every_job", str(lake), str(result))
-    assert done.returncode == 0, done.stderr
-    shown = json.loads(result.read_text().replace(str(lake), str(damaged)))
+    done = client.call("every_job", lake)
+    assert done.result, done.said
+    shown = json.loads(json.dumps(done.result).replace(str(lake), str(damaged)))
 
     assert shown == [list(job) for job in run_all(damaged)]
     name, code, out, *_ = shown[0]
@@ -159,15 +130,31 @@ def test_every_job_says_and_writes_what_it_does_without_spark_connect(
         assert contents(lake, table, *columns) == contents(damaged, table, *columns), table
 
 
-def test_large_pieces_and_results_arrive_whole(connect: dict[str, str]) -> None:
-    done = run(connect, "-c", LARGE)
-    assert done.stdout == "True\n", done.stderr
+def test_large_pieces_and_results_arrive_whole(client: Client) -> None:
+    done = client.call("large")
+    assert done.result is True, done.said
 
 
 def test_a_server_that_does_not_answer_is_said_at_once(tmp_path: Path) -> None:
     nowhere = {**os.environ, "SPARK_REMOTE": f"sc://127.0.0.1:{free_port()}/;token=planted-secret"}
     add_bronze(tmp_path / "lake", numbered(1))
-    done = run(nowhere, "-m", "hub_jobs.refine", "--lake", str(tmp_path / "lake"))
+    program = [sys.executable, "-m", "hub_jobs.refine", "--lake", str(tmp_path / "lake")]
+    done = subprocess.run(program, env=nowhere, capture_output=True, text=True, timeout=500)
     assert done.returncode == Exit.UNREACHABLE
     assert done.stderr.startswith("refine: no Spark Connect server answers at sc://127.0.0.1:")
     assert "planted-secret" not in done.stderr
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_job_whose_server_is_killed_says_so_soon(
+    connect: ConnectServer, client: Client, tmp_path: Path
+) -> None:
+    """The last test: the server is gone. How long the job asks it and that the next run uses another one is
+    in tests/faults/slow."""
+    begun = tmp_path / "begun"
+    job = asyncio.create_task(asyncio.to_thread(client.call, "stuck", begun, 3))
+    await until(lambda: begun.exists() or job.done(), "the task runs", 60)
+    connect.kill()
+    done = await asyncio.wait_for(job, 30)
+    assert done.result == Exit.UNREACHABLE, done.said
+    assert f"stuck: the Spark Connect server at {connect.address} ended while the job ran" in done.said

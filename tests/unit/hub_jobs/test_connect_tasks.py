@@ -1,8 +1,10 @@
-"""How work is cut into plans of Spark Connect."""
+"""How work is cut into plans of Spark Connect, and for how long a server that does not answer is asked."""
 
 from __future__ import annotations
 
-from hub_jobs.connect_tasks import plans
+from pyspark.sql.connect.client.retries import DefaultPolicy
+
+from hub_jobs.connect_tasks import RETRIES, plans
 
 MIB = 1 << 20
 
@@ -16,3 +18,9 @@ def test_a_plan_takes_pieces_in_order_up_to_its_size_and_a_larger_one_alone() ->
         [b"e", b"f"],
     ]
     assert list(plans([])) == []
+
+
+def test_a_server_that_does_not_answer_is_asked_for_about_twenty_seconds() -> None:
+    state = DefaultPolicy(**RETRIES).to_state()
+    waits = list(iter(state.next_attempt, None))
+    assert 15_000 < sum(map(int, waits)) < 25_000
