@@ -1,9 +1,10 @@
 """The job `maintain`: keeps the tables small and quick. It needs no Spark.
 
 Small files are written together; payloads in `bronze` that are old and refined may be dropped, and old
-readings deleted once an audit has settled them; what no table names any more is deleted from the disk once
-no job can be reading it. Each step is one commit, and jobs may run meanwhile. What a row of bronze is, its
-identity and digest, is never dropped: repeats are known by it, and the audit counts by it.
+readings deleted once an audit has settled them; what audits said long ago is deleted; what no table names any
+more is deleted from the disk once no job can be reading it. Each step is one commit, and jobs may run
+meanwhile. What a row of bronze is, its identity and digest, is never dropped: repeats are known by it, and
+the audit counts by it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 from agent.contract import Exit
 from hub_jobs.job_loop import Stop, add_metrics_option, metrics_of, never, run_job, say
 from hub_jobs.maintain import expire
+from hub_jobs.maintain.audits import drop_old_audits
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import ailing, compacted, groups, healed, rewrite, small_files
@@ -74,6 +76,8 @@ def run(options: MaintainOptions, stop: Stop = never) -> Exit:
         _expire(options, datetime.now(UTC) - timedelta(days=options.keep))
     if options.thin_after is not None and not stop():
         _thin(options, datetime.now(UTC) - timedelta(days=options.thin_after))
+    if not stop():
+        drop_old_audits(options.lake, dry_run=options.dry_run)
     for table in tables:
         _compact(options, ensure_table(options.lake, table.name), stop)
         if stop():
