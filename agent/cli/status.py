@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from agent.cli.checks.leafnode_probe import Dialled
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+_TEN_YEARS: Final = 3650 * _DAY
+"""A time to first loss that threatens nothing; also infinity."""
 _UNKNOWN_KEY: Final = "Authorization Violation"
 _LISTED: Final = 12
 """Leaves that the hub's status names; `petiole fleet` shows all."""
@@ -198,9 +199,11 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
     """The status in words, a fact a line."""
     if status["role"] == "hub":
         yield from _fleet(status["fleet"])
+        yield from _trouble(status)
         yield from _links(status.get("links", ()))
         return
     yield f"{status['domain']}: {status['link']['sentence']}"
+    yield from _trouble(status)
     for name, row in status["classes"].items():
         waiting = max(0, row["last"] - row["confirmed"])
         stored = f"stored up to {row['last']}, {waiting} not confirmed by the hub"
@@ -215,8 +218,18 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
     yield from _links(status["links"])
     for name in status.get("inputs_down", ()):
         yield f"  input {name}: down; `petiole check` and the agent's log say why"
-    if trouble := status.get("server", {}).get("warning"):
-        yield f"  server: {trouble}"
+    if warning := status.get("server", {}).get("warning"):
+        yield f"  server: {warning}"
+
+
+def _trouble(status: Mapping[str, Any]) -> Iterator[str]:
+    """Why the server here does not store."""
+    if not _stores(status):
+        yield f"  server: {status['server']['state']}"
+
+
+def _stores(status: Mapping[str, Any]) -> bool:
+    return bool(status.get("server", {}).get("stores", True))
 
 
 def _links(links: Any) -> Iterator[str]:
@@ -247,15 +260,17 @@ def _fleet(fleet: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_well(status: Mapping[str, Any]) -> bool:
-    if status.get("refusal") is not None:
+    if status.get("refusal") is not None or not _stores(status):
         return False
     return status["role"] == "hub" or not status["link"]["attention"]
 
 
 def _duration(seconds: float | None) -> str:
     """A duration for people; null stands for infinity, which JSON lacks."""
-    if seconds is None or math.isinf(seconds):
+    if seconds is None or seconds >= _TEN_YEARS:
         return "none: the backlog does not grow"
+    if seconds < 1:
+        return "0: there is no room left"
     for size, name in ((_DAY, "days"), (_HOUR, "hours"), (_MINUTE, "minutes")):
         if seconds >= 2 * size:
             return f"about {seconds / size:.0f} {name}"

@@ -183,11 +183,17 @@ class ServerHealth:
         else:
             self._unsynced.begin("NATS server does not sync", state=warning)
 
+    def _stores(self) -> bool:
+        """Whether no reason is known why the server would not store."""
+        reports_else = self._trouble is None or self._trouble[0].kind is TroubleKind.OTHER
+        return self._refusal is None and self.unstarted is None and reports_else
+
     def status(self) -> dict[str, Any]:
         """What `/status` shows; `synced` is null where it is not known."""
         return {
             "version": self._version,
             "state": self.sentence or self.unstarted or "nothing is known to be wrong",
+            "stores": self._stores(),
             "synced": self._synced,
             "warning": self._warning,
         }

@@ -8,13 +8,18 @@ import socket
 import subprocess
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from agent.cli.main import app
+from agent.demo import plan
+from agent.demo.ports import free_port
+from tests.faults.tools.disk import missing, small_disk
 from tests.harness.agent_process import PETIOLE, Agent
 from tests.harness.wait import WAIT_SECONDS, wait_for
 
 GOOD = '{"device":"pump-7","metric":"pressure","value":2.4}'
+_WHY_NOT = missing()
 EVIL = '{"device":"pump-8","metric":"rpm\u009b2J","value":3}'
 
 
@@ -47,6 +52,26 @@ def test_an_input_that_does_not_run_is_named_by_status(leaf: Agent) -> None:
         assert json.loads(leaf.petiole("status", "--json").stdout)["inputs_down"] == ["http"]
     wait_for(lambda: leaf.metric("petiole_input_up", input="http") == 1, "the port is free")
     assert "input http" not in leaf.petiole("status").stdout
+
+
+@pytest.mark.skipif(_WHY_NOT is not None, reason=f"no disk can be filled: {_WHY_NOT}")
+def test_a_full_disk_is_told_by_status_and_is_no_success(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 32) as disk:
+        member = plan.member(disk.path, "edge-1")
+        leaf = Agent(member, plan.leaf_toml(member, free_port()))
+        try:
+            leaf.start()
+            assert leaf.petiole("status").returncode == 0, "the link is down, which needs no person here"
+            disk.fill(but=2**20)
+            wait_for(lambda: leaf.metric("petiole_server_trouble") == 1, "the disk is full")
+            found = leaf.petiole("status")
+            assert found.returncode == 3
+            assert "\n  server: the disk of the NATS server's store is full: " in found.stdout
+            disk.free()
+            wait_for(lambda: leaf.metric("petiole_server_trouble") == 0, "there is room again")
+            assert leaf.petiole("status").returncode == 0
+        finally:
+            leaf.close()
 
 
 def _batches_for_programs_until_the_pipe_is_closed(leaf: Agent) -> None:

@@ -101,7 +101,7 @@ def _loss(name: str, row: Mapping[str, Any]) -> Finding:
     seconds = row.get("seconds_to_loss")
     if seconds is None or seconds == float("inf"):
         return LOSS.ok(f"class {name} loses nothing as things go")
-    remedy = f"bring the link back, or raise max_bytes of class {name}"
+    remedy = f"restore the link, or give class {name} more room: max_bytes, nats.max_file_store, or the disk"
     if seconds <= 0:
         return LOSS.failure(f"class {name} is full: readings are refused or discarded now", remedy, Exit.LOSS)
     sentence = f"class {name} loses its first reading in {_span(seconds)}, as things go"

@@ -72,6 +72,17 @@ def test_only_the_streams_that_are_not_written_refuse() -> None:
     assert health.refusal("TEL_edge-1_normal") is None
 
 
+def test_whether_the_server_stores_is_known_by_what_refuses() -> None:
+    health = ServerHealth(Metrics())
+    stores = [health.status()["stores"]]
+    for trouble in (diagnose(SHUT_DOWN), Trouble(TroubleKind.OTHER, "it is slow"), None):
+        health.found(trouble, "see its log")
+        stores.append(health.status()["stores"])
+    health.started("the port is taken")
+    stores.append(health.status()["stores"])
+    assert stores == [True, False, True, True, False]
+
+
 def test_a_server_that_is_too_old_is_refused_until_another_one_is_there() -> None:
     health = ServerHealth(Metrics())
     with pytest.raises(ServerError, match=r"2\.15\.0.*take 2\.15\.1"):

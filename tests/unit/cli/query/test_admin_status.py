@@ -132,6 +132,14 @@ def test_a_class_that_discards_nothing_and_is_not_held_back_says_nothing_of_it()
     assert "discarded" not in lines
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(None, "none: "), (2.8e16, "none: "), (0.2, "0: there is no room"), (7200.0, "about 2 hours")],
+)
+def test_the_time_to_first_loss_is_told_as_people_need_it(seconds: float | None, said: str) -> None:
+    assert f"time to first loss: {said}" in _printed(seconds_to_loss=seconds)
+
+
 def test_what_a_class_has_discarded_and_why_it_is_held_back_are_told() -> None:
     lines = _printed(held_back="the disk is short", discarded={"readings": 30, "direct": 2, "in_doubt": 0})
     assert "    held back: the disk is short\n" in lines
