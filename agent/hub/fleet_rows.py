@@ -29,6 +29,8 @@ _STYLES: Final = {
     "never": WAITS,
     "flowing": GOOD,
 }
+_NO_THREAT: Final = 3650 * 86_400.0
+"""A time to first loss, in seconds, that threatens nothing; also infinity."""
 _AGO: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
@@ -172,7 +174,7 @@ def ago(seconds: float | None) -> str:
 
 def until(seconds: float | None) -> str:
     """The time to first loss as people say it, short."""
-    return "none" if seconds == math.inf else ago(seconds)
+    return "none" if seconds is not None and seconds >= _NO_THREAT else ago(seconds)
 
 
 def lines(

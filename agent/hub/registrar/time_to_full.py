@@ -18,6 +18,9 @@ MEMORY_SECONDS: Final = 600.0
 COMMIT_SECONDS: Final = 3600.0
 """Seconds without word from `ingest` after which that is said."""
 
+_NO_THREAT: Final = 3650 * 86_400.0
+"""Seconds, ten years, after which nothing is said to threaten; also infinity."""
+
 
 class _Stream:
     """What was seen of one aggregate; the rate is in bytes a second."""
@@ -84,8 +87,8 @@ class TimeToFull:
         seconds, since = self.seconds(name, free), self.since_commit(name, now)
         if seconds == 0.0:
             full = "it is full, so the leaves wait: run ingest"
-        elif math.isinf(seconds):
-            full = "nothing comes in, so it does not fill"
+        elif seconds >= _NO_THREAT:
+            full = "hardly anything comes in, so it does not fill"
         else:
             full = f"full in about {duration(seconds)} if nothing is committed"
         if self._streams[name].committed is None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.base.terminal import TerminalLine, table
-from agent.hub.fleet_rows import FleetRow, ago, chosen, lines, rows_of
+from agent.hub.fleet_rows import FleetRow, ago, chosen, lines, rows_of, until
 
 NOW = datetime(2026, 11, 21, 12, 0, 30, tzinfo=UTC)
 
@@ -95,3 +95,12 @@ def test_a_name_with_escape_codes_is_shown_as_text_and_keeps_its_column() -> Non
     found = table(("A", "B"), [(("\x1b[2Jx", "1"), ""), (("y", "22"), "")], (1,))
 
     assert found[1:] == [TerminalLine("\\x1b[2Jx   1"), TerminalLine("y         22")]
+
+
+def test_a_loss_in_more_than_ten_years_is_none() -> None:
+    assert [until(seconds) for seconds in (float("inf"), 1.3e14, 90_000.0, None)] == [
+        "none",
+        "none",
+        "25h",
+        "-",
+    ]

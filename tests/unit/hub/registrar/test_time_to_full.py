@@ -62,6 +62,13 @@ def test_a_hub_into_which_nothing_comes_does_not_fill_and_a_full_one_has_no_time
     assert "run ingest" in horizon.words(A, None, 20)
 
 
+def test_a_stream_into_which_hardly_anything_comes_is_not_said_to_fill_in_a_thousand_years() -> None:
+    horizon = TimeToFull()
+    horizon.see([info(1)], 0)
+    horizon.see([info(2)], 10 * 365 * 86_400)
+    assert "so it does not fill" in horizon.words(A, None, 10 * 365 * 86_400)
+
+
 def test_a_stream_that_was_made_anew_begins_with_no_rate() -> None:
     horizon = TimeToFull()
     flowing(horizon, rate=10, seconds=100)
