@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -22,13 +21,11 @@ from agent.config.keys import ensure_key
 from agent.demo import plan
 from agent.demo.plan import Member
 from agent.demo.ports import free_port
-from agent.server.child import process_of
-from tests.harness.agent_process import PETIOLE
+from agent.testing.agent_process import AgentProcess
 from tests.harness.certificates import self_signed
 from tests.harness.wait import wait_for
 from tests.security.hidden import leaked
 
-WAIT_SECONDS = 90.0
 PLANTED = {
     name: f"pl4nted-{name}-S3CRET"
     for name in ("admin", "http", "mqtt", "broker", "scrape", "link", "environment", "s3")
@@ -45,58 +42,33 @@ PAGES = ("/metrics", "/status", "/healthz", "/readyz", "/none")
 OF_HUB_PAGES = (*PAGES, "/fleet", "/fleet/edge-1")
 
 
-class Plant:
-    """The agent, and all that it has said so far."""
+class Plant(AgentProcess):
+    """The agent, with an admin server that asks for its token over TLS."""
 
     def __init__(self, directory: Path, domain: str) -> None:
-        self.member = plan.member(directory, domain)
-        self.log = directory / "agent.log"
-        self.environment = {
-            **os.environ,
-            "PETIOLE_PASSWORD": PLANTED["environment"],
-            "AWS_SECRET_ACCESS_KEY": PLANTED["s3"],
-        }
-        self.member.directory.mkdir()
+        member, toml = plan.member(directory, domain), hub_toml if domain == "hub" else leaf_toml
         self.seen = directory / "environment-of-the-program"
-        toml = leaf_toml if domain != "hub" else hub_toml
-        self.member.config.write_text(toml(directory, self.member, self.seen))
-        self.process: subprocess.Popen[bytes] | None = None
+        super().__init__(member, toml(directory, member, self.seen))
 
-    def start(self) -> None:
-        with self.log.open("ab") as log:
-            command = [PETIOLE, "run", "-c", str(self.member.config)]
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self.environment)
-        wait_for(lambda: self.page("/readyz", PLANTED["admin"])[0] == 200, "the agent is ready")
+    def status_of(self, path: str) -> int:
+        return self.page(path, PLANTED["admin"])[0]
 
     def page(self, path: str, token: str = "") -> tuple[int, str]:
         url = self.member.admin_url.replace("http:", "https:") + path
         return fetched(url, {"Authorization": f"Bearer {token}"} if token else {})
 
-    def petiole(self, *command: str) -> str:
-        done = subprocess.run(
-            [PETIOLE, *command, "-c", str(self.member.config)],
-            capture_output=True,
-            text=True,
-            timeout=WAIT_SECONDS,
-            env=self.environment,
-            check=False,
-        )
+    def said_by(self, command: list[str]) -> str:
+        done = self.petiole(*command)
         return done.stdout + done.stderr
 
     def answers(self, commands: Sequence[list[str]], pages: Sequence[str]) -> dict[str, str]:
         """What commands and pages say, those also to who shows no token."""
         names = [f"petiole {' '.join(command)}" for command in commands]
         with ThreadPoolExecutor(4) as at_once:
-            said = zip(names, at_once.map(lambda command: self.petiole(*command), commands), strict=True)
+            said = zip(names, at_once.map(self.said_by, commands), strict=True)
             shown = {path: self.page(path, PLANTED["admin"])[1] + self.page(path)[1] for path in pages}
         assert "petiole_" in shown["/metrics"]
         return dict(said) | shown
-
-    @property
-    def server(self) -> psutil.Process:
-        pid = process_of(self.member.state / "nats" / "nats-server.conf")
-        assert pid is not None
-        return psutil.Process(pid)
 
 
 def private(path: Path, text: str) -> str:
@@ -183,27 +155,26 @@ timeout = "1s"
 
 
 @contextmanager
-def planted(directory: Path, domain: str) -> Iterator[Plant]:
+def planted(directory: Path, domain: str, environment: pytest.MonkeyPatch) -> Iterator[Plant]:
     """An agent that is not started yet; it and its server end with the context."""
+    environment.setenv("PETIOLE_PASSWORD", PLANTED["environment"])
+    environment.setenv("AWS_SECRET_ACCESS_KEY", PLANTED["s3"])
     one = Plant(directory, domain)
     try:
         yield one
     finally:
-        if one.process is not None and one.process.poll() is None:
-            one.process.kill()
-            one.process.wait()
-        one.petiole("server", "stop")
+        one.close()
 
 
 @pytest.fixture
-def leaf(tmp_path: Path) -> Iterator[Plant]:
-    with planted(tmp_path, "edge-1") as one:
+def leaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
+    with planted(tmp_path, "edge-1", monkeypatch) as one:
         yield one
 
 
 @pytest.fixture
-def hub(tmp_path: Path) -> Iterator[Plant]:
-    with planted(tmp_path, "hub") as one:
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
+    with planted(tmp_path, "hub", monkeypatch) as one:
         yield one
 
 
@@ -234,7 +205,7 @@ def secrets(one: Plant) -> dict[str, str]:
 
 
 @pytest.mark.timeout(900)  # many programs, one after the other on a busy machine
-def test_no_secret_leaves_its_file(leaf: Plant) -> None:
+def test_no_secret_leaves_its_file(leaf: Plant, capfd: pytest.CaptureFixture[str]) -> None:
     leaf.start()
     said: dict[str, str] = {}
     assert (post(leaf, PLANTED["http"]), post(leaf, PLANTED["admin"])) == (204, 401)
@@ -242,30 +213,26 @@ def test_no_secret_leaves_its_file(leaf: Plant) -> None:
     said |= leaf.answers(COMMANDS, PAGES) | called(leaf)
     assert leaf.process is not None
     leaf.process.send_signal(signal.SIGHUP)
-    leaf.server.kill()
-    wait_for(lambda: leaf.page("/readyz", PLANTED["admin"])[0] == 200, "the server runs again")
-    leaf.process.kill()
-    leaf.process.wait()
+    server_of(leaf).kill()
+    wait_for(lambda: leaf.status_of("/readyz") == 200, "the server runs again")
+    leaf.end(signal.SIGKILL)
     leaf.start()
-    assert leaf.process is not None
-    leaf.process.terminate()
-    assert leaf.process.wait(WAIT_SECONDS) == 0
+    assert leaf.end(signal.SIGTERM) == 0
     said["the environment of a program that the agent runs"] = leaf.seen.read_text()
     assert '"level": "debug"' in leaf.log.read_text()
-    nothing_leaked(leaf, said)
+    nothing_leaked(leaf, said | {"standard output": capfd.readouterr().out})
 
 
 @pytest.mark.timeout(900)
-def test_no_secret_leaves_the_hub(hub: Plant) -> None:
+def test_no_secret_leaves_the_hub(hub: Plant, capfd: pytest.CaptureFixture[str]) -> None:
     hub.start()
     said = hub.answers(OF_HUB, OF_HUB_PAGES) | called(hub)
     assert "edge-1" in said["/fleet"]
     assert hub.process is not None
     hub.process.send_signal(signal.SIGHUP)
     wait_for(lambda: "configuration reloaded" in hub.log.read_text(), "it is looked at again")
-    hub.process.terminate()
-    assert hub.process.wait(WAIT_SECONDS) == 0
-    nothing_leaked(hub, said)
+    assert hub.end(signal.SIGTERM) == 0
+    nothing_leaked(hub, said | {"standard output": capfd.readouterr().out})
 
 
 def called(one: Plant) -> dict[str, str]:
@@ -274,8 +241,14 @@ def called(one: Plant) -> dict[str, str]:
     agent = psutil.Process(one.process.pid)
     return {
         "how the agent was called": " ".join(agent.cmdline()),
-        "how the server was called": " ".join(one.server.cmdline()),
+        "how the server was called": " ".join(server_of(one).cmdline()),
     }
+
+
+def server_of(one: Plant) -> psutil.Process:
+    pid = one.server()
+    assert pid is not None
+    return psutil.Process(pid)
 
 
 def nothing_leaked(one: Plant, said: dict[str, str]) -> None:
