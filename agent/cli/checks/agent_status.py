@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
-import aiohttp
 import msgspec
 
-from agent.base.http_access import AccessError
 from agent.cli.checks import Finding, Group
-from agent.cli.query import admin_request
+from agent.cli.query import WHETHER_IT_RUNS, AdminStatusError, answer_of
 from agent.config import Admin
 from agent.contract import Exit
 from agent.leaf.link.states import LinkState
@@ -22,8 +22,6 @@ LOSS: Final = Group("loss")
 HUB: Final = Group("hub")
 _FLOWING: Final = "flowing"
 _SHOWN: Final = 20
-_SECONDS: Final = 3.0
-_LARGEST: Final = 64 * 2**20
 _HOUR: Final = 3600.0
 _DAY: Final = 86_400.0
 _REMEDIES: Final[Mapping[str, str]] = {
@@ -43,26 +41,14 @@ _WAIT: Final = "wait; it ends by itself"
 async def ask(admin: Admin) -> Mapping[str, Any] | str:
     """What `/status` answers, or why there is no answer."""
     try:
-        request = admin_request(admin)
-    except AccessError as error:
-        return f"the agent's admin server cannot be asked: [admin] {error}"
-    url = request.url
-    limit = aiohttp.ClientTimeout(total=_SECONDS)
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=limit, headers=request.headers) as session,
-            session.get(url, ssl=request.tls or True) as answer,
-        ):
-            status = msgspec.json.decode(await answer.content.read(_LARGEST), type=dict[str, Any])
-            return status if "role" in status else f"what answers at {url} is no agent"
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        refused = isinstance(error, ConnectionRefusedError) or isinstance(
-            getattr(error, "os_error", None), ConnectionRefusedError
-        )
-        why = "connection refused" if refused else type(error).__name__
-        return f"the agent does not answer at {url} ({why})"
-    except msgspec.MsgspecError:
-        return f"what answers at {url} is no agent"
+        answer, url = await asyncio.to_thread(answer_of, admin, "/status")
+    except AdminStatusError as error:
+        return str(error).removesuffix(f"; {WHETHER_IT_RUNS}")
+    with suppress(msgspec.MsgspecError):
+        status = msgspec.json.decode(answer, type=dict[str, Any])
+        if "role" in status:
+            return status
+    return f"what answers at {url} is no agent"
 
 
 def judge(status: Mapping[str, Any] | str) -> Iterator[Finding]:

@@ -11,7 +11,6 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -27,6 +26,7 @@ SECONDS: Final = 5.0
 _MAX_BYTES: Final = 64 * 1024**2
 """A hub with 2,000 leaves answers about two."""
 _PIECE: Final = 65_536
+WHETHER_IT_RUNS: Final = "see whether `petiole run` runs"
 NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError)
 """What reading an answer raises that is not JetStream's."""
 
@@ -105,7 +105,7 @@ _FORMS: Final = {"leaf": _Leaf, "hub": _Hub}
 def status_of(admin: Admin) -> dict[str, Any]:
     """What the agent that listens there answers to `/status`, checked as far as the commands rely on it.
     Raises `AdminStatusError`."""
-    answer, url = _page(admin, "/status")
+    answer, url = answer_of(admin, "/status")
     try:
         status = json.loads(answer)
     except (ValueError, RecursionError) as error:
@@ -117,44 +117,37 @@ def metrics_of(admin: Admin) -> list[Metric]:
     """What the agent that listens there answers to `/metrics`. Raises `AdminStatusError`."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    answer, url = _page(admin, "/metrics")
+    answer, url = answer_of(admin, "/metrics")
     try:
         return list(text_string_to_metric_families(answer.decode()))
     except ValueError as error:
         raise _unanswered(url, error) from None
 
 
-def _page(admin: Admin, path: str) -> tuple[bytes, str]:
-    """The answer, and the address that was asked. Raises `AdminStatusError`."""
+def answer_of(admin: Admin, path: str) -> tuple[bytes, str]:
+    """What the agent that listens there answers, and the address that was asked. Raises
+    `AdminStatusError`."""
     try:
-        request = admin_request(admin, path)
+        url, headers, tls = _request(admin, path)
     except AccessError as error:
         raise AdminStatusError(f"the agent's admin server cannot be asked: [admin] {error}") from None
     try:
-        return _read(request), request.url
+        return _read(url, headers, tls), url
     except (OSError, http.client.HTTPException, ValueError) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
-        raise _unanswered(request.url, error) from None
+        raise _unanswered(url, error) from None
 
 
 def _unanswered(url: str, error: Exception) -> AdminStatusError:
     reason = error.reason if type(error) is urllib.error.URLError else error
     why = (isinstance(reason, OSError) and reason.strerror) or reason
-    return AdminStatusError(f"the agent does not answer at {url} ({why}); see whether `petiole run` runs")
+    return AdminStatusError(f"the agent does not answer at {url} ({why}); {WHETHER_IT_RUNS}")
 
 
-@dataclass(frozen=True, slots=True)
-class AdminRequest:
-    """The address of a page, the headers of a request and the TLS of the connection, None without."""
-
-    url: str
-    headers: dict[str, str]
-    tls: ssl.SSLContext | None
-
-
-def admin_request(admin: Admin, path: str = "/status") -> AdminRequest:
-    """The request of a page. Raises `AccessError` if the token or the certificate cannot be read."""
+def _request(admin: Admin, path: str) -> tuple[str, dict[str, str], ssl.SSLContext | None]:
+    """The address of a page, the headers of a request and the TLS of the connection, None without. Raises
+    `AccessError` if the token or the certificate cannot be read."""
     host, port = listen_address(admin.listen)
     where = host_and_port(near_host(host), port)
     headers = {}
@@ -170,7 +163,7 @@ def admin_request(admin: Admin, path: str = "/status") -> AdminRequest:
             tls.load_verify_locations(admin.tls_cert)
         except (OSError, ssl.SSLError) as error:
             raise AccessError(f"tls_cert {admin.tls_cert} cannot be read ({error.strerror})") from None
-    return AdminRequest(f"{scheme}://{where}{path}", headers, tls)
+    return f"{scheme}://{where}{path}", headers, tls
 
 
 def checked(status: Any, url: str) -> dict[str, Any]:
@@ -189,14 +182,14 @@ def checked(status: Any, url: str) -> dict[str, Any]:
     )
 
 
-def _read(request: AdminRequest) -> bytes:
+def _read(url: str, headers: dict[str, str], tls: ssl.SSLContext | None) -> bytes:
     # Only loopback and the configured address are ever asked: no proxy of the environment, no redirect.
-    tls = urllib.request.HTTPSHandler(context=request.tls)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay(), tls)
+    https = urllib.request.HTTPSHandler(context=tls)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay(), https)
     deadline = time.monotonic() + SECONDS
     parts: list[bytes] = []
     size = 0
-    page = urllib.request.Request(request.url, headers=request.headers)  # noqa: S310 - http or https
+    page = urllib.request.Request(url, headers=headers)  # noqa: S310 - http or https
     with opener.open(page, timeout=SECONDS) as answer:
         while piece := answer.read1(_PIECE):
             parts.append(piece)

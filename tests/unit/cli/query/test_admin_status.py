@@ -3,6 +3,7 @@ a class."""
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 from agent.cli import query
+from agent.cli.checks import agent_status
 from agent.cli.query import AdminStatusError, checked, status_of
 from agent.cli.status import lines
 from agent.config import Admin
@@ -86,8 +88,16 @@ def test_who_answers_something_else_is_told(body: bytes, code: int, said: str) -
 
 
 def test_an_agent_that_does_not_run_is_told_in_plain_words() -> None:
+    admin = Admin(listen=f"127.0.0.1:{free_port()}")
     with pytest.raises(AdminStatusError, match=r"/status \(Connection refused\); see whether"):
-        status_of(Admin(listen=f"127.0.0.1:{free_port()}"))
+        status_of(admin)
+    assert str(asyncio.run(agent_status.ask(admin))).endswith("/status (Connection refused)")
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[1]", b"{}"])
+def test_a_check_takes_nothing_else_for_an_agent(body: bytes) -> None:
+    with _answering(body) as listen:
+        assert str(asyncio.run(agent_status.ask(Admin(listen=listen)))).endswith("is no agent")
 
 
 def test_an_answer_without_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
