@@ -92,7 +92,7 @@ deb: .venv/ready
 
 docs: .venv/ready
 	@$(BIN)/python -c "import material, mkdocs" 2>&- || $(BIN)/python -m pip install --quiet -e ".[docs]"
-	@$(BIN)/python -m pytest --quiet $(addprefix tests/docs/test_,$(addsuffix .py,links_in_documents commands_in_documents site_navigation))
+	@$(BIN)/python -m pytest --quiet $(addprefix tests/docs/test_,$(addsuffix .py,pages commands_in_documents))
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@$(BIN)/python -m pytest --quiet tests/site
 	@echo "to read it: python3 -m http.server --directory build/site"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -92,6 +93,16 @@ def test_what_is_asked_of_make_in_a_document_is_made() -> None:
         for arguments in shown(page, "make"):
             asked = {word for word in arguments if re.fullmatch(r"[a-z-]+", word)}
             assert asked <= targets, page.name
+
+
+def test_the_tests_that_make_runs_are_there() -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    planned = subprocess.run(
+        ["make", "--dry-run", *targets], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    named = set(re.findall(r"\btests/[\w/]+(?:\.py)?", planned.stdout))
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_a_benchmark_in_a_document_exists() -> None:
