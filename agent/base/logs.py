@@ -133,6 +133,14 @@ def listed(items: Sequence[str], most: int = 5, *, by: str = ", ", noun: str = "
     return by.join(items[:most]) + (f" and {left} more{noun and f' {noun}'}" if left > 0 else "")
 
 
+def time_text(seconds: float, small: str = " seconds") -> str:
+    """A time in its largest fitting unit, for people; `small` is the unit below two minutes."""
+    for size, unit in ((86_400, " days"), (3_600, " hours"), (60, " minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}{small}"
+
+
 def harmless(lines: bytes) -> bytes:
     """JSON lines that mean the same and hold no control character that a terminal would obey."""
     return _CONTROL.sub(lambda match: b"\\u00%02x" % match[0][-1], lines)

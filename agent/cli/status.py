@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
+from agent.base.logs import time_text
 from agent.cli.configuration import ConfigFile, account_key, configuration, end, quiet
 from agent.config import Config
 from agent.contract import Exit
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from agent.base.terminal import TerminalLine
     from agent.cli.checks.leafnode_probe import Dialled
 
-_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
-_TEN_YEARS: Final = 3650 * _DAY
+_TEN_YEARS: Final = 3650 * 86_400.0
 """A time to first loss that threatens nothing; also infinity."""
 _UNKNOWN_KEY: Final = "Authorization Violation"
 _LISTED: Final = 12
@@ -271,7 +271,4 @@ def _duration(seconds: float | None) -> str:
         return "none: the backlog does not grow"
     if seconds < 1:
         return "0: there is no room left"
-    for size, name in ((_DAY, "days"), (_HOUR, "hours"), (_MINUTE, "minutes")):
-        if seconds >= 2 * size:
-            return f"about {seconds / size:.0f} {name}"
-    return f"about {seconds:.0f} seconds"
+    return f"about {time_text(seconds)}"

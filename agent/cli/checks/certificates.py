@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
+from agent.base.logs import time_text
 from agent.cli.checks import Finding, Group
 from agent.config import listen_address
 from agent.config.schema import Cluster
@@ -134,16 +135,11 @@ def _beside_the_hub(ahead: float, exact: float) -> Finding:
     apart = max(0.0, abs(ahead) - exact)
     if apart <= _NEAR:
         return CLOCK.ok(f"this clock and the hub's differ by less than {_NEAR + exact:.0f} s")
-    sentence = f"this clock is {_duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} the hub's"
+    sentence = (
+        f"this clock is {time_text(abs(ahead), ' s')} {'ahead of' if ahead > 0 else 'behind'} the hub's"
+    )
     remedy = f"{_SERVICE}; do the same on the hub"
     return CLOCK.failure(sentence, remedy) if apart > _FAR else CLOCK.warning(sentence, remedy)
-
-
-def _duration(seconds: float) -> str:
-    for size, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {name}"
-    return f"{seconds:.0f} s"
 
 
 def look_at_cluster(cluster: Cluster) -> list[Finding]:

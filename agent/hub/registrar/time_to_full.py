@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
+from agent.base.logs import time_text
 from agent.hub.registrar.aggregate import is_full
 from agent.jetstream import StreamInfo
 
@@ -90,17 +91,9 @@ class TimeToFull:
         elif seconds >= _NO_THREAT:
             full = "hardly anything comes in, so it does not fill"
         else:
-            full = f"full in about {duration(seconds)} if nothing is committed"
+            full = f"full in about {time_text(seconds)} if nothing is committed"
         if self._streams[name].committed is None:
-            return f"Spark has not committed since this agent started, {duration(since)} ago; {full}"
+            return f"Spark has not committed since this agent started, {time_text(since)} ago; {full}"
         if since >= COMMIT_SECONDS:
-            return f"Spark has not committed for {duration(since)}; {full}"
-        return f"Spark committed {duration(since)} ago; {full}"
-
-
-def duration(seconds: float) -> str:
-    """A time in its largest fitting unit, for people."""
-    for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} seconds"
+            return f"Spark has not committed for {time_text(since)}; {full}"
+        return f"Spark committed {time_text(since)} ago; {full}"

@@ -10,7 +10,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from agent.base import logs
-from agent.base.logs import LogEdge, Sparse, listed
+from agent.base.logs import LogEdge, Sparse, listed, time_text
 
 
 @pytest.fixture(autouse=True)
@@ -103,3 +103,12 @@ def test_a_list_names_the_first_and_counts_the_rest(items: list[str], most: int,
 
 def test_a_list_may_have_another_separator_and_a_noun() -> None:
     assert listed(["a", "b", "c"], 2, by="; ", noun="ranges") == "a; b and 1 more ranges"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 seconds"), (119, "119 seconds"), (120, "2 minutes"), (7200, "2 hours"), (200_000, "2 days")],
+)
+def test_a_time_is_told_in_its_largest_unit(seconds: float, text: str) -> None:
+    assert time_text(seconds) == text
+    assert time_text(59.4, " s") == "59 s"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.hub.registrar.time_to_full import COMMIT_SECONDS, TimeToFull, duration
+from agent.hub.registrar.time_to_full import COMMIT_SECONDS, TimeToFull
 from agent.jetstream import StreamInfo
 
 LIMIT = 10**9
@@ -97,11 +97,3 @@ def test_the_time_that_is_left_is_never_negative(steps: list[tuple[float, int]])
         now, last = now + gap, last + count
         horizon.see([info(last, held=min(last, 900_000))], now)
         assert horizon.seconds(A, 1) >= 0.0
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 seconds"), (119, "119 seconds"), (120, "2 minutes"), (7200, "2 hours"), (200_000, "2 days")],
-)
-def test_a_time_is_told_in_its_largest_unit(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
