@@ -152,7 +152,8 @@ def judge(config: Config, seen: LocalServerInfo, hub: Mapping[str, Any] | None) 
     if isinstance(seen.greeting, Nowhere):
         start = "start the agent, which runs it" if embedded else "start it, or correct nats.listen"
         if "hangs" in seen.greeting.why:
-            start = "end it with SIGKILL; the agent restarts it" if embedded else "kill and start it again"
+            again = "which the agent restarts" if embedded else "and start it again"
+            start = f"see by `ss -ltnp` which program it is: end another one, or kill the server, {again}"
         return [
             server.SERVER.failure(f"the local server at {at}: {seen.greeting.why}", start, Exit.UNREACHABLE)
         ]
