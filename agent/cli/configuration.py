@@ -60,7 +60,12 @@ def read(path: Path) -> Config:
     try:
         return load(path, OPTIONS)
     except ConfigError as error:
-        raise ConfigError.of([*error.found, *_of_inputs(error.inputs)]) from None
+        # A key of an input that was found wrong already is not named by the input as well.
+        named = {
+            problem.key.rpartition(".")[2] for problem in error.found if problem.key.startswith("input[")
+        }
+        more = [problem for problem in _of_inputs(error.inputs) if problem.stood.split(":")[0] not in named]
+        raise ConfigError.of([*error.found, *more]) from None
 
 
 def _of_inputs(options: Sequence[Any]) -> list[Problem]:

@@ -179,7 +179,8 @@ def _addresses(config: Config) -> Iterator[Problem]:
         try:
             host, port = listen_address(text)
         except ValueError:
-            yield Problem(key, f'"{text}" is not an address', 'write it as "127.0.0.1:8080"')
+            stood = f'"{text}" is not an address with a port of at most 65535'
+            yield Problem(key, stood, 'write it as "127.0.0.1:8080"')
             continue
         for other, its_host, its_port in taken:
             if port and port == its_port and (host == its_host or {host, its_host} & EVERYWHERE):

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import fields
 
 from agent.base.metrics import Metrics
-from agent.cli.configuration import mistakes, obstacles
+from agent.cli.configuration import mistakes, obstacles, read
+from agent.config import ConfigError
 from agent.leaf.inputs import OPTIONS, make_inputs
 from agent.leaf.inputs.modbus import RegisterSelection
 from agent.leaf.inputs.mqtt import TopicTemplate
@@ -137,3 +138,17 @@ def test_a_check_that_fails_itself_is_a_problem_in_words() -> None:
     for look in (mistakes, obstacles):
         (problem,) = look([Broken()])
         assert problem.startswith("broken: cannot be checked (PermissionError: ")
+
+
+def test_one_mistake_is_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "edge-1.toml"
+    path.write_text(
+        'domain = "edge-1"\n[nats]\nhub_urls = ["nats-leaf://127.0.0.1:7422"]\n'
+        '[[input]]\ntype = "syslog"\nlisten = "127.0.0.1:80801"\ntls_cert = "a.crt"\n'
+    )
+    with pytest.raises(ConfigError) as told:
+        read(path)
+    assert [text.partition(":")[0] for text in told.value.problems] == [
+        "input[1].listen",
+        "input 'syslog'",
+    ]

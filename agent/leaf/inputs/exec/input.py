@@ -52,7 +52,8 @@ class ExecInput(ConfiguredInput[ExecOptions]):
         if not _is_runnable(options.command):
             return  # a problem of the options
         if not _found(options.command[0], directory, options.variables().get("PATH")):
-            yield f"{options.command[0]!r:.200} is no program that can be run; give its path"
+            stood = f"{options.command[0]!r:.200} is no program that can be run"
+            yield f"{stood}; give the path of one that the agent's user may run"
 
     def _mistakes(self) -> Iterator[str]:
         options = self._options
