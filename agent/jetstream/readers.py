@@ -114,14 +114,15 @@ async def _read(
     consumer = await js.create_consumer(stream, config)
     try:
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer.name}"
-        return await _pull(nc, subject, consumer.pending, take, enough)
+        read = await _pull(nc, subject, consumer.pending, take, enough)
     except (TimeoutError, NatsError, OSError) as error:
         why = str(error) or "no answer"
         raise UnavailableError(f"reading {stream} stopped before its end: {why}") from None
-    finally:
-        # Best effort: a consumer that is left behind goes by itself after `inactive_threshold`.
-        with contextlib.suppress(JetStreamError, NatsError, OSError):
-            await js.delete_consumer(stream, consumer.name)
+    # Best effort: a consumer that is left behind goes by itself after `inactive_threshold`. It is left where
+    # reading was cancelled or had no answer: an agent would wait for a server that answers no more.
+    with contextlib.suppress(JetStreamError, NatsError, OSError):
+        await js.delete_consumer(stream, consumer.name)
+    return read
 
 
 async def _pull(

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import nats
+import pytest
 
 from agent.contract import inbox_prefix, leaf_stream
 from agent.jetstream import ConsumerInfo, JetStream
 from agent.jetstream.readers import StoredHeaders, read_headers
-from tests.harness.servers import Leaf, open_server_pair
+from tests.harness.servers import Leaf, ServerPair, open_server_pair
 from tests.harness.streams import make_leaf_stream
 
 _MESSAGES = 2_500
@@ -68,3 +69,31 @@ async def delete(leaf: Leaf, stream: str, consumer: str) -> None:
     )
     await JetStream(nc, timeout=30).delete_consumer(stream, consumer)
     await nc.close()
+
+
+async def test_reading_that_is_cancelled_does_not_wait_for_a_server_that_answers_no_more(
+    servers: ServerPair,
+) -> None:
+    nc = await servers.leaf.connect("agent")
+    stream = leaf_stream("edge-1", "normal")
+    await make_leaf_stream(nc, "edge-1", "epoch0000000a")
+    for _ in range(2):
+        await nc.jetstream().publish("tel.edge-1.normal.pump.t", b"1")
+    arrived = asyncio.Event()
+
+    def take(_message: StoredHeaders) -> None:
+        servers.leaf.pause()
+        arrived.set()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agent.jetstream.readers._PULL", 1)
+        reading = asyncio.create_task(
+            read_headers(nc, JetStream(nc), stream, {"deliver_policy": "all"}, take)
+        )
+        try:
+            await arrived.wait()
+            reading.cancel()
+            await asyncio.wait([reading], timeout=2.0)
+            assert reading.cancelled()
+        finally:
+            servers.leaf.resume()
