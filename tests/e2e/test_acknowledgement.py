@@ -16,6 +16,7 @@ from agent.config import Config, Publish, Size, StreamClass
 from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.intake import Chunk, Level, NotAtHubError, RefusalReason, RefusedError
 from agent.leaf.link.act import ensure_rate
+from agent.leaf.link.states import LinkState
 from agent.leaf.publish import limits, publisher
 from agent.process import leaf as process_leaf
 from agent.server.values import MAX_PAYLOAD
@@ -141,9 +142,10 @@ async def test_at_level_hub_the_answer_comes_as_soon_as_the_hub_has_it(pair: Lin
 async def test_a_hub_that_is_away_leaves_it_stored_and_a_repeat_waits_for_the_hub_again(
     pair: LinkedPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher, "PATIENCE", 2.0)
+    monkeypatch.setattr(publisher, "PATIENCE", 0.5)
     one = pair.agent
     pair.servers.leaf.proxy.cut()
+    await pair.reaches(LinkState.DOWN)
     for _ in range(2):
         with pytest.raises(NotAtHubError, match=r"stored on this machine, .* the link to the hub is down"):
             await one.submit(chunk("a", key="k"))

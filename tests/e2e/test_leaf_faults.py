@@ -108,8 +108,8 @@ async def test_nothing_is_lost_or_doubled_when_the_server_is_killed_under_load(
 async def test_the_outcome_of_a_hung_server_is_unknown_and_settles_when_it_goes_on(
     servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher, "PATIENCE", 2.0)
-    monkeypatch.setattr(sender, "ACK_WAIT", 0.3)
+    monkeypatch.setattr(publisher, "PATIENCE", 0.6)
+    monkeypatch.setattr(sender, "ACK_WAIT", 0.2)
     monkeypatch.setattr(sender, "RETRY_PAUSE", 0.1)
     async with agent(config) as one:
         await insist(one, chunk("before", key="before"))

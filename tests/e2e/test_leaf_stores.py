@@ -239,8 +239,9 @@ async def test_a_position_is_the_newest_that_was_stored_whatever_store_and_state
 
 
 async def test_a_link_consumer_that_was_deleted_is_made_anew_without_the_hub(
-    servers: ServerPair, config: Config
+    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("agent.leaf.link.decide.ANSWER_WITHIN", 0.5)  # for which the hub is waited for
     probe = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("before"))

@@ -186,18 +186,20 @@ def test_what_cannot_be_looked_at_is_refused_and_the_agent_goes_on(tmp_path: Pat
     try:
         leaf.start()
         run = leaf.status()["run"]
-        for added, told in (
-            (f'type = "file"\npath = "{closed}/sensor"', "cannot be looked at (Permission denied)"),
-            ('type = "http"\nlisten = "edge..plant:8080"', "is not an address"),
-            (f'type = "file"\npath = "{tmp_path}/{"x" * 300}"', "cannot be looked at (File name too long)"),
-        ):
-            member.config.write_text(f'{good}\n[[input]]\nname = "odd"\n{added}\n')
+        without_rights = {
+            f'type = "file"\npath = "{closed}/sensor"': "cannot be looked at (Permission denied)",
+            f'type = "file"\npath = "{tmp_path}/{"x" * 300}"': "cannot be looked at (File name too long)",
+        }
+        for odd in (without_rights, {'type = "http"\nlisten = "edge..plant:8080"': "is not an address"}):
+            tables = (f'\n[[input]]\nname = "odd-{number}"\n{added}\n' for number, added in enumerate(odd))
+            member.config.write_text(good + "".join(tables))
             hang_up(leaf)
-            wait_for(lambda told=told: told in leaf.log.read_text(), f"it is refused: {told}")  # type: ignore[misc]
+            for told in odd.values():
+                wait_for(lambda told=told: told in leaf.log.read_text(), f"it is refused: {told}")  # type: ignore[misc]
             checked = leaf.petiole("check", "--offline", "--json")
-            assert any(
-                told in one["sentence"] and one["remedy"] for one in json.loads(checked.stdout)["findings"]
-            )
+            findings = json.loads(checked.stdout)["findings"]
+            for told in odd.values():
+                assert any(told in one["sentence"] and one["remedy"] for one in findings)
         member.config.write_text(good.replace('type = "host"', 'type = "host"\nname = "machine"'))
         hang_up(leaf)
         wait_for(lambda: "machine" in leaf.status()["inputs"], "a good one is taken afterwards")
