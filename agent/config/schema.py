@@ -264,7 +264,7 @@ class Config(Struct, forbid_unknown_fields=True):
     """The whole configuration of one agent. `input` holds the options of each input, as its module declares
     them."""
 
-    domain: str
+    domain: Annotated[str, Meta(examples=["edge-1"])]
     role: Literal["leaf", "hub"] = "leaf"
     state_dir: Path = Path("/var/lib/petiole")
     log: Log = msgspec.field(default_factory=Log)

@@ -105,7 +105,7 @@ def test_all_problems_are_told_at_once_each_with_its_key(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('[nats]\nhub_urls = ["nats-leaf://h:1"]', "domain: is missing; give text in quotes"),
+        ('[nats]\nhub_urls = ["nats-leaf://h:1"]', "domain: is missing; give text in quotes, such as"),
         ("domain = 1", "domain: 1 cannot be used; give text in quotes"),
         (LEAF.replace("edge-1", "a.b"), "a dot is not allowed"),
         (LEAF.replace("edge-1", "hub"), "domain: \"hub\" is the hub's own; give this machine another name"),
