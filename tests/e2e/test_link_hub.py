@@ -13,6 +13,7 @@ import pytest
 
 from agent.config import Size
 from agent.contract import Committed, announce_subject
+from agent.hub.registrar import stalled_sources
 from agent.leaf import stream_configs
 from agent.leaf.link import controller, decide
 from agent.leaf.link.states import LinkState
@@ -63,6 +64,7 @@ async def test_without_its_reset_answers_the_link_is_unheard_and_flows_once_they
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decide, "UNHEARD_AFTER", 1.0)
+    monkeypatch.setattr(stalled_sources, "_FIRST_WAIT", 0.5)
     with pytest.MonkeyPatch.context() as wrong:
         async with (
             servers_without(tmp_path, wrong, lambda subject: subject == "$JSC.R.*") as servers,

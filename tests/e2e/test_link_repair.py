@@ -97,7 +97,7 @@ async def test_messages_purged_before_they_were_sent_are_named(pair: LinkedPair)
     await pair.reaches(LinkState.DISCARDED)
     assert f"{held.last + 1} to {held.last + 3}" in pair.agent.leaf.link.status.sentence
     await pair.send(1)
-    await pair.reaches(LinkState.FLOWING)
+    await pair.agreed()
 
 
 async def from_device(pair: LinkedPair, count: int) -> None:

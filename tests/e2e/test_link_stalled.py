@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from agent.config import LinkConfig
 from agent.contract import link_consumer
 from agent.leaf.link import decide
 from agent.leaf.link.states import LinkState
@@ -25,6 +26,7 @@ async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     which it otherwise may not."""
     monkeypatch.setattr(permissions, "_CONSUMER_VERBS", (*permissions._CONSUMER_VERBS, "RESET"))
     monkeypatch.setattr(decide, "STUCK_AFTER", 4.0)
+    monkeypatch.setattr(LinkConfig, "announce_seconds", 1.0)
     async with (
         open_server_pair(tmp_path, "edge-1") as servers,
         open_watched_link(servers, tmp_path / "state") as one,

@@ -177,6 +177,7 @@ async def test_what_is_stored_while_an_epoch_begins_is_not_said_to_be_lost(
 
     monkeypatch.setattr(act, "make_epoch", late)
     await pair.probe.js.delete_consumer(pair.probe.stream, link_consumer(pair.epoch))
+    pair.agent.leaf.link.controller.look()
     await until(lambda: pair.epochs("consumer_gone") == 1, "a new epoch")
     assert pair.agent.state().lost == {}
     await pair.nothing_lost_or_doubled()
@@ -184,10 +185,12 @@ async def test_what_is_stored_while_an_epoch_begins_is_not_said_to_be_lost(
 
 async def test_a_second_repair_waits_while_the_first_is_fresh(pair: WatchedLink) -> None:
     await pair.probe.js.delete_consumer(pair.probe.stream, link_consumer(pair.epoch))
+    pair.agent.leaf.link.controller.look()
     await until(lambda: pair.epochs("consumer_gone") == 1, "a new epoch")
     await pair.reaches(LinkState.FLOWING)
     deleted = time.monotonic()
     await pair.probe.js.delete_consumer(pair.probe.stream, link_consumer(pair.epoch))
+    pair.agent.leaf.link.controller.look()
     await pair.sends()
     assert "there is at most one in 30 s" in await pair.was(LinkState.POSTPONED, deleted)
     for work in pair.agent.leaf.link.controller._work.values():

@@ -360,26 +360,32 @@ class Walked:
         return None if domain is None or any(one == domain for one, _ in self.up.values()) else domain
 
 
-@given(st.data())
-def test_the_links_are_those_that_a_walk_through_all_of_them_finds(data: st.DataObject) -> None:
+IDS = st.integers(0, 4).map(lambda number: ("HUB", number))
+NAMES = st.sampled_from(["s-m1", "t-m1", "t-m2"])
+STEPS = st.one_of(
+    st.tuples(st.sampled_from(["up", "down", "named"]), IDS, NAMES, st.sampled_from("ab")),
+    st.tuples(st.dictionaries(IDS, NAMES), st.dictionaries(NAMES, st.sampled_from("ab"))),
+)
+"""An event of a link, or all links at once."""
+
+
+@given(st.lists(STEPS, min_size=1, max_size=25))
+def test_the_links_are_those_that_a_walk_through_all_of_them_finds(steps: list[tuple[Any, ...]]) -> None:
     links, walked = Links(), Walked()
-    numbers, names = st.integers(0, 4), st.sampled_from(["s-m1", "t-m1", "t-m2"])
-    for _ in range(data.draw(st.integers(1, 25))):
-        event = LinkEvent(("HUB", data.draw(numbers)), "", data.draw(names), "")
-        domain = data.draw(st.sampled_from("ab"))
-        match data.draw(st.sampled_from(["up", "down", "named", "all"])):
-            case "up":
+    for step in steps:
+        match step:
+            case "up", link, server, domain:
+                event = LinkEvent(link, "", server, "")
                 links.connected(event, domain)
                 walked.connected(event, domain)
-            case "down":
+            case "down", link, server, _:
+                event = LinkEvent(link, "", server, "")
                 assert links.disconnected(event) == walked.disconnected(event)
-            case "named":
-                links.named(event.server, domain)
-                walked.named(event.server, domain)
-            case _:
-                found = data.draw(st.dictionaries(numbers.map(lambda n: ("HUB", n)), names))
+            case "named", _, server, domain:
+                links.named(server, domain)
+                walked.named(server, domain)
+            case found, domains:
                 listed = {link: ServerLink(server, 0) for link, server in found.items()}
-                domains = data.draw(st.dictionaries(names, st.sampled_from("ab")))
                 links.replace(listed, domains)
                 walked.replace(listed, domains)
         assert links.by_link() == {link: domain for link, (domain, _) in walked.up.items()}

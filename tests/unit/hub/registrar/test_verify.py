@@ -54,7 +54,8 @@ def look_at(messages: list[StoredHeaders], request: VerifyRequest, first: int) -
     while True:
         request = parse_verify_request(replace(request, found=found).encode())
         look = RunScan(request, STREAM, begun(request.found, info(first, end)))
-        page = [one for one in messages if one.seq >= look.found().next][:4]
+        begin = look.found().next
+        page = [one for one in messages if one.seq >= begin][:4]
         for one in page:
             look.take(one)
         complete = not page or page[-1].seq == end
