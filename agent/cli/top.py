@@ -83,6 +83,8 @@ class LeafView:
         style = BAD if link["attention"] else GOOD if link["state"] == "flowing" else WAITS
         over = f"; the last {rates.seconds:.1f} s" if rates.seconds else "; rates follow with the next look"
         head = [TerminalLine(f"{status['domain']}: {link['sentence']}", style), TerminalLine(_now() + over)]
+        if not status.get("server", {}).get("stores", True):
+            head.insert(1, TerminalLine(f"server: {status['server']['state']}", BAD))
         return [*(part for line in head for part in wrapped(line, width)), *rate_lines(rates, width)]
 
 

@@ -66,7 +66,9 @@ def test_a_full_disk_is_told_by_status_and_is_no_success(tmp_path: Path) -> None
             wait_for(lambda: leaf.metric("petiole_server_trouble") == 1, "the disk is full")
             found = leaf.petiole("status")
             assert found.returncode == 3
-            assert "\n  server: the disk of the NATS server's store is full: " in found.stdout
+            words = "server: the disk of the NATS server's store is full: "
+            assert f"\n  {words}" in found.stdout
+            assert f"\n{words}" in leaf.petiole("top", "--once", "--interval", "0.5").stdout
             disk.free()
             wait_for(lambda: leaf.metric("petiole_server_trouble") == 0, "there is room again")
             assert leaf.petiole("status").returncode == 0
