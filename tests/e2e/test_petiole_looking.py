@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from agent.cli.main import app
 from agent.demo import plan
@@ -41,17 +41,22 @@ def test_what_passes_is_shown_and_what_would_be_sent_and_neither_changes_anythin
     assert leaf.metric("petiole_stored_readings_total", input="http") == 3
 
 
+def asked(leaf: Agent, *command: str) -> Result:
+    """What a command prints, without a process of its own."""
+    return CliRunner().invoke(app, [*command, "-c", str(leaf.member.config)])
+
+
 def test_an_input_that_does_not_run_is_named_by_status(leaf: Agent) -> None:
     with socket.create_server(("127.0.0.1", leaf.member.http_port)):
         leaf.start()
         wait_for(lambda: leaf.metric("petiole_input_up", input="http") == 0, "the port is taken")
-        found = leaf.petiole("status")
-        assert found.returncode == 0, "the link waits, which needs no person"
+        found = asked(leaf, "status")
+        assert found.exit_code == 0, "the link waits, which needs no person"
         assert "  input http: down; " in found.stdout
         assert "input file" not in found.stdout
-        assert json.loads(leaf.petiole("status", "--json").stdout)["inputs_down"] == ["http"]
+        assert json.loads(asked(leaf, "status", "--json").stdout)["inputs_down"] == ["http"]
     wait_for(lambda: leaf.metric("petiole_input_up", input="http") == 1, "the port is free")
-    assert "input http" not in leaf.petiole("status").stdout
+    assert "input http" not in asked(leaf, "status").stdout
 
 
 @pytest.mark.skipif(_WHY_NOT is not None, reason=f"no disk can be filled: {_WHY_NOT}")
@@ -61,17 +66,16 @@ def test_a_full_disk_is_told_by_status_and_is_no_success(tmp_path: Path) -> None
         leaf = Agent(member, plan.leaf_toml(member, free_port()))
         try:
             leaf.start()
-            assert leaf.petiole("status").returncode == 0, "the link is down, which needs no person here"
             disk.fill(but=2**20)
             wait_for(lambda: leaf.metric("petiole_server_trouble") == 1, "the disk is full")
-            found = leaf.petiole("status")
-            assert found.returncode == 3
+            found = asked(leaf, "status")
+            assert found.exit_code == 3
             words = "server: the disk of the NATS server's store is full: "
             assert f"\n  {words}" in found.stdout
-            assert f"\n{words}" in leaf.petiole("top", "--once", "--interval", "0.5").stdout
+            assert f"\n{words}" in asked(leaf, "top", "--once", "--interval", "0.5").stdout
             disk.free()
             wait_for(lambda: leaf.metric("petiole_server_trouble") == 0, "there is room again")
-            assert leaf.petiole("status").returncode == 0
+            assert asked(leaf, "status").exit_code == 0
         finally:
             leaf.close()
 
