@@ -204,6 +204,21 @@ async def test_a_group_is_answered_and_stored_once(address: str) -> None:
 
 
 @on_uvloop
+async def test_senders_that_go_in_the_middle_of_a_group_leave_its_room_to_others(address: str) -> None:
+    async with listening(address, reply=True, max_connections=4, buffer=Size(2**18)) as one:
+        for _ in range(10):
+            _, writer = await one.connect()
+            writer.write(lines(range(600)))
+            writer.write_eof()
+            await until(lambda: one.value("petiole_input_connections") == 0, "it has gone")
+        reader, writer = await one.connect()
+        writer.write(lines([1]) + b"#k1\n")
+        async with asyncio.timeout(10):
+            assert await reader.readline() == b"ok k1 1\n"
+        assert one.core.values() == [1]
+
+
+@on_uvloop
 async def test_two_machines_that_count_alike_do_not_meet_and_one_that_connects_again_is_known() -> None:
     listen = f"tcp://127.0.0.1:{free_port()}"
     async with listening(listen, reply=True) as one:

@@ -70,13 +70,18 @@ class Groups(LineConnection):
         self._last = True
         return self._under_way > 0
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        # Lines without a key belong to no group: held on, they would stop all other connections in the end.
+        self.source.hold(-len(self._drop()))
+
     def _gather(self, lines: bytes) -> None:
-        self._parts.append(lines)
-        self._size += len(lines)
-        if self._size >= self._limit:
+        if self._size + len(lines) >= self._limit:
             self._refuse("-", GroupRefusedError("too_large", f"a group has {self._limit} bytes at most"))
             self.close()
             return
+        self._parts.append(lines)
+        self._size += len(lines)
         self.source.hold(len(lines))
 
     def _drop(self) -> bytes:
