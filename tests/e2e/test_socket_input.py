@@ -16,11 +16,11 @@ import pytest
 from agent.base.metrics import Metrics
 from agent.cli.configuration import problems
 from agent.config import Seconds, Size
-from agent.contract import request_scope
+from agent.contract import MAX_BATCH_READINGS, request_scope
 from agent.demo.ports import free_port
 from agent.leaf.inputs.socket import SocketOptions
 from agent.leaf.inputs.socket.input import SocketInput
-from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
+from agent.leaf.intake import Chunk, RefusalReason, RefusedError, UnknownOutcomeError
 from tests.harness.http_harness import on_uvloop
 from tests.harness.input_senders import lines
 from tests.harness.intakes import RunningInput, stopped_in_time
@@ -145,6 +145,28 @@ async def test_a_sender_is_slowed_while_nothing_can_be_stored_and_a_small_one_ge
         finally:
             flooding.cancel()
             await asyncio.wait([flooding])
+
+
+@on_uvloop
+async def test_lines_of_a_connection_are_stored_in_order_however_many_fit_a_block(address: str) -> None:
+    """A block of short lines has more readings than a batch may have."""
+    async with listening(address) as one:
+        store, refusals = one.core.submit, iter([FULL] * 3)
+
+        async def slowly(input_name: str, cls: str, chunk: Chunk) -> None:
+            if one.core.stored and (refusal := next(refusals, None)) is not None:
+                raise refusal
+            await store(input_name, cls, chunk)
+            await asyncio.sleep(0.01)
+
+        one.core.submit = slowly  # type: ignore[method-assign]
+        _, writer = await one.connect()
+        for first in range(0, 30_000, 100):
+            writer.write(b"".join(b'{"metric":"n","value":%d}\n' % n for n in range(first, first + 100)))
+            await writer.drain()
+        await one.stored(30_000)
+        assert max(chunk.count for chunk in one.core.stored) == MAX_BATCH_READINGS
+        assert one.core.values() == list(range(30_000))
 
 
 @on_uvloop

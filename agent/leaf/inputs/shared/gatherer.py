@@ -110,6 +110,9 @@ class Gatherer(GatheredSource):
         self._parser, self._submitter, self._garbage = parser, submitter, garbage
         self._bad = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._handed_in = asyncio.Event()
+        """Set once the last of the newest block is on its way."""
+        self._handed_in.set()
         self._empty()
 
     def _empty(self) -> None:
@@ -142,11 +145,23 @@ class Gatherer(GatheredSource):
             self._timer.cancel()
             self._timer = None
         if self._lines:
+            before, self._handed_in = self._handed_in, asyncio.Event()
             block = b"".join(self._lines)
-            self.buffer.group.create_task(self._store(block, self._begins, self._origins))
+            self.buffer.group.create_task(
+                self._store(block, self._begins, self._origins, before, self._handed_in)
+            )
             self._empty()
 
-    async def _store(self, block: bytes, begins: list[int], origins: list[str]) -> None:
+    async def _store(
+        self,
+        block: bytes,
+        begins: list[int],
+        origins: list[str],
+        before: asyncio.Event,
+        handed_in: asyncio.Event,
+    ) -> None:
+        """Store a block behind the one `before` it. A block of several chunks has them stored one after the
+        other, and only with its last one is `handed_in`: else the next block would come between them."""
         held = len(block)
         try:
             parsed = await parse_lines(self._parser, block, wall_ns())
@@ -155,11 +170,17 @@ class Gatherer(GatheredSource):
             self._bad = 0 if parsed.count else self._bad + len(parsed.bad)
             if self._bad > _MAX_BAD:
                 self._garbage()
-            for payload, count in _batches(parsed.payload, parsed.count):
+            await before.wait()
+            *chunks, last = _batches(parsed.payload, parsed.count) or [(b"", 0)]
+            for payload, count in chunks:
                 await self._submitter.store(payload, count)
+            handed_in.set()
+            if last[1]:
+                await self._submitter.store(*last)
             if parsed.bad:
                 await self._dead_letter_bad(block, parsed.bad, begins, origins)
         finally:
+            handed_in.set()
             self.hold(-held)
 
     async def _dead_letter_bad(
