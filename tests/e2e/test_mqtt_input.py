@@ -21,7 +21,7 @@ from agent.leaf.inputs.mqtt import MqttOptions, TopicTemplate, session
 from agent.leaf.inputs.mqtt.input import MqttInput
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from tests.harness.intakes import Burying
-from tests.harness.mqtt_broker import Mosquitto, keep_session, publish
+from tests.harness.mqtt_broker import Mosquitto, keep_session, kept_messages, publish
 from tests.harness.wait import until
 
 CLIENT = "petiole-edge-1-mqtt"
@@ -160,6 +160,21 @@ async def test_the_first_message_of_a_session_may_be_stored_twice_and_is_never_d
         await until(lambda: core.values()[-1] == 2, "the broker has sent the rest")
     await proxy.stop()
     assert core.values() in ([1, 2], [1, 1, 2])
+
+
+async def test_what_is_stored_while_the_input_stops_is_acknowledged_and_does_not_come_again(
+    broker: Mosquitto,
+) -> None:
+    core = Core()
+    await asyncio.to_thread(keep_session, broker.port, CLIENT, "plant/#")
+    await send(broker.port, *range(60))
+    core.open.clear()
+    async with running(core, broker.port):
+        await until(lambda: core.waiting == 1, "messages are being stored")
+    stored = core.values()
+    assert stored
+    rest = await asyncio.to_thread(kept_messages, broker.port, CLIENT, 60 - len(stored))
+    assert stored + rest == list(range(60))
 
 
 async def test_a_piece_that_was_stored_in_part_is_handed_in_again_as_it_was(broker: Mosquitto) -> None:

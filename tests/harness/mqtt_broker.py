@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import paho.mqtt.client as mqtt
 import pytest
@@ -71,34 +73,53 @@ def _program() -> str:
 
 @contextmanager
 def broker_beside(
-    member: Member, input_name: str = "mqtt", filter_: str = "plant/+/#"
+    member: Member, input_name: str = "mqtt", filter_: str = "plant/+/#", first: str = "plant/d/first"
 ) -> Iterator[Mosquitto]:
     """The broker that belongs to an agent, which keeps messages for its input before it has come for the
     first time."""
     broker = Mosquitto(member.directory / "mosquitto", broker_port(member))
     broker.start()
     try:
-        keep_session(broker.port, f"petiole-{member.domain}-{input_name}", filter_)
+        keep_session(broker.port, f"petiole-{member.domain}-{input_name}", filter_, first)
         yield broker
     finally:
         broker.stop()
 
 
-def keep_session(port: int, client_id: str, filter_: str) -> None:
-    """Make the session of a client that subscribes to a filter with QoS 1."""
+def keep_session(port: int, client_id: str, filter_: str, first: str | None = None) -> None:
+    """Make the session of a client that subscribes to a filter with QoS 1. With a topic, its first message is
+    one on that, which it acknowledges: whether a message has the number 1 of its session or of a connection
+    is not known, so an input may store one of that number twice (docs/inputs/mqtt.md)."""
     client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id, clean_session=False)
-    subscribed = threading.Event()
+    subscribed, came = threading.Event(), threading.Event()
 
     def subscribe(*_: object) -> None:
         client.subscribe(filter_, 1)
 
     client.on_connect = subscribe
     client.on_subscribe = lambda *_: subscribed.set()
+    client.on_message = lambda *_: came.set()
     client.connect("127.0.0.1", port)
     client.loop_start()
     assert subscribed.wait(WAIT_SECONDS), "the broker does not answer"
+    if first is not None:
+        publish(port, first, b"")
+        assert came.wait(WAIT_SECONDS), "the first message does not come"
     client.disconnect()
     client.loop_stop()
+
+
+def kept_messages(port: int, client_id: str, count: int) -> list[Any]:
+    """The first `count` messages that the broker keeps for a client, as JSON values, in order."""
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id, clean_session=False)
+    values: list[Any] = []
+    client.on_message = lambda _client, _data, message: values.append(json.loads(message.payload))
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    wait_for(lambda: len(values) >= count, f"{count} messages come")
+    client.disconnect()
+    client.loop_stop()
+    return values[:count]
 
 
 def publish(port: int, topic: str, *payloads: bytes, qos: int = 1, tls_ca: Path | None = None) -> None:

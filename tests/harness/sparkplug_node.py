@@ -62,7 +62,7 @@ def _named(births: dict[str, Metrics]) -> dict[str, Metrics]:
 @contextmanager
 def node_beside(member: Member) -> Iterator[SparkplugNode]:
     """That broker and node, as long as the scope lasts. The births of the node name nothing."""
-    with broker_beside(member, "sparkplug", "spBv1.0/#") as broker:
+    with broker_beside(member, "sparkplug", "spBv1.0/#", "spBv1.0/STATE/host") as broker:
         node = _NODES[member.directory] = SparkplugNode(broker.port, member.directory / "node")
         try:
             node.connect()

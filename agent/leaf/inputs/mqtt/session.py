@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -24,6 +26,9 @@ MAX_PACKET: Final = 8 * 2**20
 """A larger message is not read: the protocol would allow for 256 MiB."""
 _CONNECT_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 1.0
+_LEAVE_SECONDS: Final = 2.0
+"""How long the broker may take to close a connection that this end has ended."""
+_DISCARDED: Final = 64 * 2**10
 _REFUSED: Final = 128
 
 
@@ -112,8 +117,8 @@ class Session:
             if looking is not None:
                 looking.cancel()
             self._client.on_disconnect = None
+            await self._leave()
             self._end("closed")
-            self._client.disconnect()
             if (sock := self._client.socket()) is not None:
                 sock.close()
 
@@ -190,6 +195,22 @@ class Session:
                     return
         except (OSError, ValueError) as error:
             self._end(f"the connection broke: {error}")
+
+    async def _leave(self) -> None:
+        """Send the acknowledgements that wait to be written, and that this client goes: what is not
+        acknowledged comes again, and is stored twice where a broker numbers each connection from 1. The
+        broker closes the connection. If this end did, with bytes unread, a reset could reach the broker
+        before it has read all."""
+        sock = self._client.socket()
+        if self._over is not None or sock is None:
+            return
+        self._forget_socket()
+        with contextlib.suppress(OSError, ValueError), socket.socket(fileno=os.dup(sock.fileno())) as kept:
+            self._client.disconnect()
+            self._client.loop_write()  # closes its own descriptor
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                while await self._loop.sock_recv(kept, _DISCARDED):
+                    pass
 
     def _write_soon(self, _client: Client, _data: Any, _sock: Any) -> None:
         self._loop.call_soon_threadsafe(self._write)
