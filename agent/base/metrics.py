@@ -71,6 +71,10 @@ class Metrics:
             "Readings that came for a window that was closed already, and went into a further part of it.",
             ["rule"],
         )
+        self.damaged_records = counter(
+            "petiole_damaged_aggregate_records",
+            "Stretches of the log of aggregates that the last start of the agent could not read.",
+        )
         self.open_windows = gauge("petiole_open_windows", "Windows of aggregated readings that are open.")
         self.invalid = counter(
             "petiole_invalid_requests",

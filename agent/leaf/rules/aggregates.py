@@ -255,6 +255,7 @@ class RuleAggregates:
         now, keys = loop_time(), list[KnownKey]()
         try:
             records = self._log.read()
+            self._metrics.damaged_records.inc(self._log.damaged)
             ages = self._keys.ages(getattr(record, "at", None) for record in records)
             for record, age in zip(records, ages, strict=True):
                 if isinstance(record, Snapshot):

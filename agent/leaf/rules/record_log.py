@@ -1,4 +1,5 @@
-"""A file of records that are on disk before anything rests on them. A kill cuts off its end, never more."""
+"""A file of records that are on disk before anything rests on them. A kill cuts off its end, never more. A
+record that the disk has damaged is skipped, and those behind it are read."""
 
 from __future__ import annotations
 
@@ -19,8 +20,15 @@ from agent.leaf.rules.windows import OpenWindow
 _MAGIC: Final = b"PTLAGG1\n"
 """Of this version: behind it come records, each with its length and the CRC-32 of it and of the record."""
 _HEAD: Final = struct.Struct("<II")
+_BEGIN: Final = b'{"type":"'
+"""How each record begins."""
 _LEAST: Final = 4 * 2**20
 """Bytes up to which the file only grows."""
+
+_EFFECT: Final = (
+    "readings acknowledged into open windows are lost if the records held any, and aggregates that the "
+    "records closed are stored a second time"
+)
 
 log = structlog.get_logger("aggregates")
 
@@ -104,6 +112,8 @@ class RecordLog:
         self._end = 0
         self._rewritten = 0
         self._whole = False
+        self.damaged = 0
+        """How many stretches of the file `read` skipped, each of one record or more."""
 
     @property
     def to_rewrite(self) -> bool:
@@ -119,15 +129,28 @@ class RecordLog:
             return []
         if not data.startswith(_MAGIC):
             raise ValueError(f"{self._path} was written by another release of Petiole")
-        records, end = list[Record](), len(_MAGIC)
-        while (record := _record_at(data, end)) is not None:
-            records.append(_DECODER.decode(record))
-            end += _HEAD.size + len(record)
-        if end < len(data):
-            log.warning("end of a log cut off: it was not written whole", bytes=len(data) - end)
-        else:
-            self._whole = True
-        self._end = end
+        records, at, skipped = list[Record](), len(_MAGIC), 0
+        while at < len(data):
+            record = _record_at(data, at)
+            if record is not None:
+                records.append(_DECODER.decode(record))
+                at += _HEAD.size + len(record)
+            elif (behind := _next_record(data, at)) is not None:
+                self.damaged, skipped, at = self.damaged + 1, skipped + behind - at, behind
+            else:
+                break
+        if self.damaged:
+            log.error(
+                "damaged records of aggregates skipped",
+                path=str(self._path),
+                stretches=self.damaged,
+                bytes=skipped,
+                effect=_EFFECT,
+            )
+        if at < len(data):
+            log.warning("end of a log cut off: it was not written whole", bytes=len(data) - at)
+        self._whole = not self.damaged and at == len(data)
+        self._end = at
         return records
 
     def append(self, records: Iterable[Record]) -> None:
@@ -169,13 +192,24 @@ def _framed(record: bytes) -> bytes:
 
 def _record_at(data: bytes, at: int) -> bytes | None:
     """The record there, None where none is whole."""
-    if at + _HEAD.size > len(data):
+    begin = at + _HEAD.size
+    if begin > len(data):
         return None
     length, _ = _HEAD.unpack_from(data, at)
-    record = data[at + _HEAD.size : at + _HEAD.size + length]
-    return (
-        record if len(record) == length and _framed(record) == data[at : at + _HEAD.size + length] else None
-    )
+    if begin + length > len(data):
+        return None
+    record = data[begin : begin + length]
+    return record if _framed(record) == data[at : begin + length] else None
+
+
+def _next_record(data: bytes, at: int) -> int | None:
+    """Where the next whole record behind there begins, None where none follows."""
+    begin = data.find(_BEGIN, at + _HEAD.size + 1)
+    while begin >= 0:
+        if _record_at(data, begin - _HEAD.size) is not None:
+            return begin - _HEAD.size
+        begin = data.find(_BEGIN, begin + 1)
+    return None
 
 
 def _write(descriptor: int, data: bytes, at: int) -> None:

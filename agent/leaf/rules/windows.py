@@ -176,13 +176,14 @@ class OpenWindows:
         return self._closed.get(window.key, 0) + 1
 
     def close(self, keys: Iterable[bytes]) -> None:
-        """These are closed."""
+        """These are closed. One that is not open was opened by a record that is damaged."""
         for key in keys:
             series, begin = key[:-8], int.from_bytes(key[-8:], "big", signed=True)
-            windows = self._open[series]
-            del windows[begin], self._opened[key]
-            if not windows:
-                del self._open[series]
+            windows = self._open.get(series, {})
+            if windows.pop(begin, None) is not None:
+                del self._opened[key]
+                if not windows:
+                    del self._open[series]
             self._closed[key] = self._closed.pop(key, 0) + 1
         self._forget()
 

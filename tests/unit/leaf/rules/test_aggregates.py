@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from agent.base import clock
 from agent.base.metrics import Metrics
@@ -105,3 +106,26 @@ async def test_windows_of_a_log_that_does_not_say_when_wait_from_the_start(tmp_p
     log.append([TakenRecord(split(agent(tmp_path).windows, line(60, 1)).gathered.parts())])
     assert begins(agent(tmp_path), LENGTH_AND_LATE - 1) == []
     assert begins(agent(tmp_path), LENGTH_AND_LATE) == [0, 60]
+
+
+async def test_a_damaged_record_is_skipped_and_named_and_those_behind_it_count(tmp_path: Path) -> None:
+    first = agent(tmp_path)
+    path = tmp_path / "aggregates.log"
+    ends = []
+    for ts in (0, 60, 120, 180):
+        await take(first, ts)
+        ends.append(path.stat().st_size)
+    await first._commit(None)  # closes what is due by `ts`: the windows from 0 and 60
+    data = bytearray(path.read_bytes())
+    data[ends[0] + 20] ^= 1
+    path.write_bytes(data)
+    metrics = Metrics()
+    with capture_logs() as logs:
+        found = RuleAggregates(tmp_path, NothingStored(), ["normal"], metrics)
+    assert [window.begin for window in found.windows.open()] == [120, 180]
+    assert metrics.registry.get_sample_value("petiole_damaged_aggregate_records_total") == 1
+    [said] = [entry for entry in logs if entry["event"] == "damaged records of aggregates skipped"]
+    assert (said["path"], said["bytes"]) == (str(path), ends[1] - ends[0])
+    found.use([RULE])
+    await take(found, 181)
+    assert agent(tmp_path).windows.open() == found.windows.open(), "the damage is not read again"
