@@ -104,13 +104,17 @@ async def restart_failing(
         try:
             await run()
             return
-        except Exception as error:  # a failing part must not end the others
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            # A failing part must not end the others, nor pass for a cancellation of this task: a part that
+            # awaits a task which it has cancelled itself raises that.
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
             if stopping.is_set():
-                logger.warning(f"{kind} failed while it was stopping", error=str(error))
+                logger.warning(f"{kind} failed while it was stopping", error=_text(error))
                 return
             if loop.time() - began > _STEADY_SECONDS:
                 backoff.reset()
-            text = f"{type(error).__name__}: {error}"
+            text = _text(error)
             if isinstance(error, CONDITIONS):
                 reason = text if isinstance(error, OSError) else str(error)
                 fault.begin(f"{kind} failed and is retried", reason=reason)
@@ -119,3 +123,12 @@ async def restart_failing(
         finally:
             settled.cancel()
         await event_within(stopping, backoff.next())
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

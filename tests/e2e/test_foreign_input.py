@@ -3,15 +3,17 @@ again and corrected."""
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
 import pytest
 
+from agent.contract import DEFAULT_CLASS
 from agent.demo import plan
 from agent.demo.ports import free_port
 from tests.harness.agent_process import Agent
-from tests.harness.foreign_inputs import GOOD, installed
+from tests.harness.foreign_inputs import GOOD, UNTIDY, installed
 from tests.harness.wait import wait_for
 
 
@@ -45,7 +47,7 @@ def test_a_broken_package_is_refused_at_a_reload_and_its_input_runs_once_it_is_c
         reload('[[input]]\ntype = "ping"\n', "input begun: ping")
         wait_for(lambda: "unplugged" in leaf.log.read_text(), "what the input fails with is logged")
         assert leaf.status_of("/healthz") == 200
-        installed(site)
+        installed(site, UNTIDY)
         reload("", "input ended: ping")
         assert leaf.end(signal.SIGTERM) == 0
         member.config.write_text(f'{base}[[input]]\ntype = "ping"\n')
@@ -54,6 +56,9 @@ def test_a_broken_package_is_refused_at_a_reload_and_its_input_runs_once_it_is_c
         assert leaf.metric("petiole_unaccounted_readings") == 0
         installed(site, "raise ValueError('half written')")
         assert leaf.end(signal.SIGTERM) == 0
+        assert "failed while it was stopping" in leaf.log.read_text()
+        state = json.loads((member.state / "state.json").read_bytes())
+        assert state["acked"][DEFAULT_CLASS]["closed"] is True, "what was under way is not settled"
         refused = leaf.petiole("run")
         assert refused.returncode == 2
         assert "'ping' of petiole-ping 1.2 cannot be imported" in refused.stderr

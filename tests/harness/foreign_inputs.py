@@ -32,6 +32,13 @@ class PingInput(ConfiguredInput[PingOptions]):
             await event_within(stopping, self._options.interval)
 """
 
+UNTIDY = f"""{GOOD}
+        task = asyncio.create_task(asyncio.sleep(60))
+        task.cancel()
+        await task
+"""
+"""Raises `CancelledError` when it is to end, for a task of its own."""
+
 
 def installed(
     site: Path, code: str = GOOD, *, kind: str = "ping", package: str = "petiole-ping", target: str = ""

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 
-from agent.base.supervisor import Switch
+import pytest
+
+from agent.base.supervisor import Switch, restart_failing
 from tests.harness.wait import until
 
 
@@ -41,3 +43,46 @@ async def test_a_part_that_is_off_does_not_hold_up_the_end() -> None:
     await asyncio.sleep(0)
     stopping.set()
     await asyncio.wait_for(task, 60)
+
+
+async def _raises_for_a_task_of_its_own() -> None:
+    task = asyncio.create_task(asyncio.sleep(60))
+    task.cancel()
+    await task
+
+
+async def _exits() -> None:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("failure", [_raises_for_a_task_of_its_own, _exits])
+async def test_a_part_that_seems_cancelled_or_exits_has_failed_and_runs_again(failure: object) -> None:
+    runs, stopping = [0], asyncio.Event()
+
+    async def part() -> None:
+        runs[0] += 1
+        if runs[0] == 1 or stopping.is_set():
+            await failure()  # type: ignore[operator]
+        await stopping.wait()
+        await failure()  # type: ignore[operator]
+
+    task = asyncio.create_task(restart_failing(part, stopping, "input", "one"))
+    await until(lambda: runs == [2], "it runs again")
+    stopping.set()
+    await asyncio.wait_for(task, 60)
+    assert not task.cancelled()
+
+
+async def test_a_part_is_ended_by_a_cancellation_from_outside() -> None:
+    runs, stopping = [0], asyncio.Event()
+
+    async def part() -> None:
+        runs[0] += 1
+        await stopping.wait()
+
+    task = asyncio.create_task(restart_failing(part, stopping, "input", "one"))
+    await until(lambda: runs == [1], "it runs")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 60)
+    assert runs == [1]
