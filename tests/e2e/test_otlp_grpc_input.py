@@ -259,6 +259,21 @@ async def test_exports_that_need_more_memory_than_is_set_aside_are_sent_back() -
         await waiting
 
 
+async def test_a_call_that_is_given_up_holds_its_memory_until_it_is_stored() -> None:
+    async with serving(body=Size(30_000), buffer=Size(960_000)) as served:
+        served.core.open.clear()
+        many = body(*range(900), shared="x" * 500)
+        calling = asyncio.create_task(served.export(many))
+        await until(lambda: served.core.waiting == 1)
+        calling.cancel()
+        await asyncio.wait([calling])
+        for _ in range(20):  # the server hears of it a moment later
+            assert (await served.refusal(many)).code() is grpc.StatusCode.UNAVAILABLE
+        served.core.open.set()
+        await until(lambda: len(served.core.stored) == 1)
+        await served.export(many)
+
+
 async def test_a_call_that_is_given_up_is_stored_all_the_same(served: Served) -> None:
     served.core.open.clear()
     calling = asyncio.create_task(served.export(body(1)))

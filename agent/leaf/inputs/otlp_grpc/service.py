@@ -78,12 +78,14 @@ class ExportService:
         """`Export`; ends the call with a code where it is not certain that all good points are stored."""
         given = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
         hold, keyed = Hold(self._bodies), _KEY in given
+        storing: asyncio.Task[None] | None = None
         try:
             decoded = await self._decode(body, given, hold)
             keyed = keyed or decoded.is_dated
             if decoded.count:
                 request = self._request(body, given, decoded)
-                await self._store(Chunk(decoded.payload, decoded.count, request))
+                storing = self._store(Chunk(decoded.payload, decoded.count, request))
+                await asyncio.shield(storing)
             self._count_left_out(decoded)
             return decoded.export.response(False)
         except Exception as error:
@@ -92,7 +94,10 @@ class ExportService:
                 self._log.error("export failed", exc_info=error)
                 answer = failed()
         finally:
-            hold.release()
+            if storing is None or storing.done():
+                hold.release()
+            else:
+                storing.add_done_callback(lambda _: hold.release())
         self._metrics.http_refusals.labels(self._options.name, _code(answer).name).inc()
         if answer.fault is not None:
             self._metrics.invalid.labels(self._options.name, answer.fault).inc()
@@ -124,12 +129,12 @@ class ExportService:
         except contract.ContractError as error:
             raise at_fault(400, "key", str(error)) from None
 
-    async def _store(self, chunk: Chunk) -> None:
-        """Store the readings. A caller that gives the call up does not stop that."""
+    def _store(self, chunk: Chunk) -> asyncio.Task[None]:
+        """Begin to store the readings. A caller that gives the call up does not stop that."""
         storing = asyncio.create_task(self._intake.submit(self._options.name, self._options.class_, chunk))
         self._storing.add(storing)
         storing.add_done_callback(self._settled)
-        await asyncio.shield(storing)
+        return storing
 
     def _settled(self, storing: asyncio.Task[None]) -> None:
         self._storing.discard(storing)
