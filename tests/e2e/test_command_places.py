@@ -14,14 +14,24 @@ import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
+from nats.js.api import AckPolicy, ConsumerConfig
+from nats.js.client import JetStreamContext
 
 from agent.base.metrics import Metrics
-from agent.contract import COMMANDS, Command, command_consumer, command_subject, hub_api, new_epoch
+from agent.contract import (
+    COMMANDS,
+    Command,
+    command_consumer,
+    command_subject,
+    hub_api,
+    new_epoch,
+    parse_command,
+)
 from agent.jetstream import ConsumerInfo, JetStream
 from agent.leaf.link.command_mirror import consumer_requests
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
-from agent.leaf.link.command_mirror.positions import is_held, is_leaving, kept_config
+from agent.leaf.link.command_mirror.positions import HELD_UNTIL, is_held, is_leaving, kept_config
 from agent.leaf.state import StateFile, load
 from agent.server.process import EmbeddedServer
 from tests.harness.registrar import HubHand, LeafHand, hub_of
@@ -31,6 +41,10 @@ from tests.harness.tools import APP, Program, working
 from tests.harness.wait import until
 
 DOMAIN = "edge-1"
+OWN_CONSUMER = ConsumerConfig(
+    name=APP, durable_name=APP, filter_subject=f"cmd.{DOMAIN}.{APP}.>", ack_policy=AckPolicy.EXPLICIT
+)
+"""What the program creates."""
 
 
 class KilledError(Exception):
@@ -225,6 +239,33 @@ async def test_nothing_is_delivered_into_a_new_mirror_before_its_consumers_are_h
     assert delivers.config["deliver_subject"] != mirror["consumer"]["deliver_subject"]
 
 
+async def test_a_program_that_creates_its_consumer_while_that_is_paused_is_handed_nothing_again(
+    leaf: Leaf, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program does so at any moment, and lifts the pause if it is the same moment."""
+    clients = [(await leaf.servers.leaf.connect("device")).jetstream(timeout=5) for _ in range(4)]
+    pause, lifted = consumer_requests.pause, list[str]()
+
+    async def pause_at_the_worst_moment(js: JetStream, name: str, until: str | None) -> None:
+        while until == HELD_UNTIL and not lifted:
+            creating = [asyncio.create_task(_made(client, OWN_CONSUMER)) for client in clients * 2]
+            await asyncio.sleep(0)
+            await pause(js, name, until)
+            await asyncio.gather(*creating)
+            if not (await js.consumer_info(COMMANDS, name)).pause_remaining:
+                lifted.append(until)
+                return
+            await pause(js, name, None)
+        await pause(js, name, until)
+
+    monkeypatch.setattr(consumer_requests, "pause", pause_at_the_worst_moment)
+    await leaf.replace()
+    await leaf.kept()
+    assert lifted
+    await program.got(await leaf.send(2))
+    assert program.handed == leaf.sent
+
+
 async def test_a_command_in_work_while_the_mirror_is_recreated_comes_once_more(
     leaf: Leaf, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +279,35 @@ async def test_a_command_in_work_while_the_mirror_is_recreated_comes_once_more(
     done.set()
     await program.got(await leaf.send(2))
     assert Counter(program.handed) == Counter([*leaf.sent, "c-3"])
+
+
+async def test_what_is_acknowledged_above_one_that_is_not_does_not_come_again(
+    leaf: Leaf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a kill of the leaf's server: an acknowledgement is lost, and the program goes on meanwhile."""
+    monkeypatch.setattr(consumer_requests, "SETTLE_SECONDS", 0.3)
+    await leaf.send(3)
+    await leaf.kept()
+    js = (await leaf.servers.leaf.connect("device")).jetstream(timeout=5)
+    await until(lambda: _made(js, OWN_CONSUMER), "the mirror is there")
+    commands = await js.pull_subscribe_bind(APP, stream=COMMANDS)
+    _, second, third = await commands.fetch(3, timeout=30)
+    await second.ack_sync()
+    await third.ack_sync()
+    await leaf.replace()
+    await leaf.kept()
+    await leaf.send(1)
+    await leaf.kept()
+    handed = await commands.fetch(4, timeout=3)
+    assert [parse_command(message.data).id for message in handed] == ["c-0", "c-3"]
+
+
+async def _made(js: JetStreamContext, config: ConsumerConfig) -> bool:
+    try:
+        await js.add_consumer(COMMANDS, config)
+    except NatsError:
+        return False
+    return True
 
 
 async def test_an_acknowledgement_that_comes_in_time_is_waited_for(leaf: Leaf, program: Program) -> None:

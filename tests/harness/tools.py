@@ -35,13 +35,15 @@ def documented(app: str, *, hasty: bool = True) -> Callable[..., Awaitable[None]
 
 
 class Program:
-    """Runs the loop and notes each command that it is handed, when (monotonic seconds) it knew each to be
-    acknowledged, and which it was handed again after that, with when it had been acknowledged before."""
+    """Runs the loop and notes each command that it is handed, when (monotonic seconds) it was handed each
+    last and knew each to be acknowledged, and which it was handed again after that, with when it had been
+    handed and acknowledged before."""
 
     def __init__(self, app: str = APP) -> None:
         self.handed: list[str] = []
+        self.taken: dict[str, float] = {}
         self.acknowledged: dict[str, float] = {}
-        self.again: dict[str, float] = {}
+        self.again: dict[str, tuple[float, float]] = {}
         self.work: Callable[[Command], Awaitable[object]] | None = None
         self._loop = documented(app)
 
@@ -66,8 +68,9 @@ class Program:
     async def _take(self, message: Msg) -> None:
         command = parse_command(message.data)
         if command.id in self.acknowledged:
-            self.again[command.id] = self.acknowledged[command.id]
+            self.again[command.id] = self.taken[command.id], self.acknowledged[command.id]
         self.handed.append(command.id)
+        self.taken[command.id] = time.monotonic()
         if self.work is not None:
             await self.work(command)
         confirm = message.ack_sync

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from nats.aio.client import Client
@@ -13,7 +13,14 @@ from nats.aio.client import Client
 from agent.contract import COMMANDS, CommandKey
 from agent.jetstream import ApiError, ConsumerInfo, JetStream
 from agent.jetstream.readers import StoredHeaders, read_headers
-from agent.leaf.link.command_mirror.positions import HELD_UNTIL, LEAVING_UNTIL, is_held, movable, placed_at
+from agent.leaf.link.command_mirror.positions import (
+    HELD_UNTIL,
+    LEAVING_UNTIL,
+    is_held,
+    is_leaving,
+    movable,
+    placed_at,
+)
 
 READ_SECONDS: Final = 10.0
 """How long the deletion of a mirror waits for programs that read it."""
@@ -32,10 +39,8 @@ async def settled(js: JetStream) -> list[ConsumerInfo]:
     consumers; from then on nothing is delivered."""
     consumers = await _once(js, _is_reading, READ_SECONDS)
     configs = {info.name: info.config for info in consumers}
-    for info in consumers:
-        if not is_held(info.config):
-            await pause(js, info.name, LEAVING_UNTIL)
-    consumers = await _once(js, lambda info: info.ack_pending > 0, SETTLE_SECONDS)
+    await keep_paused(js, consumers, LEAVING_UNTIL)
+    consumers = await _once(js, lambda info: info.ack_pending > 0, SETTLE_SECONDS, LEAVING_UNTIL)
     return [dataclasses.replace(info, config=configs.get(info.name, info.config)) for info in consumers]
 
 
@@ -43,17 +48,42 @@ def _is_reading(info: ConsumerInfo) -> bool:
     return info.pending > 0 and info.waiting + info.ack_pending > 0 and not is_held(info.config)
 
 
-async def _once(js: JetStream, busy: Callable[[ConsumerInfo], bool], seconds: float) -> list[ConsumerInfo]:
+async def _once(
+    js: JetStream, busy: Callable[[ConsumerInfo], bool], seconds: float, paused_until: str | None = None
+) -> list[ConsumerInfo]:
     """The consumers as soon as none was busy at two looks in a row (a program is idle for an instant from one
-    command to the next), or after so many seconds."""
+    command to the next), or after so many seconds; meanwhile all are kept paused if they are to be."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     idle = 0
     while True:
         consumers = await durable(js)
-        idle = 0 if any(map(busy, consumers)) else idle + 1
+        is_busy = any(map(busy, consumers))
+        if paused_until is not None and await keep_paused(js, consumers, paused_until):
+            is_busy = True
+        idle = 0 if is_busy else idle + 1
         if not consumers or idle == 2 or loop.time() >= end:
             return consumers
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def keep_paused(js: JetStream, consumers: Iterable[ConsumerInfo], until: str) -> bool:
+    """Pause those of these consumers that are not; returns whether there were any. nats-server 2.15.1 lifts a
+    pause when a program creates its consumer at the same moment, since it takes the pause from before."""
+    lifted = [info for info in consumers if not (is_held(info.config) or is_leaving(info.config))]
+    for info in lifted:
+        await pause(js, info.name, until)
+    return bool(lifted)
+
+
+async def all_held(js: JetStream, names: Collection[str]) -> None:
+    """Return once the consumers of these names are paused and stay so, within a bound."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + SETTLE_SECONDS
+    held = 0
+    while held < 2 and loop.time() < end:
+        consumers = [info for info in await durable(js) if info.name in names]
+        held = 0 if await keep_paused(js, consumers, HELD_UNTIL) else held + 1
         await asyncio.sleep(_LOOK_SECONDS)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 from nats.aio.client import Client
 
 from agent.base.files import write_private
@@ -26,6 +27,7 @@ from agent.leaf.link.command_mirror.positions import (
     ConsumerPositions,
     Placement,
     Stage,
+    acknowledged_above,
     is_held,
     is_leaving,
     kept_config,
@@ -153,13 +155,16 @@ class ProgramPositions:
         for info in await consumer_requests.settled(js):
             if info.name not in positions or not is_held(info.config):
                 commands = await consumer_requests.commands(nc, js, info.config)
-                positions[info.name] = ConsumerPosition(kept_config(info.config), info.ack_floor, commands)
+                position = ConsumerPosition(kept_config(info.config), info.ack_floor, commands)
+                above = acknowledged_above(position, info.delivered, info.ack_pending)
+                positions[info.name] = replace(position, above=above)
         return positions
 
     async def hold(self, js: JetStream) -> None:
         """Create the consumers in the new mirror, which is empty, all paused."""
         for name, position in self._positions.consumers.items():
             await self._hold(js, name, position)
+        await consumer_requests.all_held(js, self._positions.consumers)
         self._positions.stage, self._positions.last_out = Stage.HELD, 0
         await self._save()
 

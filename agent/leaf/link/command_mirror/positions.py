@@ -37,6 +37,12 @@ class ConsumerPosition(Struct, frozen=True):
     commands: list[CommandKey] = []
     """Commands that were in the mirror, the oldest first: all that were for this consumer, or only one up to
     which it has acknowledged all and which the hub was found to hold."""
+    above: list[int] = []
+    """The sequences above `floor` that it has acknowledged, where that is known."""
+
+    def has_acknowledged(self, seq: int) -> bool:
+        """Whether it has acknowledged the command of this sequence."""
+        return seq <= self.floor or seq in self.above
 
     @property
     def top(self) -> int:
@@ -65,9 +71,9 @@ def placement(
 ) -> Placement:
     """Where a consumer resumes in a mirror that holds `all_commands`, of which the `matching` ones are for it
     (times by sequence), after a mirror from which the commands `taken_out` were deleted."""
-    acked_times = {seq: time for seq, time in position.commands if seq <= position.floor}
-    first = min(acked_times, default=0)
-    # All before the oldest saved command was acknowledged, if the hub's history is the same up to it.
+    acked_times = {seq: time for seq, time in position.commands if position.has_acknowledged(seq)}
+    first = min((seq for seq in acked_times if seq <= position.floor), default=0)
+    # All before the oldest saved command up to the floor was acknowledged, if the hub's history is the same.
     same_before = first if first and all_commands.get(first) == acked_times[first] else 0
     deleted = set(taken_out)
     acknowledged = {
@@ -81,8 +87,23 @@ def placement(
         start,
         frozenset(seq for seq in acknowledged if seq > start),
         frozenset(wanted),
-        [seq for seq, time in position.commands if seq > position.floor and matching.get(seq) != time],
+        [
+            seq
+            for seq, time in position.commands
+            if not position.has_acknowledged(seq) and matching.get(seq) != time
+        ],
     )
+
+
+def acknowledged_above(position: ConsumerPosition, delivered: int, pending: int) -> list[int]:
+    """Which commands a consumer has acknowledged above its floor. It was handed all up to `delivered`, and
+    `pending` of them are not acknowledged. The server does not name them, but the floor ends before the
+    first: so they are known if there is only one. A command that was handed out `max_deliver` times does not
+    count as pending although it is not acknowledged."""
+    if pending != 1 or int(position.config.get("max_deliver") or 0) > 0:
+        return []
+    above = [seq for seq, _ in position.commands if position.floor < seq <= delivered]
+    return above[1:]
 
 
 def superfluous(placements: Collection[Placement]) -> set[int]:

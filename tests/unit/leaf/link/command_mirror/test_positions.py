@@ -14,6 +14,7 @@ from agent.leaf.link.command_mirror.positions import (
     ConsumerPosition,
     ConsumerPositions,
     Stage,
+    acknowledged_above,
     is_held,
     is_leaving,
     kept_config,
@@ -74,6 +75,28 @@ def test_what_was_not_read_and_is_not_there_any_more_is_named() -> None:
     place = ConsumerPosition(CONFIG, 7, OLD)
     assert placement(place, dict(OLD), {}).unread == []
     assert placement(place, dict(OLD[:8]) | {9: 999}, {}).unread == [9, 10]
+
+
+@pytest.mark.parametrize(
+    ("pending", "limit", "above"),
+    [(1, -1, [9, 10]), (1, 5, []), (2, -1, []), (3, -1, []), (0, -1, [])],
+)
+def test_of_what_is_acknowledged_out_of_order_is_known_what_is_above_a_single_one(
+    pending: int, limit: int, above: list[int]
+) -> None:
+    commands = [*OLD, (11, 111)]
+    place = ConsumerPosition({**CONFIG, "max_deliver": limit}, 7, commands)
+    assert acknowledged_above(place, 10, pending) == above
+
+
+def test_only_the_command_that_is_not_acknowledged_comes_again() -> None:
+    found = placement(ConsumerPosition(CONFIG, 7, OLD, [9, 10]), dict(OLD) | {11: 111}, dict(OLD) | {11: 111})
+    assert (found.start, set(found.wanted), found.unread) == (8, {8, 11}, [])
+    assert superfluous([found]) == {9, 10}
+    assert placement(ConsumerPosition(CONFIG, 0, OLD[:3], [2, 3]), dict(OLD), dict(OLD)).wanted == {
+        1,
+        *range(4, 11),
+    }
 
 
 def test_what_was_taken_out_of_the_mirror_was_acknowledged() -> None:
