@@ -35,8 +35,10 @@ _CLOSE_SECONDS: Final = 2.0
 """How long a stop waits for a server that does not answer any more, twice."""
 _SESSION_SECONDS: Final = 60.0
 """After which a server drops the session of an agent that was killed. Many servers have room for few."""
-_ALIVE_SECONDS: Final = 10.0
-"""At most so long a server that has nothing to say is silent."""
+_LEAST_ALIVE, _MOST_ALIVE = 2.0, 10.0
+_ALIVE_INTERVALS: Final = 40
+"""So many publishing intervals, within these bounds in seconds, a server that has nothing to say is silent at
+most: who wants changes soon wants to know soon that none can come."""
 _VALUES: Final = 500
 """Values of a notification, at most."""
 _ITEMS: Final = 500
@@ -74,7 +76,7 @@ class Subscription:
 @contextlib.asynccontextmanager
 async def connected(options: OpcuaOptions, domain: str) -> AsyncIterator[Session]:
     """A session as long as the scope lasts; its subscription stays at the server. Raises `OpcuaError`."""
-    client = Client(options.url, timeout=ANSWER_SECONDS, watchdog_intervall=_ALIVE_SECONDS)
+    client = Client(options.url, timeout=ANSWER_SECONDS, watchdog_intervall=_alive_seconds(options))
     client.name = client.description = f"petiole {domain}"
     client.session_timeout = int(_SESSION_SECONDS * 1000)
     # The library's own loop acknowledges by itself and hides what it could not read; `Session` publishes.
@@ -136,7 +138,7 @@ class Session:
         self._client, self._options = client, options
         self._service = client.uaclient.session
         self._due: list[ua.SubscriptionAcknowledgement] = []
-        self._silence = 2 * _ALIVE_SECONDS + 3 * options.publish
+        self._silence = 2 * _alive_seconds(options) + 3 * options.publish
 
     async def server(self) -> str:
         """When the server was started."""
@@ -159,7 +161,7 @@ class Session:
     async def subscribe(self, nodes: Sequence[FollowedNode]) -> Subscription:
         """A new subscription to these variables; the handle of each is its place."""
         options = self._options
-        alive = max(1, round(_ALIVE_SECONDS / options.publish))
+        alive = max(1, round(_alive_seconds(options) / options.publish))
         parameters = ua.CreateSubscriptionParameters(
             RequestedPublishingInterval=options.publish * 1000,
             RequestedMaxKeepAliveCount=alive,
@@ -257,6 +259,10 @@ class Session:
                 found[place] += more.References or ()
                 point = more.ContinuationPoint
         return found
+
+
+def _alive_seconds(options: OpcuaOptions) -> float:
+    return min(_MOST_ALIVE, max(_LEAST_ALIVE, _ALIVE_INTERVALS * options.publish))
 
 
 def standard(number: int) -> ua.NodeId:
