@@ -58,6 +58,7 @@ def session(name: str) -> SparkSession:
                 spark.conf.set(key, value)
         return spark
 
+    _forget_ended_java()
     # Only a conf that lives in the JVM knows what spark-submit was given.
     SparkContext._ensure_initialized(conf=_of_java(name))
     conf = SparkConf(_jvm=SparkContext._jvm)
@@ -78,6 +79,18 @@ def session(name: str) -> SparkSession:
         signal.signal(signal.SIGINT, interrupted)  # PySpark has put its own in the place of the job's
     spark.sparkContext.setLogLevel("WARN")
     return spark
+
+
+def _forget_ended_java() -> None:
+    """Let PySpark start another Java machine where its own has crashed or was killed: it would ask that one
+    for ever, and so would each run of `--every`."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    java = getattr(SparkContext._gateway, "proc", None)  # spark-submit is no child of this process
+    if java is not None and java.poll() is not None:
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None
 
 
 _JAVA: Final = "spark.driver.extraJavaOptions"

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from pathlib import Path
@@ -490,7 +491,9 @@ async def test_a_job_that_runs_again_and_again_takes_what_comes_and_outlives_the
     ]
 
 
-async def test_ingest_then_refine_is_one_process_with_one_jvm_and_ends_at_a_signal(fleet: Fleet) -> None:
+async def test_ingest_then_refine_is_one_process_with_one_jvm_at_a_time_and_ends_at_a_signal(
+    fleet: Fleet,
+) -> None:
     options = [*fleet.options, "--every", "200ms", "--then", "refine"]
     job = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "hub_jobs.ingest", *options, stderr=subprocess.PIPE
@@ -499,10 +502,14 @@ async def test_ingest_then_refine_is_one_process_with_one_jvm_and_ends_at_a_sign
         await _rows(fleet, 10, "readings")
         await fleet.store("edge-2", 3)
         await _rows(fleet, 12, "readings")
-        programs = [child.name() for child in psutil.Process(job.pid).children(recursive=True)]
+        (java,) = _java_of(job)
+        java.kill()
+        await fleet.store("edge-2", 4)
+        await _rows(fleet, 14, "readings")
+        (another,) = _java_of(job)
         job.send_signal(signal.SIGTERM)
         _, said = await asyncio.wait_for(job.communicate(), 60)
-        assert (job.returncode, programs.count("java")) == (Exit.WELL, 1), said.decode()
+        assert (job.returncode, another == java) == (Exit.WELL, False), said.decode()
         assert said.decode().rstrip().endswith("ingest: stopped")
     finally:
         if job.returncode is None:
@@ -510,10 +517,15 @@ async def test_ingest_then_refine_is_one_process_with_one_jvm_and_ends_at_a_sign
             await job.wait()
     assert sorted(contents(fleet.lake, "readings", "domain", "n", "metric")) == [
         (domain, n, metric)
-        for domain, last in (("edge-1", 3), ("edge-2", 3))
+        for domain, last in (("edge-1", 3), ("edge-2", 4))
         for n in range(1, last + 1)
         for metric in "ab"
     ]
+
+
+def _java_of(job: Process) -> list[psutil.Process]:
+    children = psutil.Process(job.pid).children(recursive=True)
+    return [child for child in children if child.is_running() and child.name() == "java"]
 
 
 async def test_what_is_in_bronze_is_refined_though_the_hub_cannot_be_reached(fleet: Fleet) -> None:
