@@ -178,3 +178,14 @@ def entries(table: Place, version: int) -> list[dict[str, Any]] | None:
     except FileNotFoundError:
         return None
     return [json.loads(line) for line in text.splitlines() if line]
+
+
+def remedy(error: Exception) -> str:
+    """What to add to what delta-rs says of a log that it can't read, where a power cut has left a part of a
+    checkpoint: nothing else of a log is Parquet."""
+    if not any(word in str(error) for word in ("Checkpoint", "Parquet")):
+        return ""
+    return (
+        "; a checkpoint of its log is damaged: move _last_checkpoint and the newest *.checkpoint.parquet out "
+        "of its _delta_log, and the table is read from the entries that the checkpoint stands for"
+    )

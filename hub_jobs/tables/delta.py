@@ -185,7 +185,7 @@ def open_table(lake: Place, name: str) -> Table | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise TableError(f"table {path} can't be read: {plain(error)}") from error
+        raise TableError(f"table {path} can't be read: {plain(error)}{commits.remedy(error)}") from error
     version = delta.metadata().configuration.get(_VERSION_KEY)
     if version is None or not version.isdigit():
         raise TableError(f"table {path} was not made by Petiole: it has no {_VERSION_KEY}")

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from hub_jobs.tables import commits
-from hub_jobs.tables.delta import ensure_table
+from hub_jobs.tables.delta import TableError, ensure_table
 
 _DAY = 86_400
 
@@ -57,6 +57,26 @@ def test_a_checkpoint_is_on_the_disk_before_what_it_stands_for_is_deleted(
     commit(tmp_path, 1)
     assert len(entries(tmp_path)) < before
     assert ensure_table(tmp_path, "seen").offset("nats:hub/A@1") == 0
+
+
+@pytest.mark.parametrize("left", [0, 0.5, None], ids=["empty", "half", "gone"])
+def test_a_damaged_checkpoint_is_said_with_what_brings_the_table_back(
+    tmp_path: Path, left: float | None
+) -> None:
+    commit(tmp_path, 3)
+    ensure_table(tmp_path, "seen").delta.create_checkpoint()
+    log = tmp_path / "seen" / "_delta_log"
+    (checkpoint,) = log.glob("*.checkpoint.parquet")
+    if left is None:
+        checkpoint.unlink()
+    else:
+        os.truncate(checkpoint, int(checkpoint.stat().st_size * left))
+    with pytest.raises(TableError, match="move _last_checkpoint and the newest"):
+        ensure_table(tmp_path, "seen")
+
+    (log / "_last_checkpoint").unlink()
+    checkpoint.unlink(missing_ok=True)
+    assert ensure_table(tmp_path, "seen").offset("nats:hub/A@1") == 2
 
 
 def test_the_log_forgets_what_is_older_than_a_week_and_the_offsets_stay(tmp_path: Path) -> None:
