@@ -105,6 +105,27 @@ async def test_what_devices_publish_to_an_older_store_before_the_agent_looks_is_
     await _names(servers, kept, last)
 
 
+async def test_a_store_that_was_put_back_after_the_clock_was_set_back_is_not_said_to_hold_more_than_it_does(
+    servers: ServerPair, config: Config, tmp_path: Path
+) -> None:
+    async with agent(config) as one:
+        kept, last = await _copied_and_filled(servers, one, tmp_path / "copy")
+        await one.crash()
+    state = StateFile(one.state_path, one.state())
+    acked = state.current.acked[CLASS]
+    state.current.acked[CLASS] = structs.replace(acked, at=acked.at + 3_600 * 10**9)
+    await state.save()
+    await servers.leaf.restore(tmp_path / "copy")
+    await _publish(servers, 40)
+    async with agent(config) as one:
+        assert _epochs(one, "stream_put_back") == 1
+        await one.stop()
+    (lost,) = (await (await probe_stream(servers.leaf)).ledgers())[-1].lost
+    assert lost.last == last
+    assert lost.kept is not None
+    assert lost.kept <= kept
+
+
 async def _copied_and_filled(servers: ServerPair, one: Agent, copy: Path) -> tuple[int, int]:
     """A copy of the leaf's store, to which devices then publish until the agent has seen it; the last
     sequence of the copy, and that of the store."""

@@ -68,17 +68,15 @@ async def prepare_stream(
         held = await newest_checkpoint_held(js, info, checkpoints.earlier(current.earlier.get(cls.name, [])))
         due = judge(remembered, replace(observation, earlier=held))
     if due is not None:
+        # What both sides agreed on, a restored store holds.
+        kept = None if observation.kept is None else max(observation.kept, due.start - 1)
         epoch = await make_epoch(js, domain, cls, due.start, in_memory=in_memory)
         if due.reason is EpochReason.PUT_BACK:
             # The restored store has its old link consumer, which is not paused: what is stored from now on
             # would go to the hub over it, ahead of what comes before it in the new epoch. Delete it before
             # the epoch is recorded: should that fail, the next attempt finds the same as this one.
             await drop_other_epochs(js, domain, cls.name, epoch)
-        recorded = (
-            ()
-            if observation.kept is None
-            else await recorded_losses(js, domain, cls.name, info.created, observation.kept)
-        )
+        recorded = () if kept is None else await recorded_losses(js, domain, cls.name, info.created, kept)
         await remember_epoch(
             state,
             cls.name,
@@ -86,7 +84,7 @@ async def prepare_stream(
             due,
             info,
             remembered.acked,
-            observation.kept,
+            kept,
             recorded,
             begun=partial(begun, due),
         )
@@ -161,7 +159,8 @@ async def last_still_held(js: JetStream, info: StreamInfo, acked: Acked | None, 
 
     Devices may have published to the restored store before the agent looked, so that it has filled up again:
     then the message at the last known sequence is another one, and the backup did not hold what was stored
-    after the last known time, unless by a clock that was ahead.
+    after the last known time. If that time is still to come, the clock was set back since, and nothing tells
+    what the backup held: then it counts as nothing but what leaf and hub agreed on.
     """
     if acked is None or acked.created != info.created:
         return None
@@ -173,6 +172,8 @@ async def last_still_held(js: JetStream, info: StreamInfo, acked: Acked | None, 
             return None
     elif not acked.at:
         return info.last
+    if acked.at > now_ns + _APART_NS:
+        return info.first - 1
     held, newer = info.first - 1, info.last + 1
     while newer - held > 1:
         middle = (held + newer) // 2
