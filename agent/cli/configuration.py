@@ -1,4 +1,5 @@
-"""Reads the configuration for a command. All problems go to standard error at once; the exit code is 2.
+"""Reads the configuration for a command, and puts an edited one in its place. All problems go to standard
+error at once; the exit code is 2.
 
 Mistakes in the options of inputs, which only a person can correct, are kept apart from the obstacles on this
 machine, which may go."""
@@ -88,6 +89,24 @@ def end(problems: list[str], code: Exit = Exit.USAGE) -> NoReturn:
     for problem in problems:
         typer.echo(f"petiole: {problem}", err=True)
     raise typer.Exit(code)
+
+
+def store_or_end(path: Path, text: str) -> None:
+    """Put the new text in place of the old; a file that cannot be written ends the process."""
+    try:
+        store(path, text)
+    except OSError as error:
+        end([f"{path}: cannot be written ({error.strerror}); run this as a user who may, such as root"])
+
+
+def store(path: Path, text: str) -> None:
+    """Put the new text in place of the old, with its mode and owner."""
+    from agent.base.files import write_private
+
+    before = path.stat()
+    write_private(path, text.encode(), before.st_mode & 0o777)
+    if os.geteuid() == 0:
+        os.chown(path, before.st_uid, before.st_gid)
 
 
 def quiet(config: Config) -> None:

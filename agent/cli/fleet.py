@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import tomllib
 from collections.abc import Callable
@@ -31,6 +30,8 @@ from agent.cli.configuration import (
     configuration,
     default_file,
     end,
+    store,
+    store_or_end,
 )
 from agent.config import Config, ConfigError, load, read_table
 from agent.contract import Exit
@@ -244,17 +245,11 @@ def _change(
 
 
 def _render(path: Path, text: str, out: Path | None, done: str) -> None:
-    from agent.cli.render import tell, write_table
+    from agent.cli.render import render_or_end
 
     if out is None:
         end(["name the directory that this topology is rendered into with --out"])
-    try:
-        site, written = write_table(tomllib.loads(text), out, OPTIONS, partial(store, path, text))
-    except ConfigError as error:
-        end(error.problems)
-    except OSError as error:
-        end([f"{error.filename}: cannot be written ({error.strerror})"])
-    tell(site, written, out)
+    written = render_or_end(lambda: tomllib.loads(text), out, partial(store, path, text))
     changed = [name for name in written.changed if name.startswith("hub")]
     if changed:
         typer.echo(f"{done} once these are in place on the hub:")
@@ -285,21 +280,3 @@ def _apply(settings: Config, domain: str, done: str) -> None:
             "the hub's server is not run by its agent: give it the same leaves (`petiole render`) and have "
             "it read them: nats-server --signal reload"
         )
-
-
-def store_or_end(path: Path, text: str) -> None:
-    """Put the new text in place of the old; a file that cannot be written ends the process."""
-    try:
-        store(path, text)
-    except OSError as error:
-        end([f"{path}: cannot be written ({error.strerror}); run this as a user who may, such as root"])
-
-
-def store(path: Path, text: str) -> None:
-    """Put the new text in place of the old, with its mode and owner."""
-    from agent.base.files import write_private
-
-    before = path.stat()
-    write_private(path, text.encode(), before.st_mode & 0o777)
-    if os.geteuid() == 0:
-        os.chown(path, before.st_uid, before.st_gid)

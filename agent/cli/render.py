@@ -87,16 +87,24 @@ TopologyFile = Annotated[Path, typer.Argument(help="The topology file (TOML).", 
 def command(topology: TopologyFile, out: Out) -> None:
     """Write the configurations of all servers and agents, and a README that says what goes where. Files that
     have not changed stay as they are."""
+    render_or_end(lambda: read_table(topology), out)
+
+
+def render_or_end(
+    table: Callable[[], dict[str, Any]], out: Path, first: Callable[[], None] = lambda: None
+) -> Written:
+    """Render the tables of a topology and print what was done. What is wrong ends the process."""
     try:
-        topology_, done = write(topology, out, OPTIONS)
+        site, done = write_table(table(), out, OPTIONS, first)
     except ConfigError as error:
         end(error.problems)
     except OSError as error:
         end([f"{error.filename}: cannot be written ({error.strerror})"])
-    tell(topology_, done, out)
+    _tell(site, done, out)
+    return done
 
 
-def tell(site: Topology, done: Written, out: Path) -> None:
+def _tell(site: Topology, done: Written, out: Path) -> None:
     """Print which files were written, which are left over, and which leaves are not let in."""
     for name in done.changed:
         typer.echo(f"written: {out / name}")

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.configuration import ConfigFile, configuration, end
+from agent.cli.configuration import ConfigFile, configuration, end, store_or_end
 from agent.config import Config, ConfigError, load
 from agent.contract import Exit
 from agent.leaf.inputs import OPTIONS
@@ -103,7 +103,6 @@ def forget(config: ConfigFile, name: Name) -> None:
 
 def _change(path: Path, edit: Callable[[str], str], done: str) -> Config:
     """Change the users of a file, and have the running agent reload them."""
-    from agent.cli.fleet import store_or_end
     from agent.cli.site.apply import NotAppliedError, apply_users
     from agent.cli.site.edit import MemberError
 
