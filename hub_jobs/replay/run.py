@@ -1,8 +1,9 @@
 """The job `replay`: decodes a range of `bronze` again, in the place of what came of it before.
 
-For what was decoded wrongly, or lost from a table. `quarantine` is put right first and `readings` last; a run
-that is killed between the two leaves rows missing in neither, and is made whole by running it again.
-What is decoded, and what that replaces, is chosen in `selection`.
+For what was decoded wrongly, or lost from a table. `readings` is put right first and `quarantine` last: what
+an older version could not take is then in both when a run is killed between the two, and not in neither,
+where it would be lost once `maintain` drops the payload. The audit names it, and running it again makes it
+whole. What is decoded, and what that replaces, is chosen in `selection`.
 """
 
 from __future__ import annotations
@@ -122,11 +123,11 @@ def _replay(lake: Place, tables: RefineTables, selection: ReplaySelection, corre
     named = without(lake, quarantine, lambda rows: _messages_of(rows, selection), [*MESSAGE, "reason"])
     old = without(lake, readings, lambda rows: _came_of(rows, selection), [*BATCH, *PLACE])
     try:
-        quarantine.rewrite([*new_named, *named.kept], named.replaced, changed=True)
+        readings.rewrite([*new_readings, *old.kept], old.replaced, changed=True)
     except ConflictError:
-        readings.discard([*new_readings, *old.kept])
+        quarantine.discard([*new_named, *named.kept])
         raise
-    readings.rewrite([*new_readings, *old.kept], old.replaced, changed=True)
+    quarantine.rewrite([*new_named, *named.kept], named.replaced, changed=True)
     say(
         _NAME,
         f"{sum(file.rows for file in new_readings)} readings in the place of {old.rows}, "

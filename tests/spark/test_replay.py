@@ -17,8 +17,10 @@ from hub_jobs.refine import run as refine
 from hub_jobs.replay import run as replay
 from hub_jobs.tables.compaction import rewrite
 from hub_jobs.tables.delta import Table, ensure_table
+from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import files
-from tests.spark.lakes import add_bronze, contents
+from hub_jobs.tables.schemas import QUARANTINE
+from tests.spark.lakes import DRIVER, add_bronze, contents, killed
 from tests.unit.hub_jobs.rows import ARRIVED_US, OTHER_RUN, batch_row, direct_row
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -139,6 +141,32 @@ def test_a_replay_that_another_job_overtook_changes_nothing(
     assert everything(lake) == before
     assert replayed(lake, "--from-seq", "1") is Exit.WELL
     assert everything(lake) == before
+
+
+def test_what_an_older_version_could_not_take_outlives_a_kill_between_the_commits_and_its_payload(
+    lake: Path, tmp_path: Path
+) -> None:
+    before = contents(lake, "readings")
+    lose(lake, "readings", lambda rows: pc.and_(pc.equal(rows["n"], 2), pc.equal(rows["index"], 1)))
+    quarantine = ensure_table(lake, "quarantine")
+    place = {"stream": "TELEMETRY_0", "created": "2026-11-21T00:00:00Z", "seq": 2, "line": 1}
+    with PartWriter(lake, "quarantine") as writer:
+        writer.write(pa.Table.from_pylist([{**place, "reason": "bad line", "n": 2}], QUARANTINE))
+    quarantine.commit(writer.files, {})
+    program = f"""{DRIVER}
+from hub_jobs.replay.run import main
+rewrite, rewritten = Table.rewrite, []
+def die(table, *given, **options):
+    if rewritten:
+        os.kill(os.getpid(), signal.SIGKILL)
+    rewritten.append(rewrite(table, *given, **options))
+Table.rewrite = die
+main(["--lake", {str(lake)!r}, "--stream", "TELEMETRY_0", "--from-seq", "1"])
+"""
+    killed(tmp_path / "driver.py", program)
+    assert maintain.main(["--lake", str(lake), "--thin-bronze-after", "0"]) is Exit.WELL
+    assert replayed(lake, "--from-seq", "1") is Exit.WELL
+    assert contents(lake, "readings") == before
 
 
 def test_a_range_must_be_given_in_full(lake: Path, tmp_path: Path) -> None:
