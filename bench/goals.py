@@ -63,6 +63,18 @@ CAUSES: Final = (
         "nats-server sends a heartbeat each second for every consumer that a source or a mirror reads, one a "
         "class and one for the commands, and takes no other interval. The profile `thin` has none while idle",
     ),
+    Cause(
+        "relink",
+        "link cut *: caught up*",
+        "the hub's server asks for the raw source again as soon by itself. What is left of the time is that "
+        "server's own wait, for both",
+    ),
+    Cause(
+        "relink",
+        "leaf server SIGKILL *: caught up*",
+        "the agent connects to its server again, reads the stream and compares before it sends, where the raw "
+        "publisher goes on at once. What each step takes was not measured",
+    ),
 )
 AIMS: Final = (
     Aim("fleet", "*the last is caught up after the hub's process starts, slowest*", 1.0),
