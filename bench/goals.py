@@ -72,8 +72,8 @@ CAUSES: Final = (
     Cause(
         "relink",
         "leaf server SIGKILL *: caught up*",
-        "the agent connects to its server again, reads the stream and compares before it sends, where the raw "
-        "publisher goes on at once. What each step takes was not measured",
+        "the agent connects to its server again, reads the stream and compares before it sends, where the "
+        "raw publisher goes on at once. What each step takes was not measured",
     ),
 )
 AIMS: Final = (
