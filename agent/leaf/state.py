@@ -213,7 +213,7 @@ class StateFile:
     def __init__(self, path: Path, state: State) -> None:
         self._path = path
         self._changed = asyncio.Event()
-        self._whole = False
+        self._whole = self._behind = False
         self._whole_at = float("-inf")
         self._latest = SlotFile(path.with_name(LATEST_NAME))
         self._writing = threading.Lock()
@@ -232,16 +232,42 @@ class StateFile:
         """Of the state only `acked`, `positions` and `unplaced` have changed."""
         self._changed.set()
 
+    def note_checkpoint(self) -> None:
+        """Of the state only a checkpoint has changed, of which the file may have an older one."""
+        self._behind = True
+        self._changed.set()
+
     async def save(self) -> None:
         """Write the state as it is now; when that fails it stays marked. Raises `OSError`."""
-        self._changed.clear()
-        self._whole = False
-        self._asked += 1
-        self.current.written = secrets.token_hex(8)
+        self._whole = self._behind = False
         try:
-            await asyncio.to_thread(self._write, self._asked, msgspec.json.encode(self.current))
+            await self._save_whole()
         except BaseException:
             self.mark()
+            raise
+
+    async def _refresh(self) -> None:
+        """Write the whole state, whose file is only behind. Where the disk has no room for that, what is
+        noted goes into the small file all the same. Raises `OSError`."""
+        self._behind = False
+        try:
+            await self._save_whole()
+        except OSError:
+            self._behind = True
+            await self._save_latest()
+            self._changed.set()
+            raise
+
+    async def _save_whole(self) -> None:
+        self._changed.clear()
+        self._asked += 1
+        number, before = self._asked, self.current.written
+        self.current.written = secrets.token_hex(8)
+        try:
+            await asyncio.to_thread(self._write, number, msgspec.json.encode(self.current))
+        except OSError:
+            if number == self._asked:
+                self.current.written = before  # what is written next follows that one
             raise
         self._whole_at = loop_time()
 
@@ -292,8 +318,10 @@ class StateFile:
         while True:
             await self._changed.wait()
             try:
-                if self._whole or loop_time() - self._whole_at >= WHOLE_SECONDS:
+                if self._whole:
                     await self.save()
+                elif self._behind or loop_time() - self._whole_at >= WHOLE_SECONDS:
+                    await self._refresh()
                 else:
                     await self._save_latest()
                 if loop_time() - self._positions_at >= POSITION_SECONDS:

@@ -216,5 +216,5 @@ class HubAgreement:
         if proposed and holds:
             agreed = max(agreed, proposed.leaf_seq)
             self._checkpoints.agree(cls, proposed, loop_time())
-            self._state.mark()
+            self._state.note_checkpoint()
         status.confirmed = agreed

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from msgspec import structs
+from structlog.testing import capture_logs
 
 from agent.base.files import write_private
 from agent.base.machine import machine_id
@@ -288,6 +289,50 @@ async def test_what_changes_with_each_batch_is_written_beside_the_state(path: Pa
         await written_in_place(path, file)
         assert load(path, DOMAIN) == file.current
     assert content(path) == before
+
+
+@pytest.mark.parametrize("behind", ["for a minute", "by a checkpoint"])
+async def test_where_there_is_no_room_for_the_whole_state_what_changes_with_each_batch_is_written(
+    monkeypatch: pytest.MonkeyPatch, path: Path, behind: str
+) -> None:
+    file = StateFile(path, full_state())
+    await file.save()
+    in_the_way = path.with_name(f".{path.name}.new")
+    in_the_way.mkdir()
+    file.current.acked["normal"] = structs.replace(file.current.acked["normal"], n=8)
+    file.current.place("tail", "normal", PullPosition("13", 8))
+    if behind == "by a checkpoint":
+        file.current.checkpoint["normal"] = Checkpoint(2, "id", "TELEMETRY_0", 3)
+        file.note_checkpoint()
+    else:
+        monkeypatch.setattr(module, "WHOLE_SECONDS", 0.0)
+        file.note()
+    await written_in_place(path, file)
+    assert load(path, DOMAIN).positions == file.current.positions
+    in_the_way.rmdir()
+    task = asyncio.create_task(file.run())
+    await until(lambda: load(path, DOMAIN) == file.current, "all of it is on disk")
+    task.cancel()
+
+
+async def test_what_must_not_be_told_apart_is_not_written_beside_an_older_state(path: Path) -> None:
+    file = StateFile(path, full_state())
+    await file.save()
+    before = load(path, DOMAIN)
+    in_the_way = path.with_name(f".{path.name}.new")
+    in_the_way.mkdir()
+    acked = file.current.acked["normal"]
+    file.current.lose("normal", acked)
+    file.current.acked["normal"] = structs.replace(acked, created="2026-11-21T09:00:00Z")
+    with pytest.raises(OSError):
+        await file.save()
+    file.note()
+    file.note_checkpoint()
+    with capture_logs() as logged:
+        task = asyncio.create_task(file.run())
+        await until(lambda: bool(logged), "it was tried")
+    assert load(path, DOMAIN) == before, "the loss would be forgotten"
+    task.cancel()
 
 
 async def test_what_was_written_beside_another_state_is_left_out(path: Path) -> None:
