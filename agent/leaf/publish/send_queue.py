@@ -61,8 +61,12 @@ class Deadlines:
         self._waits: deque[tuple[float, asyncio.Future[Exception | None]]] = deque()
 
     def add(self, deadline: float, wait: asyncio.Future[Exception | None]) -> None:
-        """End a wait at a deadline, in monotonic seconds. Deadlines come in their order."""
-        self._waits.append((deadline, wait))
+        """End a wait at a deadline, in monotonic seconds. Nearly all deadlines come in their order: only who
+        waited for room in memory comes behind those who repeat what is in flight."""
+        waits, at = self._waits, len(self._waits)
+        while at and waits[at - 1][0] > deadline:
+            at -= 1
+        waits.insert(at, (deadline, wait))
 
     def sweep(self, now: float) -> None:
         """End the waits whose deadline has passed, and forget those at the front that have ended."""

@@ -43,6 +43,21 @@ async def test_a_wait_ends_at_its_deadline_and_not_before() -> None:
     assert not late.done()
 
 
+async def test_a_wait_ends_at_its_deadline_though_it_began_behind_a_later_one() -> None:
+    deadlines, loop = Deadlines(), asyncio.get_running_loop()
+    waits = {deadline: Settlement().wait(loop) for deadline in (12.0, 15.0, 10.0)}
+    for deadline, wait in waits.items():
+        deadlines.add(deadline, wait)
+    for now in (10.0, 12.0, 15.0):
+        deadlines.sweep(now)
+        assert [deadline for deadline, wait in sorted(waits.items()) if not wait.done()] == [
+            later for later in (12.0, 15.0) if later > now
+        ]
+    for wait in waits.values():
+        with pytest.raises(TimeoutError):
+            await wait
+
+
 async def test_waits_that_have_ended_take_no_memory() -> None:
     deadlines, loop = Deadlines(), asyncio.get_running_loop()
     for _ in range(1_000):
