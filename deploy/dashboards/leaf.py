@@ -126,6 +126,13 @@ LEAF: Final = Dashboard(
                     "docs/rules.md: a larger late gathers them into the window itself.",
                 ),
                 Panel(
+                    "Damaged records of aggregates",
+                    [Query("petiole_damaged_aggregate_records_total" + HERE)],
+                    "At the last start. Readings of open windows may be lost; the log names file and bytes.",
+                    Kind.VALUE,
+                    alarm=1,
+                ),
+                Panel(
                     "Open windows",
                     [Query(f"petiole_open_windows{HERE}", "open")],
                     "Readings of more than 10,000 windows are sent as they are.",
