@@ -28,6 +28,7 @@ from agent.hub.registrar.fleet_events import LinkEvent, LinkId, Links, ServerLin
 from agent.hub.registrar.fleet_state import Allowance, FleetState
 from agent.hub.registrar.records import (
     FRESH,
+    POWER_CUT,
     AggregateRef,
     ClassRecord,
     HubPosition,
@@ -113,6 +114,26 @@ def acked(seq: int, checkpoint: Checkpoint | None = None) -> Announce:
     """An epoch of which the hub has acknowledged so much."""
     states = {"normal": ClassState("1111111111111", CREATED, 1, 9, 0, 100, acked=seq)}
     return Announce("a", "m1", RUN, {}, states, {} if checkpoint is None else {"normal": checkpoint})
+
+
+@pytest.mark.parametrize(
+    ("known", "checkpoint", "lost"),
+    [
+        (leaf(boot="before"), None, True),
+        (leaf(boot="now"), None, False),
+        (leaf(boot="before", lost="so the leaf began at what was agreed on"), None, False),
+        (leaf(boot="before", created="2026-02-02T00:00:00Z"), None, False),
+        (None, CHECKPOINT, True),
+        (None, None, False),
+    ],
+    ids=["before a boot", "since", "in answer to it", "of another stream", "not remembered", "the first"],
+)
+def test_an_epoch_that_was_begun_before_the_hub_was_without_power_is_lost(
+    known: LeafRecord | None, checkpoint: Checkpoint | None, lost: bool
+) -> None:
+    places = {"normal": AggregateRef(*AGGREGATE, last=70)}
+    record = admitted(acked(0, checkpoint), known, places, CREATED, "now").classes["normal"]
+    assert (record.boot, record.lost) == ("now", POWER_CUT if lost else "")
 
 
 @pytest.mark.parametrize(
