@@ -78,14 +78,18 @@ async def judge(case: Case, hubs: HubMachines, leaf: LeafHand) -> None:
     registrar = await connected_to(hubs, "registrar", await asyncio.to_thread(hubs.leader))
     js = JetStream(registrar)
 
+    found: list[str] = []
+
     async def all_there() -> bool:
-        try:
-            return (await js.stream_info(AGGREGATE)).messages >= leaf.sent
+        try:  # servers that meet again elect leaders, and meanwhile none answers
+            if (await js.stream_info(AGGREGATE)).messages < leaf.sent:
+                return False
+            (found[:],) = (await ids_in(js, AGGREGATE)).values()
         except JetStreamError:
             return False
+        return True
 
     await until(all_there, "all that was stored is at the hub")
-    (found,) = (await ids_in(js, AGGREGATE)).values()
     case.sent = case.acknowledged = leaf.sent
     case.lost, case.duplicates = leaf.sent - len(set(found)), len(found) - len(set(found))
     assert (case.lost, case.duplicates) == (0, 0)
