@@ -7,7 +7,9 @@ a number, so that the audit names it."""
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 import structlog
 
@@ -92,9 +94,12 @@ class InFlight:
         await self._progress.wait()
 
 
-FULL_PAUSE = 5.0
-"""How long the batches of a class are refused without a number once its stream had no room: so the ledger of
-a stream at its brim has a few ranges a minute, not one for every batch."""
+FIRST_PAUSE, FULL_PAUSE = 0.5, 5.0
+"""How long the batches of a class are refused without a number once its stream had no room, at first, and at
+most if that goes on: so the ledger of a stream at its brim has a few ranges a minute, not one for every
+batch. Senders are asked to wait twice as long."""
+_FULL_SECONDS: Final = 60.0
+"""After so long without a refusal the first pause is the next one."""
 
 log = structlog.get_logger("sender")
 
@@ -132,6 +137,8 @@ class Outcomes:
         self._refusals, self._events = refusals, events
         self._counters: dict[tuple[str, str, bool], _Counters] = {}
         self._full_until: dict[str, float] = {}
+        self._pauses: dict[str, tuple[float, float]] = {}
+        """Since when the batches of a class were refused last, and for how long."""
         self._refusing: dict[str, LogEdge] = {}
         self._sparse = Sparse()
 
@@ -170,12 +177,27 @@ class Outcomes:
         cls = batch.id.cls
         self.delayed(cls, text)
         if reason is RefusalReason.FULL:
-            self._full_until[cls] = loop_time() + FULL_PAUSE
+            self._pause(cls)
             self.awaits_room(cls)
-            refusal = no_room(text)
+            refusal = self.no_room(cls, text)
         else:
             refusal = RefusedError(reason, f"the local stream refuses: {text}")
         self._refusals.batch(batch, refusal)
+
+    def no_room(self, cls: str, text: str) -> RefusedError:
+        """The refusal of a batch whose stream has no room now."""
+        _, pause = self._pauses.get(cls, (0.0, FULL_PAUSE))
+        return RefusedError(RefusalReason.FULL, f"the local stream is full ({text})", retry_after=2 * pause)
+
+    def _pause(self, cls: str) -> None:
+        now = loop_time()
+        began, pause = self._pauses.get(cls, (-math.inf, 0.0))
+        if now - began > _FULL_SECONDS:
+            began, pause = now, FIRST_PAUSE
+        elif now >= began + pause:  # what was under way is refused together
+            began, pause = now, min(2 * pause, FULL_PAUSE)
+        self._pauses[cls] = began, pause
+        self._full_until[cls] = began + pause
 
     def awaits_room(self, cls: str) -> None:
         """The stream of a class has no room for a batch now."""
@@ -206,11 +228,6 @@ class Outcomes:
                 remedy="find who publishes on this subject; replace the devices' key if none should",
                 not_reported_before=held_back,
             )
-
-
-def no_room(text: str) -> RefusedError:
-    """The stream has no room now."""
-    return RefusedError(RefusalReason.FULL, f"the local stream is full ({text})", retry_after=10.0)
 
 
 class Refusals:

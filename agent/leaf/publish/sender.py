@@ -38,7 +38,7 @@ from agent.leaf.publish.batch import (
     message_bytes,
     parse_ack,
 )
-from agent.leaf.publish.outcomes import InFlight, Outcomes, Refusals, no_room
+from agent.leaf.publish.outcomes import InFlight, Outcomes, Refusals
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.send_queue import SealedBatch
 
@@ -218,7 +218,7 @@ class Sender:
         if not entries:
             return
         if self._outcomes.is_full(draft.cls):
-            self._refusals.unsent(sealed, no_room("no room"))
+            self._refusals.unsent(sealed, self._outcomes.no_room(draft.cls, "no room"))
             return
         if (why := self._publisher.admission.refusal(draft.cls)) is not None:
             # What is sent to a server that can't store is of unknown outcome; what isn't is refused, or waits
