@@ -23,8 +23,8 @@ from hub_jobs.maintain import run as maintain
 from hub_jobs.refine import run as refine
 from hub_jobs.rollup import run as rollup
 
-_WARM_ROUNDS: Final = 2
-_ROUNDS: Final = 5
+_WARM_ROUNDS: Final = 1
+_ROUNDS: Final = 3
 _BATCH: Final = 60
 """Readings of a leaf in a minute."""
 
