@@ -43,7 +43,7 @@ from agent.leaf.ledger.evictions.service import EvictionMonitor
 from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.link.act import Trimmer, ensure_rate
 from agent.leaf.link.link import LeafLink, LinkView
-from agent.leaf.link.prepare import consumers_in_memory, note_lost_positions, prepare_stream
+from agent.leaf.link.prepare import note_lost_positions, prepare_stream
 from agent.leaf.link.time_to_loss import TimeToLossReport
 from agent.leaf.publish.accumulator import BatchLimits
 from agent.leaf.publish.core_intake import CoreIntake
@@ -324,7 +324,6 @@ class LeafAgent:
         mqtt = self._config.nats.mqtt.on
         for stream in stream_configs.mqtt_streams() if mqtt else ():
             await js.ensure_stream(stream)
-        in_memory = consumers_in_memory(self._config)
         pulls = [input_.name for input_ in self._config.input if input_.pulls]
         await note_lost_positions(js, self._config.domain, self._classes, pulls, self._state.current)
         for name, cls in self._classes.items():
@@ -335,7 +334,6 @@ class LeafAgent:
                 self._state,
                 begun=partial(self.link.epoch_begun, name),
                 mqtt=mqtt,
-                in_memory=name in in_memory,
             )
             await ensure_rate(js, self._config.domain, cls, self._state.current.epochs[name])
             if not self._completed:

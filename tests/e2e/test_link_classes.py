@@ -14,7 +14,6 @@ from agent.contract import link_consumer
 from agent.leaf.link import controller
 from agent.leaf.link.observation import CAUGHT_UP
 from agent.leaf.link.states import LinkState
-from agent.process import leaf
 from tests.harness.agents import CLASS, Agent, agent, chunk, leaf_config, probe_stream
 from tests.harness.registrar import HubHand, hub_of
 from tests.harness.servers import ServerPair, open_server_pair
@@ -78,8 +77,6 @@ async def test_no_class_waits_for_another_when_their_server_has_forgotten_their_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controller, "REPAIR_EVERY", 3600.0)
-    for used_in in (controller, leaf):
-        monkeypatch.setattr(used_in, "consumers_in_memory", lambda _: CLASSES)
     async with two_classes(tmp_path) as (servers, _, one):
         await servers.leaf.kill()
         await servers.leaf.start()

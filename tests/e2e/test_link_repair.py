@@ -6,17 +6,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import pytest_asyncio
 
+from agent.config import StreamClass
 from agent.contract import link_consumer
+from agent.leaf import stream_configs
 from agent.leaf.link import checkpoints, controller, decide
 from agent.leaf.link.states import LinkState
-from agent.process import leaf
 from agent.server import permissions
-from tests.harness.agents import CLASS
 from tests.harness.linked_pair import LinkedPair, open_linked_pair
 from tests.harness.registrar import LeafHand
 from tests.harness.servers import Node, open_server_pair
@@ -150,15 +151,24 @@ async def test_a_hub_restored_while_the_agent_is_dead_is_sent_what_came_since_th
     assert pair.epochs("hub_lost") == 1
 
 
+_CONSUMER = stream_configs.link_consumer
+
+
+def on_disk(domain: str, cls: StreamClass, epoch: str, start: int) -> dict[str, Any]:
+    """The link consumer of an agent of an earlier release."""
+    return _CONSUMER(domain, cls, epoch, start) | {"mem_storage": False}
+
+
 async def test_a_link_consumer_on_disk_moves_into_memory_and_a_restarted_server_gets_another(
     pair: LinkedPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first one is of an agent before this one, or from the time when the server was external."""
-    await pair.send(10)
-    await pair.agent.crash()
+    with monkeypatch.context() as earlier:
+        earlier.setattr(stream_configs, "link_consumer", on_disk)
+        await pair.send(10)
+        await restarted(pair)
+        await until(lambda: pair.epochs("consumer_gone") == 1, "a consumer on disk")
+        await pair.agent.crash()
     assert not (await pair.link_consumer()).config.get("mem_storage")
-    for used_in in (controller, leaf):
-        monkeypatch.setattr(used_in, "consumers_in_memory", lambda _: {CLASS})
     await pair.start_agent()
     await pair.send(10)
     await until(lambda: pair.epochs("consumer_moved") == 1, "the consumer moves")
@@ -181,12 +191,8 @@ async def restarted(pair: LinkedPair) -> None:
 
 
 async def test_a_server_that_forgets_its_link_consumer_during_a_cut_or_over_an_emptied_stream_goes_on(
-    pair: LinkedPair, monkeypatch: pytest.MonkeyPatch
+    pair: LinkedPair,
 ) -> None:
-    await pair.agent.crash()
-    for used_in in (controller, leaf):
-        monkeypatch.setattr(used_in, "consumers_in_memory", lambda _: {CLASS})
-    await pair.start_agent()
     await pair.send(10)
     await pair.agreed()
 

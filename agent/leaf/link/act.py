@@ -40,17 +40,15 @@ async def pause(js: JetStream, domain: str, cls: str, epoch: str, seconds: float
             raise
 
 
-async def make_epoch(
-    js: JetStream, domain: str, klass: StreamClass, start: int, *, in_memory: bool = False
-) -> str:
-    """Create the link consumer of a new epoch, which `remember_epoch` then records. `in_memory` says where
-    its server keeps its state. Raises `ApiError` or `UnavailableError`.
+async def make_epoch(js: JetStream, domain: str, klass: StreamClass, start: int) -> str:
+    """Create the link consumer of a new epoch, which `remember_epoch` then records. Raises `ApiError` or
+    `UnavailableError`.
 
     An agent that dies in between finds neither epoch usable and starts a third, while an epoch in the state
     file without its consumer would look like one that was deleted by hand.
     """
     epoch = contract.new_epoch()
-    config = stream_configs.link_consumer(domain, klass, epoch, start, in_memory=in_memory)
+    config = stream_configs.link_consumer(domain, klass, epoch, start)
     await js.create_consumer(contract.leaf_stream(domain, klass.name), config)
     return epoch
 

@@ -39,7 +39,7 @@ from agent.leaf.link.observation import (
     difference,
     may_repair_at,
 )
-from agent.leaf.link.prepare import consumer_status, consumers_in_memory
+from agent.leaf.link.prepare import consumer_status
 from agent.leaf.link.states import LinkState
 from agent.leaf.link.status import LinkStatus
 from agent.leaf.state import StateFile
@@ -89,7 +89,6 @@ class LinkController:
         events: Events,
     ) -> None:
         self._domain, self._classes = config.domain, {cls.name: cls for cls in config.class_}
-        self._in_memory = consumers_in_memory(config)
         self._state, self._metrics, self._status = state, metrics, status
         self._hooks, self._events = hooks, events
         self._agreement = HubAgreement(config.domain, state, status, trimmer)
@@ -230,8 +229,8 @@ class LinkController:
         epoch = self._state.current.epochs[cls]
         # The link first: a consumer that is observed afterwards was paused no later than the link was lost.
         link = self._uplink()
-        stream, in_memory = contract.leaf_stream(self._domain, cls), cls in self._in_memory
-        return cls, epoch, await consumer_status(js, stream, epoch, in_memory=in_memory), link
+        stream = contract.leaf_stream(self._domain, cls)
+        return cls, epoch, await consumer_status(js, stream, epoch), link
 
     def _observation(
         self, cls: str, epoch: str, consumer: ConsumerStatus | None, link: UplinkStatus
@@ -286,9 +285,7 @@ class LinkController:
     async def _repair(self, js: JetStream, cls: str, due: NewEpoch) -> None:
         acked = self._state.current.acked.get(cls)
         info = await js.stream_info(contract.leaf_stream(self._domain, cls))
-        epoch = await act.make_epoch(
-            js, self._domain, self._classes[cls], due.start, in_memory=cls in self._in_memory
-        )
+        epoch = await act.make_epoch(js, self._domain, self._classes[cls], due.start)
         kept = info.last if acked is not None and info.last < acked.last else None
 
         def begun() -> None:

@@ -275,7 +275,7 @@ def _able(observation: LinkObservation, comparison: HubComparison | None) -> boo
 
 
 def _to_be_moved(observation: LinkObservation, comparison: HubComparison) -> bool:
-    """Whether a consumer that its server keeps in the wrong place is replaced now: it cannot be moved."""
+    """Whether a consumer that its server keeps on disk is replaced now: it cannot be moved."""
     misplaced = observation.consumer is not None and observation.consumer.misplaced
     allowed = observation.now >= observation.may_repair_at
     return misplaced and allowed and _able(observation, comparison)

@@ -52,7 +52,7 @@ class ConsumerStatus:
     pending: int
     """How many messages are not delivered."""
     misplaced: bool = False
-    """Whether its server keeps it in memory and should not, or the other way round."""
+    """Whether its server keeps it on disk, as for an agent of an earlier release."""
 
 
 @dataclass(frozen=True, slots=True)

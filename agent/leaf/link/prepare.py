@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from agent import contract
-from agent.config import Config, StreamClass
+from agent.config import StreamClass
 from agent.contract import H_MESSAGE_ID, Checkpoint, ContractError, LostStream
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, StreamInfo, nanoseconds
 from agent.leaf import stream_configs
@@ -24,20 +24,6 @@ _APART_NS: Final = 1_000_000_000
 """By how much a server's clock may be ahead of the agent's, on the same machine."""
 
 
-def consumers_in_memory(config: Config) -> frozenset[str]:
-    """The classes whose link consumers the leaf's server keeps in memory. On disk it would replace and sync a
-    file at each delivery and each acknowledgement, which at one batch a second costs over four times what
-    storing the batch costs (measured on nats-server 2.15.1).
-
-    A restarted server has forgotten what was in memory, and only an agent and the registrar together begin a
-    new epoch. So this is for the embedded server, which only its agent starts, and not for classes that
-    discard, which would lose more while they wait for a registrar that is away.
-    """
-    if config.nats.server != "embedded":
-        return frozenset()
-    return frozenset(cls.name for cls in config.class_ if cls.discard == "new")
-
-
 async def prepare_stream(
     js: JetStream,
     domain: str,
@@ -46,12 +32,10 @@ async def prepare_stream(
     *,
     begun: Callable[[NewEpoch], None],
     mqtt: bool = False,
-    in_memory: bool = False,
 ) -> StreamInfo:
     """Create the stream of a class, check it by the guard, and begin a new epoch if one is needed, for which
     `begun` is called once, also if what follows fails. With `mqtt` the stream also stores what MQTT devices
-    send; `in_memory` says where the server keeps a new link consumer. Returns the stream. Raises `ApiError`
-    or `UnavailableError`."""
+    send. Returns the stream. Raises `ApiError` or `UnavailableError`."""
     info = await js.ensure_stream(stream_configs.leaf_stream(domain, cls, mqtt=mqtt))
     current = state.current
     remembered = RememberedStream(
@@ -70,7 +54,7 @@ async def prepare_stream(
     if due is not None:
         # What both sides agreed on, a restored store holds.
         kept = None if observation.kept is None else max(observation.kept, due.start - 1)
-        epoch = await make_epoch(js, domain, cls, due.start, in_memory=in_memory)
+        epoch = await make_epoch(js, domain, cls, due.start)
         if due.reason is EpochReason.PUT_BACK:
             # The restored store has its old link consumer, which is not paused: what is stored from now on
             # would go to the hub over it, ahead of what comes before it in the new epoch. Delete it before
@@ -185,11 +169,8 @@ async def last_still_held(js: JetStream, info: StreamInfo, acked: Acked | None, 
     return min(held, acked.last)
 
 
-async def consumer_status(
-    js: JetStream, stream: str, epoch: str, *, in_memory: bool = False
-) -> ConsumerStatus | None:
-    """The link consumer of an epoch, None if it is gone. `in_memory` says where its server should keep it.
-    Raises `ApiError` or `UnavailableError`."""
+async def consumer_status(js: JetStream, stream: str, epoch: str) -> ConsumerStatus | None:
+    """The link consumer of an epoch, None if it is gone. Raises `ApiError` or `UnavailableError`."""
     info = await js.find_consumer(stream, contract.link_consumer(epoch))
     if info is None:
         return None
@@ -201,5 +182,5 @@ async def consumer_status(
         floor=info.ack_floor,
         in_flight=info.ack_pending,
         pending=info.pending,
-        misplaced=bool(info.config.get("mem_storage")) is not in_memory,
+        misplaced=not info.config.get("mem_storage"),
     )
