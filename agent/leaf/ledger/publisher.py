@@ -209,7 +209,7 @@ class LedgerPublisher:
         """Say of an earlier run what was discarded of it after it had ended."""
         seq = await self._store(js, cls, earlier)
         self._discards.stored(cls, seq)
-        self._discards.recorded(cls, earlier.run, seq)
+        self._discards.recorded(cls, earlier, seq)
 
     async def _store(self, js: JetStream, cls: str, record: Ledger) -> int:
         """Publish a record; returns its sequence."""

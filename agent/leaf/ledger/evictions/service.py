@@ -211,9 +211,12 @@ class EvictionMonitor:
             discarded=ranges,
         )
 
-    def recorded(self, cls: str, run: str, seq: int) -> None:
-        """A record of an earlier run was stored."""
-        self._trackers[cls].claims.runs[run].recorded = seq
+    def recorded(self, cls: str, record: Ledger, seq: int) -> None:
+        """A record of an earlier run was stored. What was discarded meanwhile is in none, so another is
+        due."""
+        one = self._trackers[cls].claims.runs.get(record.run)
+        if one is not None and tuple(one.ranges) == record.discarded:
+            one.recorded = seq
 
     def status(self, cls: str) -> dict[str, Any] | None:
         """What a class has discarded, as a row of `/status`; None for one that does not."""

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from agent import contract
 from agent.base.metrics import Metrics
+from agent.config import StreamClass
 from agent.contract import (
     H_COUNT,
     H_MESSAGE_ID,
@@ -19,12 +20,14 @@ from agent.contract import (
     MessageId,
     Previous,
     Readings,
+    StreamState,
     new_run,
 )
 from agent.jetstream import JetStream, StreamInfo
 from agent.jetstream.readers import StoredHeaders
 from agent.leaf.events import BatchStored
 from agent.leaf.ledger import ClassLedger
+from agent.leaf.ledger.evictions import IndexedMessage
 from agent.leaf.ledger.evictions.service import EvictionMonitor
 from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.positions import PullPosition
@@ -233,3 +236,19 @@ async def test_a_stream_that_devices_fill_is_remembered_up_to_where_it_was_seen(
 
 def _info(created: str, last: int) -> StreamInfo:
     return StreamInfo("TEL_edge-1_normal", created, 1, last, last, 0, {}, [], f"2026-11-21T06:00:{last}Z")
+
+
+async def test_what_is_discarded_while_a_record_of_its_run_is_stored_is_in_the_next_one(
+    tmp_path: Path,
+) -> None:
+    bulk = {"bulk": StreamClass(name="bulk", discard="old")}
+    ledgers = {"bulk": ClassLedger("edge-1", "bulk", NOW)}
+    monitor = EvictionMonitor("edge-1", NOW, bulk, tmp_path, {}, ledgers, Metrics())
+    claims = monitor._trackers["bulk"].claims
+    claims.claim(IndexedMessage(4, BEFORE, 1, 3), "stream_full")
+    record = monitor.record("bulk", BEFORE, StreamState(CREATED, 5, 9))
+    claims.claim(IndexedMessage(5, BEFORE, 2, 3), "stream_full")
+    monitor.recorded("bulk", record, 10)
+    assert monitor.due("bulk") == [BEFORE]
+    monitor.recorded("bulk", monitor.record("bulk", BEFORE, StreamState(CREATED, 6, 10)), 11)
+    assert monitor.due("bulk") == []
