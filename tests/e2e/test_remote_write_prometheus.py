@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -47,12 +48,20 @@ Sample = tuple[str, frozenset[tuple[str, str]], int, float]
 """Metric, labels, time (ms) and value."""
 
 
+def _speaks_2(program: str) -> bool:
+    said = subprocess.run([program, "--version"], check=True, capture_output=True, text=True)
+    version = re.search(r"version (\d+)\.(\d+)", said.stdout + said.stderr)
+    return version is not None and (int(version[1]), int(version[2])) >= (2, 54)
+
+
 class Prometheus:
     """One server, which scrapes itself."""
 
     def __init__(self, directory: Path, leaf_url: str, message: str) -> None:
         if PROMETHEUS is None:
             pytest.skip("Prometheus is missing; install it, or name it in PROMETHEUS")
+        if message and not _speaks_2(PROMETHEUS):
+            pytest.skip("this Prometheus is older than 2.54 and knows remote write 1.0 only")
         directory.mkdir()
         self.port = free_port()
         self.log = directory / "log"
