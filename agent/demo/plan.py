@@ -115,7 +115,7 @@ leaf_listen = "127.0.0.1:{leaf_port}"
 {cluster}
 [registrar]
 max_bytes = "{_STREAM_BYTES}"
-replicas = {3 if cluster else 1}
+{"replicas = 3" if cluster else ""}
 
 """ + "\n".join(leaves)
 
