@@ -187,5 +187,5 @@ def remedy(error: Exception) -> str:
         return ""
     return (
         "; a checkpoint of its log is damaged: move _last_checkpoint and the newest *.checkpoint.parquet out "
-        "of its _delta_log, and the table is read from the entries that the checkpoint stands for"
+        "of its _delta_log, and the table is read from the entries that the checkpoint replaces"
     )

@@ -47,7 +47,7 @@ class Settlement:
         return wait
 
     def leave(self, wait: asyncio.Future[Exception | None]) -> None:
-        """Forget a wait that was given up: whoever repeats a request waits again and again for as long as the
+        """Forget a wait that was given up: a sender that repeats a request waits again and again while the
         server is unreachable, and each wait holds on to what was handed in."""
         if wait in self._waits:
             self._waits.remove(wait)
