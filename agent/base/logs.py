@@ -133,6 +133,10 @@ def listed(items: Sequence[str], most: int = 5, *, by: str = ", ", noun: str = "
     return by.join(items[:most]) + (f" and {left} more{noun and f' {noun}'}" if left > 0 else "")
 
 
+NO_THREAT: Final = 3650 * 86_400.0
+"""Seconds, ten years, from which on a time until something goes wrong threatens nothing; also infinity."""
+
+
 def time_text(seconds: float, small: str = " seconds") -> str:
     """A time in its largest fitting unit, for people; `small` is the unit below two minutes."""
     for size, unit in ((86_400, " days"), (3_600, " hours"), (60, " minutes")):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from agent.base.logs import time_text
+from agent.base.logs import NO_THREAT, time_text
 from agent.cli.configuration import ConfigFile, account_key, configuration, end, quiet
 from agent.config import Config
 from agent.contract import Exit
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from agent.base.terminal import TerminalLine
     from agent.cli.checks.leafnode_probe import Dialled
 
-_TEN_YEARS: Final = 3650 * 86_400.0
-"""A time to first loss that threatens nothing; also infinity."""
 _UNKNOWN_KEY: Final = "Authorization Violation"
 _LISTED: Final = 12
 """Leaves that the hub's status names; `petiole fleet` shows all."""
@@ -267,7 +265,7 @@ def _is_well(status: Mapping[str, Any]) -> bool:
 
 def _duration(seconds: float | None) -> str:
     """A duration for people; null stands for infinity, which JSON lacks."""
-    if seconds is None or seconds >= _TEN_YEARS:
+    if seconds is None or seconds >= NO_THREAT:
         return "none: the backlog does not grow"
     if seconds < 1:
         return "0: there is no room left"

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from agent.base.logs import NO_THREAT
 from agent.base.terminal import BAD, GOOD, WAITS, TerminalLine, table
 
 STATES: Final = ("trouble", "silent", "stopped", "away", "never", "flowing")
@@ -29,8 +30,6 @@ _STYLES: Final = {
     "never": WAITS,
     "flowing": GOOD,
 }
-_NO_THREAT: Final = 3650 * 86_400.0
-"""A time to first loss, in seconds, that threatens nothing; also infinity."""
 _AGO: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
@@ -174,7 +173,7 @@ def ago(seconds: float | None) -> str:
 
 def until(seconds: float | None) -> str:
     """The time to first loss as people say it, short."""
-    return "none" if seconds is not None and seconds >= _NO_THREAT else ago(seconds)
+    return "none" if seconds is not None and seconds >= NO_THREAT else ago(seconds)
 
 
 def lines(

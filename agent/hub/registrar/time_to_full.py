@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from agent.base.logs import time_text
+from agent.base.logs import NO_THREAT, time_text
 from agent.hub.registrar.aggregate import is_full
 from agent.jetstream import StreamInfo
 
@@ -18,9 +18,6 @@ MEMORY_SECONDS: Final = 600.0
 """Over how long a rate is measured: what is older counts for less, by e each such time."""
 COMMIT_SECONDS: Final = 3600.0
 """Seconds without word from `ingest` after which that is said."""
-
-_NO_THREAT: Final = 3650 * 86_400.0
-"""Seconds, ten years, after which nothing is said to threaten; also infinity."""
 
 
 class _Stream:
@@ -88,7 +85,7 @@ class TimeToFull:
         seconds, since = self.seconds(name, free), self.since_commit(name, now)
         if seconds == 0.0:
             full = "it is full, so the leaves wait: run ingest"
-        elif seconds >= _NO_THREAT:
+        elif seconds >= NO_THREAT:
             full = "hardly anything comes in, so it does not fill"
         else:
             full = f"full in about {time_text(seconds)} if nothing is committed"
