@@ -192,7 +192,7 @@ async def test_a_store_that_is_lost_before_the_hub_had_it_is_told(pair: LinkedPa
     await one.ready()
     with pytest.raises(NotAtHubError) as caught:
         await one.submit(chunk("a", key="k"))
-    assert caught.value.lost, "a repeat is not told that the hub has it"
+    assert caught.value.lost, "a repeat is not answered that the hub has it"
     pair.servers.leaf.proxy.restore()
     await insist(one, chunk("new", key="new"))
     assert "new/0" in await pair.arrived()
@@ -224,4 +224,4 @@ async def test_a_server_that_ends_again_before_the_link_of_its_lost_store_is_rea
         await one.submit(chunk("new"))
     with pytest.raises(NotAtHubError) as caught:
         await one.submit(chunk("n0", key="n0"))
-    assert caught.value.lost, "a repeat is not told that the hub has it"
+    assert caught.value.lost, "a repeat is not answered that the hub has it"

@@ -194,12 +194,12 @@ def test_what_cannot_be_looked_at_is_refused_and_the_agent_goes_on(tmp_path: Pat
             tables = (f'\n[[input]]\nname = "odd-{number}"\n{added}\n' for number, added in enumerate(odd))
             member.config.write_text(good + "".join(tables))
             hang_up(leaf)
-            for told in odd.values():
-                wait_for(lambda told=told: told in leaf.log.read_text(), f"it is refused: {told}")  # type: ignore[misc]
+            for reason in odd.values():
+                wait_for(lambda reason=reason: reason in leaf.log.read_text(), f"it is refused: {reason}")  # type: ignore[misc]
             checked = leaf.petiole("check", "--offline", "--json")
             findings = json.loads(checked.stdout)["findings"]
-            for told in odd.values():
-                assert any(told in one["sentence"] and one["remedy"] for one in findings)
+            for reason in odd.values():
+                assert any(reason in one["sentence"] and one["remedy"] for one in findings)
         member.config.write_text(good.replace('type = "host"', 'type = "host"\nname = "machine"'))
         hang_up(leaf)
         wait_for(lambda: "machine" in leaf.status()["inputs"], "a good one is taken afterwards")

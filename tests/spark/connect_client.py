@@ -1,4 +1,4 @@
-"""A process on Spark Connect that does what it is told, one thing after the other, so that client and session
+"""A process on Spark Connect that runs the steps it is sent, one after the other, so that client and session
 start once: `Client` runs it, and the functions below are what it can do."""
 
 from __future__ import annotations

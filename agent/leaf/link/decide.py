@@ -148,7 +148,7 @@ def _repair(
     # What was compared before the pause may be a step behind what flowed meanwhile.
     asked_since = comparison is not None and comparison.asked_at > memory.due_since
     patience = ANSWER_WITHIN if observation.consumer is None else DRAIN_WITHIN + ANSWER_WITHIN
-    # Over a link that has just come up nobody could answer yet.
+    # Over a link that has just come up the hub could not answer yet.
     waited = min(waited, observation.now - observation.link.since)
     if not asked_since and waited < patience:
         return LinkDecision(LinkState.REPAIRING, memory, (AnnounceNow(),), due.sentence())

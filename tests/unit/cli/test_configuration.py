@@ -146,9 +146,9 @@ def test_one_mistake_is_named_once(tmp_path: Path) -> None:
         'domain = "edge-1"\n[nats]\nhub_urls = ["nats-leaf://127.0.0.1:7422"]\n'
         '[[input]]\ntype = "syslog"\nlisten = "127.0.0.1:80801"\ntls_cert = "a.crt"\n'
     )
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as caught:
         read(path)
-    assert [text.partition(":")[0] for text in told.value.problems] == [
+    assert [text.partition(":")[0] for text in caught.value.problems] == [
         "input[1].listen",
         "input 'syslog'",
     ]

@@ -226,9 +226,9 @@ def test_all_problems_are_told_at_once_each_with_its_key(file: Path) -> None:
         (LEAF + FILE + 'ack = "sent"', 'one of "accepted", "stored", "hub"'),
     ],
 )  # fmt: skip
-def test_each_mistake_is_told_alone_and_with_what_to_do(file: Path, text: str, problem: str) -> None:
-    (told,) = problems(file, text)
-    assert problem in told
+def test_each_mistake_is_one_problem_with_what_to_do(file: Path, text: str, problem: str) -> None:
+    (found,) = problems(file, text)
+    assert problem in found
 
 
 @pytest.mark.parametrize(
