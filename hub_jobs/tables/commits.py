@@ -151,12 +151,16 @@ def sync_log(table: Place, version: int) -> None:
     if not isinstance(table, Path):
         return
     log = table / "_delta_log"
+    synced = set[str]()
     while (entry := log / entry_name(version)).exists():
         sync(entry)
-        for checkpoint in sorted(log.glob(f"{version:020d}.checkpoint*.parquet")):
+        synced.add(entry.stem)
+        version += 1
+    # Looked for once: a log of seven days has twenty thousand entries.
+    for checkpoint in sorted(log.glob("*.checkpoint*.parquet")):
+        if checkpoint.name.partition(".")[0] in synced:
             sync(checkpoint)
             sync(log / "_last_checkpoint")
-        version += 1
     sync(log)
     sync(table)
 
