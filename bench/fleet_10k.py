@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -65,6 +65,14 @@ _LOOK_SECONDS: Final = 0.25
 _ASKERS: Final = 20
 _WRITTEN_SECONDS: Final = 2.0
 """By then the agent has written how long its loop was blocked."""
+_MOST: Final = {
+    "at rest: registrar, CPU": (25.0, "% of a core"),
+    "registrar, RSS": (256.0, "MB"),
+    "most that the loop ran in one turn": (50.0, "ms"),
+    "a silent agent is seen after": (35.0, "s"),
+    "all known after its start": (15.0, "s"),
+}
+"""What a hub of two cores is to keep, by the end of the names of the rows."""
 
 
 @dataclass(slots=True)
@@ -217,6 +225,21 @@ async def _measure(result: Result, leaves: int, real: int) -> None:
             Row(f"{named}: a silent agent is seen after", await _silent(fleet), "s", least=True)
         )
         result.rows += await _restart(fleet, named)
+    result.rows += _bounds(named, result.rows)
+
+
+def _bounds(named: str, rows: Sequence[Row]) -> list[Row]:
+    """Whether each bound of `_MOST` is kept by all rows that it is of."""
+    return [
+        Row(
+            f"{named}: {what}, above {most:g} {unit}",
+            sum(row.what.endswith(what) and row.median > most for row in rows),
+            "rows",
+            must=0,
+            least=True,
+        )
+        for what, (most, unit) in _MOST.items()
+    ]
 
 
 async def _rest(fleet: Fleet, named: str) -> list[Row]:

@@ -135,6 +135,12 @@ def open_record(data: bytes | str, what: str) -> dict[str, Any]:
     return row
 
 
+def fields_as_row(record: Any) -> dict[str, Any]:
+    """The fields of a dataclass by name, their values as they are: `dataclasses.asdict` copies each of them,
+    which was a third of what an answer to a leaf cost."""
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
 def field_of(row: Mapping[str, Any], name: str, kind: type[T] | tuple[type, ...], what: str) -> Any:
     value = row.get(name)
     if (isinstance(value, bool) and kind is not bool) or not isinstance(value, kind):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agent.contract.checkpoint import Checkpoint, check_exchange, checkpoint_row, parse_checkpoint
@@ -20,6 +20,7 @@ from agent.contract.checks import (
     check_run,
     count_of,
     field_of,
+    fields_as_row,
     open_record,
     optional,
 )
@@ -82,11 +83,7 @@ class Announce:
 
     def encode(self) -> bytes:
         """The announcement as it is requested."""
-        row = asdict(self)
-        for cls, state in self.classes.items():
-            row["classes"][cls]["seconds_to_loss"] = seconds_to_loss(state.seconds_to_loss)
-        row["checkpoint"] = {cls: checkpoint_row(checkpoint) for cls, checkpoint in self.checkpoint.items()}
-        return json.dumps({"v": VERSION, **row}, separators=(",", ":")).encode()
+        return _encoded(self)
 
 
 _NEVER: Final = "inf"
@@ -205,11 +202,22 @@ class Answer:
 
     def encode(self) -> bytes:
         """The answer as it is sent."""
-        row = asdict(self)
-        for cls, answer in self.classes.items():
-            row["classes"][cls]["checkpoint"] = answer.checkpoint and checkpoint_row(answer.checkpoint)
-            row["classes"][cls]["fallback"] = answer.fallback and checkpoint_row(answer.fallback)
-        return json.dumps({"v": VERSION, **row}, separators=(",", ":")).encode()
+        return _encoded(self)
+
+
+def _encoded(record: Announce | Answer) -> bytes:
+    row = {"v": VERSION, **fields_as_row(record)}
+    return json.dumps(row, separators=(",", ":"), default=_row).encode()
+
+
+def _row(part: Any) -> Any:
+    """A part of a record as JSON has it."""
+    if isinstance(part, Checkpoint):
+        return checkpoint_row(part)
+    row = fields_as_row(part)
+    if isinstance(part, ClassState):
+        row["seconds_to_loss"] = seconds_to_loss(part.seconds_to_loss)
+    return row
 
 
 def _class_answer(value: Any) -> ClassAnswer:
