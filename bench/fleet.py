@@ -6,8 +6,8 @@ servers and streams of raw JetStream, durable sources, left alone, without any a
 Every stream gets a message while the hub is away, so that every source has something to catch up with; the
 hub syncs its disk for each. From the moment at which the hub's process is started.
 
-One round tells little of a thousand sources: of eighteen on a machine of two cores most took 11 to 19 s, and
-two 38 and 81 s, for one source that came last. Ten agents with a hundred classes each take both cores then.
+One round tells little on a machine that does other work: there the last of a thousand sources came after 11
+to 19 s, and twice after 38 and 81 s. On a quiet one rounds differ by a tenth.
 
 `ROUNDS=1 python -m bench fleet` for fewer than three, `SOURCES=300` for one of the sizes.
 """

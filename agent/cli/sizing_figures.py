@@ -80,10 +80,10 @@ FIGURES: Final[dict[str, Figure]] = {
     ),
     "server of a leaf in a burst": Figure(123, "MiB", "tune.md", "reading them again 79 instead of 123"),
     "aggregate": Figure(74464, "messages/s", "hub-sync", "durable source: sync_interval 1s"),
-    "registrar cpu 300": Figure(3.15, "% of a core", "fleet", f"300 {_FLEET.format(2)}, CPU at rest"),
-    "registrar cpu 1000": Figure(8.6, "% of a core", "fleet", f"1000 {_FLEET.format(5)}, CPU at rest"),
-    "registrar ram 300": Figure(60.015, "MB", "fleet", f"300 {_FLEET.format(2)}, RSS"),
-    "registrar ram 1000": Figure(68.76, "MB", "fleet", f"1000 {_FLEET.format(5)}, RSS"),
+    "registrar cpu 300": Figure(2.4, "% of a core", "fleet", f"300 {_FLEET.format(2)}, CPU at rest"),
+    "registrar cpu 1000": Figure(4.45, "% of a core", "fleet", f"1000 {_FLEET.format(5)}, CPU at rest"),
+    "registrar ram 300": Figure(63.676, "MB", "fleet", f"300 {_FLEET.format(2)}, RSS"),
+    "registrar ram 1000": Figure(72.647, "MB", "fleet", f"1000 {_FLEET.format(5)}, RSS"),
     "jobs": Figure(1267175, "readings/s", "spark-ingest", "warm: stream to readings"),
     "jobs ram": Figure(
         920.001, "MB", "spark-scale", "8 million readings through ingest and refine, the most memory"

@@ -30,7 +30,7 @@ class Quoted(NamedTuple):
 
 
 IDLE = "idle link, one class"
-SLOWEST = "1000 sources*hub SIGKILL, the last is caught up after the hub's process starts*"
+CAUGHT_UP = "{} sources*hub SIGKILL, the last is caught up after the hub's process starts*"
 QUOTED = (
     Quoted("link.md", "| **all, one class** | | **#** |", "wire", IDLE),
     Quoted(
@@ -40,8 +40,11 @@ QUOTED = (
         "idle link, three classes",
     ),
     Quoted("link.md", "| raw JetStream, one durable source | | # |", "wire", IDLE, of_other=True),
-    Quoted("link.md", "later than these**: # s instead of", "fleet", SLOWEST),
-    Quoted("link.md", " s instead of #. `python -m bench fleet`", "fleet", SLOWEST, of_other=True),
+    Quoted("link.md", "is caught up after # s, of 1,000 after", "fleet", CAUGHT_UP.format(300)),
+    Quoted("link.md", "of 1,000 after # s and of 2,000", "fleet", CAUGHT_UP.format(1000)),
+    Quoted("link.md", "and of 2,000 after # s.", "fleet", CAUGHT_UP.format(2000)),
+    Quoted("link.md", "left alone, take #, ", "fleet", CAUGHT_UP.format(300), of_other=True),
+    Quoted("link.md", " and # s. `python -m bench fleet`", "fleet", CAUGHT_UP.format(2000), of_other=True),
     Quoted("faq.md", "# MB a day with one class", "wire", IDLE),
 )
 
