@@ -3,22 +3,212 @@ server.
 
 It goes on until Ctrl-C, whatever the agent does meanwhile, and ends with 0. With --once: 0 shown; 5 the agent
 does not answer.
+The rates are what the counters gained between two answers of `/metrics`, the gauges those of the newer one.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Final
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
+from agent.base.terminal import (
+    BAD,
+    DIM,
+    GOOD,
+    WAITS,
+    TerminalLine,
+    draw,
+    table,
+    terminal_width,
+    watch,
+    wrapped,
+)
 from agent.cli.configuration import ConfigFile, configuration, end, quiet
 from agent.config import Admin
 from agent.contract import Exit
+from agent.hub.fleet_rows import until
 
 if TYPE_CHECKING:
-    from agent.base.terminal import TerminalLine
-    from agent.cli.query.rates import Scrape
+    from prometheus_client import Metric
+
+_COUNTERS: Final = {
+    "petiole_accepted_readings_total": "accepted",
+    "petiole_stored_readings_total": "stored",
+    "petiole_refused_readings_total": "refused",
+    "petiole_invalid_requests_total": "errors",
+    "petiole_dropped_messages_total": "errors",
+    "petiole_refused_after_acceptance_readings_total": "errors",
+}
+_GAUGES: Final = ("petiole_backlog_messages", "petiole_seconds_to_loss", "petiole_input_up")
+_LABELS: Final = ("input", "class")
+
+
+class Count(NamedTuple):
+    """What is counted, of which input or class."""
+
+    label: str
+    name: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """What a leaf said of itself at a time; `at` is in seconds of a clock that is never set."""
+
+    at: float
+    counters: Mapping[Count, float]
+    gauges: Mapping[Count, float]
+    states: Mapping[str, str]
+    """The state of the link by class."""
+    inputs: Collection[str]
+    """Those of the configuration; the counters of one that a reload took out stay."""
+
+
+def sample(families: Iterable[Metric], inputs: Collection[str], at: float) -> Scrape:
+    """What is shown of an answer; `inputs` are those of the configuration."""
+    counters: defaultdict[Count, float] = defaultdict(float)
+    gauges: dict[Count, float] = {}
+    states: dict[str, str] = {}
+    for name, labels, value, *_ in (found for family in families for found in family.samples):
+        if name == "petiole_link_state" and value:
+            states[labels["class"]] = labels["state"]
+        for label in (label for label in _LABELS if label in labels):
+            if (what := _COUNTERS.get(name)) is not None:
+                counters[Count(label, labels[label], what)] += value
+            elif name in _GAUGES:
+                gauges[Count(label, labels[label], name)] = value
+    return Scrape(at, counters, gauges, states, inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a leaf did between two samples, per second; nothing is known of that with one sample only."""
+
+    before: Scrape | None
+    now: Scrape
+
+    @property
+    def seconds(self) -> float:
+        """The time between both, 0 with one sample."""
+        return 0.0 if self.before is None else self.now.at - self.before.at
+
+    def gained(self, label: str, name: str, what: str) -> float | None:
+        """By how much a counter of an input or class grew in a second, None where that is not known. The
+        counters of an agent that was started again begin at 0, and so count what came since."""
+        if self.seconds <= 0:
+            return None
+        key = Count(label, name, what)
+        return (self.now.counters.get(key, 0.0) - self._earlier(key)) / self.seconds
+
+    def backlog(self, cls: str) -> tuple[float | None, float | None]:
+        """The messages of a class that the hub has not confirmed, and by how much they grew in a second."""
+        key = Count("class", cls, "petiole_backlog_messages")
+        now = self.now.gauges.get(key)
+        before = None if self.before is None else self.before.gauges.get(key)
+        if now is None or before is None or self.seconds <= 0:
+            return now, None
+        return now, (now - before) / self.seconds
+
+    @property
+    def classes(self) -> list[str]:
+        return self._names("class")
+
+    @property
+    def inputs(self) -> list[str]:
+        """The inputs of the newer sample, and what is counted like one: the agent, for example."""
+        return [name for name in self._names("input") if self.runs(name) is None or name in self.now.inputs]
+
+    def runs(self, name: str) -> bool | None:
+        """Whether an input runs; None for what is none of the configuration's."""
+        up = self.now.gauges.get(Count("input", name, "petiole_input_up"))
+        return None if up is None else bool(up)
+
+    def _names(self, label: str) -> list[str]:
+        series = (*self.now.counters, *self.now.gauges)
+        return sorted({count.name for count in series if count.label == label})
+
+    def _earlier(self, key: Count) -> float:
+        return 0.0 if self.before is None or self._begun_anew else self.before.counters.get(key, 0.0)
+
+    @property
+    def _begun_anew(self) -> bool:
+        """Whether a counter fell. Then all of them began at 0 again, for a process has them all."""
+        earlier = {} if self.before is None else self.before.counters
+        return any(self.now.counters.get(key, 0.0) < value for key, value in earlier.items())
+
+
+_CLASS_HEAD: Final = ("CLASS", "STATE", "STORED/S", "REFUSED/S", "BACKLOG", "BACKLOG/S", "TO LOSS")
+_INPUT_HEAD: Final = ("INPUT", "ACCEPTED/S", "STORED/S", "REFUSED/S", "ERRORS/S", "RUNS")
+
+_Row = tuple[Sequence[str], str]
+
+
+def rate_lines(rates: Rates, width: int | None) -> list[TerminalLine]:
+    """A line for each class and each input: tables, and on a terminal of too few columns sentences."""
+    classes = [_class_row(rates, name) for name in rates.classes]
+    inputs = [_input_row(rates, name) for name in rates.inputs]
+    tables = [*table(_CLASS_HEAD, classes, range(2, 7)), *table(_INPUT_HEAD, inputs, range(1, 5))]
+    if width is None or max(len(line.text) for line in tables) <= width:
+        return tables
+    sentences = [*_sentences(_CLASS_HEAD, classes), *_sentences(_INPUT_HEAD, inputs)]
+    return [part for line in sentences for part in wrapped(line, width)]
+
+
+def _sentences(head: Sequence[str], rows: Sequence[_Row]) -> list[TerminalLine]:
+    """The cells of each row behind their headings."""
+    return [
+        TerminalLine(
+            ", ".join(f"{name.lower()} {cell}" for name, cell in zip(head, cells, strict=True)), style
+        )
+        for cells, style in rows
+    ]
+
+
+def _class_row(rates: Rates, name: str) -> _Row:
+    refused = rates.gained("class", name, "refused")
+    backlog, growth = rates.backlog(name)
+    loss = rates.now.gauges.get(Count("class", name, "petiole_seconds_to_loss"))
+    cells = (
+        name,
+        rates.now.states.get(name, "-"),
+        per_second(rates.gained("class", name, "stored")),
+        per_second(refused),
+        "-" if backlog is None else f"{backlog:,.0f}",
+        per_second(growth, signed=True),
+        until(loss),
+    )
+    return cells, BAD if refused else ""
+
+
+def _input_row(rates: Rates, name: str) -> _Row:
+    refused, errors = (rates.gained("input", name, what) for what in ("refused", "errors"))
+    runs = rates.runs(name)
+    cells = (
+        name,
+        per_second(rates.gained("input", name, "accepted")),
+        per_second(rates.gained("input", name, "stored")),
+        per_second(refused),
+        per_second(errors),
+        "-" if runs is None else "yes" if runs else "no",
+    )
+    return cells, BAD if refused or errors or runs is False else DIM if runs is None else ""
+
+
+def per_second(rate: float | None, *, signed: bool = False) -> str:
+    """A rate for people; one that is small is never shown as none."""
+    if rate is None:
+        return "-"
+    sign = "-" if rate < 0 else "+" if signed and rate else ""
+    size = abs(rate)
+    if 0 < size < 0.05:
+        return f"{sign}<0.1"
+    return f"{sign}{size:,.{0 if size >= 1_000 else 1}f}"
+
 
 _DEFAULT_SECONDS: Final = 2.0
 
@@ -30,7 +220,6 @@ Interval = Annotated[
 
 def command(config: ConfigFile, once: Once = False, interval: Interval = _DEFAULT_SECONDS) -> None:
     """Show live what a leaf does: readings, refusals, errors and the backlog, per second."""
-    from agent.base.terminal import draw, watch
     from agent.cli.query import AdminStatusError
 
     settings = configuration(config)
@@ -59,7 +248,6 @@ class LeafView:
     def shown(self) -> list[TerminalLine]:
         """The lines of a look; a sentence while the agent does not answer. The rates start again after
         that."""
-        from agent.base.terminal import BAD, TerminalLine, terminal_width, wrapped
         from agent.cli.query import AdminStatusError
 
         try:
@@ -71,9 +259,7 @@ class LeafView:
 
     def looked(self) -> list[TerminalLine]:
         """The lines of a look. Raises `AdminStatusError`."""
-        from agent.base.terminal import BAD, GOOD, WAITS, TerminalLine, terminal_width, wrapped
         from agent.cli.query import metrics_of, status_of
-        from agent.cli.query.rates import Rates, rate_lines, sample
 
         status = status_of(self._admin)
         now = sample(metrics_of(self._admin), status["inputs"], time.monotonic())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.base.terminal import BAD
-from agent.cli.query.rates import Rates, Scrape, per_second, rate_lines, sample
+from agent.cli.top import Rates, Scrape, per_second, rate_lines, sample
 
 QUIET = """
 petiole_accepted_readings_total{input="file",class="normal"} 1000
