@@ -41,7 +41,7 @@ from agent.cli.checks.leafnode_probe import Dialled, dial, shown
 from agent.cli.configuration import AsJson, ConfigFile, mistakes, obstacles, read
 from agent.cli.configuration import local_server as input_server
 from agent.config import Config, ConfigError, listen_address
-from agent.config.environment import hidden
+from agent.config.files import hidden
 from agent.config.mirrors import declared
 from agent.config.values import Problem
 from agent.contract import Exit

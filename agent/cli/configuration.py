@@ -15,7 +15,7 @@ import typer
 
 from agent.base import logs
 from agent.config import Config, ConfigError, Problem, load
-from agent.config.environment import hidden
+from agent.config.files import hidden
 from agent.config.keys import SeedError, public_key
 from agent.contract import Exit
 from agent.leaf.inputs import OPTIONS

@@ -16,7 +16,6 @@ from msgspec.structs import FieldInfo, fields
 
 from agent.base.files import place
 from agent.config.checks import check
-from agent.config.environment import UnsetError, expanded, hidden
 from agent.config.expected import (
     also_meant,
     header_of,
@@ -29,7 +28,7 @@ from agent.config.expected import (
     row_of,
     shown_value,
 )
-from agent.config.files import directory_of, placed, placed_pattern, read_whole
+from agent.config.files import UnsetError, directory_of, expanded, hidden, placed, placed_pattern, read_whole
 from agent.config.schema import Config
 from agent.config.values import (
     FILES,

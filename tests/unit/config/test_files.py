@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent.cli.configuration import _ask, read
-from agent.config import Config, ConfigError, environment
-from agent.config.environment import hidden
+from agent.config import Config, ConfigError, files
+from agent.config.files import hidden
 
 BASE = """
 domain = "edge-1"
@@ -23,7 +23,7 @@ SECRET = "correct horse battery staple, and more than sixty characters of it"
 @pytest.fixture(autouse=True)
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test puts into values is not hidden from the messages of another."""
-    monkeypatch.setattr(environment, "_used", {})
+    monkeypatch.setattr(files, "_used", {})
 
 
 def configuration(tmp_path: Path, text: str = BASE, **fragments: str) -> Config:
