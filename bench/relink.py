@@ -29,11 +29,10 @@ from agent.contract import DEFAULT_CLASS, aggregate, leaf_stream
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.jetstream import JetStream, JetStreamError
-from bench import relink_count
 from bench.relink_load import Load, over_http, over_nats, session
 from bench.relink_raw import RawStream, make_at_hub, make_at_leaf
 from bench.relink_rows import Fault, Measured, rows
-from bench.relink_watch import Trace, watch_held, watch_state
+from bench.relink_watch import Trace, numbers, watch_held, watch_state
 from bench.relink_world import OURS, RAW, LinkWorld, link_world
 from bench.result import Result
 from bench.rounds import rounds
@@ -164,7 +163,7 @@ class Bench:
         # What is stored only after the count began would be taken for lost.
         await _until(lambda: len(side.load.acknowledged) == side.load.sent, f"{name}: all is acknowledged")
         await self._held(side, await side.last(), time.time())
-        there = await relink_count.numbers(side.hub, side.hub_stream)
+        there = await numbers(side.hub, side.hub_stream)
         ends = [first for _, first in side.marks[1:]] + [side.load.sent]
         for (fault, first), end in zip(side.marks, ends, strict=True):
             key, span = (fault.name, name), range(first + 1, end + 1)

@@ -1,12 +1,14 @@
-"""What is seen of a link while it breaks and mends: what the hub held when, and what the product said of it.
-Looks only; times are seconds since 1970."""
+"""What is seen of a link while it breaks and mends: what the hub held when, what the product said of it, and
+which numbers of the load are in the end at the hub. Looks only; times are seconds since 1970."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -14,9 +16,11 @@ from typing import Any, Generic, TypeVar
 import nats.errors
 from nats.aio.client import Client
 
-from agent.contract import H_SOURCE
+from agent.contract import H_SOURCE, parse_subject
 from agent.hub.registrar.aggregate import parse_source_header
-from agent.jetstream import JetStream, JetStreamError
+from agent.jetstream import JetStream, JetStreamError, RawMessage
+from agent.testing.stored_stream import lines_of
+from bench.relink_load import DEVICE
 from bench.relink_world import AgentProcess
 
 V = TypeVar("V")
@@ -78,3 +82,29 @@ async def _again_and_again(look: Callable[[], Awaitable[None]], pause: float) ->
         with contextlib.suppress(JetStreamError, nats.errors.Error, OSError, TimeoutError):
             await look()
         await asyncio.sleep(pause)
+
+
+_AT_ONCE = 200
+
+
+async def numbers(nc: Client, stream: str) -> Counter[int]:
+    """How often a hub's stream holds each number of the load."""
+    js = JetStream(nc)
+    info = await js.stream_info(stream)
+    found: Counter[int] = Counter()
+    for begin in range(info.first, info.last + 1, _AT_ONCE):
+        span = range(begin, min(begin + _AT_ONCE, info.last + 1))
+        for message in await asyncio.gather(*(js.get_message(stream, seq=seq) for seq in span)):
+            if message is not None:
+                found.update(_numbers(message))
+    return found
+
+
+def _numbers(message: RawMessage) -> list[int]:
+    if not message.subject.startswith("tel."):
+        return [int(message.data)]
+    if parse_subject(message.subject).kind != "batch":
+        return []
+    rows = [json.loads(line) for line in lines_of(message)]
+    # The agent's own readings, such as the time to the first loss, come in between.
+    return [int(row["value"]) for row in rows if row.get("device") == DEVICE]

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from bench.drawing import MARGIN, WIDTH, cut, document, text
+from bench.charts import MARGIN, WIDTH, cut, document, text
 
 _LEFT: Final = 470
 _RIGHT: Final = WIDTH - 40
