@@ -19,13 +19,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Final
 
 from bench.agents import DOMAIN, Bench, leaf
 from bench.load import body
 from bench.loading import cpu_seconds, loading, stored
+from bench.relink_world import AgentProcess, Server, link_world
 from bench.result import Against, Result, Row, measuring
 from bench.rounds import interleaved, rounds
-from bench.synced import rates
 from bench.yardstick import DECODED_BY, measured
 
 LINES = 500
@@ -143,7 +144,7 @@ def _memory(bench: Bench, count: int) -> list[Row]:
 
 def _synced(what: str, count: int) -> list[Row]:
     """What syncing costs."""
-    syncing, not_syncing = rates(CONNECTIONS, LINES, count)
+    syncing, not_syncing = _synced_rates(CONNECTIONS, LINES, count)
     beside = Against("it syncs each two minutes", not_syncing)
     return [
         Row(f"{what}: wall clock, server syncs every message", syncing, "readings/s", _SYNCED_GOAL, beside),
@@ -203,3 +204,41 @@ def _alternative(bench: Bench, mode: str) -> float:
     ).stdout
     stored_by = json.loads(printed)
     return float(stored_by["readings"] / stored_by["cpu_seconds"])
+
+
+_SYNCED: Final = "synced"
+_NOT: Final = "not"
+_ALWAYS: Final = 'sync_interval: "always"'
+
+
+def _synced_rates(connections: int, readings: int, times: int) -> tuple[list[float], list[float]]:
+    """Readings a second on a server that syncs every message, and on one that does so each two minutes, its
+    own default; `times` times in turns. By the wall clock, for a disk costs waiting."""
+    found: dict[str, list[float]] = {_SYNCED: [], _NOT: []}
+    with (
+        tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory,
+        link_world(Path(directory), list(found), stream=_ROOM) as servers,
+    ):
+        _no_sync(servers.leaves[_NOT])
+        for domain in found:
+            servers.leaves[domain].start()
+            servers.agents[domain].start()
+        for _ in range(times):
+            for domain, of in found.items():
+                of.append(_rate(servers.agents[domain], connections, readings))
+    return found[_SYNCED], found[_NOT]
+
+
+def _no_sync(server: Server) -> None:
+    path = server.directory / "nats-server.conf"
+    text = path.read_text()
+    assert text.count(_ALWAYS) == 1
+    path.write_text(text.replace(_ALWAYS, ""))
+
+
+def _rate(agent: AgentProcess, connections: int, readings: int) -> float:
+    with loading(agent.http_port, connections, readings, "ndjson") as load:
+        time.sleep(_WARM_SECONDS)
+        began, first = time.monotonic(), load.answered()
+        time.sleep(_ROUND_SECONDS)
+        return (load.answered() - first) * readings / (time.monotonic() - began)
