@@ -25,8 +25,7 @@ from agent.demo.ports import free_port
 from bench.agents import leaf
 from bench.loading import cpu_seconds, stored
 from bench.result import Against, Result, Row, measuring
-from tests.harness.modbus_server import ModbusServer
-from tests.harness.opcua_server import OpcuaServer
+from tests.harness.plant_servers import ModbusServer, OpcuaServer
 
 VARIABLES: Final = 1_000
 REGISTERS: Final = 5_000

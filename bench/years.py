@@ -166,10 +166,10 @@ Passes = dict[str, list[float]]
 
 
 def whole_passes(leaves: int, ages: list[tuple[int, int]], rounds: int = _ROUNDS) -> list[Passes]:
-    """Play passes over a lake of each age, given as days and the days of them that are kept, in turns: the jobs
+    """Play passes in turns over a lake of each age (days, and the days of them that are kept): the jobs
     as they run under `--every 60s`, in a process whose Spark session is warm, with all that Spark does with
-    the rows of a pass, which are a reading a second of each leaf. `maintain` has only these to write together,
-    not those of an hour. Raises `RuntimeError` where a job fails."""
+    the rows of a pass, which are a reading a second of each leaf. `maintain` writes only these together, not
+    those of an hour. Raises `RuntimeError` where a job fails."""
     found: list[Passes] = [{} for _ in ages]
     with ExitStack() as stack:
         lakes = []

@@ -21,7 +21,7 @@ from agent.testing.contract import leaf_of
 from agent.testing.input_case import InputCase
 from agent.testing.stored_stream import stored_readings
 from tests.harness.input_contract import INPUTS
-from tests.harness.modbus_server import ModbusServer, modbus_port
+from tests.harness.plant_servers import ModbusServer, modbus_port
 from tests.harness.wait import wait_for
 
 Follow = Callable[[list[dict[str, Any]]], tuple[AgentProcess, ModbusServer]]

@@ -14,7 +14,7 @@ from agent.testing.agent_process import AgentProcess
 from agent.testing.contract import leaf_of, numbers_in
 from agent.testing.stored_stream import stored_readings
 from tests.harness.input_contract import INPUTS
-from tests.harness.opcua_server import OpcuaServer, server_of
+from tests.harness.plant_servers import OpcuaServer, opcua_server
 from tests.harness.wait import wait_for
 
 SUBJECT = "/CN=edge"
@@ -35,7 +35,7 @@ def leaf(tmp_path: Path) -> Iterator[AgentProcess]:
 @pytest.fixture
 def server(leaf: AgentProcess) -> OpcuaServer:
     """That server."""
-    return server_of(leaf.member)
+    return opcua_server(leaf.member)
 
 
 def gaps(leaf: AgentProcess) -> float:

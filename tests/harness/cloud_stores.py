@@ -21,8 +21,8 @@ from pyarrow import fs
 
 from agent.demo.ports import free_port
 from tests.harness.gcs_xml import gcs_xml
-from tests.harness.node_server import MODULES
 from tests.harness.object_store import BUCKET
+from tests.harness.plant_servers import MODULES
 from tests.harness.store_faults import StoreFaults, store_faults
 
 ACCOUNT: Final = "petioletests"

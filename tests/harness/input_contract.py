@@ -32,9 +32,8 @@ from tests.harness.input_senders import (
     write_remotely_once,
     write_remotely_until_stored,
 )
-from tests.harness.modbus_server import modbus_beside, modbus_port
 from tests.harness.mqtt_broker import broker_beside, broker_port
-from tests.harness.opcua_server import server_beside, server_of
+from tests.harness.plant_servers import modbus_beside, modbus_port, opcua_beside, opcua_server
 from tests.harness.sparkplug_node import ADDED, node_beside, report, report_once, sparkplug_toml
 from tests.harness.syslog import send_once, send_until_stored, syslog_toml
 
@@ -54,9 +53,8 @@ def _mqtt_toml(member: Member) -> str:
 
 def _opcua_toml(member: Member) -> str:
     nodes = '[{ path = "Line?/*", device = "d", metric = "{2}" }]'
-    return (
-        f'type = "opcua"\nurl = "{server_of(member).url}"\nnodes = {nodes}\npublish = "50ms"\nqueue = 1000\n'
-    )
+    url = opcua_server(member).url
+    return f'type = "opcua"\nurl = "{url}"\nnodes = {nodes}\npublish = "50ms"\nqueue = 1000\n'
 
 
 _PRINTS = [
@@ -166,7 +164,7 @@ INPUTS = {
             write_nodes,
             write_node_once,
             ((b"broken", "bad_value"), (b"wave", "bad_value")),
-            server_beside,
+            opcua_beside,
         ),
         InputCase(
             "prometheus",

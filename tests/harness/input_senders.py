@@ -41,7 +41,7 @@ from agent.server.permissions import DEVICE
 from agent.testing.agent_process import AgentProcess
 from agent.testing.wait import wait_for
 from tests.harness.mqtt_broker import broker_port, publish
-from tests.harness.opcua_server import server_of
+from tests.harness.plant_servers import opcua_server
 from tests.harness.remote_write import packed, request_1, request_2
 
 REMOTE_HEADERS = {"Content_Type": "application/x-protobuf", "Content_Encoding": "snappy"}
@@ -275,7 +275,7 @@ def publish_once(agent: AgentProcess, body: bytes) -> None:
 
 
 def write_nodes(agent: AgentProcess, numbers: range) -> None:
-    server = server_of(agent.member)
+    server = opcua_server(agent.member)
     server.followed("Line1/n")
     for number in numbers:
         server.write("Line1/n", float(number))
@@ -283,7 +283,7 @@ def write_nodes(agent: AgentProcess, numbers: range) -> None:
 
 def write_node_once(agent: AgentProcess, body: bytes) -> None:
     """A reading that does not fit as text, or what is no value: no data from a sensor, an array of texts."""
-    server = server_of(agent.member)
+    server = opcua_server(agent.member)
     server.followed("Line1/wave")
     if body == b"wave":
         server.write("Line1/wave", ["a", "b"])

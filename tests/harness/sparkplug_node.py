@@ -11,7 +11,7 @@ from typing import Any
 from agent.demo.plan import Member
 from agent.testing.agent_process import AgentProcess
 from tests.harness.mqtt_broker import broker_beside, broker_port, publish
-from tests.harness.node_server import NodeServer
+from tests.harness.plant_servers import NodeServer
 
 Metrics = list[dict[str, Any]]
 """As the client takes them: `name`, `alias`, `type`, `value`, …"""

@@ -1,11 +1,13 @@
-"""A standalone Spark cluster on the loopback: master and workers of the pyspark wheel, each a process,
-and spark-submit from an empty directory and a clean environment."""
+"""Spark of the pyspark wheel on the loopback: a standalone cluster, whose master and workers are a process
+each, with spark-submit from an empty directory and a clean environment; and a server of Spark Connect."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Final
 import psutil
 import pyspark
 
+from agent.demo.ports import free_port
 from tests.harness.wait import ended, until
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
@@ -162,3 +165,46 @@ _WORKER: Final = (
     "--work-dir",
     "work",
 )
+
+
+class ConnectServer:
+    """A server of Spark Connect with two cores, which can be killed and started."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._port, self._starts = directory, free_port(), 0
+        self._node: Node | None = None
+        self.address = f"sc://127.0.0.1:{self._port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs to reach it; no Java."""
+        without_java = {"JAVA_HOME": "/nonexistent", "PATH": "/nonexistent"}
+        return {**os.environ, **without_java, "SPARK_REMOTE": self.address}
+
+    async def start(self) -> None:
+        """Start it, also after `kill`."""
+        settings = {
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(self._port),
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+        }
+        self._starts += 1
+        self._node = Node(
+            self._directory / f"server-{self._starts}",
+            "org.apache.spark.deploy.SparkSubmit",
+            *("--driver-java-options", BRIEF_JAVA),
+            *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2,4]"),
+            *(word for key, value in settings.items() for word in ("--conf", f"{key}={value}")),
+            "spark-internal",
+            python=sys.executable,
+        )
+        await self._node.says(r"Spark Connect server started at: (\S+)")
+
+    def kill(self) -> None:
+        """SIGKILL to it and its Python workers."""
+        if self._node is not None:
+            self._node.kill()
+            self._node = None

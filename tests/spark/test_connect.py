@@ -24,7 +24,7 @@ from hub_jobs.tables.compaction import rewrite
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.scan import files
 from hub_jobs.tables.schemas import SCHEMAS
-from tests.harness.connect_server import ConnectServer
+from tests.harness.standalone import ConnectServer
 from tests.harness.wait import until
 from tests.spark.connect_client import Client
 from tests.spark.every_job import run_all

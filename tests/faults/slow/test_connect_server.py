@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agent.contract import Exit
 from hub_jobs.connect_tasks import RETRIES
-from tests.harness.connect_server import ConnectServer
+from tests.harness.standalone import ConnectServer
 from tests.harness.wait import until
 from tests.spark.connect_client import Client
 

@@ -1,0 +1,191 @@
+"""Real servers of a plant's protocols that are not Python, each in a process of Node beside an agent:
+modbus-serial and node-opcua."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from agent.demo.plan import Member
+from agent.demo.ports import free_port
+
+MODULES = Path(sys.prefix) / "node" / "node_modules"
+"""Where deploy/prepare.sh has npm install them."""
+
+
+class NodeServer:
+    """A script beside this file, which needs `module`. It answers each order, a JSON line, with a line, and
+    keeps a log in `directory`."""
+
+    def __init__(self, script: str, module: str, directory: Path) -> None:
+        self._script = Path(__file__).with_name(script)
+        self._module = module
+        self.directory = directory
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, *arguments: str) -> None:
+        """Run it; returns when it is ready."""
+        node = shutil.which("node")
+        if node is None or not (MODULES / self._module).is_dir():
+            pytest.skip(
+                f"{self._module} is missing; install npm, remove .venv/ready, and run: make .venv/ready"
+            )
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with (self.directory / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [node, self._script, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "PETIOLE_NODE_MODULES": str(MODULES)},
+            )
+        assert self._answer() == "ready"
+
+    def kill(self) -> None:
+        """Kill it at once."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def order(self, **order: object) -> str:
+        """Give an order; returns its answer."""
+        with self._lock:
+            assert self._process is not None
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+            return self._answer()
+
+    def _answer(self) -> str:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+_MODBUS_PORTS: dict[Path, int] = {}
+
+
+class ModbusServer(NodeServer):
+    """One server with all units, at a port or on a serial line. Its registers hold their own address until
+    they are set; a coil or discrete input is on where the address is odd."""
+
+    def __init__(self, place: int | Path, directory: Path) -> None:
+        super().__init__("modbus_server.js", "modbus-serial", directory)
+        self._place = place
+        self.url = f"tcp://127.0.0.1:{place}" if isinstance(place, int) else f"rtu://{place}"
+
+    def start(self) -> None:
+        """Run it; returns when it listens."""
+        self.run(str(self._place))
+
+    def set(self, address: int, *words: int) -> None:
+        """Set registers of all units from an address on."""
+        assert self.order(set=words, address=address) == "done"
+
+    def treat(self, unit: int, *, slow: float = 0.0, refuse: int = 0) -> None:
+        """Have a unit answer after so many seconds, or with an exception."""
+        assert self.order(unit=unit, slow=int(slow * 1000), refuse=refuse) == "done"
+
+    def forbid(self, address: int) -> None:
+        """Refuse every request that touches an address."""
+        assert self.order(forbid=address) == "done"
+
+    @property
+    def requests(self) -> int:
+        """How many requests have come."""
+        return int(self.order(requests=True))
+
+
+def modbus_port(member: Member) -> int:
+    """The port of the server that belongs to an agent."""
+    return _MODBUS_PORTS.setdefault(member.directory, free_port())
+
+
+@contextmanager
+def modbus_beside(member: Member) -> Iterator[ModbusServer]:
+    """That server, as long as the scope lasts."""
+    server = ModbusServer(modbus_port(member), member.directory / "modbus")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+_OPCUA_SERVERS: dict[Path, OpcuaServer] = {}
+
+
+class OpcuaServer(NodeServer):
+    """One server, whose variables are below Objects. Their values are gone when it ends."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__("opcua_server.js", "node-opcua-server", directory)
+        self._port = free_port()
+        self.url = f"opc.tcp://127.0.0.1:{self._port}"
+        self._variables: dict[str, str] = {}
+
+    @property
+    def certificate(self) -> Path:
+        """What it shows clients, in PEM; made at its first start."""
+        return self.directory / "pki" / "own" / "certs" / "certificate.pem"
+
+    def start(self) -> None:
+        """Run it, with the variables that it had; returns when it listens."""
+        self.run(str(self._port), str(self.directory))
+        for path, kind in self._variables.items():
+            self.declare(path, kind)
+
+    def declare(self, path: str, kind: str = "Double") -> None:
+        """Make a variable that has no value yet; names of the path are parted by `/`."""
+        self._variables[path] = kind
+        assert self.order(declare=path.split("/"), kind=kind) == "done"
+
+    def write(self, path: str, value: object = None, status: str = "Good") -> None:
+        """Set a variable now."""
+        given = {} if value is None else {"value": value}
+        assert self.order(write=path.split("/"), status=status, **given) == "done"
+
+    def followed(self, path: str) -> None:
+        """Return once a client follows each change of a variable."""
+        assert self.order(followed=path.split("/")) == "done"
+
+    def beat(self, seconds: float) -> None:
+        """Set every variable to a new number each so many seconds."""
+        assert self.order(beat=round(seconds * 1000)) == "done"
+
+
+def opcua_server(member: Member) -> OpcuaServer:
+    """The server that belongs to an agent."""
+    if member.directory not in _OPCUA_SERVERS:
+        _OPCUA_SERVERS[member.directory] = OpcuaServer(member.directory / "opcua")
+    return _OPCUA_SERVERS[member.directory]
+
+
+@contextmanager
+def opcua_beside(member: Member) -> Iterator[OpcuaServer]:
+    """That server with the variables `n`, `noise` and `wave` of a line, as long as the scope lasts."""
+    server = opcua_server(member)
+    server.start()
+    try:
+        for name, kind in {"n": "Double", "noise": "String", "wave": "String"}.items():
+            server.declare(f"Line1/{name}", kind)
+        yield server
+    finally:
+        server.kill()
+        del _OPCUA_SERVERS[member.directory]
