@@ -18,7 +18,7 @@ from agent.contract import (
 )
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.cursors import LOOK_SECONDS
-from tests.harness.registrar import MACHINE, LeafHand, hub_of
+from tests.harness.registrar import MACHINE, LeafHand, flowing, hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
@@ -59,8 +59,7 @@ async def test_the_newest_batch_that_the_hub_holds_is_told(servers: ServerPair) 
 async def test_a_question_that_is_not_of_the_present_link_is_not_answered(servers: ServerPair) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await leaf.announce()
-        await hub.holds(leaf.domain, await leaf.store(5))
+        await flowing(hub, leaf, 5)
         question = CursorRequest(MACHINE, leaf.run, {"normal": leaf.epoch})
         assert (await asked(leaf, question.encode())).held
         for other in (replace(question, run=new_run()), replace(question, machine="0123456789abcdef")):
@@ -77,8 +76,7 @@ async def test_a_question_on_which_the_registrar_fails_does_not_end_it(
 ) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await leaf.announce()
-        await hub.holds(leaf.domain, await leaf.store(5))
+        await flowing(hub, leaf, 5)
         question = CursorRequest(MACHINE, leaf.run, {"normal": leaf.epoch})
 
         async def fail(*_: object) -> None:

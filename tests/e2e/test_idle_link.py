@@ -16,7 +16,7 @@ from agent.contract import COMMANDS, Committed, command_consumer, direct_subject
 from agent.hub.registrar.aggregate_controller import AggregateController
 from agent.leaf.link import controller
 from tests.harness.linked_pair import LinkedPair, open_linked_pair
-from tests.harness.registrar import LeafHand, hub_of
+from tests.harness.registrar import LeafHand, flowing, hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
@@ -100,8 +100,7 @@ async def test_a_reading_that_came_while_its_source_went_is_not_said_to_be_lacki
 ) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await leaf.announce()
-        await hub.holds(leaf.domain, await leaf.store())
+        await flowing(hub, leaf)
 
         async def rested() -> bool:
             said = await leaf.announcement(confirmed=1)

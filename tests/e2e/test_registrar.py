@@ -28,7 +28,7 @@ from agent.contract import (
 from agent.hub.registrar import announcements, standing
 from agent.hub.registrar.announce_service import MAX_ANNOUNCE
 from agent.leaf.link.hub_exchange import HubExchange
-from tests.harness.registrar import HubHand, LeafHand, hub_of
+from tests.harness.registrar import HubHand, LeafHand, flowing, hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
@@ -64,8 +64,7 @@ async def test_a_leaf_that_forges_the_domain_of_another_writes_into_its_own(serv
     forged = {"src": f"tel.{leaf.domain}.>", "dest": "tel.edge-9.>"}
     await leaf.js.ensure_stream({"name": leaf.stream, "subject_transform": forged})
     async with hub.registrar():
-        await leaf.announce()
-        await hub.holds(leaf.domain, await leaf.store())
+        await flowing(hub, leaf)
         message = await hub.js.get_message(AGGREGATE, seq=1)
         assert message is not None
         assert message.subject == batch_subject(leaf.domain, "normal", "http")
@@ -215,8 +214,7 @@ async def test_what_is_announced_again_crosses_the_link_in_few_bytes_and_news_in
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     exchange = HubExchange(leaf.nc, leaf.domain)
     async with hub.registrar(), announced(hub) as seen:
-        await leaf.announce()
-        await hub.holds(leaf.domain, await leaf.store())
+        await flowing(hub, leaf)
         announce = await leaf.announcement(confirmed=1)
         first = await answered(exchange, announce)
         for _ in range(3):

@@ -31,7 +31,7 @@ from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.records import LeafRecord, encode
 from agent.jetstream import JetStream
 from agent.leaf.link.hub_exchange import HubExchange
-from tests.harness.registrar import MACHINE, HubHand, LeafHand, hub_of
+from tests.harness.registrar import MACHINE, HubHand, LeafHand, flowing, hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
@@ -205,8 +205,7 @@ async def test_a_class_rests_on_when_the_registrar_is_started_again_and_not_afte
         return (await hub.aggregate()).config.get("sources") or []
 
     async with hub.registrar():
-        await leaf.announce()
-        await hub.holds(leaf.domain, await leaf.store())
+        await flowing(hub, leaf)
         await until(rested, "the class rests")
     async with hub.registrar() as registrar:
         await until(lambda: registrar._fleet.resting == {"TEL_edge-1_normal"}, "the class rests")

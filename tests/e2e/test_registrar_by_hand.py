@@ -15,7 +15,7 @@ from agent.hub.registrar.aggregate import source
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.purging import Purging
 from agent.server import permissions
-from tests.harness.registrar import KEEP, HubHand, LeafHand, hub_of
+from tests.harness.registrar import KEEP, LeafHand, flowing, hub_of
 from tests.harness.servers import ServerPair, api, open_server_pair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
@@ -27,12 +27,6 @@ async def open_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     monkeypatch.setattr(permissions, "_STREAM_VERBS", (*permissions._STREAM_VERBS, "DELETE"))
     async with open_server_pair(tmp_path, "edge-1") as one:
         yield one
-
-
-async def flowing(hub: HubHand, leaf: LeafHand) -> None:
-    """Return when a leaf was taken in and its first messages are at the hub."""
-    await leaf.announce()
-    await hub.holds(leaf.domain, await leaf.store(3))
 
 
 async def said(logs: list[Any], words: str) -> None:
@@ -68,7 +62,7 @@ async def test_what_is_changed_by_hand_is_put_right_and_said_once(
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     with structlog.testing.capture_logs() as logs:
         async with hub.registrar():
-            await flowing(hub, leaf)
+            await flowing(hub, leaf, 3)
             config = (await hub.aggregate()).config
             await hub.js.update_stream(change(config))
             await said(logs, words)
@@ -87,7 +81,7 @@ async def test_an_aggregate_that_is_deleted_is_made_anew_and_its_leaf_is_told_to
     hub, leaf = await hub_of(open_hub), await LeafHand.make(open_hub.leaf)
     with structlog.testing.capture_logs() as logs:
         async with hub.registrar():
-            await flowing(hub, leaf)
+            await flowing(hub, leaf, 3)
             held = await leaf.announce(confirmed=3)
             assert held.checkpoint is not None
             await api(hub.nc, f"STREAM.DELETE.{AGGREGATE}")
@@ -109,7 +103,7 @@ async def test_an_aggregate_that_was_deleted_while_the_registrar_was_away_costs_
 ) -> None:
     hub, leaf = await hub_of(open_hub), await LeafHand.make(open_hub.leaf)
     async with hub.registrar():
-        await flowing(hub, leaf)
+        await flowing(hub, leaf, 3)
         await leaf.announce(confirmed=3)
     await api(hub.nc, f"STREAM.DELETE.{AGGREGATE}")
     async with hub.registrar():
@@ -139,7 +133,7 @@ async def test_an_aggregate_that_is_deleted_between_two_looks_at_it_holds_nothin
         return await look(self, *args)
 
     async with hub.registrar():
-        await flowing(hub, leaf)
+        await flowing(hub, leaf, 3)
         await leaf.announce()
         monkeypatch.setattr(Announcements, "_observe", late)
         answer = await leaf.announce()
@@ -163,8 +157,7 @@ async def test_what_was_committed_of_an_aggregate_is_not_purged_of_the_one_that_
         await hub.holds(leaf.domain, await leaf.store(2))
 
     async with hub.registrar():
-        await leaf.announce()
-        info = await hub.holds(leaf.domain, await leaf.store(KEEP + 10))
+        info = await flowing(hub, leaf, KEEP + 10)
         monkeypatch.setattr(Purging, "_remember", late)
         answer = await hub.committed(Committed(AGGREGATE, info.created, info.last))
         assert Purging._remember is remember

@@ -25,7 +25,7 @@ from agent.jetstream import JetStreamError
 from agent.server import setup
 from tests.harness.cluster import Cluster, open_cluster
 from tests.harness.fleet import Member, ids_in
-from tests.harness.registrar import HubHand, LeafHand, hub_of
+from tests.harness.registrar import HubHand, LeafHand, flowing, hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import WAIT_SECONDS, until
@@ -95,8 +95,7 @@ async def test_an_epoch_begins_once_its_record_is_on_the_disk_that_refused_it(
         broken.set()
         assert "cannot be synced" in await leaf.refused((await leaf.announcement()).encode())
         broken.clear()
-        await leaf.announce()
-        await hub.holds(leaf.domain, await leaf.store(3))
+        await flowing(hub, leaf, 3)
 
 
 async def test_ingest_is_told_what_is_on_the_disk_once_all_is(
@@ -104,8 +103,7 @@ async def test_ingest_is_told_what_is_on_the_disk_once_all_is(
 ) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar(sync_interval=SyncInterval(60.0)):
-        await leaf.announce()
-        info = await hub.holds(leaf.domain, await leaf.store(3))
+        info = await flowing(hub, leaf, 3)
         disk.clear()
         asked = asyncio.create_task(hub.committed(Committed(AGGREGATE, info.created, 0)))
         assert not (await asyncio.wait([asked], timeout=0.3))[0], "the disk has not answered"
@@ -122,8 +120,7 @@ async def test_each_epoch_is_another_one_after_the_hub_was_without_power(
     acknowledged: the hub's server goes on behind the hole before the registrar is there."""
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar(sync_interval=OFTEN):
-        await leaf.announce()
-        await hub.holds(leaf.domain, await leaf.store(3))
+        await flowing(hub, leaf, 3)
         await until(lambda: leaf.acknowledged(), "the leaf knows")
         agreed = await agreed_on(leaf)
         assert (await leaf.announce(agreed)).agreed is True
@@ -152,8 +149,7 @@ async def test_an_epoch_that_begins_behind_what_a_power_cut_took_is_another_one(
     has lost that. Without its records the hub can't know through which page cache an epoch came."""
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar(sync_interval=OFTEN):
-        await leaf.announce()
-        await hub.holds(leaf.domain, await leaf.store(3))
+        await flowing(hub, leaf, 3)
         agreed = await agreed_on(leaf)
         assert (await leaf.announce(agreed)).agreed is True
     await asyncio.to_thread(shutil.copytree, servers.hub.config.store_dir, tmp_path / "on_disk")

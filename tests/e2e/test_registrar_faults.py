@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import structlog
 
-from agent.contract import COMMANDS, Committed
-from tests.harness.registrar import KEEP, MACHINE, HubHand, LeafHand, heard_again, heartbeat, hub_of
+from agent.contract import COMMANDS, Committed, leaf_stream
+from agent.jetstream import JetStreamError
+from tests.harness.registrar import KEEP, MACHINE, HubHand, LeafHand, flowing, hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
@@ -16,8 +18,7 @@ from tests.harness.wait import until
 async def test_an_aggregate_that_would_drop_messages_is_set_right(servers: ServerPair) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await leaf.announce()
-        await hub.holds(leaf.domain, await leaf.store())
+        await flowing(hub, leaf)
     config = (await hub.aggregate()).config
     await hub.js.update_stream({**config, "duplicate_window": 60 * 10**9, "max_age": 3600 * 10**9})
     with structlog.testing.capture_logs() as logs:
@@ -72,8 +73,7 @@ async def test_what_a_source_held_before_a_purge_is_remembered_when_its_leaf_com
 async def test_a_registrar_that_starts_leaves_sources_that_flow_alone(servers: ServerPair) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await leaf.announce()
-        await hub.holds(leaf.domain, await leaf.store())
+        await flowing(hub, leaf)
     async with hub.registrar():
         await heartbeat(hub, leaf.domain)
         assert (await leaf.announce()).state == "flowing"
@@ -121,8 +121,7 @@ async def test_the_aggregate_is_purged_up_to_what_is_committed_less_a_margin(ser
 async def test_what_was_held_is_told_after_a_purge_though_the_hub_forgot_it(servers: ServerPair) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar(keep=0):
-        await leaf.announce()
-        info = await hub.holds(leaf.domain, await leaf.store(20))
+        info = await flowing(hub, leaf, 20)
         await leaf.pause("2100-01-01T00:00:00Z")
         assert (await hub.committed(Committed(AGGREGATE, info.created, 20)))["purged"] == 20
     await forget(hub)
@@ -226,3 +225,37 @@ async def test_a_purged_checkpoint_is_agreed_if_the_hub_remembers_one_as_new_and
         assert answer.agreed is False, "a record that does not know of it was restored from before it"
         assert answer.fallback is not None
         assert answer.fallback.leaf_seq == 6
+
+
+async def heartbeat(hub: HubHand, domain: str) -> None:
+    """Return when the source of a leaf has shown another sign of life."""
+    seen = [await active(hub, domain)]
+
+    async def reached() -> bool:
+        seen.append(await active(hub, domain))
+        return seen[-1] < seen[-2]
+
+    await until(reached, f"a heartbeat of {domain}")
+
+
+async def heard_again(hub: HubHand, domain: str) -> None:
+    """Return when the source of a leaf was added again or has shown a sign of life from now on by itself."""
+    began = time.monotonic()
+
+    async def reached() -> bool:
+        if hub.counted("petiole_source_readds_total") >= 1:
+            return True
+        try:
+            return 0 <= await active(hub, domain) < (time.monotonic() - began) * 1e9
+        except JetStreamError:
+            return False
+
+    await until(reached, f"the source of {domain} flows again")
+
+
+async def active(hub: HubHand, domain: str) -> int:
+    """Nanoseconds since the source of a leaf showed a sign of life, -1 if it never did or is being added
+    again."""
+    name = leaf_stream(domain, "normal")
+    sources = (await hub.aggregate()).sources
+    return next((int(one["active"]) for one in sources if one["name"] == name), -1)

@@ -20,7 +20,7 @@ from agent.contract import (
     verify_subject,
 )
 from agent.hub.registrar import verify
-from tests.harness.registrar import KEEP, LeafHand, hub_of, lose, losing_world
+from tests.harness.registrar import KEEP, LeafHand, flowing, hub_of, lose, losing_world
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 
@@ -41,8 +41,7 @@ async def asked(leaf: LeafHand, request: VerifyRequest | bytes) -> VerifyAnswer:
 async def test_the_batches_that_were_lost_at_the_hub_are_named(servers: ServerPair) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await leaf.announce()
-        await hub.holds(leaf.domain, await leaf.store(10))
+        await flowing(hub, leaf, 10)
         request = VerifyRequest("normal", leaf.run, 1, 12)
         answer = await asked(leaf, request)
         assert (answer.lacking, answer.found.held) == (((11, 12),), ((1, 10),))
@@ -61,8 +60,7 @@ async def test_the_batches_that_were_lost_at_the_hub_are_named(servers: ServerPa
 async def test_what_was_purged_is_told_apart_from_what_is_lacking(servers: ServerPair) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await leaf.announce()
-        info = await hub.holds(leaf.domain, await leaf.store(20))
+        info = await flowing(hub, leaf, 20)
         await lose(hub, 18)
         committed = Committed(AGGREGATE, info.created, 15)
         assert (await hub.committed(committed))["purged"] == 15 - KEEP
@@ -92,8 +90,7 @@ async def test_a_look_that_takes_too_long_says_how_far_it_came_and_goes_on_from_
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     monkeypatch.setattr("agent.jetstream.readers._PULL", 4)
     async with hub.registrar():
-        await leaf.announce()
-        await hub.holds(leaf.domain, await leaf.store(10))
+        await flowing(hub, leaf, 10)
         await lose(hub, 6)
         request, pages = VerifyRequest("normal", leaf.run, 1, 10), []
         with monkeypatch.context() as slow:
@@ -115,8 +112,7 @@ async def test_a_look_that_takes_too_long_says_how_far_it_came_and_goes_on_from_
 async def test_a_purge_while_the_hub_looks_makes_it_begin_again(servers: ServerPair) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await leaf.announce()
-        info = await hub.holds(leaf.domain, await leaf.store(20))
+        info = await flowing(hub, leaf, 20)
         looked = VerifiedRun(held=((1, 4),), next=5)
         await hub.committed(Committed(AGGREGATE, info.created, 15))
         answer = await asked(leaf, VerifyRequest("normal", leaf.run, 1, 20, looked))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,7 +29,6 @@ from agent.contract import (
     announce_subject,
     batch_subject,
     committed_subject,
-    deliver_subject,
     leaf_stream,
     link_consumer,
     new_epoch,
@@ -44,7 +42,7 @@ from agent.jetstream.connection import end
 from agent.leaf.link.announcer import acknowledged
 from agent.server import permissions
 from tests.harness.servers import Leaf, ServerPair, open_server_pair
-from tests.harness.streams import AGGREGATE, make_leaf_stream
+from tests.harness.streams import AGGREGATE, make_leaf_stream, make_link_consumer
 from tests.harness.wait import WAIT_SECONDS, until
 
 MACHINE = "test"
@@ -73,17 +71,13 @@ class LeafHand:
     async def next_epoch(self, start: int) -> None:
         """Another link consumer, beginning at a sequence."""
         self.epoch = new_epoch()
-        await self.js.create_consumer(
-            self.stream,
-            {
-                "name": link_consumer(self.epoch),
-                "durable_name": link_consumer(self.epoch),
-                "deliver_policy": "by_start_sequence",
-                "opt_start_seq": start,
-                "ack_policy": "flow_control",
-                "max_ack_pending": 10_000,
-                "deliver_subject": deliver_subject(self.domain, self.cls, self.epoch),
-            },
+        await make_link_consumer(
+            self.nc,
+            self.domain,
+            self.epoch,
+            self.cls,
+            deliver_policy="by_start_sequence",
+            opt_start_seq=start,
         )
 
     async def store(self, count: int = 1, size: int = 0) -> int:
@@ -291,38 +285,10 @@ async def hub_of(servers: ServerPair) -> HubHand:
     return HubHand(servers, await servers.hub.connect("registrar"), await servers.hub.connect("jobs"))
 
 
-async def heartbeat(hub: HubHand, domain: str) -> None:
-    """Return when the source of a leaf has shown another sign of life."""
-    seen = [await active(hub, domain)]
-
-    async def reached() -> bool:
-        seen.append(await active(hub, domain))
-        return seen[-1] < seen[-2]
-
-    await until(reached, f"a heartbeat of {domain}")
-
-
-async def heard_again(hub: HubHand, domain: str) -> None:
-    """Return when the source of a leaf was added again or has shown a sign of life from now on by itself."""
-    began = time.monotonic()
-
-    async def reached() -> bool:
-        if hub.counted("petiole_source_readds_total") >= 1:
-            return True
-        try:
-            return 0 <= await active(hub, domain) < (time.monotonic() - began) * 1e9
-        except JetStreamError:
-            return False
-
-    await until(reached, f"the source of {domain} flows again")
-
-
-async def active(hub: HubHand, domain: str) -> int:
-    """Nanoseconds since the source of a leaf showed a sign of life, -1 if it never did or is being added
-    again."""
-    name = leaf_stream(domain, "normal")
-    sources = (await hub.aggregate()).sources
-    return next((int(one["active"]) for one in sources if one["name"] == name), -1)
+async def flowing(hub: HubHand, leaf: LeafHand, count: int = 1) -> StreamInfo:
+    """The aggregate, once it has so many batches that a leaf stored after the registrar took it in."""
+    await leaf.announce()
+    return await hub.holds(leaf.domain, await leaf.store(count))
 
 
 @asynccontextmanager

@@ -32,18 +32,24 @@ STREAM = {"storage": "file", "retention": "limits", "discard": "new", "max_bytes
 
 async def make_leaf_stream(agent: Client, domain: str, epoch: str, cls: str = DEFAULT_CLASS) -> None:
     """The leaf's stream and the durable consumer through which the hub sources it."""
-    stream, consumer = leaf_stream(domain, cls), link_consumer(epoch)
+    stream = leaf_stream(domain, cls)
     await api(
         agent,
         f"STREAM.CREATE.{stream}",
         {**STREAM, "name": stream, "subjects": [leaf_subjects(domain, cls)], "compression": "s2"},
     )
+    await make_link_consumer(agent, domain, epoch, cls, deliver_policy="all")
+
+
+async def make_link_consumer(agent: Client, domain: str, epoch: str, cls: str, **begin: str | int) -> None:
+    """That consumer; `begin` says where it begins."""
+    stream, consumer = leaf_stream(domain, cls), link_consumer(epoch)
     config = {
         "durable_name": consumer,
-        "deliver_policy": "all",
         "ack_policy": "flow_control",
         "max_ack_pending": 10_000,
         "deliver_subject": deliver_subject(domain, cls, epoch),
+        **begin,
     }
     await api(agent, f"CONSUMER.CREATE.{stream}.{consumer}", {"stream_name": stream, "config": config})
 
