@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,18 @@ def at(server: OpenServer, config: Config) -> Any:
 def numbered(count: int, name: str = "m") -> list[str]:
     """So many texts, none like another."""
     return [f"{name}{number}" for number in range(count)]
+
+
+@asynccontextmanager
+async def gathering(directory: Path, *texts: str) -> AsyncIterator[tuple[OpenServers, Any]]:
+    """A hub that has gathered what a leaf stored, and the keeper of that source."""
+    async with open_servers(directory, "edge-1") as servers:
+        await servers.ends["edge-1"].make("LOCAL", "local.>")
+        await servers.ends["edge-1"].store("local.x", *texts)
+        async with at(servers.hub, hub_source("edge-1")) as one:
+            await servers.ends["hub"].holds("ALL", [*texts])
+            await one.is_in(GATHERED, "flowing")
+            yield servers, one
 
 
 async def test_a_mirror_of_the_hubs_stream_flows_into_a_leaf(tmp_path: Path) -> None:
@@ -207,20 +220,15 @@ async def test_a_stream_of_somebody_else_is_left_alone_and_a_changed_declaration
 
 
 async def test_what_was_missed_during_a_cut_comes_once(tmp_path: Path) -> None:
-    async with open_servers(tmp_path, "edge-1") as servers:
+    async with gathering(tmp_path, *numbered(10)) as (servers, one):
         hub, leaf = servers.ends["hub"], servers.ends["edge-1"]
-        await leaf.make("LOCAL", "local.>")
-        await leaf.store("local.x", *numbered(10))
-        async with at(servers.hub, hub_source("edge-1")) as one:
-            await hub.holds("ALL", numbered(10))
-            await one.is_in(GATHERED, "flowing")
-            servers.proxies["edge-1"].cut()
-            await leaf.store("local.x", *numbered(10, "cut"))
-            assert "does not answer" in await one.is_in(GATHERED, "down")
-            assert one.value("petiole_link_up", GATHERED) == 0
-            assert one.value("petiole_link_lag_messages", GATHERED) is None
-            servers.proxies["edge-1"].restore()
-            await hub.holds("ALL", numbered(10) + numbered(10, "cut"))
-            await servers.hub.kill()
-            await one.is_in(GATHERED, "away")
-            assert one.value("petiole_link_up", GATHERED) == 0
+        servers.proxies["edge-1"].cut()
+        await leaf.store("local.x", *numbered(10, "cut"))
+        assert "does not answer" in await one.is_in(GATHERED, "down")
+        assert one.value("petiole_link_up", GATHERED) == 0
+        assert one.value("petiole_link_lag_messages", GATHERED) is None
+        servers.proxies["edge-1"].restore()
+        await hub.holds("ALL", numbered(10) + numbered(10, "cut"))
+        await servers.hub.kill()
+        await one.is_in(GATHERED, "away")
+        assert one.value("petiole_link_up", GATHERED) == 0

@@ -23,9 +23,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.metrics.export import MetricExportResult
 
 from agent.base.metrics import Metrics
 from agent.config import Size
@@ -36,7 +34,7 @@ from agent.leaf.inputs.otlp_grpc.service import LOGS_NAME, NAME
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from tests.harness.certificates import self_signed
 from tests.harness.http_harness import ServedInput
-from tests.harness.otlp import log_by_sdk, seen_in
+from tests.harness.otlp import export_by_sdk, log_by_sdk, seen_in
 from tests.harness.wait import until
 
 NS = 1_790_000_000_000_000_000
@@ -87,18 +85,9 @@ def body(*values: float, ns: int = NS, shared: str = "", **attributes: str) -> b
     return bytes(request.SerializeToString())
 
 
-def export_by_sdk(endpoint: str, **options: Any) -> MetricExportResult:
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader], Resource({"host.name": "pump-7"}))
-    provider.get_meter("lib").create_counter("strokes").add(3, {"side": "left"})
-    data = reader.get_metrics_data()
+def export_a_counter(endpoint: str, **options: Any) -> MetricExportResult:
     exporter = OTLPMetricExporter(endpoint, **options)
-    try:
-        assert data is not None
-        return exporter.export(data)
-    finally:
-        exporter.shutdown()
-        provider.shutdown()
+    return export_by_sdk(exporter, lambda meter: meter.create_counter("strokes").add(3, {"side": "left"}))
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
@@ -108,7 +97,7 @@ async def test_the_official_exporter_is_answered_once_its_points_are_stored(
     served.core.open.clear()
     url = f"http://127.0.0.1:{served.port}"
     exporting = asyncio.create_task(
-        asyncio.to_thread(export_by_sdk, url, insecure=True, compression=compression)
+        asyncio.to_thread(export_a_counter, url, insecure=True, compression=compression)
     )
     await until(lambda: served.core.waiting == 1)
     assert not exporting.done(), "answered before it is stored"
@@ -155,7 +144,7 @@ async def test_what_may_be_sent_again_says_when(
 async def test_the_official_exporter_comes_back_after_a_refusal(served: Served) -> None:
     served.core.refuse = RefusedError(RefusalReason.UNAVAILABLE, "away", 1)
     exporting = asyncio.create_task(
-        asyncio.to_thread(export_by_sdk, f"http://127.0.0.1:{served.port}", insecure=True, timeout=60)
+        asyncio.to_thread(export_a_counter, f"http://127.0.0.1:{served.port}", insecure=True, timeout=60)
     )
     await until(lambda: served.metric("petiole_http_refusals_total", status="UNAVAILABLE") > 0)
     served.core.refuse = None
@@ -295,7 +284,7 @@ async def test_the_token_and_the_certificate_are_asked_for(tmp_path: Path) -> No
         trusted = grpc.ssl_channel_credentials(cert.read_bytes())
         for shown, result in (("no", MetricExportResult.FAILURE), ("secret", MetricExportResult.SUCCESS)):
             headers = (("authorization", f"Bearer {shown}"),)
-            found = await asyncio.to_thread(export_by_sdk, url, credentials=trusted, headers=headers)
+            found = await asyncio.to_thread(export_a_counter, url, credentials=trusted, headers=headers)
             assert found is result
         assert served.metric("petiole_http_refusals_total", status="UNAUTHENTICATED") == 1
 

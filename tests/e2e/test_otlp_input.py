@@ -13,15 +13,14 @@ import pytest
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.metrics import Meter
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.metrics.export import MetricExportResult
 
 from agent.config import Size
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from tests.harness.http_harness import JSON, Served, serving
-from tests.harness.otlp import log_by_sdk, seen_in
+from tests.harness.otlp import export_by_sdk, log_by_sdk, seen_in
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 PATH = "/v1/metrics"
@@ -46,23 +45,13 @@ def rows(served: Served) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip])
 async def test_the_official_exporter_is_understood(served: Served, compression: Compression) -> None:
-    def export() -> MetricExportResult:
-        reader = InMemoryMetricReader()
-        provider = MeterProvider([reader], Resource({"service.name": "press", "host.name": "pump-7"}))
-        meter = provider.get_meter("lib", "1.0")
+    def record(meter: Meter) -> None:
         meter.create_counter("strokes").add(3, {"side": "left"})
         meter.create_histogram("force", explicit_bucket_boundaries_advisory=[1.0, 2.0]).record(1.5)
         meter.create_gauge("level").set(0.25)
-        data = reader.get_metrics_data()
-        exporter = OTLPMetricExporter(served.url + PATH, compression=compression)
-        try:
-            assert data is not None
-            return exporter.export(data)
-        finally:
-            exporter.shutdown()
-            provider.shutdown()
 
-    assert await asyncio.to_thread(export) is MetricExportResult.SUCCESS
+    exporter = OTLPMetricExporter(served.url + PATH, compression=compression)
+    assert await asyncio.to_thread(export_by_sdk, exporter, record) is MetricExportResult.SUCCESS
     found = {(row["metric"], row["tags"].get("le")): row for row in rows(served)}
     strokes = found["strokes", None]
     assert (strokes["device"], strokes["value"], strokes["tags"]["side"]) == ("pump-7", 3, "left")

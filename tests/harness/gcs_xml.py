@@ -9,15 +9,13 @@ import itertools
 import json
 import re
 import sys
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from http.client import HTTPConnection, HTTPResponse
-from http.server import BaseHTTPRequestHandler
 from typing import Final
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from tests.harness.store_faults import in_front, serve
+from tests.harness.store_faults import HOP, AnsweringHandler, in_front, serve
 
-_HOP: Final = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 _SECONDS: Final = 60.0
 _CONDITION: Final = "x-goog-if-generation-match"
 
@@ -27,14 +25,12 @@ def gcs_xml(server: str) -> AbstractContextManager[str]:
     return in_front(server, __name__)
 
 
-class _XmlHandler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class _XmlHandler(AnsweringHandler):
     server_address: str
     parts: Final[dict[str, dict[int, bytes]]] = {}
     numbers: Final = itertools.count(1)
 
-    def do_PUT(self) -> None:
+    def do_PUT(self) -> None:  # noqa: N802
         size = int(self.headers.get("Content-Length", 0))
         body = self.rfile.read(size)
         asked = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
@@ -45,29 +41,27 @@ class _XmlHandler(BaseHTTPRequestHandler):
             self._xml("InitiateMultipartUploadResult", f"<UploadId>{name}</UploadId>")
         elif self.command == "PUT" and upload:
             self.parts[upload][int(asked["partNumber"][0])] = body
-            self._answer(200, {"ETag": f'"{asked["partNumber"][0]}"'}, b"")
+            self.answer(200, [("ETag", f'"{asked["partNumber"][0]}"')], b"")
         elif self.command == "POST" and upload:
             parts = self.parts.pop(upload)
             status, headers, text = self._upload(b"".join(parts[number] for number in sorted(parts)))
             if status == 200:
                 self._xml("CompleteMultipartUploadResult", f"<ETag>{headers['ETag']}</ETag>", headers)
             else:
-                self._answer(status, headers, text)
+                self.answer(status, headers.items(), text)
         elif self.command == "DELETE" and upload:
             self.parts.pop(upload, None)
-            self._answer(204, {}, b"")
+            self.answer(204, (), b"")
         elif self.command == "PUT":
-            self._answer(*self._upload(body))
+            status, headers, text = self._upload(body)
+            self.answer(status, headers.items(), text)
         else:
             response, text = self._ask(self.command, self.path, body, dict(self.headers.items()))
             if after := asked.get("start-after"):
                 text = _after(text, after[0])
-            self._answer(response.status, dict(response.getheaders()), text)
+            self.answer(response.status, response.getheaders(), text)
 
     do_GET = do_HEAD = do_POST = do_DELETE = do_PUT  # noqa: N815
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
 
     def _upload(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
         """Put an object by the JSON API."""
@@ -86,7 +80,7 @@ class _XmlHandler(BaseHTTPRequestHandler):
     ) -> tuple[HTTPResponse, bytes]:
         conn = HTTPConnection(self.server_address, timeout=_SECONDS)
         try:
-            kept = {name: value for name, value in headers.items() if name.lower() not in _HOP | {"host"}}
+            kept = {name: value for name, value in headers.items() if name.lower() not in HOP | {"host"}}
             conn.request(method, path, body, {**kept, "Host": self.server_address})
             response = conn.getresponse()
             return response, response.read()
@@ -95,20 +89,8 @@ class _XmlHandler(BaseHTTPRequestHandler):
 
     def _xml(self, kind: str, inside: str, headers: dict[str, str] | None = None) -> None:
         text = f'<?xml version="1.0" encoding="UTF-8"?><{kind}>{inside}</{kind}>'
-        self._answer(200, {"Content-Type": "application/xml", **(headers or {})}, text.encode())
-
-    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.send_response_only(status)
-        length = str(len(body))
-        for name, value in headers.items():
-            if name.lower() == "content-length" and self.command == "HEAD":
-                length = value  # that of the object
-            elif name.lower() not in _HOP:
-                self.send_header(name, value)
-        self.send_header("Content-Length", length)
-        self.end_headers()
-        with suppress(ConnectionError):  # a client that has given up
-            self.wfile.write(body)
+        given = {"Content-Type": "application/xml", **(headers or {})}
+        self.answer(200, given.items(), text.encode())
 
 
 def _after(listed: bytes, name: str) -> bytes:

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,7 +23,7 @@ from urllib.parse import unquote
 COMMITS: Final = r"_delta_log/\d{20}\.json$"
 DATA: Final = r"\.parquet$"
 _CONTROL: Final = "/_faults/"
-_HOP: Final = {"connection", "transfer-encoding", "content-length", "keep-alive"}
+HOP: Final = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 _SECONDS: Final = 60.0
 _HELD_SECONDS: Final = 600.0
 _FAILED: Final = (
@@ -150,9 +150,30 @@ class _State:
         return told
 
 
-class _Handler(BaseHTTPRequestHandler):
+class AnsweringHandler(BaseHTTPRequestHandler):
+    """A handler of HTTP/1.1 that says nothing and answers with the headers of another server."""
+
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing."""
+
+    def answer(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
+        self.send_response_only(status)
+        length = str(len(body))
+        for name, value in headers:
+            if name.lower() == "content-length" and self.command == "HEAD":
+                length = value  # that of the object
+            elif name.lower() not in HOP:
+                self.send_header(name, value)
+        self.send_header("Content-Length", length)
+        self.end_headers()
+        with suppress(ConnectionError):  # a client that has given up
+            self.wfile.write(body)
+
+
+class _Handler(AnsweringHandler):
     upstream: str
     state = _State()
 
@@ -160,14 +181,11 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         if self.path.startswith(_CONTROL):
             told = getattr(self.state, self.path.removeprefix(_CONTROL))(**json.loads(body))
-            self._answer(200, [], json.dumps(told).encode())
+            self.answer(200, [], json.dumps(told).encode())
         else:
             self._pass(body)
 
     do_GET = do_HEAD = do_POST = do_DELETE = do_PUT  # noqa: N815
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
 
     def _pass(self, body: bytes) -> None:
         is_put = self.command == "PUT" or (self.command == "POST" and "uploadId=" in self.path)
@@ -187,9 +205,9 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is Fault.SILENT:
             self.state.released.wait(_SECONDS)
         if fault is Fault.FAILED:
-            self._answer(500, [], _FAILED)
+            self.answer(500, [], _FAILED)
         elif fault is None:
-            self._answer(*answer)
+            self.answer(*answer)
         else:
             self.close_connection = True
 
@@ -203,7 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
             given = {
                 name: value
                 for name, value in self.headers.items()
-                if name.lower() not in _HOP | self.state.ignored
+                if name.lower() not in HOP | self.state.ignored
             }
             conn.request(self.command, self.path, body, given)
             answer = conn.getresponse()
@@ -212,19 +230,6 @@ class _Handler(BaseHTTPRequestHandler):
             return answer.status, answer.getheaders(), answer.read()
         finally:
             conn.close()
-
-    def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-        self.send_response_only(status)
-        length = str(len(body))
-        for name, value in headers:
-            if name.lower() == "content-length":
-                length = value  # of a HEAD it is that of the object
-            elif name.lower() not in _HOP:
-                self.send_header(name, value)
-        self.send_header("Content-Length", length)
-        self.end_headers()
-        with suppress(ConnectionError):  # a client that has given up
-            self.wfile.write(body)
 
     def _body(self) -> bytes:
         if self.headers.get("Expect", "").lower() == "100-continue":

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.e2e.test_declared_links import GATHERED, at, numbered
+from tests.e2e.test_declared_links import GATHERED, gathering, numbered
 from tests.faults.report import Case
 from tests.harness.configured import open_servers
-from tests.harness.declared import hub_source, kept, leaf_mirror
+from tests.harness.declared import kept, leaf_mirror
 
 RECOVER = 120.0
 """Seconds. A mirror is left to its server, which asks its origin again in its own time: 12 to 40 s."""
@@ -48,38 +48,29 @@ async def test_a_declared_mirror_catches_up_after_a_cut_and_kills(case: Case, tm
 
 async def test_a_source_whose_stream_was_purged_goes_on_where_it_was(case: Case, tmp_path: Path) -> None:
     case.expected = "only what is new comes"
-    async with open_servers(tmp_path, "edge-1") as servers:
+    async with gathering(tmp_path, *numbered(10)) as (servers, one):
         hub, leaf = servers.ends["hub"], servers.ends["edge-1"]
-        await leaf.make("LOCAL", "local.>")
-        await leaf.store("local.x", *numbered(10))
-        async with at(servers.hub, hub_source("edge-1")) as one:
-            await hub.holds("ALL", numbered(10))
-            await one.is_in(GATHERED, "flowing")
-            await hub.js.purge("ALL", 10)
-            await servers.hub.kill()
-            await leaf.store("local.x", "new")
-            await servers.hub.start()
-            await hub.holds("ALL", ["new"])
-            await one.is_in(GATHERED, "flowing")
-            # Without it the server begins by the time of its own last message, which a leaf whose clock is
-            # behind has stored before.
-            (source,) = (await hub.js.stream_info("ALL")).config["sources"]
-            assert source["opt_start_seq"] == 11
+        await hub.js.purge("ALL", 10)
+        await servers.hub.kill()
+        await leaf.store("local.x", "new")
+        await servers.hub.start()
+        await hub.holds("ALL", ["new"])
+        await one.is_in(GATHERED, "flowing")
+        # Without it the server begins by the time of its own last message, which a leaf whose clock is
+        # behind has stored before.
+        (source,) = (await hub.js.stream_info("ALL")).config["sources"]
+        assert source["opt_start_seq"] == 11
 
 
 async def test_a_source_whose_origin_was_made_again_takes_all_of_the_new_one(
     case: Case, tmp_path: Path
 ) -> None:
     case.expected = "all of the old origin and all of the new one, each once"
-    async with open_servers(tmp_path, "edge-1") as servers:
+    async with gathering(tmp_path, *numbered(5)) as (servers, one):
         hub, leaf = servers.ends["hub"], servers.ends["edge-1"]
+        await leaf.js.api("STREAM.DELETE.LOCAL")
+        await one.is_in(GATHERED, "absent", "refused")
         await leaf.make("LOCAL", "local.>")
-        await leaf.store("local.x", *numbered(5))
-        async with at(servers.hub, hub_source("edge-1")) as one:
-            await hub.holds("ALL", numbered(5))
-            await leaf.js.api("STREAM.DELETE.LOCAL")
-            await one.is_in(GATHERED, "absent", "refused")
-            await leaf.make("LOCAL", "local.>")
-            await leaf.store("local.x", "a", "b")
-            await hub.holds("ALL", [*numbered(5), "a", "b"], 60)
-            await one.is_in(GATHERED, "flowing")
+        await leaf.store("local.x", "a", "b")
+        await hub.holds("ALL", [*numbered(5), "a", "b"], 60)
+        await one.is_in(GATHERED, "flowing")
