@@ -20,8 +20,17 @@ from agent.leaf.link.states import LinkState
 from agent.leaf.publish import limits, publisher
 from agent.process import leaf as process_leaf
 from agent.server.values import MAX_PAYLOAD
-from tests.e2e.test_leaf_agent import refusal_of, registrar
-from tests.harness.agents import CLASS, Agent, agent, chunk, insist, leaf_config, probe_stream
+from tests.harness.agents import (
+    CLASS,
+    Agent,
+    agent,
+    chunk,
+    insist,
+    leaf_config,
+    probe_stream,
+    refusal_of,
+    registrar,
+)
 from tests.harness.linked_pair import QUICK, LinkedPair, open_linked_pair
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from agent.base.metrics import Metrics
-from agent.config import Config, Nats, Publish, StreamClass
+from agent.config import Config, LeafMember, Nats, Publish, RegistrarConfig, Size, StreamClass
 from agent.contract import (
     H_MESSAGE_ID,
     H_POSITION,
@@ -29,10 +29,12 @@ from agent.jetstream import RawMessage
 from agent.leaf.intake import Chunk, Input, RefusedError, UnknownOutcomeError
 from agent.leaf.publish.pull_chunks import parse_progress
 from agent.leaf.state import State, StateFile, load
+from agent.process.hub import HubAgent
 from agent.process.leaf import LeafAgent
 from agent.server.health import ServerHealth
 from agent.testing.stored_stream import StoredStream, connected, rows_of
 from tests.harness.servers import Leaf as LeafServer
+from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
 CLASS = "normal"
@@ -211,3 +213,37 @@ def _batch(message: RawMessage) -> Batch:
         message.time,
         [str(row["value"]) for row in rows],
     )
+
+
+async def refusal_of(submitted: Awaitable[None]) -> RefusedError | None:
+    """How a chunk was refused, None where it was stored."""
+    try:
+        await submitted
+    except RefusedError as refusal:
+        return refusal
+    return None
+
+
+@asynccontextmanager
+async def registrar(servers: ServerPair, tmp_path: Path) -> AsyncIterator[None]:
+    """The hub's agent."""
+    config = Config(
+        domain="hub",
+        role="hub",
+        state_dir=tmp_path / "hub-state",
+        nats=Nats(
+            server="external",
+            listen=servers.hub.config.listen,
+            seed_file=servers.hub.keys["registrar"],
+            system_seed_file=servers.hub.keys["registrar_system"],
+        ),
+        registrar=RegistrarConfig(max_bytes=Size(64 * 2**20)),
+        leaf=[LeafMember(user.domain, user.key, list(user.classes)) for user in servers.hub.config.leaves],
+    )
+    stopping, metrics = asyncio.Event(), Metrics()
+    task = asyncio.create_task(HubAgent(config, metrics, ServerHealth(metrics)).run(stopping))
+    try:
+        yield
+    finally:
+        stopping.set()
+        await task
