@@ -51,14 +51,9 @@ class _Read(NamedTuple):
     """Whether `enough` ended it before."""
 
 
-def ack_position(reply: str) -> tuple[int, float]:
-    """Stream sequence and store time in seconds from the reply subject of a delivered message, of the short
-    form or the one with domain and account (server ADR-15). Raises `ValueError` for another subject."""
-    seq, stored_ns = _ack_position(reply)
-    return seq, stored_ns / 1e9
-
-
-def _ack_position(reply: str) -> tuple[int, int]:
+def ack_position(reply: str) -> tuple[int, int]:
+    """Stream sequence and store time in ns from the reply subject of a delivered message, of the short form
+    or the one with domain and account (server ADR-15). Raises `ValueError` for another subject."""
     tokens = reply.split(".")
     if tokens[:2] != ["$JS", "ACK"] or len(tokens) not in (9, 11, 12):
         raise ValueError(f"{reply!r} is not the reply subject of a consumer")
@@ -141,7 +136,7 @@ async def _pull(
         if not msg.reply:
             ended = True
             return
-        last, stored_ns = _ack_position(msg.reply)
+        last, stored_ns = ack_position(msg.reply)
         taken += 1
         take(StoredHeaders(last, stored_ns / 1e9, msg.headers or {}, msg.subject, stored_ns))
 

@@ -16,7 +16,13 @@ from agent.leaf.inputs.formats import LineCutter, ReadLimits, cut_file, join_par
 from agent.leaf.inputs.formats.line_cache import LineCache
 from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines, reading_line
-from agent.leaf.inputs.formats.ndjson import BadLinesError, BodyTooLargeError, decode_array, decode_ndjson
+from agent.leaf.inputs.formats.ndjson import (
+    BadLinesError,
+    BodyTooLargeError,
+    decode_array_slices,
+    decode_ndjson,
+    join_decoded,
+)
 from agent.leaf.inputs.http.otlp import logs, parse
 from agent.leaf.inputs.http.otlp.export import ExportTooLargeError, OtlpExport
 from agent.leaf.inputs.http.otlp.source import Sources
@@ -63,7 +69,7 @@ def ndjson(data: bytes) -> None:
 @target(b"[" + ONE[:-1] + b"," + ONE + b"]", ONE, b"[]", b"[1]")
 def array(data: bytes) -> None:
     with only(BadLinesError):
-        decoded = decode_array(data, DOMAIN, NOW)
+        decoded = join_decoded(list(decode_array_slices(data, DOMAIN, NOW)))
         are_readings(decoded.payload, decoded.count)
 
 

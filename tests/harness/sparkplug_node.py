@@ -33,10 +33,6 @@ class SparkplugNode(NodeServer):
         assert self.order(births=_named(births)) == "done"
         assert self.order(connect=True) == "done"
 
-    def bears(self, **births: Metrics) -> None:
-        """What its births say from now on."""
-        assert self.order(births=_named(births)) == "done"
-
     def data(self, *metrics: dict[str, Any], device: str = "", qos: int = 0) -> None:
         """Publish data of the node or a device; returns when the broker has it."""
         assert self.order(data=metrics, device=device, qos=qos) == "done"

@@ -67,7 +67,7 @@ def test_a_servers_time_is_read_to_the_nanosecond(time: str, expected: int) -> N
     ],
 )
 def test_where_a_message_is_stored_is_read_with_domain_and_account_and_without(reply: str) -> None:
-    assert ack_position(reply) == (42, 1700000000.5)
+    assert ack_position(reply) == (42, 1_700_000_000_500_000_000)
 
 
 @pytest.mark.parametrize(

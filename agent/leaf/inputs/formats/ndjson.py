@@ -119,14 +119,10 @@ def split_slices(body: bytes, domain: str, now_ns: int) -> Iterator[tuple[Decode
             yield decoded, bad
 
 
-def decode_array(body: bytes, domain: str, now_ns: int) -> Decoded:
-    """Validate a JSON array of readings, or a single one; `body` has at most `MAX_ARRAY_BYTES`. Raises
-    `BadLinesError`, with the elements of the array counted from 1 (1 also for a body that is not JSON)."""
-    return join_decoded(list(decode_array_slices(body, domain, now_ns)))
-
-
 def decode_array_slices(body: bytes, domain: str, now_ns: int) -> Iterator[Decoded]:
-    """The same in parts, as `decode_slices` has them."""
+    """Validate a JSON array of readings, or a single one, in parts as `decode_slices` has them; `body` has at
+    most `MAX_ARRAY_BYTES`. Raises `BadLinesError`, with the elements of the array counted from 1 (1 also for
+    a body that is not JSON)."""
     # A carriage return is a blank like the newline, and as forbidden inside text: this makes nothing valid.
     flat = body.replace(b"\n", b"\r").strip(_BLANK)
     if flat.startswith(b"{"):

@@ -23,7 +23,6 @@ _SOCKETS: Final = {
 }
 """See RFC 1213 for what the kernel counts under these names."""
 _OFF: Final = (errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
-_SPENT: Final = {"usage_usec": "cgroup_cpu_seconds", "throttled_usec": "cgroup_throttled_seconds"}
 _WAITING: Final = {"tw": "tcp_time_wait", "orphan": "tcp_orphans"}
 
 

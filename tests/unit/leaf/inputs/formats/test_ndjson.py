@@ -11,8 +11,10 @@ from agent.leaf.inputs.formats.ndjson import (
     MAX_COUNTED,
     MAX_LISTED,
     BadLinesError,
-    decode_array,
+    Decoded,
+    decode_array_slices,
     decode_ndjson,
+    join_decoded,
 )
 from agent.leaf.inputs.formats.reading_decoder import ReadingDecoder
 from tests.unit.contract.readings import ODD_LINES, lines, readings
@@ -29,6 +31,10 @@ def taken(line: bytes) -> bytes | None:
         return decode_ndjson(line, DOMAIN, NOW).payload
     except BadLinesError:
         return None
+
+
+def array(body: bytes) -> Decoded:
+    return join_decoded(list(decode_array_slices(body, DOMAIN, NOW)))
 
 
 def reference(line: bytes) -> contract.Reading | None:
@@ -203,7 +209,7 @@ def test_a_line_longer_than_a_slice_is_taken() -> None:
 @example([contract.Reading("m", "two\nlines")], 1)
 def test_an_array_is_stored_like_its_lines(given: list[contract.Reading], indent: int | str | None) -> None:
     rows = [json.loads(one.encode()) for one in given]
-    decoded = decode_array(json.dumps(rows, indent=indent).encode(), DOMAIN, NOW)
+    decoded = array(json.dumps(rows, indent=indent).encode())
     stored = [contract.parse_reading(line) for line in decoded.payload.split(b"\n")[:-1]]
     assert decoded.count == len(given)
     assert [(one.metric, one.value, one.tags) for one in stored] == [
@@ -212,12 +218,12 @@ def test_an_array_is_stored_like_its_lines(given: list[contract.Reading], indent
 
 
 def test_a_single_object_is_an_array_of_one() -> None:
-    assert decode_array(b' {"metric": "m",\r\n "value": 1}\n', DOMAIN, NOW).count == 1
+    assert array(b' {"metric": "m",\r\n "value": 1}\n').count == 1
 
 
 def test_bad_elements_of_an_array_are_named_by_their_place() -> None:
     with pytest.raises(BadLinesError) as caught:
-        decode_array(b"[" + BARE + b',\n{"metric":1,"value":1},3]', DOMAIN, NOW)
+        array(b"[" + BARE + b',\n{"metric":1,"value":1},3]')
     assert [number for number, _ in caught.value.lines] == [2, 3]
 
 
@@ -240,4 +246,4 @@ def test_bad_elements_of_an_array_are_named_by_their_place() -> None:
 )
 def test_what_is_no_array_of_readings_is_refused(body: bytes) -> None:
     with pytest.raises(BadLinesError):
-        decode_array(body, DOMAIN, NOW)
+        array(body)
