@@ -19,49 +19,47 @@ import asyncio
 import json
 import os
 import random
-import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import nats
-import nkeys
-import psutil
 import uvloop
 from nats.aio.client import Client
 
-from agent.base.machine import machine_id
 from agent.base.wait import bounded_gather
-from agent.contract import FLEET_BUCKET, aggregate, inbox_prefix, server_name
+from agent.contract import FLEET_BUCKET, aggregate
 from agent.demo.ports import free_port
 from agent.hub.registrar.records import encode
-from agent.jetstream import JetStream, JetStreamError
+from agent.jetstream import JetStream
 from bench import fleet_servers
+from bench.fleet_hub import (
+    LOOK_SECONDS,
+    MACHINE,
+    SOURCES,
+    WAIT_SECONDS,
+    Hub,
+    listens,
+    made,
+    make_hub,
+    make_key,
+)
 from bench.fleet_leaves import AnnouncingLeaf, Counted, RealLeaf, SmallLeaf
-from bench.fleet_wire import LinkKey
 from bench.measured import load
 from bench.result import Result, Row, measuring
 
 _LEAVES: Final = 10_000
 _REAL: Final = 0.2
-_SOURCES: Final = 1_000
-"""Of an aggregate."""
 _REST_SECONDS: Final = 60.0
 _JOINING: Final = 200
 """Real leaves that join at once: two thousand keep both servers of two cores busy for longer than requests to
 JetStream wait, and their announcements come again and again."""
 _SETTLE_SECONDS: Final = 20.0
-_WAIT_SECONDS: Final = 300.0
-_LOOK_SECONDS: Final = 0.25
 _ASKERS: Final = 20
 _WRITTEN_SECONDS: Final = 2.0
 """By then the agent has written how long its loop was blocked."""
@@ -76,105 +74,6 @@ _MOST: Final = {
 
 
 @dataclass(slots=True)
-class Hub:
-    """The hub's agent, its server beside it."""
-
-    directory: Path
-    port: int
-    links: int
-    admin: int
-    process: subprocess.Popen[bytes] | None = None
-    looked: int = field(default=0)
-
-    def start(self) -> float:
-        """Start the agent; returns when, in seconds since 1970."""
-        began = time.time()
-        with (self.directory / "agent.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "bench.fleet_agent", self._loop, "run", "-c", self._toml],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=Path(__file__).parent.parent,
-            )
-        return began
-
-    async def ready(self) -> float:
-        """When it answered that it is ready, in seconds since 1970. Raises `RuntimeError`."""
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while await asyncio.to_thread(self.page, "/readyz") is None:
-            if time.monotonic() > deadline or self.process is None or self.process.poll() is not None:
-                raise RuntimeError(f"the hub's agent is not ready; see {self.directory / 'agent.log'}")
-            await asyncio.sleep(0.1)
-        return time.time()
-
-    @property
-    def agent(self) -> psutil.Process:
-        """The agent's process."""
-        assert self.process is not None
-        return psutil.Process(self.process.pid)
-
-    @property
-    def server(self) -> psutil.Process:
-        """The process of its nats-server."""
-        return psutil.Process(int((self.directory / "state" / "nats" / "nats-server.pid").read_text()))
-
-    async def gauge(self, name: str) -> float:
-        """A metric without labels, 0 where it is not there."""
-        text = await asyncio.to_thread(self.page, "/metrics") or ""
-        lines = (line for line in text.splitlines() if line.startswith(f"{name} "))
-        return float(next(lines, "x 0").split()[1])
-
-    def blocked(self, since: float) -> tuple[float, float]:
-        """The longest time between two turns of the event loop since then, and the most that it ran itself
-        between two, in seconds."""
-        lines = self._loop.read_text().splitlines() if self._loop.exists() else []
-        rows = [row for row in map(json.loads, lines) if row["at"] >= since]
-        return max((row["longest"] for row in rows), default=0.0), max(
-            (row["ran"] for row in rows), default=0.0
-        )
-
-    async def client(self, identity: str) -> Client:
-        """A connection with one of the agent's identities."""
-        return await nats.connect(
-            f"nats://127.0.0.1:{self.port}",
-            nkeys_seed=str(self.directory / "state" / "keys" / f"{identity}.nk"),
-            inbox_prefix=inbox_prefix("registrar").encode(),
-        )
-
-    def kill(self) -> None:
-        """End the agent by SIGKILL; its server goes on."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-
-    def end(self) -> None:
-        """End both processes."""
-        with suppress(OSError, psutil.Error, ValueError):
-            self.server.kill()
-        self.kill()
-        if keep := os.environ.get("KEEP"):
-            for path in (self.directory / "agent.log", self._loop):
-                shutil.copy(path, keep)
-
-    @property
-    def _toml(self) -> Path:
-        return self.directory / "petiole.toml"
-
-    @property
-    def _loop(self) -> Path:
-        return self.directory / "loop.jsonl"
-
-    def page(self, path: str) -> str | None:
-        """What the admin server answers, None without an answer."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}{path}", timeout=10) as answer:
-                return str(answer.read().decode())
-        except OSError:
-            return None
-
-
-@dataclass(slots=True)
 class Fleet:
     """The hub and all leaves."""
 
@@ -185,16 +84,16 @@ class Fleet:
 
     async def all_answered(self, since: float) -> float:
         """When the last leaf was answered after a time, in seconds since 1970. Raises `RuntimeError`."""
-        deadline = time.monotonic() + _WAIT_SECONDS
+        deadline = time.monotonic() + WAIT_SECONDS
         while missing := sum(leaf.answered_at < since for leaf in self.leaves):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{missing} leaves are not answered: {self.counted}")
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
         return max(leaf.answered_at for leaf in self.leaves if leaf.answered_at >= since)
 
     async def at_rest(self) -> None:
         """Return when every class flows or rests. Raises `RuntimeError`."""
-        deadline = time.monotonic() + _WAIT_SECONDS
+        deadline = time.monotonic() + WAIT_SECONDS
         while missing := sum(leaf.classes_state not in ("flowing", "resting") for leaf in self.leaves):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{missing} classes are not at rest: {self.counted}")
@@ -319,7 +218,7 @@ async def _silent(fleet: Fleet) -> float:
     """Seconds from the last answer to an agent that ends until the hub counts it as silent."""
     leaf = fleet.leaves[0]
     leaf.silent = True
-    deadline = time.monotonic() + _WAIT_SECONDS
+    deadline = time.monotonic() + WAIT_SECONDS
     await asyncio.sleep(15.0)
     while not await fleet.hub.gauge("petiole_fleet_silent_leaves"):
         if time.monotonic() > deadline:
@@ -360,18 +259,18 @@ async def _fleet(leaves: int, real: int) -> AsyncIterator[tuple[Fleet, float]]:
     """All processes, and how long it took until each leaf was answered once."""
     with tempfile.TemporaryDirectory(prefix="petiole-bench-") as name:
         directory = Path(name)
-        keys = [_key(number) for number in range(leaves)]
-        hub = _hub(directory / "hub", [key for key, _ in keys], [public for _, public in keys])
+        keys = [make_key(number) for number in range(leaves)]
+        hub = make_hub(directory / "hub", [key for key, _ in keys], [public for _, public in keys])
         counted, sources, port = Counted(), None, free_port()
-        small = [SmallLeaf(key, _MACHINE, counted) for key, _ in keys[real:]]
-        large = [RealLeaf(key, _MACHINE, counted) for key, _ in keys[:real]]
+        small = [SmallLeaf(key, MACHINE, counted) for key, _ in keys[real:]]
+        large = [RealLeaf(key, MACHINE, counted) for key, _ in keys[:real]]
         try:
             await _seed(hub, small, real)
             text = fleet_servers.configuration(
                 directory / "real", port, hub.links, [one.key for one in large]
             )
             sources = fleet_servers.start(directory / "real", text)
-            await _listens(port)
+            await listens(port)
             at = time.time()
             for begin in range(0, real, _JOINING):
                 group = large[begin : begin + _JOINING]
@@ -406,77 +305,18 @@ async def _seed(hub: Hub, small: list[SmallLeaf], real: int) -> None:
     print(f"hub ready after {await hub.ready() - began:.1f} s", flush=True)
     client = await hub.client("registrar")
     js = JetStream(client, timeout=10.0)
-    await _made(js, aggregate(-(-(real + len(small)) // _SOURCES) - 1))
+    await made(js, aggregate(-(-(real + len(small)) // SOURCES) - 1))
     hub.kill()
     server = str(client._server_info["server_id"])  # the client does not tell it
 
     async def store(numbered: tuple[int, SmallLeaf]) -> None:
         number, leaf = numbered
-        info = infos[(real + number) // _SOURCES]
+        info = infos[(real + number) // SOURCES]
         await js.publish(f"$KV.{FLEET_BUCKET}.{leaf.domain}", encode(leaf.record(info, server)))
 
-    count = -(-(real + len(small)) // _SOURCES)
+    count = -(-(real + len(small)) // SOURCES)
     infos = [await js.stream_info(aggregate(number)) for number in range(count)]
     await bounded_gather(store, enumerate(small))
     await client.close()
     began = hub.start()
     print(f"hub with records ready after {await hub.ready() - began:.1f} s", flush=True)
-
-
-async def _listens(port: int) -> None:
-    """Return when something listens at a port of this machine."""
-    async with asyncio.timeout(_WAIT_SECONDS):
-        while True:
-            with suppress(OSError):
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.close()
-                return
-            await asyncio.sleep(_LOOK_SECONDS)
-
-
-async def _made(js: JetStream, stream: str) -> None:
-    """Return when the registrar has made a stream."""
-    async with asyncio.timeout(_WAIT_SECONDS):
-        while True:
-            with suppress(JetStreamError):
-                await js.stream_info(stream)
-                return
-            await asyncio.sleep(_LOOK_SECONDS)
-
-
-_MACHINE: Final = machine_id()
-
-
-def _key(number: int) -> tuple[LinkKey, str]:
-    seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
-    domain = f"edge-{number}"
-    public = bytes(nkeys.from_seed(seed).public_key).decode()
-    return LinkKey(seed.decode(), domain, server_name(domain, _MACHINE)), public
-
-
-def _hub(directory: Path, keys: list[LinkKey], public: list[str]) -> Hub:
-    directory.mkdir()
-    hub = Hub(directory, free_port(), free_port(), free_port())
-    tables = "".join(
-        f'[[leaf]]\ndomain = "{key.domain}"\nkey = "{text}"\nclasses = ["normal"]\n'
-        for key, text in zip(keys, public, strict=True)
-    )
-    (directory / "petiole.toml").write_text(f"""\
-role = "hub"
-domain = "hub"
-state_dir = "{directory / "state"}"
-
-[nats]
-server = "embedded"
-listen = "127.0.0.1:{hub.port}"
-leaf_listen = "127.0.0.1:{hub.links}"
-
-[registrar]
-max_sources = {_SOURCES}
-max_bytes = "64MiB"
-
-[admin]
-listen = "127.0.0.1:{hub.admin}"
-
-{tables}""")
-    return hub

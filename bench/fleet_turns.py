@@ -20,6 +20,7 @@ import uvloop
 from agent.base.wait import bounded_gather
 from bench import fleet_10k
 from bench.fleet_10k import Fleet
+from bench.fleet_hub import MACHINE, make_hub, make_key
 from bench.fleet_leaves import Counted, SmallLeaf
 from bench.measured import load
 
@@ -31,12 +32,12 @@ _SHOWN: Final = 8
 async def _run(leaves: int, directory: Path) -> None:
     turns = directory / "turns.jsonl"
     os.environ["TURNS"] = str(turns)
-    keys = [fleet_10k._key(number) for number in range(leaves + 1)]
-    hub = fleet_10k._hub(
+    keys = [make_key(number) for number in range(leaves + 1)]
+    hub = make_hub(
         directory / "hub", [key for key, _ in keys[:leaves]], [public for _, public in keys[:leaves]]
     )
     counted = Counted()
-    small = [SmallLeaf(key, fleet_10k._MACHINE, counted) for key, _ in keys[:leaves]]
+    small = [SmallLeaf(key, MACHINE, counted) for key, _ in keys[:leaves]]
     try:
         began = time.time()
         await fleet_10k._seed(hub, small, 0)
