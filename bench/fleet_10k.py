@@ -49,7 +49,8 @@ from bench.fleet_hub import (
     make_hub,
     make_key,
 )
-from bench.fleet_leaves import AnnouncingLeaf, Counted, RealLeaf, SmallLeaf
+from bench.fleet_leaves import AnnouncingLeaf, Counted, SmallLeaf
+from bench.fleet_servers import RealLeaf
 from bench.measured import load
 from bench.result import Result, Row, measuring
 

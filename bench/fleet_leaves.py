@@ -2,7 +2,7 @@
 agent does, in full when something is new and by the name of the exchange while nothing is.
 
 A `SmallLeaf` has no server: it speaks to the hub's as one would, and answers for the consumer of its only
-class, which is idle, so that the registrar lets its source rest. A `RealLeaf` is an account of a real server.
+class, which is idle, so that the registrar lets its source rest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from agent.contract import (
     Repeat,
     announce_subject,
     api_prefix,
-    batch_subject,
     deliver_subject,
     inbox_prefix,
     leaf_stream,
@@ -38,7 +37,6 @@ from agent.contract import (
 )
 from agent.hub.registrar.records import ClassRecord, LeafRecord
 from agent.jetstream import StreamInfo
-from bench.fleet_servers import PASSWORD
 from bench.fleet_wire import LinkKey, Wire
 
 _EVERY: Final = 10.0
@@ -46,7 +44,7 @@ _JOINING_SECONDS: Final = 3600.0
 """So rarely it announces itself by its first record: its source would be woken if it were silent before all
 are linked."""
 _ANSWER_SECONDS: Final = 5.0
-_UNANSWERED_SECONDS: Final = 2.0
+UNANSWERED_SECONDS: Final = 2.0
 """What an agent waits between two announcements while the hub does not answer."""
 _HEARTBEAT: Final = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: %d\r\nNats-Last-Stream: %d\r\n\r\n"
 _IDENTITY: Final = b"NATS/1.0\r\nNats-Stream-Identity: small\r\n\r\n"
@@ -119,7 +117,7 @@ class AnnouncingLeaf:
     def _say(self) -> None:
         self._asked = None
         if self.silent or not self.wire.open or not self.reachable:
-            self._later(_UNANSWERED_SECONDS)
+            self._later(UNANSWERED_SECONDS)
             return
         announce = self._announce()
         newest = self._newest
@@ -136,7 +134,7 @@ class AnnouncingLeaf:
     def _unanswered(self) -> None:
         self._counted.timed_out += 1
         self._newest = None
-        self._later(_UNANSWERED_SECONDS - 1.0)
+        self._later(UNANSWERED_SECONDS - 1.0)
 
     def _answer(self, body: bytes) -> None:
         assert self._asked is not None
@@ -153,7 +151,7 @@ class AnnouncingLeaf:
             reason = answer.refused.replace(self.domain, "a leaf")[:90]
             self._counted.reasons[reason] = self._counted.reasons.get(reason, 0) + 1
             again, self._newest = self._newest is not None, None
-            self._later(0.0 if again else _UNANSWERED_SECONDS)
+            self._later(0.0 if again else UNANSWERED_SECONDS)
             return
         self._counted.answered += 1
         self.answered_at = time.time()
@@ -254,65 +252,6 @@ class SmallLeaf(AnnouncingLeaf):
             "reset_seq": 1,
         }
         return json.dumps(answer).encode()
-
-
-class RealLeaf(AnnouncingLeaf):
-    """An account of a real server, with a stream, a link consumer and one message."""
-
-    async def connect(self, port: int) -> None:
-        """Connect to the server, and make the stream where it is missing."""
-        self._waits: dict[str, asyncio.Future[bytes]] = {}
-        self.wire = Wire(self.received, login=(self.domain, PASSWORD))
-        await Wire.connect(port, self.wire)
-        self.wire.subscribe(f"{inbox_prefix(self.domain)}.*")
-        made = await self._api(
-            f"STREAM.CREATE.{self.stream}",
-            {"name": self.stream, "subjects": [f"tel.{self.domain}.>"], "storage": "file", "num_replicas": 1},
-        )
-        name = link_consumer(self.epoch)
-        config = consumer(self.domain, self.epoch)
-        await self._api(
-            f"CONSUMER.CREATE.{self.stream}.{name}", {"stream_name": self.stream, "config": config}
-        )
-        await self.store()
-        self.state = replace(self.state, created=made["created"], idle=False)
-
-    async def store(self) -> None:
-        """One more message."""
-        n = self.state.last + 1
-        headers = f"NATS/1.0\r\nNats-Msg-Id: {self.run}-{DEFAULT_CLASS}-{n}\r\n\r\n".encode()
-        subject = batch_subject(self.domain, DEFAULT_CLASS, "http")
-        ack = json.loads(await self._request(subject, b"{}\n", headers))
-        assert ack["seq"] == n, ack
-        self.state = replace(self.state, last=n, bytes=100 * n)
-
-    def received(self, subject: str, reply: str, body: bytes) -> None:
-        wait = self._waits.pop(subject, None)
-        if wait is not None and not wait.done():
-            wait.set_result(body)
-        elif subject == self._inbox and self._asked is not None and not body:
-            self._asked = None  # no registrar answers announcements
-            self._later(_UNANSWERED_SECONDS)
-        else:
-            super().received(subject, reply, body)
-
-    def _compare(self, answer: Answer) -> None:
-        super()._compare(answer)
-        self.state = replace(self.state, acked=self.state.confirmed)
-
-    async def _api(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(await self._request(f"$JS.API.{verb}", json.dumps(body).encode()))
-        if "error" in found:
-            raise RuntimeError(f"{self.domain}: {verb}: {found['error']}")
-        return found
-
-    async def _request(self, subject: str, data: bytes, headers: bytes = b"") -> bytes:
-        inbox = f"{inbox_prefix(self.domain)}.{len(self._waits)}q"
-        wait = self._waits[inbox] = asyncio.get_running_loop().create_future()
-        self.wire.publish(subject, data, inbox, headers)
-        async with asyncio.timeout(60):
-            answer: bytes = await wait
-        return answer
 
 
 def consumer(domain: str, epoch: str) -> dict[str, Any]:

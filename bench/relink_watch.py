@@ -20,8 +20,8 @@ from agent.contract import H_SOURCE, parse_subject
 from agent.hub.registrar.aggregate import parse_source_header
 from agent.jetstream import JetStream, JetStreamError, RawMessage
 from agent.testing.stored_stream import lines_of
+from bench.link_processes import AgentProcess
 from bench.relink_load import DEVICE
-from bench.relink_world import AgentProcess
 
 V = TypeVar("V")
 

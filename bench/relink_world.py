@@ -8,51 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-import signal
-import subprocess
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
-import nats
-import psutil
-from nats.aio.client import Client
-
-from agent.base.files import write_private
 from agent.base.machine import machine_id
-from agent.base.nats_server import find_binary
 from agent.config import LinkConfig
-from agent.config.keys import ensure_key, seed_line
-from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
+from agent.config.keys import ensure_key
+from agent.contract import DEFAULT_CLASS, aggregate, server_name
 from agent.demo.ports import free_port
-from agent.server.render import LINK_INCLUDE, render
-from agent.server.values import HubConfig, LeafConfig, LeafUser, ServerConfig
-from bench.agents import started, wait_ready
+from agent.server.values import HubConfig, LeafConfig, LeafUser
+from bench.link_processes import AgentProcess, Server
 
-RAW: Final = "RAW"
-OURS: Final = "PETIOLE"
-_PASSWORD: Final = "raw"
 _STORE: Final = 256 * 2**30
 _STREAM: Final = "256MiB"
-_RECONNECT_SECONDS: Final = 0.02
-_START_SECONDS: Final = 60.0
-_RAW_ACCOUNT = (
-    f"accounts: {{\n  {RAW}: {{ jetstream: enabled, users: [ {{ user: raw, password: {_PASSWORD} }} ] }}\n"
-)
-_TIMEOUTS = 'dial_timeout: "10s", first_info_timeout: "10s"'
-RAW_PLAIN: Final = f"account: {RAW}, compression: off,"
-"""Stands in the leaf's raw remote: not compressed, as the product's is not."""
-_RAW_REMOTE = f'remotes: [\n      {{ urls: [ "%s" ], {RAW_PLAIN} {_TIMEOUTS} }}\n'
-_LINK = re.compile(
-    r"\[\d+\] (?P<at>\S+ \S+) \[INF\] \S+ - lid:(?P<link>\d+) - "
-    r"Leafnode connection (?:created for account: (?P<account>\S+)|closed)"
-)
 
 
 class Dialled(Protocol):
@@ -60,117 +31,6 @@ class Dialled(Protocol):
 
     host: str
     port: int
-
-
-class Server:
-    """A nats-server process with a rendered configuration to which the account of raw JetStream is added."""
-
-    def __init__(self, config: ServerConfig, directory: Path, keys: dict[str, Path]) -> None:
-        self.config = replace(config, log_file=directory / "nats-server.log")
-        self.directory = directory
-        self.keys = keys
-        self._path = directory / "nats-server.conf"
-        self._path.write_text(_with_raw(self.config))
-        if isinstance(config, LeafConfig):
-            write_private(directory / LINK_INCLUDE, seed_line("nkey", config.link_key_file).encode())
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        """Where clients connect."""
-        return f"nats://{self.config.listen}"
-
-    @property
-    def process(self) -> psutil.Process:
-        """The running server."""
-        assert self._process is not None
-        return psutil.Process(self._process.pid)
-
-    def start(self) -> float:
-        """Start the process; returns when that was, in seconds since 1970."""
-        with (self.directory / "output").open("ab") as output:
-            began = time.time()
-            self._process = subprocess.Popen(
-                [find_binary(), "-c", self._path], stdout=output, stderr=output, stdin=subprocess.DEVNULL
-            )
-        return began
-
-    def kill(self) -> None:
-        """SIGKILL, also to one that is stopped."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
-
-    def link_ups(self, account: str, since: float) -> Iterator[float]:
-        """When links of an account came up at or after a time, by this server's own log."""
-        return (at for at, of, up in self._links() if up and of == account and at >= since)
-
-    def link_downs(self, account: str, since: float) -> Iterator[float]:
-        """When links of an account ended at or after a time, by this server's own log."""
-        return (at for at, of, up in self._links() if not up and of == account and at >= since)
-
-    async def raw(self) -> Client:
-        """A client in the account of raw JetStream."""
-        return await nats.connect(self.url, user="raw", password=_PASSWORD, **_forever())
-
-    async def ours(self, identity: str, inbox: str) -> Client:
-        """A client with one of the product's identities."""
-        seed, prefix = str(self.keys[identity]), inbox_prefix(inbox)
-        return await nats.connect(self.url, nkeys_seed=seed, inbox_prefix=prefix, **_forever())
-
-    def _links(self) -> Iterator[tuple[float, str, bool]]:
-        """When a link came up or ended, and that of which account it was."""
-        accounts: dict[str, str] = {}
-        for line in self._log():
-            if (found := _LINK.match(line)) is None:
-                continue
-            at = datetime.strptime(found["at"], "%Y/%m/%d %H:%M:%S.%f").timestamp()
-            if found["account"]:
-                accounts[found["link"]] = found["account"]
-            yield at, accounts.get(found["link"], ""), bool(found["account"])
-
-    def _log(self) -> list[str]:
-        assert self.config.log_file is not None
-        files = sorted(self.directory.glob("nats-server.log*"), key=lambda one: one.stat().st_mtime)
-        return [line for file in files for line in file.read_text(errors="replace").splitlines()]
-
-
-@dataclass(slots=True)
-class AgentProcess:
-    """The product's agent: one `petiole run` beside a server that it does not own."""
-
-    directory: Path
-    toml: str
-    admin_port: int
-    http_port: int = 0
-    _process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it; returns when it is ready. Raises `RuntimeError`."""
-        (self.directory / "petiole.toml").write_text(self.toml)
-        self._process = started(self.directory)
-        wait_ready(self._process, self.directory, self.admin_port, _START_SECONDS, 0.05)
-
-    @property
-    def process(self) -> psutil.Process:
-        """The running agent."""
-        assert self._process is not None
-        return psutil.Process(self._process.pid)
-
-    def kill(self) -> None:
-        """End it by SIGKILL."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    def status(self) -> dict[str, Any]:
-        """What `/status` shows, empty where nothing answers."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/status", timeout=2) as answer:
-                found: dict[str, Any] = json.load(answer)
-        except (OSError, ValueError):
-            return {}
-        return found
 
 
 @dataclass(slots=True)
@@ -320,28 +180,3 @@ listen = "127.0.0.1:{admin}"
 def _keys(directory: Path, names: tuple[str, ...]) -> tuple[dict[str, Path], dict[str, str]]:
     paths = {name: directory / "keys" / f"{name}.nk" for name in names}
     return paths, {name: ensure_key(path) for name, path in paths.items()}
-
-
-def _with_raw(config: ServerConfig) -> str:
-    text = _once(render(config), "accounts: {\n", _RAW_ACCOUNT)
-    if isinstance(config, LeafConfig):
-        dialled = config.hub_urls[0].removeprefix("nats-leaf://")
-        text = _once(text, "remotes: [\n", _RAW_REMOTE % f"nats-leaf://raw:{_PASSWORD}@{dialled}")
-    return text
-
-
-def _once(text: str, old: str, new: str) -> str:
-    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in the configuration"
-    return text.replace(old, new)
-
-
-def _forever() -> dict[str, Any]:
-    return {
-        "max_reconnect_attempts": -1,
-        "reconnect_time_wait": _RECONNECT_SECONDS,
-        "error_cb": _ignore,
-    }
-
-
-async def _ignore(_: Exception) -> None:
-    """Faults are what is measured; the library would print each."""

@@ -27,9 +27,10 @@ from agent.contract import DEFAULT_CLASS, aggregate, leaf_stream
 from agent.jetstream import JetStream
 from agent.leaf.inputs.host import GROUPS
 from agent.leaf.inputs.host.psutil_metrics import Sampler
+from bench.link_processes import OURS, RAW, RAW_PLAIN
 from bench.metered import Meter, metered
 from bench.relink_raw import RawStream, make_at_hub, make_at_leaf
-from bench.relink_world import OURS, RAW, RAW_PLAIN, LinkWorld, link_world
+from bench.relink_world import LinkWorld, link_world
 from bench.result import Against, Result, Row
 
 DOMAIN = "edge-1"
