@@ -24,6 +24,7 @@ DRIFT: Final = 0.05
 """By how much the rates of two machines' clocks may differ; NTP slews a clock by 0.0005 at most."""
 
 _NEVER: Final = float("-inf")
+_UNREAD: Final = float("inf")
 
 
 class Lease(Struct, frozen=True):
@@ -59,7 +60,8 @@ class Election:
 
     def __init__(self, me: str, name: str) -> None:
         self._me, self.name = me, name
-        self._since = _NEVER
+        self._since = _UNREAD
+        """Since when the lease is as it was read last."""
         self._until = _NEVER
         self.revision = 0
         """The revision that was read or written last; 0: there is no lease yet."""
@@ -79,7 +81,7 @@ class Election:
 
     def observed(self, revision: int, lease: Lease | None, now: float) -> None:
         """The lease as it was read, the answer at `now`."""
-        if revision != self.revision or (lease is None) != (self.lease is None):
+        if self._since == _UNREAD or revision != self.revision or (lease is None) != (self.lease is None):
             self._since = now
         if lease is None or lease.holder != self._me:
             self._until = _NEVER
@@ -89,9 +91,11 @@ class Election:
     def may_take(self, now: float) -> bool:
         """Whether the lease is free, or the holder cannot rely on it any more."""
         lease = self.lease
-        if self.before is not lease:  # what was seen last need not be the last one that there was
+        # What was seen last need not be the last one that there was, and a bucket without a lease may have
+        # been purged of one before this agent was started.
+        if lease is None or self.before is not lease:
             return now - self._since >= SECONDS * (1 + DRIFT)
-        if lease is None or lease.seconds <= 0 or lease.holder == self._me:
+        if lease.seconds <= 0 or lease.holder == self._me:
             return True
         return now - self._since >= lease.seconds * (1 + DRIFT)
 

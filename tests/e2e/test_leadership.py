@@ -156,6 +156,17 @@ async def test_a_standby_waits_for_the_holder_of_a_lease_that_somebody_purged(se
         await until(lambda: first.lead._nc.stats["reconnects"] > cut, "its connections are cut")
 
 
+async def test_one_that_starts_after_the_lease_was_purged_waits_for_its_holder(servers: ServerPair) -> None:
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(candidate(servers, "a"))
+        await first.leads()
+        await first.stop()
+        await JetStream(first.lead._nc).api("STREAM.PURGE.KV_petiole_fleet")
+        second = await stack.enter_async_context(candidate(servers, "b"))
+        await second.leads()
+        assert not first.lead.holds(), "two lead"
+
+
 async def test_machines_of_one_image_do_not_take_each_other_for_themselves(servers: ServerPair) -> None:
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(candidate(servers, "a", "hub-a"))
