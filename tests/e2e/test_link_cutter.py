@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -42,7 +42,7 @@ class Kicked:
 
 @asynccontextmanager
 async def cutter_of(
-    directory: Path, before: frozenset[str] | None
+    directory: Path, before: frozenset[str] | None, leads: Callable[[], bool] = lambda: True
 ) -> AsyncIterator[tuple[LinkCutter, Kicked, FleetStore]]:
     async with open_seed(directory) as seed:
         client: Client = await seed.connect("hub")
@@ -53,7 +53,7 @@ async def cutter_of(
         await store.ensure()
         if before is not None:
             await store.save_let_in(before)
-        yield LinkCutter(client, store, NEW, {"gone": "edge-1"}), kicked, store
+        yield LinkCutter(client, store, NEW, {"gone": "edge-1"}, leads), kicked, store
 
 
 @pytest.mark.parametrize("answer", [None, b'{"error": "no such client"}'], ids=["unanswered", "refused"])
@@ -71,6 +71,15 @@ async def test_a_revoked_link_that_was_not_cut_at_once_is_cut_while_it_is_up(
         await cutter.settle([LINK, OTHER], complete=True)
         assert cutter.settled
         assert kicked.asked == [7, 7, 7], "the other link stays"
+
+
+async def test_an_agent_that_does_not_lead_any_more_cuts_nothing(tmp_path: Path) -> None:
+    async with cutter_of(tmp_path, OLD, lambda: False) as (cutter, kicked, store):
+        await cutter.settle([LINK, OTHER], complete=True)
+        await cutter.refuses(LinkEvent(LINK, "gone", "leaf", ""))
+        assert not kicked.asked
+        assert not cutter.settled
+        assert await store.let_in() == OLD
 
 
 async def test_a_link_that_went_by_itself_is_not_cut_again(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ loses nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import nats.errors
@@ -29,7 +29,8 @@ log = structlog.get_logger("registrar")
 
 class LinkCutter:
     """`keys` are let in, `revoked` gives the domain of each that is not any more. Without a connection to the
-    system account (`nc`) it can cut nothing."""
+    system account (`nc`) it can cut nothing, and it cuts nothing while another agent may lead (`leads`): that
+    one may let in a key which this agent does not know of."""
 
     def __init__(
         self,
@@ -37,8 +38,10 @@ class LinkCutter:
         store: FleetStore,
         keys: frozenset[str],
         revoked: Mapping[str, str],
+        leads: Callable[[], bool],
     ) -> None:
         self._nc, self._store, self._keys, self._revoked = nc, store, keys, revoked
+        self._leads = leads
         self._compared = nc is None
         self._cleared: set[str] = set()
         self._unconfirmed: set[LinkId] = set()
@@ -96,6 +99,8 @@ class LinkCutter:
 
         async def cut(link: LinkId) -> bool:
             server, number = link
+            if not self._leads():
+                return False
             body = json.dumps({"cid": number}).encode()
             try:
                 answer = await nc.request(KICK.format(server), body, timeout=_SECONDS)

@@ -115,6 +115,7 @@ class Registrar:
             self._store,
             frozenset(key for leaf in config.leaf if leaf.key for key in (leaf.key, *leaf.users.values())),
             {key: leaf.domain for leaf in config.leaf for key in leaf.revoked},
+            (lambda: True) if leadership is None else leadership.holds,
         )
         self._quota = None if (limit := config.registrar.bytes_per_hour) is None else Quota(limit)
         self._watch = FleetWatch(
