@@ -23,16 +23,16 @@ import nats.errors
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from agent.base.clock import machine
 from agent.base.logs import LogEdge
-from agent.contract import COMMANDS, FLEET_BUCKET, ContractError
+from agent.contract import COMMANDS, ContractError
+from agent.hub.bucket import BUCKET, BucketRoom, in_turn
 from agent.hub.lease import LEASE, RENEW_EVERY, Election, Lease, parse_lease
 from agent.hub.registrar.aggregate import fleet_config
 from agent.hub.registrar.metrics import LeadMetrics
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, UnavailableError
-from agent.jetstream.info import WRITE_IN_FLIGHT, PubAck
+from agent.jetstream.info import PubAck
 from agent.server.permissions import KICK
 
 _LOOK_EVERY: Final = 0.25
@@ -40,7 +40,6 @@ _ANSWER_SECONDS: Final = 1.0
 _WRITE_SECONDS: Final = 1.5
 """How long a record may take: renewals wait for their turn behind it."""
 _CUT_SECONDS: Final = 0.5
-_CLEARED: Final = 0.005
 _SETTLE: Final = 0.2
 """For what the servers had read of a cut connection before it was cut."""
 _READS: Final = (
@@ -52,7 +51,6 @@ _READS: Final = (
     "CONSUMER.NAMES.",
     "CONSUMER.LIST.",
 )
-_BUCKET: Final = f"KV_{FLEET_BUCKET}"
 _MOVE_EVERY: Final = 5.0
 _EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 _EXPECTED_OF: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
@@ -82,9 +80,10 @@ class Leadership:
         metrics: LeadMetrics,
     ) -> None:
         self._nc, self._system_nc = nc, system_nc
-        self._streams = (_BUCKET, COMMANDS, *streams)
+        self._streams = (BUCKET, COMMANDS, *streams)
         self._moved_at = 0.0
         self._js = JetStream(nc, timeout=_ANSWER_SECONDS)
+        self._room = BucketRoom(self._js)
         self._replicas = replicas
         self._metrics = metrics
         name = str(nc._server_info.get("server_name", ""))
@@ -151,7 +150,8 @@ class Leadership:
             return await JetStream.publish_ack(js, subject, data, fenced, _WRITE_SECONDS)
 
         async with self._turn:
-            return await _in_turn(store)
+            await self._room.take(subject, data)
+            return await in_turn(store)
 
     async def _step(self) -> None:
         async with self._turn:
@@ -202,7 +202,7 @@ class Leadership:
 
     async def _read(self) -> None:
         try:
-            message = await self._js.get_message(_BUCKET, last_by_subject=LEASE)
+            message = await self._js.get_message(BUCKET, last_by_subject=LEASE)
         except ApiError as error:
             if error.err_code != STREAM_NOT_FOUND:
                 raise
@@ -215,7 +215,7 @@ class Leadership:
 
     async def _put(self, lease: Lease) -> int:
         data = msgspec.json.encode(lease)
-        return (await _in_turn(lambda: self._js.publish_ack(LEASE, data, self._condition()))).seq
+        return (await in_turn(lambda: self._js.publish_ack(LEASE, data, self._condition()))).seq
 
     def _condition(self) -> dict[str, str]:
         return {_EXPECTED: str(self._election.revision), _EXPECTED_OF: LEASE}
@@ -282,21 +282,3 @@ def while_leading(leadership: Leadership | None, answer: Take) -> Take:
 def _now() -> float:
     """Seconds of a clock that runs on while the process is stopped and while the machine sleeps."""
     return machine.monotonic() / 1e9
-
-
-async def _in_turn(store: Callable[[], Awaitable[PubAck]]) -> PubAck:
-    """Store what is conditional. The server refuses a second message under one condition while it clears up
-    after the first, although that is acknowledged: then it has compared nothing, and is asked again."""
-    async for attempt in AsyncRetrying(
-        retry=retry_if_exception(_is_in_flight),
-        wait=wait_fixed(_CLEARED),
-        stop=stop_after_delay(_ANSWER_SECONDS),
-        reraise=True,
-    ):
-        with attempt:
-            return await store()
-    raise AssertionError
-
-
-def _is_in_flight(error: BaseException) -> bool:
-    return isinstance(error, ApiError) and error.err_code == WRITE_IN_FLIGHT

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
 from nats.aio.msg import Msg
@@ -14,11 +16,13 @@ from agent.contract import inbox_prefix
 from agent.demo.proxy import Proxy
 from agent.hub import leadership, lease
 from agent.hub.leadership import Leadership, LeadJetStream, NotLeadingError, while_leading
+from agent.hub.registrar import aggregate
 from agent.hub.registrar.aggregate import AggregateSettings, aggregate_config, fleet_config
 from agent.hub.registrar.metrics import LeadMetrics
 from agent.jetstream import ApiError, JetStream
 from agent.jetstream.connection import CancellableClient
 from agent.process.hub import ForgetfulClient
+from tests.harness.cluster import open_cluster
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
@@ -51,12 +55,14 @@ class Candidate:
 
 
 @asynccontextmanager
-async def candidate(servers: ServerPair, name: str, server: str = "") -> AsyncIterator[Candidate]:
+async def candidate(
+    servers: ServerPair, name: str, server: str = "", replicas: int = 1
+) -> AsyncIterator[Candidate]:
     """An agent that takes the lead when it can, beside a `server` of this name if it is not the hub's."""
     nc, system = await servers.hub.connect("registrar"), await servers.hub.connect("registrar_system")
     if server:
         nc._server_info["server_name"] = server
-    lead = Leadership(nc, system, name, 1, (), LeadMetrics(Metrics().registry))
+    lead = Leadership(nc, system, name, replicas, (), LeadMetrics(Metrics().registry))
     task = asyncio.create_task(lead.run())
     try:
         yield Candidate(lead, LeadJetStream(lead._nc, lead), task)
@@ -165,6 +171,34 @@ async def test_one_that_starts_after_the_lease_was_purged_waits_for_its_holder(s
         second = await stack.enter_async_context(candidate(servers, "b"))
         await second.leads()
         assert not first.lead.holds(), "two lead"
+
+
+async def fill(one: Candidate, size: int) -> None:
+    """Store records of this size until one is refused."""
+    for number in range(128):
+        await one.js.publish(f"{RECORD}-{size}-{number}", os.urandom(size))
+
+
+async def test_the_lead_stays_where_it_is_when_the_bucket_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers of a cluster refuse each record then, also one that replaces another."""
+    monkeypatch.setattr(aggregate, "_FLEET_BYTES", 4 * 2**20)
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(open_cluster(tmp_path, monkeypatch, Proxy(0)))
+        first = await stack.enter_async_context(candidate(cluster.servers, "a", replicas=3))
+        await first.leads()
+        for size in (2**18, 2**14, 2**10, 2**6, 1):
+            with pytest.raises(ApiError, match="maximum bytes exceeded"):
+                await fill(first, size)
+        election = first.lead._election
+        revision = election.revision
+        await until(lambda: election.revision > revision + 3, "the lease is renewed", 5)
+        assert first.lead.holds()
+        await JetStream(first.lead._nc).api(
+            "STREAM.PURGE.KV_petiole_fleet", {"filter": f"{RECORD}-{2**18}-7"}
+        )
+        assert await first.js.publish(RECORD, b"{}") > 0, "there is room again"
 
 
 async def test_machines_of_one_image_do_not_take_each_other_for_themselves(servers: ServerPair) -> None:
