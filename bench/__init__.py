@@ -31,5 +31,4 @@ NAMES: Final[tuple[str, ...]] = (
 
 
 def module_name(benchmark: str) -> str:
-    """The module of a benchmark."""
     return "bench." + benchmark.replace("-", "_")

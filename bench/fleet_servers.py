@@ -53,7 +53,6 @@ leafnodes: {{
 
 
 def start(directory: Path, text: str) -> subprocess.Popen[bytes]:
-    """Start it."""
     directory.mkdir(parents=True)
     path = directory / "nats-server.conf"
     write_private(path, text.encode())

@@ -31,7 +31,6 @@ def message(line: bytes) -> bytes:
 
 
 def frame(number: int, command: bytes, data: bytes) -> bytes:
-    """One frame."""
     return b"%d %b %d %b\n" % (number, command, len(data), data)
 
 

@@ -103,7 +103,6 @@ def _place(config: Config, key: str, origin: OriginConfig) -> Iterator[Problem]:
 
 
 def check_rules(config: Config) -> Iterator[Problem]:
-    """All problems of the rules."""
     rules = [(f"rule[{number}]", rule) for number, rule in numbered(config.rule)]
     if rules and config.role == "hub":
         yield Problem("rule", "the hub takes in no readings", "move it to a leaf")

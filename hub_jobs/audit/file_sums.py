@@ -26,13 +26,6 @@ from hub_jobs.tables.places import parquet_file
 from hub_jobs.tables.ranges import Numbers, marks
 from hub_jobs.tables.schemas import BRONZE, TIME, digest
 
-COMPARED_COLUMNS: Final = (
-    *("ts", "ts_source", "device", "metric", "value", "text", "tags"),
-    *("index", "event_date", "ts_original", "value_array", "value_bytes"),
-)
-"""The columns of readings that are compared. Of a reading whose time was corrected it is what the clock had
-said."""
-
 _TEXTS: Final = ("device", "metric", "text")
 _LARGE: Final = ("value_array", "value_bytes")
 

@@ -56,7 +56,6 @@ class AuditedHub:
         return ended.returncode, {row["domain"]: row for row in json.loads(ended.stdout)["leaves"]}
 
     def page(self, path: str) -> str:
-        """A page of the hub."""
         with urllib.request.urlopen(self.hub.member.admin_url + path, timeout=WAIT_SECONDS) as answer:
             return str(answer.read().decode())
 

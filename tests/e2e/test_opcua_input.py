@@ -34,7 +34,6 @@ def leaf(tmp_path: Path) -> Iterator[AgentProcess]:
 
 @pytest.fixture
 def server(leaf: AgentProcess) -> OpcuaServer:
-    """That server."""
     return opcua_server(leaf.member)
 
 

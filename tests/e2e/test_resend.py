@@ -66,7 +66,6 @@ async def arrived(hub: HubHand, probe: StreamProbe) -> None:
 
 
 async def lose_batches(hub: HubHand, run: str, *numbers: int) -> None:
-    """The hub loses these batches."""
     ids = {str(MessageId(run, CLASS, n)) for n in numbers}
     seqs = [seq for seq, ident in (await held_ids(hub)).items() if ident in ids]
     assert len(seqs) == len(numbers)

@@ -33,7 +33,6 @@ async def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 async def asked(leaf: LeafHand, request: VerifyRequest | bytes) -> VerifyAnswer:
-    """One answer."""
     data = request if isinstance(request, bytes) else request.encode()
     return parse_verify_answer((await leaf.nc.request(verify_subject(leaf.domain), data, timeout=30)).data)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-SYNCHRONISED, UNSYNCHRONISED, LEAP_IS_OVER = 0, 5, 4
+SYNCHRONISED, UNSYNCHRONISED = 0, 5
 SECOND = 10**9
 
 

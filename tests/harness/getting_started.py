@@ -100,5 +100,4 @@ def blocks(upto: str = "") -> Iterator[tuple[str, str]]:
 
 
 def install_block() -> str:
-    """The block that installs."""
     return next(text for _, text in blocks() if "pip install" in text)

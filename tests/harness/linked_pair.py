@@ -71,7 +71,6 @@ class LinkedPair:
 
     @property
     def state(self) -> LinkState:
-        """The state of the link."""
         return self.agent.leaf.link.status.state
 
     async def reaches(self, state: LinkState, seconds: float = WAIT_SECONDS) -> None:
