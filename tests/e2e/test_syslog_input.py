@@ -191,7 +191,7 @@ def contexts(directory: Path) -> tuple[Authority, dict[str, Any]]:
 async def test_over_tls_only_senders_with_a_certificate_come_in_and_others_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.leaf.inputs.syslog.connection.HANDSHAKE", 0.5)
+    monkeypatch.setattr("agent.leaf.inputs.syslog.input.HANDSHAKE", 0.5)
     authority, files = contexts(tmp_path)
     trusted = ssl.create_default_context(cafile=str(authority.file))
     async with listening(**files) as one:
