@@ -1,20 +1,30 @@
-"""Deleting what is old: files of `readings` and `quarantine` that hold nothing newer, once an audit has
-settled all of it. The rows of `bronze` stay, without their payloads: repeats are known by them."""
+"""Deleting what is old, of the tables that only grow.
+
+Of `readings` and `quarantine` it is files that hold nothing newer, once an audit has settled all of it. The
+rows of `bronze` stay, without their payloads: repeats are known by them. Of `audit` it is the rows of old
+audits: each audit adds a row for every run that ever was, so that the table would grow with the square of its
+age, and the newest one says all of it again, its findings too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from hub_jobs.audit.rows.pieces import UnsettledError
 from hub_jobs.audit.settled import past as settled
 from hub_jobs.audit.settled.files import expired, late, settled_files
-from hub_jobs.job_loop import say
+from hub_jobs.job_loop import back, say
 from hub_jobs.tables import commits
+from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.places import Place
+from hub_jobs.tables.scan import bounds, files, latest
 
 _NAME: Final = "maintain"
 _HOUR: Final = 3_600_000_000
@@ -109,3 +119,31 @@ def _holding_new_rows(table: Table, version: int) -> set[str] | None:
         if removed & new or any(add.get("dataChange", True) for add in added):
             new.update(add["path"] for add in added)
     return new
+
+
+_AUDITS_KEPT: Final = timedelta(days=90)
+"""By the newest audit, so that one stays however long ago it was, and a wrong clock deletes nothing more."""
+_SLACK: Final = timedelta(days=30)
+"""For so long rows stay beyond their age, so that a file is written again once a month, not each night."""
+
+
+def drop_old_audits(lake: Place, *, dry_run: bool) -> None:
+    """Delete the rows of audits that are long past. Raises `ConflictError`."""
+    table = open_table(lake, "audit")
+    newest = None if table is None else latest(table, "at")
+    if table is None or newest is None:
+        return
+    before = back(newest, _AUDITS_KEPT)
+    oldest = min((least for least in bounds(files(table), "min.at") if least is not None), default=newest)
+    if oldest >= back(before, _SLACK):
+        return
+    if dry_run:
+        say(_NAME, f"audit: the rows of audits before {before:%Y-%m-%d} would be deleted")
+        return
+
+    def is_old(rows: pa.Table) -> pa.Array:
+        return pc.less(rows["at"], pa.scalar(before, rows["at"].type))
+
+    dropped = without(lake, table, is_old, ["at"], [("at", "<", before)])
+    table.rewrite(dropped.kept, dropped.replaced, changed=True)
+    say(_NAME, f"audit: {dropped.rows} rows of audits before {before:%Y-%m-%d} are deleted")

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from agent.contract import Exit
 from hub_jobs.job_loop import Stop, add_metrics_option, metrics_of, never, run_job, say
 from hub_jobs.maintain import expire
-from hub_jobs.maintain.audits import drop_old_audits
+from hub_jobs.maintain.expire import drop_old_audits
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import ailing, compacted, groups, healed, rewrite, small_files
