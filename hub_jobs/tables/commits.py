@@ -4,6 +4,10 @@ A store may apply a commit and answer with an error, or not at all. delta-rs the
 the version taken, and reports a conflict. So every commit carries a mark of its own, and is tried for one
 version only: whatever went wrong, the entry of that version says whose commit it is. As long as there is no
 such entry the commit may still arrive, and its files must stay.
+
+All of it rests on a promise of stores that speak S3: of several puts of one new object, each with
+`If-None-Match: *`, one succeeds. Some ignore the header, and then two drivers overwrite each other's commits
+in silence; `why_unsafe` finds such a store.
 """
 
 from __future__ import annotations
@@ -12,9 +16,11 @@ import json
 import os
 import uuid
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
+from threading import Barrier
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,7 +28,8 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from hub_jobs.tables.places import Place
+from hub_jobs.tables import stores
+from hub_jobs.tables.places import ObjectPath, Place
 
 ATTEMPTS: Final = 20
 """Versions for which one commit is tried while others commit what does not concern it."""
@@ -193,3 +200,54 @@ def remedy(error: Exception) -> str:
         "; a checkpoint of its log is damaged: move _last_checkpoint and the newest *.checkpoint.parquet out "
         "of its _delta_log, and the table is read from the entries that the checkpoint replaces"
     )
+
+
+_CHECK: Final = "store_check"
+_CHECKED: Final = "checked"
+"""The transaction of a store that was found to keep it."""
+_AT_ONCE: Final = 4
+_CHECK_ROUNDS: Final = 3
+_CHECK_SECONDS: Final = 60.0
+
+
+def why_unsafe(lake: Place) -> str | None:
+    """Have several writers commit the same version of a table of its own, and say why the store can't be used
+    if more than one succeeds. None where it was found to be safe, or could not be tried.
+
+    delta-rs looks for a version before it puts it, so only writers that overlap show this: a store that
+    ignores the header is found very probably, and one that keeps the promise is never refused."""
+    if not isinstance(lake, ObjectPath) or not lake.uri.startswith(stores.S3):
+        return None
+    try:
+        return _tried(lake / _CHECK)
+    except (DeltaError, OSError):
+        return None  # what is wrong with the store the caller meets, too
+
+
+def _tried(path: ObjectPath) -> str | None:
+    options = stores.commit_options(path.uri)
+    schema = pa.schema([("n", pa.int64())])
+    DeltaTable.create(str(path), schema=schema, mode="ignore", storage_options=options)
+    if DeltaTable(str(path), storage_options=options).transaction_version(_CHECKED) is not None:
+        return None
+    together = Barrier(_AT_ONCE)
+
+    def commit(table: DeltaTable) -> CommitOutcome:
+        together.wait(_CHECK_SECONDS)
+        return attempt(path, table, TableChange([], "append", {}, {})).outcome
+
+    with ThreadPoolExecutor(_AT_ONCE) as writers:
+        for _ in range(_CHECK_ROUNDS):
+            tables = [DeltaTable(str(path), storage_options=options) for _ in range(_AT_ONCE)]
+            outcomes = list(writers.map(commit, tables))
+            if outcomes.count(CommitOutcome.COMMITTED) > 1:
+                return (
+                    f"the store of {path.parent} lets two writers win: it ignores If-None-Match, so that two "
+                    "drivers would overwrite each other's commits; use another store, or its newer version"
+                )
+            if CommitOutcome.UNKNOWN in outcomes:
+                return None
+    attempt(
+        path, DeltaTable(str(path), storage_options=options), TableChange([], "append", {_CHECKED: 1}, {})
+    )
+    return None

@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from hub_jobs.tables import commits, store_check
+from hub_jobs.tables import commits
 from hub_jobs.tables.commits import CommitOutcome, TableChange
 from hub_jobs.tables.parquet import PartFile
 from hub_jobs.tables.places import Place, delta_options
@@ -225,7 +225,7 @@ def ensure_table(lake: Place, name: str) -> Table:
     """`open_table`, and make the table where there is none, or add the columns that an older version lacks.
     Raises `TableError`."""
     table = _ensured(lake, name)
-    if table.delta.version() == 0 and (why := store_check.why_unsafe(lake)):
+    if table.delta.version() == 0 and (why := commits.why_unsafe(lake)):
         raise TableError(why)
     return table
 
