@@ -85,6 +85,15 @@ def another_agent(config: HubConfig, directory: Path) -> Iterator[tuple[int, int
             process.kill()
 
 
+async def left_running(embed: Embed, config: HubConfig) -> tuple[EmbeddedServer, int | None]:
+    """A server whose agent has ended, and its process."""
+    server = embed(config)
+    await server.start()
+    pid = server.pid
+    server.release()
+    return server, pid
+
+
 async def test_a_server_outlives_the_sigkill_of_its_agent_and_the_next_agent_adopts_it(
     embed: Embed, config: HubConfig, tmp_path: Path
 ) -> None:
@@ -157,10 +166,7 @@ async def test_a_server_that_is_released_goes_on_and_one_that_is_stopped_ends(
 async def test_a_leaf_that_is_added_is_taken_in_by_a_reload(
     embed: Embed, config: HubConfig, tmp_path: Path
 ) -> None:
-    server = embed(config)
-    await server.start()
-    pid = server.pid
-    server.release()
+    _, pid = await left_running(embed, config)
     more = dataclasses.replace(config, leaves=(LeafUser("edge-9", ensure_key(tmp_path / "edge-9")),))
     changed = embed(more)
     assert await changed.start() == "reloaded"
@@ -170,10 +176,7 @@ async def test_a_leaf_that_is_added_is_taken_in_by_a_reload(
 async def test_what_a_reload_cannot_change_is_brought_in_by_a_new_start(
     embed: Embed, config: HubConfig, tmp_path: Path
 ) -> None:
-    server = embed(config)
-    await server.start()
-    pid = server.pid
-    server.release()
+    _, pid = await left_running(embed, config)
     moved = embed(dataclasses.replace(config, listen=f"127.0.0.1:{free_port()}"))
     assert await moved.start() == "restarted"
     assert moved.pid != pid
@@ -182,10 +185,7 @@ async def test_what_a_reload_cannot_change_is_brought_in_by_a_new_start(
 async def test_a_configuration_that_the_server_refuses_leaves_the_running_one_alone(
     embed: Embed, config: HubConfig, tmp_path: Path
 ) -> None:
-    server = embed(config)
-    await server.start()
-    pid = server.pid
-    server.release()
+    server, pid = await left_running(embed, config)
     wrong = embed(dataclasses.replace(config, max_payload=2**30))
     with pytest.raises(ServerError, match=r"goes on with the old: .*max_payload"):
         await wrong.start()

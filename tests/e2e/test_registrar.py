@@ -133,9 +133,7 @@ async def test_a_flood_of_announcements_is_held_off(servers: ServerPair) -> None
 async def test_a_new_epoch_moves_the_source(servers: ServerPair) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await leaf.store(4)
-        await leaf.announce()
-        await hub.holds(leaf.domain, 4)
+        await flowing(hub, leaf, 4)
         old = leaf.epoch
         await leaf.next_epoch(start=5)
         answer = await leaf.announce()
@@ -160,9 +158,7 @@ async def test_a_flood_of_epochs_is_held_off(servers: ServerPair) -> None:
 async def test_a_checkpoint_that_the_hub_does_not_hold_is_not_agreed(servers: ServerPair) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await leaf.store(3)
-        await leaf.announce()
-        await hub.holds(leaf.domain, 3)
+        await flowing(hub, leaf, 3)
         held = (await leaf.announce(confirmed=3)).checkpoint
         assert held is not None
         assert (await leaf.announce(held)).agreed is True

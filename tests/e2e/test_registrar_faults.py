@@ -34,9 +34,7 @@ async def test_an_aggregate_that_would_drop_messages_is_set_right(servers: Serve
 async def test_a_killed_hub_goes_on_where_it_was(servers: ServerPair) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await leaf.store(10)
-        await leaf.announce()
-        await hub.holds(leaf.domain, 10)
+        await flowing(hub, leaf, 10)
         await servers.hub.kill()
         last = await leaf.store(10)
         await servers.hub.start()
@@ -51,9 +49,7 @@ async def test_what_a_source_held_before_a_purge_is_remembered_when_its_leaf_com
 ) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await leaf.store(10)
-        await leaf.announce()
-        await hub.holds(leaf.domain, 10)
+        await flowing(hub, leaf, 10)
         held = await leaf.announce(confirmed=10)
         info = await hub.holds(leaf.domain, await leaf.store(2))
         await until(leaf.acknowledged, "the hub's acknowledgements are back at the leaf")
@@ -85,9 +81,7 @@ async def test_a_hub_that_was_killed_after_a_purge_keeps_its_cursor_and_loses_no
 ) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await leaf.store(10)
-        await leaf.announce()
-        info = await hub.holds(leaf.domain, 10)
+        info = await flowing(hub, leaf, 10)
         held = await leaf.announce(confirmed=10)
         await hub.js.purge(AGGREGATE, info.last)
         await servers.hub.kill()
@@ -106,9 +100,7 @@ async def test_a_hub_that_was_killed_after_a_purge_keeps_its_cursor_and_loses_no
 async def test_the_aggregate_is_purged_up_to_what_is_committed_less_a_margin(servers: ServerPair) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar() as registrar:
-        await leaf.store(20)
-        await leaf.announce()
-        info = await hub.holds(leaf.domain, 20)
+        info = await flowing(hub, leaf, 20)
         assert (await hub.committed(Committed(AGGREGATE, info.created, KEEP)))["purged"] == 0
         assert await hub.committed(Committed(AGGREGATE, info.created, 12)) == {"v": 1, "purged": 12 - KEEP}
         assert (await hub.aggregate()).first == 12 - KEEP + 1
@@ -161,9 +153,7 @@ async def forget(hub: HubHand) -> None:
 async def test_nothing_is_purged_that_is_not_known_to_be_committed(servers: ServerPair) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await leaf.store(20)
-        await leaf.announce()
-        info = await hub.holds(leaf.domain, 20)
+        info = await flowing(hub, leaf, 20)
         wrong = {
             "ends at 20, so 21 cannot be committed": Committed(AGGREGATE, info.created, 21),
             "is of a stream that is gone": Committed(AGGREGATE, "2020-01-01T00:00:00Z", 20),
@@ -179,9 +169,7 @@ async def test_nothing_is_purged_that_is_not_known_to_be_committed(servers: Serv
 async def test_a_registrar_that_starts_again_reads_the_fleet_back(servers: ServerPair) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await leaf.store(3)
-        await leaf.announce()
-        await hub.holds(leaf.domain, 3)
+        await flowing(hub, leaf, 3)
         held = await leaf.announce(confirmed=3)
     config = (await hub.aggregate()).config
     without_sources = {key: value for key, value in config.items() if key != "sources"}
@@ -208,9 +196,7 @@ async def test_a_purged_checkpoint_is_agreed_if_the_hub_remembers_one_as_new_and
 ) -> None:
     hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await leaf.store(3)
-        await leaf.announce()
-        await hub.holds(leaf.domain, 3)
+        await flowing(hub, leaf, 3)
         held = (await leaf.announce(confirmed=3)).checkpoint
         assert held is not None
         assert (await leaf.announce(held)).agreed is True
