@@ -1,4 +1,5 @@
-"""The embedded server outlives its agent, is adopted by the next one and started again when it dies."""
+"""The embedded server outlives its agent, is adopted by the next one and started again when it dies; a reload
+gives it what has changed, a renewed certificate too."""
 
 from __future__ import annotations
 
@@ -8,10 +9,12 @@ import os
 import pickle
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -23,7 +26,8 @@ from agent.config.keys import ensure_key
 from agent.demo.ports import free_port
 from agent.server.child import process_of
 from agent.server.process import EmbeddedServer
-from agent.server.values import HubConfig, LeafUser, address_of
+from agent.server.values import ClusterConfig, HubConfig, LeafUser, address_of
+from tests.harness.certificates import Authority
 from tests.harness.servers import make_hub
 from tests.harness.wait import until
 
@@ -214,3 +218,41 @@ async def test_a_server_that_cannot_start_says_why(embed: Embed, config: HubConf
     server = embed(dataclasses.replace(config, store_dir=file))
     with pytest.raises(ServerError, match=r"nats-server ended: .*(?i:stor)"):
         await server.start()
+
+
+async def test_a_renewed_certificate_is_shown_without_a_restart_of_the_server(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert, key = authority.signed("a", 3600)
+    password = tmp_path / "password"
+    password.write_text("of-all\n")
+    password.chmod(0o600)
+    listen = f"127.0.0.1:{free_port()}"
+    cluster = ClusterConfig(listen, routes=(listen,), password_file=password, tls=(cert, key, authority.file))
+    config = replace(make_hub(tmp_path / "hub").config, cluster=cluster)
+    server = EmbeddedServer(config, tmp_path / "hub")
+    try:
+        assert await server.start() == "started"
+        assert await asyncio.to_thread(shown, cluster) == ssl.PEM_cert_to_DER_cert(cert.read_text())
+        assert await server.start() == "adopted"
+        authority.signed("a", 7200)
+        assert await server.start() == "reloaded"
+        assert await asyncio.to_thread(shown, cluster) == ssl.PEM_cert_to_DER_cert(cert.read_text())
+    finally:
+        server.release()
+        await server.stop()
+
+
+def shown(cluster: ClusterConfig) -> bytes:
+    """The certificate that the server shows another one."""
+    assert cluster.tls is not None
+    cert, key, authority = cluster.tls
+    context = ssl.create_default_context(cafile=str(authority))
+    context.load_cert_chain(cert, key)
+    host, _, port = cluster.listen.partition(":")
+    with (
+        socket.create_connection((host, int(port)), 30) as plain,
+        context.wrap_socket(plain, server_hostname=host) as encrypted,
+    ):
+        found = encrypted.getpeercert(binary_form=True)
+    assert found is not None
+    return found
