@@ -1,20 +1,14 @@
-"""JetStream: configurations compared and merged, reply subjects, and a server that is not there."""
+"""Comparing and merging configurations as JetStream writes them, and its reply subjects."""
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nats.errors import Error as NatsError
 
-from agent.config.keys import ensure_key
-from agent.demo.ports import free_port
 from agent.jetstream import covers, merged, nanoseconds
-from agent.jetstream.connection import connected
 from agent.jetstream.readers import ack_position
 
 leaves = st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab", max_size=2)
@@ -82,10 +76,3 @@ def test_where_a_message_is_stored_is_read_with_domain_and_account_and_without(r
 def test_another_subject_is_refused(reply: str) -> None:
     with pytest.raises(ValueError):
         ack_position(reply)
-
-
-async def test_a_server_that_is_away_is_known_to_be_away_without_a_minute_of_tries(tmp_path: Path) -> None:
-    ensure_key(tmp_path / "seed")
-    with pytest.raises(NatsError):
-        async with asyncio.timeout(30), connected(f"nats://127.0.0.1:{free_port()}", tmp_path / "seed", "x"):
-            pytest.fail("nobody listens there")
