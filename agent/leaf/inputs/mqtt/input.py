@@ -45,16 +45,12 @@ class _Begun(NamedTuple):
 class MqttInput(SessionInput[MqttOptions]):
     """Stores what one broker sends."""
 
+    _source = "broker"
+    _connected = "the broker is connected"
+    _stored = "messages are stored again"
+
     def __init__(self, options: MqttOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
-        super().__init__(
-            options,
-            metrics,
-            server,
-            source="broker",
-            url=options.url,
-            connected="the broker is connected",
-            stored="messages are stored again",
-        )
+        super().__init__(options, metrics, server, options.url)
         self._redelivery = Redelivery()
         self._begun: _Begun | None = None
         self._sorter = Sorter(options, self._redelivery, metrics, self._log)

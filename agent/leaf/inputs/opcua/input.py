@@ -36,16 +36,12 @@ _NEW: Final = "the server has no earlier subscription of this agent"
 class OpcuaInput(SessionInput[OpcuaOptions]):
     """Stores what one server reports."""
 
+    _source = "server"
+    _connected = "the server reports"
+    _stored = "values are stored again"
+
     def __init__(self, options: OpcuaOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
-        super().__init__(
-            options,
-            metrics,
-            server,
-            source="server",
-            url=options.url,
-            connected="the server reports",
-            stored="values are stored again",
-        )
+        super().__init__(options, metrics, server, options.url)
         self._position: Position | None = None
         self._changes: dict[str, Change] = {}
         """The last stored change of each variable, by its id: a new subscription begins with it once more."""

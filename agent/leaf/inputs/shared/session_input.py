@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from agent.base.logs import LogEdge, Sparse
 from agent.base.metrics import Metrics
@@ -24,27 +24,22 @@ _Options = TypeVar("_Options", bound=InputOptions)
 
 
 class SessionInput(ConfiguredInput[_Options]):
-    """An input of such a source, which is at `url` and which a log line calls `source`; `connected` and
-    `stored` say that sessions and submissions succeed again."""
+    """An input of such a source, which is at `url`."""
 
-    def __init__(
-        self,
-        options: _Options,
-        metrics: Metrics,
-        server: LocalServer,
-        *,
-        source: str,
-        url: str,
-        connected: str,
-        stored: str,
-    ) -> None:
+    _source: ClassVar[str]
+    """How a log line calls the source."""
+    _connected: ClassVar[str]
+    """Says that sessions succeed again."""
+    _stored: ClassVar[str]
+    """Says that submissions succeed again."""
+
+    def __init__(self, options: _Options, metrics: Metrics, server: LocalServer, url: str) -> None:
         super().__init__(options, metrics, server)
-        self._log = self._log.bind(**{source: url})
-        self._source = source
+        self._log = self._log.bind(**{self._source: url})
         self._up = metrics.input_up.labels(options.name)
         self._invalid = metrics.invalid
-        self._connecting = LogEdge(self._log, connected)
-        self._storing = LogEdge(self._log, stored)
+        self._connecting = LogEdge(self._log, self._connected)
+        self._storing = LogEdge(self._log, self._stored)
         self._sparse = Sparse()
 
     async def _hold(
