@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import structlog
 
@@ -211,6 +213,39 @@ async def test_a_purged_checkpoint_is_agreed_if_the_hub_remembers_one_as_new_and
         assert answer.agreed is False, "a record that does not know of it was restored from before it"
         assert answer.fallback is not None
         assert answer.fallback.leaf_seq == 6
+
+
+async def test_a_purge_does_not_hide_that_a_stream_was_restored_without_its_records(
+    servers: ServerPair, tmp_path: Path
+) -> None:
+    """It is filled beyond what the records name before a registrar or the leaf's agent has looked."""
+    hub, leaf, copy = await hub_of(servers), await LeafHand.make(servers.leaf), tmp_path / "copy"
+    async with hub.registrar():
+        await flowing(hub, leaf, 3)
+    store = next(servers.hub.config.store_dir.rglob(f"streams/{AGGREGATE}"))
+    await servers.hub.stop()
+    shutil.copytree(store, copy)
+    await servers.hub.start()
+    async with hub.registrar():
+        await hub.holds(leaf.domain, await leaf.store(3))
+        agreed = (await leaf.announce(confirmed=6)).checkpoint
+        assert agreed is not None
+        assert (await leaf.announce(agreed)).agreed is True
+        await until(leaf.acknowledged, "the leaf knows that the hub holds all")
+    await servers.hub.kill()
+    shutil.rmtree(store)
+    shutil.copytree(copy, store)
+    await servers.hub.start()
+    info = await hub.holds(leaf.domain, await leaf.store(4))
+    assert await hub.leaf_sequences(leaf.domain, 1) == [1, 2, 3, 7, 8, 9, 10], "and every cursor looks well"
+    async with hub.registrar(keep=0):
+        assert (await hub.committed(Committed(AGGREGATE, info.created, info.last)))["purged"] == info.last
+        answer = await leaf.announce(agreed)
+        assert (answer.agreed, answer.cursor, answer.fallback) == (False, 0, None)
+        await leaf.next_epoch(1)
+        await leaf.announce()
+        await hub.holds(leaf.domain, 10)
+        assert await hub.leaf_sequences(leaf.domain, info.last + 1) == list(range(1, 11))
 
 
 async def heartbeat(hub: HubHand, domain: str) -> None:

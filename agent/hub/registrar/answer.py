@@ -13,7 +13,7 @@ import msgspec
 
 from agent.contract import H_MESSAGE_ID, H_SOURCE, Checkpoint, ClassAnswer, ContractError
 from agent.hub.registrar.aggregate import SourceState, is_full, parse_source_header
-from agent.hub.registrar.records import POWER_CUT, ClassRecord, HubPosition
+from agent.hub.registrar.records import CONTRADICTED, POWER_CUT, ClassRecord, HubPosition
 from agent.jetstream import RawMessage, StreamInfo
 
 
@@ -108,10 +108,8 @@ def agreed(
     if announced.hub_seq > info.last:
         return False
     if message is not None:
-        return stored(message, leaf_stream) == StoredMessage(
-            announced.leaf_seq, announced.message_id, announced.hub_seq
-        )
-    if announced in (record.checkpoint, record.proposed, proposal(record.held, record.stream)):
+        return names(announced, message, leaf_stream)
+    if announced in remembered(record):
         return True
     if any(
         checkpoint is not None and _is_behind(announced, checkpoint)
@@ -130,6 +128,29 @@ def known_at_start(record: ClassRecord, info: StreamInfo) -> ClassRecord:
     if (checkpoint, proposed) == known:
         return record
     return msgspec.structs.replace(record, checkpoint=checkpoint, proposed=proposed, cut=info.last)
+
+
+def names(checkpoint: Checkpoint, message: RawMessage, leaf_stream: str) -> bool:
+    """Whether a checkpoint names this message of its aggregate."""
+    return stored(message, leaf_stream) == StoredMessage(
+        checkpoint.leaf_seq, checkpoint.message_id, checkpoint.hub_seq
+    )
+
+
+def remembered(record: ClassRecord) -> set[Checkpoint]:
+    """The places that a record knows; once they are purged it alone says what was there."""
+    known = (record.checkpoint, record.proposed, proposal(record.held, record.stream))
+    return {checkpoint for checkpoint in known if checkpoint is not None}
+
+
+def contradicted(record: ClassRecord, wrong: Checkpoint) -> ClassRecord:
+    """The record where the aggregate holds another message at a place that it remembers: the aggregate was
+    restored without its records, or a power cut took what was there, and it has been filled beyond that place
+    before the registrar looked."""
+    known = (record.checkpoint, record.proposed)
+    checkpoint, proposed = (None if place == wrong else place for place in known)
+    lost = record.lost or CONTRADICTED.format(record.stream)
+    return msgspec.structs.replace(record, held=None, checkpoint=checkpoint, proposed=proposed, lost=lost)
 
 
 def _is_behind(behind: Checkpoint, other: Checkpoint) -> bool:

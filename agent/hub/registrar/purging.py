@@ -1,7 +1,8 @@
 """Purging from an aggregate what `ingest` has committed.
 
 A hub's server that is killed knows the place of a source only from its newest message. So before that goes,
-what the hub held of each leaf is stored; otherwise a leaf would be answered too low a position.
+what the hub held of each leaf is stored; otherwise a leaf would be answered too low a position. And what a
+record says of a place is compared with the message there, for afterwards only the record tells.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from typing import Any
 import structlog
 
 from agent.base.wait import bounded_gather
-from agent.contract import Committed, ContractError, parse_committed
+from agent.contract import Checkpoint, Committed, ContractError, leaf_stream, parse_committed
 from agent.hub.registrar.aggregate import Observation, purge_up_to
 from agent.hub.registrar.aggregates import Aggregates
 from agent.hub.registrar.announcements import Announcements
+from agent.hub.registrar.answer import contradicted, names, remembered
 from agent.hub.registrar.durability import Durability
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.records import ClassRecord, LeafRecord, PurgeMarker
-from agent.jetstream import JetStream
+from agent.jetstream import JetStream, StreamInfo
 
 log = structlog.get_logger("registrar")
 
@@ -89,15 +91,44 @@ class Purging:
             await self._announcements.with_message(leaf.domain, cls, seen)
 
         await bounded_gather(look, [entry for entry in self._fleet.records(info.name) if _is_open(entry[2])])
+        contradictions = await self._compare(info, up_to)
         going = {
             leaf.domain
             for leaf, _, record in self._fleet.records(info.name)
-            if record.unsure or (record.held is not None and record.held.hub_seq <= up_to)
+            if record.unsure or record.lost or (record.held is not None and record.held.hub_seq <= up_to)
         }
         await bounded_gather(lambda domain: self._store.save_changed(self._fleet.leaves[domain]), going)
+        if contradictions:
+            await self._durability.sync()
         noted = PurgeMarker(info.name, info.created, info.last)
         await self._store.note(noted)
         self._fleet.purging(noted)
+
+    async def _compare(self, info: StreamInfo, up_to: int) -> bool:
+        """Compare what the records say of places that go with the messages there; whether any differs."""
+        proven = self._announcements.proven
+        unproven = [
+            (leaf.domain, cls, known)
+            for leaf, cls, record in self._fleet.records(info.name)
+            if record.stream_created == info.created and not record.lost
+            for known in remembered(record)
+            if known.hub_stream == info.name
+            and info.first <= known.hub_seq <= up_to
+            and not proven.holds(leaf.domain, cls, known, info)
+        ]
+
+        async def differs(place: tuple[str, str, Checkpoint]) -> bool:
+            domain, cls, known = place
+            message = await self._js.get_message(info.name, seq=known.hub_seq)
+            if message is None or names(known, message, leaf_stream(domain, cls)):
+                return False
+            record = self._fleet.leaves[domain].classes[cls]
+            if known in remembered(record):
+                log.warning("record contradicted by its stream", stream=info.name, leaf=domain, place=known)
+                self._fleet.put(domain, cls, contradicted(record, known))
+            return True
+
+        return any(await bounded_gather(differs, unproven))
 
 
 def _is_open(record: ClassRecord) -> bool:

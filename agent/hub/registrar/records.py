@@ -26,6 +26,7 @@ REVOKED: Final = (
 )
 
 RECREATED: Final = "{} was recreated"
+CONTRADICTED: Final = "{} holds other messages than the hub's records say"
 POWER_CUT: Final = "the hub's machine was restarted, and its server does not sync each message"
 
 _MISSED: Final = 3

@@ -50,7 +50,6 @@ class Link(RuleBasedStateMachine):
         """The hub syncs at an `interval` or before it acknowledges; a leaf of an earlier release heeds
         neither."""
         self.interval, self.heeds, self.boot = interval, heeds, "boot" if interval else ""
-        self.restored_alone = False
         self.now = 1000.0
         self.names = itertools.count(1)
         self.payload = itertools.count(1)
@@ -342,10 +341,6 @@ class Link(RuleBasedStateMachine):
     ) -> None:
         """What was not synced is gone but for a few rows; its server, which knows of nothing, goes on before
         the registrar or, not `paused`, any agent has looked. Others take the sequences that are free."""
-        if self.restored_alone:
-            # A known gap where three faults meet: a stream restored without its records, a power cut that
-            # takes the newest records, and a purge let the agent confirm what is not on the hub's disk.
-            record = True
         self.link_breaks()
         if paused:
             self.turn()
@@ -422,7 +417,6 @@ class Link(RuleBasedStateMachine):
         self.hub = copy.deepcopy(backup)
         self.hub.boot = self.boot
         if alone:
-            self.restored_alone = True
             self.hub.leaf, self.hub.noted = leaf, noted
         self.hub.sync()
         self.hub.restarts()

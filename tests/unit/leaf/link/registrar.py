@@ -19,11 +19,14 @@ from agent.hub.registrar.answer import (
     agreed,
     agreeing,
     class_answer,
+    contradicted,
     held_at_start,
     held_now,
     is_certain,
     known_at_start,
     lacking,
+    names,
+    remembered,
 )
 from agent.hub.registrar.durability import bounded
 from agent.hub.registrar.records import AggregateRef, ClassRecord, admitted, new_epochs
@@ -79,10 +82,20 @@ def purge(hub: HubStore) -> None:
     """What of the aggregate is on disk is in the table, and goes; what was held of the leaf is stored
     before."""
     if hub.leaf is not None:
-        record = _look(hub)
+        record = _compared(hub, _look(hub))
         unsure = not is_certain(record, _state(hub, record), _info(hub), hub.noted)
         _put(hub, msgspec.structs.replace(record, unsure=unsure))
     hub.noted, hub.first = hub.last, hub.synced + 1
+
+
+def _compared(hub: HubStore, record: ClassRecord) -> ClassRecord:
+    """The record, without what the messages that go contradict."""
+    assert hub.leaf is not None
+    for known in () if record.lost else remembered(record):
+        message = _message(hub, known.hub_seq) if known.hub_seq <= hub.synced else None
+        if message is not None and not names(known, message, leaf_stream(hub.leaf.domain, CLS)):
+            record = contradicted(record, known)
+    return record
 
 
 def _look(hub: HubStore) -> ClassRecord:
@@ -107,13 +120,18 @@ def _state(hub: HubStore, record: ClassRecord) -> SourceState | None:
 
 
 def _agreed(hub: HubStore, record: ClassRecord, domain: str, checkpoint: Checkpoint) -> bool | None:
-    stream, message = leaf_stream(domain, CLS), None
-    if hub.first <= checkpoint.hub_seq <= hub.last:
-        row = hub.rows[checkpoint.hub_seq - 1]
-        name = stream if row.leaf_seq else "TEL_other_normal"
-        headers = {H_SOURCE: f"{name}:x:C=y {row.leaf_seq} > > tel", H_MESSAGE_ID: row.message}
-        message = RawMessage(checkpoint.hub_seq, "tel", headers, b"", "")
+    stream, message = leaf_stream(domain, CLS), _message(hub, checkpoint.hub_seq)
     return agreed(checkpoint, stream, record, _info(hub), message)
+
+
+def _message(hub: HubStore, seq: int) -> RawMessage | None:
+    if not hub.first <= seq <= hub.last:
+        return None
+    assert hub.leaf is not None
+    row = hub.rows[seq - 1]
+    name = leaf_stream(hub.leaf.domain, CLS) if row.leaf_seq else "TEL_other_normal"
+    headers = {H_SOURCE: f"{name}:x:C=y {row.leaf_seq} > > tel", H_MESSAGE_ID: row.message}
+    return RawMessage(seq, "tel", headers, b"", "")
 
 
 def _info(hub: HubStore) -> StreamInfo:

@@ -7,8 +7,9 @@ import copy
 import pytest
 
 from tests.harness.examples import machine
+from tests.unit.leaf.link import registrar
 from tests.unit.leaf.link.model import Link
-from tests.unit.leaf.link.stores import HubStore
+from tests.unit.leaf.link.stores import HubStore, Row
 
 TestLink = Link.TestCase
 TestLink.settings = machine(60, 25)
@@ -189,4 +190,26 @@ def test_an_epoch_that_was_begun_before_a_power_cut_and_announced_after_it_is_no
     model.the_power_of_the_hub_is_cut(rows=0, record=record)
     assert set(model.leaf.payloads) - model.hub.payloads
     model.publish(1, 9)
+    model.teardown()
+
+
+@pytest.mark.parametrize("devices", [0, 2])
+def test_what_a_purged_stream_did_not_hold_is_not_confirmed_by_records_that_outlived_it(devices: int) -> None:
+    """The stream is restored without its records and filled beyond what they name, a power cut takes what the
+    registrar had found out, and what contradicts them is purged."""
+    model = Link()
+    model.begin(interval=True)
+    model.settle()
+    backup = copy.deepcopy(model.hub)
+    model.publish(1, 1)
+    model.settle()
+    model.the_agent_dies_or_starts()
+    model.replace_hub(backup, alone=True)
+    model.hub.rows += [Row(0, f"other-{number}", 0, "") for number in range(2)]
+    model.publish(max(1, devices), devices)
+    model.the_power_of_the_hub_is_cut(rows=3, record=False)
+    model.in_table |= model.hub.durable
+    registrar.purge(model.hub)
+    model.the_agent_dies_or_starts()
+    model.ask()
     model.teardown()
