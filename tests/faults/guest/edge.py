@@ -108,7 +108,7 @@ class GuestSite(ABC):
 
     def refined(self, lake: Path) -> None:
         """Take what the hub holds into tables."""
-        assert self.ingested(lake) == Exit.WELL
+        self.wait(lambda: self.ingested(lake) == Exit.WELL, "ingest has read all")
         assert refine.main(["--lake", str(lake)]) == Exit.WELL
 
 

@@ -78,6 +78,10 @@ class HubMachine(GuestSite):
     def confirms_again(self, epochs: int, trimmed: int) -> None:
         """Return once the leaf has begun so many epochs and given up more messages than before."""
         self.wait(lambda: self.new_epochs() >= epochs, "the leaf begins another epoch")
+        self.confirms_more(trimmed)
+
+    def confirms_more(self, trimmed: int) -> None:
+        """Return once the leaf has given up more messages than these."""
         self.wait(lambda: self.trimmed() > trimmed, "the hub confirms again")
 
     def trimmed(self) -> int:

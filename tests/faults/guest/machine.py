@@ -64,6 +64,11 @@ class Machine:
         _run("mkfs.ext4", "-q", "-F", str(self._image))
         self._pack()
 
+    @property
+    def is_on(self) -> bool:
+        """Whether it has power."""
+        return self._process is not None
+
     def boot(self, clock: int | None = None) -> None:
         """Switch it on, its clock as this machine's or at `clock` (epoch seconds); returns when it listens to
         commands. Raises `GuestError`."""
