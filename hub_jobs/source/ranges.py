@@ -27,7 +27,7 @@ from hub_jobs.source.protocol import (
     header,
     status,
 )
-from hub_jobs.source.streams import Columns, StreamRecord, deleted_sequences, stream_info
+from hub_jobs.source.streams import Columns, deleted_sequences, stream_info
 
 PULL_ROWS: Final = 8192
 """Records asked for by one pull; two are outstanding at once and are handed out together."""
@@ -42,32 +42,6 @@ _INACTIVE_S: Final = 120
 _IDLE, _EXPIRED, _CONFLICT = 100, 408, 409
 _TOO_LARGE: Final = "message size exceeds maxbytes"
 _COMPLETED: Final = "batch completed"
-
-
-def read_range(
-    conn: Connection,
-    stream: str,
-    first: int,
-    last: int,
-    *,
-    filter_subjects: Sequence[str] = (),
-    max_bytes: int = 8 << 20,
-    created: str | None = None,
-    allow_lost: bool = False,
-) -> Iterator[list[StreamRecord]]:
-    """The records of a range in lists, by row: `read_columns`, whose promises, limits and errors it has."""
-    found = read_columns(
-        conn,
-        stream,
-        first,
-        last,
-        filter_subjects=filter_subjects,
-        max_bytes=max_bytes,
-        created=created,
-        allow_lost=allow_lost,
-    )
-    for columns in found:
-        yield columns.records()
 
 
 def read_columns(

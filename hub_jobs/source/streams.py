@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from agent.contract import SYNC_METADATA
 from hub_jobs.source.connection import Connection
@@ -151,31 +150,16 @@ def sequence_at(conn: Connection, stream: str, moment_ns: int) -> int:
         raise WireError(f"CONSUMER.CREATE.{stream}: the answer does not say where it starts") from error
 
 
-class StreamRecord(NamedTuple):
-    """One message as it lies in the stream; `timestamp_ns` is when the stream took it, in ns since 1970."""
-
-    subject: bytes
-    headers: bytes
-    payload: bytes
-    seq: int
-    timestamp_ns: int
-
-
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Some records in their order, by column: what Arrow wants."""
+    """Some messages as they lie in the stream, in their order, by column: what Arrow wants."""
 
     subjects: list[bytes]
     headers: list[bytes]
     payloads: list[bytes]
     seqs: list[int]
     timestamps_ns: list[int]
-
-    def records(self) -> list[StreamRecord]:
-        """The same by row."""
-        rows = zip(self.subjects, self.headers, self.payloads, self.seqs, self.timestamps_ns, strict=True)
-        # tuple.__new__ straight from C: Record's own __new__ and _make run a Python function for each record.
-        return list(map(partial(tuple.__new__, StreamRecord), rows))
+    """When the stream took each, in ns since 1970."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,11 +32,11 @@ from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.refine import run as refine
 from hub_jobs.source.protocol import WireError
-from hub_jobs.source.streams import StreamRecord
 from tests.faults.guest.kernel import Kernel
 from tests.faults.guest.load import Arrived, Load, arrived, at_hub
 from tests.faults.guest.machine import AGENT_LOG, HOST, GuestError, Machine, chrooted, run_agent
 from tests.harness.agent_process import Agent
+from tests.harness.stream_records import StreamRecord
 
 DOMAIN: Final = "edge-1"
 _SECONDS: Final = 400.0

@@ -19,9 +19,9 @@ from agent.contract import H_COUNT, H_ENCODING, aggregate
 from agent.demo.plan import Member
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import parse_headers
-from hub_jobs.source.ranges import read_range
 from hub_jobs.source.server import Server
-from hub_jobs.source.streams import StreamRecord, stream_info
+from hub_jobs.source.streams import stream_info
+from tests.harness.stream_records import StreamRecord, read_range
 
 METRIC: Final = "serial"
 READINGS: Final = 10

@@ -10,9 +10,9 @@ import pytest
 from hub_jobs.source import ranges
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import RangeLost, Unreachable
-from hub_jobs.source.ranges import read_range
 from hub_jobs.source.server import Server
-from hub_jobs.source.streams import StreamRecord, stream_info
+from hub_jobs.source.streams import stream_info
+from tests.harness.stream_records import StreamRecord, read_range
 from tests.unit.hub_jobs.source.plain import PlainServer, fill, make_stream
 
 

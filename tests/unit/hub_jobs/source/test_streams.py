@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from hub_jobs.source.connection import Connection
-from hub_jobs.source.ranges import read_range
 from hub_jobs.source.server import Server
 from hub_jobs.source.streams import (
     SourceKey,
@@ -21,6 +20,7 @@ from hub_jobs.source.streams import (
     stream_info,
     stream_names,
 )
+from tests.harness.stream_records import read_range
 from tests.unit.hub_jobs.source.plain import PlainServer, fill, make_seed, make_stream
 
 PREFIX = "JS.acc@hub.API"

@@ -1,0 +1,30 @@
+"""What the jobs read of a stream, message by message; they take it by column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from hub_jobs.source.connection import Connection
+from hub_jobs.source.ranges import read_columns
+
+
+class StreamRecord(NamedTuple):
+    """One message as it lies in the stream; `timestamp_ns` is when the stream took it, in ns since 1970."""
+
+    subject: bytes
+    headers: bytes
+    payload: bytes
+    seq: int
+    timestamp_ns: int
+
+
+def read_range(
+    conn: Connection, stream: str, first: int, last: int, **options: Any
+) -> Iterator[list[StreamRecord]]:
+    """The records of a range in lists, by row: `read_columns`, whose options and errors it has."""
+    for found in read_columns(conn, stream, first, last, **options):
+        rows = zip(
+            found.subjects, found.headers, found.payloads, found.seqs, found.timestamps_ns, strict=True
+        )
+        yield [StreamRecord(*row) for row in rows]
