@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
 from nats.aio.client import Client
@@ -32,6 +33,7 @@ _PING_SECONDS = 5
 _LOOK_SECONDS = 1.0
 _CLOSE_SECONDS = 1.0
 _STEADY_SECONDS = 5.0
+_PROBE_SECONDS = 0.05
 _PENDING_BYTES = 2**30
 """What the client may buffer before `publish` waits ten seconds for it to be sent. It never comes to that:
 the window and the budget of the publish path bound it, far below this."""
@@ -140,6 +142,29 @@ def abort(nc: Client) -> None:
         writer.transport.abort()
 
 
+async def listening_again(url: str, seconds: float) -> None:
+    """Return after so many seconds, or as soon as a server listens where none did: it may take connections
+    then, and readings wait for the first. One that listens at once is the server of before, or hangs."""
+    address = urlsplit(url)
+    refused = False
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not await _listens(address.hostname or "", address.port or 0):
+                refused = True
+                await asyncio.sleep(_PROBE_SECONDS)
+            if not refused:
+                await asyncio.sleep(seconds)
+
+
+async def _listens(host: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except OSError:
+        return False
+    writer.transport.abort()
+    return True
+
+
 def server_version(nc: Client) -> str:
     """The version of the server that this connection is to."""
     return str(nc._server_info["version"])
@@ -186,7 +211,7 @@ class ServerConnection:
                 self._complain(f"{type(error).__name__}: {error}", error)
             if loop.time() - began > _STEADY_SECONDS:
                 backoff.reset()
-            await asyncio.sleep(backoff.next())
+            await listening_again(self._url, backoff.next())
 
     async def _once(self) -> None:
         try:

@@ -1,16 +1,26 @@
-"""A connection to a local server that is not there."""
+"""A connection to a local server that is not there, or was not."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
+from agent.base.metrics import Metrics
 from agent.config.keys import ensure_key
 from agent.demo.ports import free_port
-from agent.jetstream.connection import connected
+from agent.jetstream import connection
+from agent.jetstream.connection import ServerConnection, connected, listening_again
+from tests.harness.configured import ConfiguredServer
+from tests.harness.wait import until
+
+_LONG = 600.0
+"""Seconds that no test waits."""
 
 
 async def test_a_server_that_is_away_is_known_to_be_away_without_a_minute_of_tries(tmp_path: Path) -> None:
@@ -18,3 +28,52 @@ async def test_a_server_that_is_away_is_known_to_be_away_without_a_minute_of_tri
     with pytest.raises(NatsError):
         async with asyncio.timeout(30), connected(f"nats://127.0.0.1:{free_port()}", tmp_path / "seed", "x"):
             pytest.fail("nobody listens there")
+
+
+async def test_a_server_that_listens_again_is_used_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_FIRST_DELAY", _LONG)
+    monkeypatch.setattr(connection, "_LONGEST_DELAY", _LONG)
+    tried, port, public = asyncio.Event(), free_port(), ensure_key(tmp_path / "seed")
+    complain = ServerConnection._complain
+
+    def note(self: ServerConnection, trouble: str, error: Exception | None = None) -> None:
+        complain(self, trouble, error)
+        tried.set()
+
+    monkeypatch.setattr(ServerConnection, "_complain", note)
+    begun = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def session(_: Client) -> AsyncIterator[None]:
+        begun.set()
+        yield
+
+    users = f"authorization {{ users: [ {{ nkey: {public} }} ] }}"
+    server = ConfiguredServer(tmp_path, "local", port, f'listen: "127.0.0.1:{port}"\n{users}\n')
+    kept = ServerConnection(server.url, tmp_path / "seed", "x", session=session, metrics=Metrics())
+    task = asyncio.create_task(kept.run())
+    try:
+        await tried.wait()
+        await server.start()
+        await until(begun.is_set, "a session has begun")
+    finally:
+        task.cancel()
+        await server.kill()
+
+
+async def test_a_server_that_listens_all_the_time_is_not_tried_before_its_time() -> None:
+    accepted = 0
+
+    def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal accepted
+        accepted += 1
+        writer.close()
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        waiting = asyncio.create_task(listening_again(f"nats://127.0.0.1:{port}", _LONG))
+        await until(lambda: accepted > 0, "it is looked whether the server listens")
+        assert not waiting.done()
+        waiting.cancel()

@@ -19,7 +19,7 @@ from nats.aio.msg import Msg
 from agent.base.wait import event_within, loop_time
 from agent.contract import ACCOUNT
 from agent.jetstream import request
-from agent.jetstream.connection import EXPECTED, connected
+from agent.jetstream.connection import EXPECTED, connected, listening_again
 from agent.leaf.link.observation import UplinkStatus
 
 POLL_SECONDS: Final = 1.0
@@ -51,7 +51,7 @@ class UplinkMonitor:
             except EXPECTED as error:
                 log.debug("no system events", error=str(error))
             self._update("")
-            await asyncio.sleep(_RETRY_SECONDS)
+            await listening_again(self._url, _RETRY_SECONDS)
 
     async def _poll(self, nc: Client) -> None:
         while not nc.is_closed:
