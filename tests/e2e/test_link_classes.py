@@ -88,6 +88,33 @@ async def test_no_class_waits_for_another_when_their_server_has_forgotten_their_
         await until(lambda: one.leaf.link.status.state is LinkState.FLOWING, "both classes flow again")
 
 
+async def test_data_flows_at_once_after_the_second_of_two_restarts_of_the_server_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "REPAIR_EVERY", 3600.0)
+    async with two_classes(tmp_path) as (servers, hub, one):
+        for restarts in (1, 2):
+            await servers.leaf.kill()
+            await servers.leaf.start()
+
+            def begun(times: int) -> bool:
+                count = [
+                    one.value("petiole_epochs_total", **{"class": cls}, reason="consumer_gone")
+                    for cls in CLASSES
+                ]
+                return count == [times] * len(CLASSES)
+
+            await until(lambda times=restarts: begun(times), "each class has another consumer")  # type: ignore[misc]
+            await until(lambda: one.leaf.link.status.state is LinkState.FLOWING, "both classes flow again")
+        before = (await hub.js.stream_info(AGGREGATE)).last
+        await one.leaf.intake.submit("http", "normal", chunk("1"))
+
+        async def arrived() -> bool:
+            return "normal" in await arrived_since(hub, before)
+
+        await until(arrived, "a reading that came afterwards is at the hub")
+
+
 async def test_a_class_gets_its_rate_and_another_one_later_within_one_epoch(
     servers: ServerPair, tmp_path: Path
 ) -> None:

@@ -131,6 +131,9 @@ class LinkController:
         for work in self._work.values():
             work.memory = LinkMemory(confirmed=work.memory.confirmed)
             work.comparison = None
+            # The server may have been restarted since, and have forgotten the link consumers again: nothing
+            # flows without another epoch, and restarts are rare enough to bound these.
+            work.may_repair_at = 0.0
         self.look()
         try:
             with self._announcing.connected(js, announcer):
