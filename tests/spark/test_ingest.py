@@ -6,113 +6,44 @@ import asyncio
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from asyncio.subprocess import Process
-from collections.abc import AsyncIterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import nkeys
-import psutil
 import pytest
-import pytest_asyncio
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from agent.contract import (
     FLEET_BUCKET,
     SYNC_METADATA,
-    BatchHeaders,
     ClassState,
-    Clock,
     Exit,
     Ledger,
-    MessageId,
     Previous,
     Readings,
     StreamState,
     aggregate,
     committed_subject,
     ledger_subject,
-    new_run,
     parse_committed,
 )
-from agent.demo.proxy import Proxy
 from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
-from hub_jobs.session import run_tasks
 from hub_jobs.tables.delta import ensure_table, open_table
-from tests.harness.servers import ServerPair, api, open_server_pair
-from tests.harness.standalone import busy_with
+from tests.harness.servers import api, open_server_pair
 from tests.harness.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
-from tests.harness.wait import until
 from tests.security.hidden import files_below, leaked
+from tests.spark.fleet import EPOCHS, RUN, Fleet, fleet
 from tests.spark.kept import events
-from tests.spark.lakes import DRIVER, contents, killed, orphans
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+__all__ = ["fleet"]
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
-
-RUN = new_run()
-EPOCHS = {"edge-1": "epoch0000000a", "edge-2": "epoch0000000b"}
-
-
-class Fleet:
-    """Two leaves whose streams flow into the aggregate, and a lake beside."""
-
-    def __init__(self, servers: ServerPair, registrar: Client, agents: dict[str, Client], lake: Path) -> None:
-        self.servers, self.registrar, self.lake = servers, registrar, lake
-        self._agents = agents
-        self._sent = 0
-        key = str(servers.hub.keys["jobs"])
-        self.options = ["--server", servers.hub.url, "--seed-file", key, "--lake", str(lake)]
-
-    async def store(self, domain: str, *numbers: int) -> None:
-        """Batches of two readings, stored at the leaf and then at the hub."""
-        for n in numbers:
-            headers = BatchHeaders(MessageId(RUN, "normal", n), 2, 1, Clock(True, "boot", 1)).encode()
-            lines = b'{"metric":"a","value":%d}\n{"metric":"b","value":2}\n' % n
-            await self.publish(domain, f"tel.{domain}.normal._batch.http", lines, headers)
-
-    async def publish(self, domain: str, subject: str, payload: bytes, headers: dict[str, str]) -> None:
-        """Store a message at the leaf."""
-        await self._agents[domain].jetstream().publish(subject, payload, headers=headers)
-
-    async def leaf_stream(self, domain: str) -> dict[str, Any]:
-        """What the leaf's server says of its stream."""
-        return await api(self._agents[domain], f"STREAM.INFO.TEL_{domain}_normal")
-
-    async def at_hub(self, messages: int) -> None:
-        """Wait until the aggregate holds so many."""
-        await held(self.registrar, AGGREGATE, messages)
-
-    async def ingest(self) -> Exit:
-        """Run the job."""
-        return await asyncio.to_thread(ingest.main, self.options)
-
-    def bronze(self, *columns: str) -> list[Any]:
-        """What is in the table."""
-        return contents(self.lake, "bronze", *columns)
-
-
-@pytest_asyncio.fixture
-async def fleet(two_leaves: ServerPair, tmp_path: Path) -> AsyncIterator[Fleet]:
-    """A fleet with three batches of `edge-1` and two of `edge-2` at the hub."""
-    agents = {domain: await leaf.connect("agent") for domain, leaf in two_leaves.leaves.items()}
-    for domain, agent in agents.items():
-        await make_leaf_stream(agent, domain, EPOCHS[domain])
-    registrar = await two_leaves.hub.connect("registrar")
-    await make_aggregate(registrar, EPOCHS)
-    one = Fleet(two_leaves, registrar, agents, tmp_path / "lake")
-    await one.store("edge-1", 1, 2, 3)
-    await one.store("edge-2", 1, 2)
-    await one.at_hub(5)
-    yield one
 
 
 async def test_what_the_hub_holds_is_in_bronze_once_with_the_domain_of_its_source(
@@ -180,27 +111,6 @@ async def test_a_stream_that_is_missing_or_refused_is_named_and_stops_no_other(
         await api(registrar, f"STREAM.PURGE.{there}", {"seq": 4})
         assert ingest.main([*fleet.options, *named]) == Exit.LOSS, "a gap is said by one run only"
         assert fleet.bronze("seq") == [1, 2, 4]
-
-
-async def test_a_signal_ends_a_run_after_its_commit_and_the_next_one_goes_on(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(ingest, "_MAX_RECORDS", 1)
-    monkeypatch.setattr(ingest, "_PARTS_A_CORE", 1)
-    first: Any = run_tasks
-
-    def interrupted(*rest: object) -> object:
-        monkeypatch.setattr(ingest, "run_tasks", first)  # a second signal would end this process
-        os.kill(os.getpid(), signal.SIGTERM)
-        return first(*rest)
-
-    monkeypatch.setattr(ingest, "run_tasks", interrupted)
-    assert ingest.main(fleet.options) == Exit.WELL
-
-    assert fleet.bronze("seq") == [1, 2]
-    assert capfd.readouterr().err.rstrip().endswith("ingest: stopped")
-    assert ingest.main(fleet.options) == Exit.WELL
-    assert fleet.bronze("seq") == [1, 2, 3, 4, 5]
 
 
 async def test_a_run_with_nothing_to_do_starts_no_jvm_and_tells_the_registrar_again(fleet: Fleet) -> None:
@@ -356,79 +266,6 @@ async def test_a_stream_that_was_put_back_is_read_again_under_another_name(fleet
     assert {("edge-1", 4), ("edge-2", 3)} <= set(fleet.bronze("domain", "n"))
 
 
-async def test_of_two_drivers_at_once_one_commits_and_the_other_says_so(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first: Any = run_tasks
-    results: list[Exit] = []
-
-    def overtaken(spark: SparkSession, *rest: object) -> object:
-        written: Any = first(spark, *rest)
-        monkeypatch.setattr(ingest, "run_tasks", first)
-        results.append(ingest.main(fleet.options))
-        return written
-
-    monkeypatch.setattr(ingest, "run_tasks", overtaken)
-    results.append(await fleet.ingest())
-
-    assert results == [Exit.WELL, Exit.CONFLICT]
-    assert fleet.bronze("seq") == [1, 2, 3, 4, 5]
-    assert orphans(fleet.lake, "bronze") == 0
-
-
-async def test_a_driver_killed_between_its_files_and_its_commit_loses_and_doubles_nothing(
-    fleet: Fleet, tmp_path: Path
-) -> None:
-    program = f"""{DRIVER}
-from hub_jobs.ingest.run import main
-Table.commit = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
-main({fleet.options!r})
-"""
-    await asyncio.to_thread(killed, tmp_path / "driver.py", program)
-    assert fleet.bronze("seq") == []
-    assert orphans(fleet.lake, "bronze") > 0
-
-    assert await fleet.ingest() == Exit.WELL
-
-    assert fleet.bronze("seq") == [1, 2, 3, 4, 5]
-
-
-async def test_a_python_worker_killed_while_it_reads_is_replaced_and_the_rows_are_there_once(
-    fleet: Fleet,
-) -> None:
-    wire = Proxy(fleet.servers.hub.port)
-    await wire.start()
-    first: Any = run_tasks
-    at_work = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def stalled(*rest: object) -> object:
-        loop.call_soon_threadsafe(wire.stall)
-        loop.call_soon_threadsafe(at_work.set)
-        return first(*rest)
-
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ingest, "run_tasks", stalled)
-            options = ["--server", f"nats://127.0.0.1:{wire.port}", *fleet.options[2:]]
-            job = asyncio.create_task(asyncio.to_thread(ingest.main, options))
-            await asyncio.wait_for(at_work.wait(), 60)
-            killed_workers: list[psutil.Process] = []
-
-            def reading() -> bool:
-                assert not job.done()
-                killed_workers[:] = busy_with(wire.port, psutil.Process().children(recursive=True))
-                return bool(killed_workers)
-
-            await until(reading, "a worker of Python reads", 60)
-            killed_workers[0].kill()
-            wire.restore()
-            assert await job == Exit.WELL
-    finally:
-        await wire.stop()
-    assert fleet.bronze("seq") == [1, 2, 3, 4, 5]
-
-
 async def test_what_can_not_be_reached_or_used_is_said_with_its_exit_code(
     fleet: Fleet, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -462,85 +299,3 @@ async def test_what_can_not_be_reached_or_used_is_said_with_its_exit_code(
     with pytest.raises(SystemExit) as usage:
         ingest.main(["--server", "nats://user:secret@127.0.0.1", *lake])
     assert usage.value.code == Exit.USAGE
-
-
-async def test_a_job_that_runs_again_and_again_takes_what_comes_and_outlives_the_hub(fleet: Fleet) -> None:
-    options = [*fleet.options, "--every", "200ms"]
-    program = f"{DRIVER}\nfrom hub_jobs.ingest.run import main\nsys.exit(main({options!r}))"
-    root = {**os.environ, "PYTHONPATH": str(Path(ingest.__file__).parents[2])}
-    job = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, stderr=subprocess.PIPE, env=root
-    )
-    try:
-        await _rows(fleet, 5)
-        await fleet.servers.hub.kill()
-        await fleet.servers.hub.start()
-        await fleet.store("edge-1", 4)
-        await fleet.store("edge-2", 3)
-        await _rows(fleet, 7)
-        job.send_signal(signal.SIGTERM)
-        _, said = await asyncio.wait_for(job.communicate(), 60)
-        assert job.returncode == Exit.WELL, said.decode()
-        assert said.decode().rstrip().endswith("ingest: stopped")
-    finally:
-        if job.returncode is None:
-            job.kill()
-            await job.wait()
-    assert fleet.bronze("domain", "n") == [("edge-1", n) for n in (1, 2, 3, 4)] + [
-        ("edge-2", n) for n in (1, 2, 3)
-    ]
-
-
-async def test_ingest_then_refine_is_one_process_with_one_jvm_at_a_time_and_ends_at_a_signal(
-    fleet: Fleet,
-) -> None:
-    options = [*fleet.options, "--every", "200ms", "--then", "refine"]
-    job = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "hub_jobs.ingest", *options, stderr=subprocess.PIPE
-    )
-    try:
-        await _rows(fleet, 10, "readings")
-        await fleet.store("edge-2", 3)
-        await _rows(fleet, 12, "readings")
-        (java,) = _java_of(job)
-        java.kill()
-        await fleet.store("edge-2", 4)
-        await _rows(fleet, 14, "readings")
-        (another,) = _java_of(job)
-        job.send_signal(signal.SIGTERM)
-        _, said = await asyncio.wait_for(job.communicate(), 60)
-        assert (job.returncode, another == java) == (Exit.WELL, False), said.decode()
-        assert said.decode().rstrip().endswith("ingest: stopped")
-    finally:
-        if job.returncode is None:
-            job.kill()
-            await job.wait()
-    assert sorted(contents(fleet.lake, "readings", "domain", "n", "metric")) == [
-        (domain, n, metric)
-        for domain, last in (("edge-1", 3), ("edge-2", 4))
-        for n in range(1, last + 1)
-        for metric in "ab"
-    ]
-
-
-def _java_of(job: Process) -> list[psutil.Process]:
-    children = psutil.Process(job.pid).children(recursive=True)
-    return [child for child in children if child.is_running() and child.name() == "java"]
-
-
-async def test_what_is_in_bronze_is_refined_though_the_hub_cannot_be_reached(fleet: Fleet) -> None:
-    assert await fleet.ingest() == Exit.WELL
-    options = [*fleet.options, "--then", "refine"]
-    options[1] = "nats://127.0.0.1:1"
-
-    assert await asyncio.to_thread(ingest.main, options) == Exit.UNREACHABLE
-    assert len(contents(fleet.lake, "readings", "n")) == 10
-    options[5] = str(fleet.lake / "none")
-    assert await asyncio.to_thread(ingest.main, options) == Exit.UNREACHABLE
-
-
-async def _rows(fleet: Fleet, count: int, table: str = "bronze") -> None:
-    deadline = asyncio.get_running_loop().time() + 120
-    while len(await asyncio.to_thread(contents, fleet.lake, table, "n")) < count:
-        assert asyncio.get_running_loop().time() < deadline, f"no {count} rows in {table}"
-        await asyncio.sleep(0.1)
