@@ -19,7 +19,7 @@ from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import FieldInfo, fields
 
 from agent.config.schema import Config
-from agent.config.values import Linger, Seconds, Size, SyncInterval
+from agent.config.values import Linger, RestAfter, Seconds, Size, SyncInterval
 from agent.leaf.inputs import OPTIONS
 
 ROOT: Final = Path(__file__).parents[1]
@@ -58,6 +58,7 @@ _PLAIN: Final = {
     float: "number",
     Seconds: "duration",
     Linger: "duration",
+    RestAfter: "duration",
     SyncInterval: "duration or `always`",
     Size: "size",
     Path: "path",

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import fields
 
 from agent.base.files import without_password
-from agent.config.values import Linger, Seconds, Size, SyncInterval
+from agent.config.values import Linger, RestAfter, Seconds, Size, SyncInterval
 
 _LONGEST: Final = 60
 _NUMBERS: Final = re.compile(r"\[[0-9]+\]")
@@ -94,6 +94,7 @@ _WORDS: Final[Mapping[Any, str]] = {
     Path: "a path in quotes",
     datetime: "a time such as 2026-11-21T06:00:00Z, without quotes",
     Seconds: 'a duration above 0, such as "100ms", "20s" or "2m"',
+    RestAfter: 'a duration of at least 10 s, such as "20m", or "0s" for never',
     Linger: 'a duration of at most 5 s, such as "100ms", or "0s"',
     SyncInterval: 'a duration of 100 ms to a minute, such as "1s", or "always"',
     Size: 'a size such as "500kB", "16MiB" or "1GiB"',

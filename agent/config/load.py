@@ -35,6 +35,7 @@ from agent.config.values import (
     ConfigError,
     Linger,
     Problem,
+    RestAfter,
     Seconds,
     Size,
     SyncInterval,
@@ -183,7 +184,7 @@ class _Reader:
     def _hook(self, kind: type, value: object) -> object:
         if kind is Path and isinstance(value, str) and value and "\0" not in value:
             return place(value, self._directory)
-        if kind in (Seconds, Linger, SyncInterval):
+        if kind in (Seconds, Linger, RestAfter, SyncInterval):
             return kind.parse(value)
         if kind is Size:
             return Size.parse(value)

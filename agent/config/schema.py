@@ -10,9 +10,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from agent import contract
-from agent.config.values import Linger, Positive, Seconds, Size, SyncInterval
+from agent.config.values import Linger, Positive, RestAfter, Seconds, Size, SyncInterval
 
 _THIN_LINGER: Final = 1.0
+_REST_AFTER: Final = {"normal": 1200.0, "thin": 60.0}  # one that reports each 15 minutes never rests
 
 
 class Log(Struct, forbid_unknown_fields=True):
@@ -97,7 +98,8 @@ class StreamClass(Struct, forbid_unknown_fields=True):
     priority: Annotated[int, Meta(ge=0, le=100)] = 10
     link_rate: Size | None = None
     linger: Linger | None = None
-    """As `publish.linger`, for its batches."""
+    rest_after: RestAfter | None = None
+    """As `link.rest_after`, and `linger` as `publish.linger`, for this class."""
 
 
 class LinkConfig(Struct, forbid_unknown_fields=True):
@@ -106,6 +108,8 @@ class LinkConfig(Struct, forbid_unknown_fields=True):
     account of its tenant."""
 
     profile: Literal["normal", "thin"] = "normal"
+    rest_after: RestAfter | None = None
+    """After how long without readings a class rests; 0: never, None: as the profile."""
     windows: list[str] = []
     tenant: bool = False
 
@@ -120,10 +124,10 @@ class LinkConfig(Struct, forbid_unknown_fields=True):
         """From announcement to announcement while nothing happens."""
         return 60.0 if self.profile == "thin" else 10.0
 
-    @property
-    def rest_seconds(self) -> float | None:
-        """After how long without readings the hub may drop the source of a class; None: never."""
-        return 60.0 if self.profile == "thin" else None
+    def rest_seconds(self, of_class: RestAfter | None = None) -> float | None:
+        """After how long without readings a class (of this `rest_after`) rests; None: never."""
+        chosen = self.rest_after if of_class is None else of_class
+        return (_REST_AFTER[self.profile] if chosen is None else chosen) or None
 
 
 class Publish(Struct, forbid_unknown_fields=True):
@@ -261,8 +265,7 @@ class Rule(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Config(Struct, forbid_unknown_fields=True):
-    """The whole configuration of one agent. `input` holds the options of each input, as its module declares
-    them."""
+    """The whole configuration of an agent. `input` holds each input's options as its module declares them."""
 
     domain: Annotated[str, Meta(examples=["edge-1"])]
     role: Literal["leaf", "hub"] = "leaf"

@@ -31,6 +31,7 @@ _SIZES: Final = {
 }
 _SCHEMES: Final = ("nats-leaf", "nats", "tls", "ws", "wss")
 _YEAR: Final = 365 * 86400.0
+_SHORTEST_REST: Final = 10.0
 _QUANTITY: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([A-Za-z]+)\Z")
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -58,6 +59,21 @@ class Linger(Seconds):
     most 5 s, half of what `agent.leaf.publish.publisher` waits before it refuses a chunk."""
 
     _least, _most = 0.0, 5.0
+
+
+class RestAfter(Seconds):
+    """After how long without readings a class rests, in seconds, written as a duration of at least 10 s, for
+    each rest changes a stream of the hub; "0s" for never."""
+
+    _least = 0.0
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Parse the value in the file. Raises `ValueError`."""
+        seconds = super().parse(value)
+        if 0 < seconds < _SHORTEST_REST:
+            raise ValueError("out of range")
+        return seconds
 
 
 class SyncInterval(Seconds):

@@ -50,7 +50,7 @@ from agent.hub.registrar.records import (
     new_epochs,
     refusal,
 )
-from agent.hub.registrar.resting import RESTING, awake, may_rest
+from agent.hub.registrar.resting import RESTING, TOO_FAR, awake, is_far, may_rest
 from agent.jetstream import JetStream, StreamInfo
 
 OBSERVED: Final = 1.0
@@ -116,16 +116,19 @@ class Announcements:
         seen = await self._observe(announce, streams, max(fresh, now - OBSERVED))
 
         async def answered(cls: str) -> tuple[str, ClassAnswer]:
-            return cls, self._rested(announce, cls, await self._class(announce, cls, seen[streams[cls]]))
+            look = seen[streams[cls]]
+            return cls, self._rested(announce, cls, await self._class(announce, cls, look), look.info)
 
         answers = dict(await bounded_gather(answered, announce.classes))
         await self._store.save_changed(self._fleet.leaves[announce.domain])
         return Answer(answers, sync_seconds=self._durability.seconds, max_payload=self._js.max_payload)
 
-    def _rested(self, announce: Announce, cls: str, answer: ClassAnswer) -> ClassAnswer:
-        if not may_rest(announce, cls, answer):
-            return answer
+    def _rested(self, announce: Announce, cls: str, answer: ClassAnswer, info: StreamInfo) -> ClassAnswer:
         record = self._fleet.leaves[announce.domain].classes[cls]
+        if answer.state == RESTING and is_far(announce, record, info, TOO_FAR):
+            self._aggregates.wake(announce.domain, [cls])
+        if not may_rest(announce, cls, answer) or is_far(announce, record, info):
+            return answer
         # A reading may still come before the source is gone, and no later look would find it.
         rests = msgspec.structs.replace(record, unsure=True, rests=self._fleet.server)
         self._fleet.put(announce.domain, cls, rests)

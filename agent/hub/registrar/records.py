@@ -30,7 +30,7 @@ CONTRADICTED: Final = "{} holds other messages than the hub's records say"
 POWER_CUT: Final = "the hub's machine was restarted, and its server does not sync each message"
 
 _MISSED: Final = 3
-_SLOWEST: Final = 60.0
+SLOWEST: Final = 60.0
 """Seconds between the announcements of a leaf with the profile `thin`."""
 
 FRESH: Final = 60.0
@@ -115,7 +115,7 @@ class LeafRecord(Struct, frozen=True):
     @property
     def silent_after(self) -> float:
         """Seconds without an announcement after which its agent counts as silent: three were missed."""
-        return _MISSED * (self.every or _SLOWEST)
+        return _MISSED * (self.every or SLOWEST)
 
 
 class PurgeMarker(Struct, frozen=True):

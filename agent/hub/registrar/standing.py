@@ -16,6 +16,7 @@ from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.records import LeafRecord
+from agent.hub.registrar.resting import TOO_FAR, is_far
 
 OBSERVED: Final = 2.5
 """Seconds for which a look at an aggregate holds here."""
@@ -66,7 +67,7 @@ class StandingAnswers:
             return False
         source, held = source_state(seen, domain, cls, record.epoch), record.held.seq if record.held else 0
         if leaf_stream(domain, cls) in self._fleet.resting:
-            if not announced.idle or announce.repairs:
+            if not announced.idle or announce.repairs or is_far(announce, record, seen.info, TOO_FAR):
                 return False
         elif source is None or not source.alive or source.seq < max(announced.confirmed, announced.acked):
             return False

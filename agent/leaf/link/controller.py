@@ -109,7 +109,8 @@ class LinkController:
         can go on by itself goes on at that moment."""
         self._may_repair_at = 0.0
         self._work = {cls: _Work() for cls in self._classes}
-        self.idle = IdleClasses(self._classes, config.link.rest_seconds, self.announce_now)
+        rests = {name: config.link.rest_seconds(cls.rest_after) for name, cls in self._classes.items()}
+        self.idle = IdleClasses(rests, self.announce_now)
 
     @property
     def answered(self) -> bool:
@@ -196,7 +197,7 @@ class LinkController:
         states = {link.state for link in self._status.classes.values()}
         if LinkState.REPAIRING in states:
             return _REPAIR_LOOK_SECONDS
-        if states == {LinkState.FLOWING} and not self._resumed:
+        if states == {LinkState.FLOWING} and not self._resumed and not self.idle.any_idle:
             return _LOOK_SECONDS
         return _CLOSE_LOOK_SECONDS
 

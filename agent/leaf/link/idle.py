@@ -3,7 +3,7 @@ class, whose heartbeats are most of what an idle link costs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from agent.base.wait import loop_time
@@ -11,23 +11,23 @@ from agent.base.wait import loop_time
 
 @dataclass(slots=True)
 class _Rest:
+    after: float | None
     place: tuple[object, ...] | None = None
     since: float = 0.0
 
 
 class IdleClasses:
-    """A class is idle `after` so many seconds, None: never. Calls `ended` as soon as an idle class is idle no
+    """A class is idle after so many seconds, None: never. Calls `ended` as soon as an idle class is idle no
     more; `now` returns monotonic seconds."""
 
     def __init__(
         self,
-        classes: Iterable[str],
-        after: float | None,
+        after: Mapping[str, float | None],
         ended: Callable[[], None],
         now: Callable[[], float] = loop_time,
     ) -> None:
-        self._after, self._ended, self._now = after, ended, now
-        self._rests = {cls: _Rest() for cls in classes}
+        self._ended, self._now = ended, now
+        self._rests = {cls: _Rest(seconds) for cls, seconds in after.items()}
 
     def seen(self, cls: str, *place: object) -> None:
         """A look shows where the link of a class is."""
@@ -45,4 +45,9 @@ class IdleClasses:
     def is_idle(self, cls: str) -> bool:
         """Whether nothing has moved for long enough."""
         rest = self._rests[cls]
-        return self._after is not None and rest.place is not None and self._now() - rest.since >= self._after
+        return rest.after is not None and rest.place is not None and self._now() - rest.since >= rest.after
+
+    @property
+    def any_idle(self) -> bool:
+        """Whether a class is idle, whose first reading is to be noticed soon."""
+        return any(self.is_idle(cls) for cls in self._rests)

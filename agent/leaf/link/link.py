@@ -117,7 +117,7 @@ class LeafLink:
             programs,
             view.metrics,
             self.controller.announce_now,
-            may_rest=config.link.rest_seconds is not None,
+            may_rest=config.link.profile == "thin",
         )
 
     def services(self) -> dict[str, Service]:

@@ -38,7 +38,8 @@ SENTENCES: Final = {
     LinkState.HELD: "the link is paused by a command; readings are kept here until it is resumed",
     LinkState.CLOSED: "{detail}; readings are kept here",
     LinkState.UNVERIFIED: "the link is up, but the hub's registrar does not answer: data flows unverified "
-    "and is compared once the registrar answers; see whether `petiole run` runs on the hub",
+    "and is compared once the registrar answers, and what comes into a class at rest waits here until then; "
+    "see whether `petiole run` runs on the hub",
     LinkState.REPAIRING: "{detail}; a new epoch of the link begins where both sides agree",
     LinkState.POSTPONED: "{detail}; a new epoch is due and waits: there is at most one in 30 s",
     LinkState.FULL: "the hub's stream is full: readings wait here and nothing is lost; commit and purge on "

@@ -442,6 +442,29 @@ def test_a_thin_link_is_pinged_and_announced_over_less_often(file: Path) -> None
     assert thin.announce_seconds > normal.announce_seconds
 
 
+@pytest.mark.parametrize(
+    ("link", "cls", "seconds"),
+    [
+        ("", "", 1200.0),
+        ('profile = "thin"', "", 60.0),
+        ('profile = "thin"\nrest_after = "1h"', "", 3600.0),
+        ('rest_after = "0s"', "", None),
+        ('rest_after = "0s"', 'rest_after = "10s"', 10.0),
+        ('profile = "thin"', 'rest_after = "0s"', None),
+    ],
+)
+def test_a_class_rests_by_its_own_time_or_that_of_the_link_or_of_the_profile(
+    file: Path, link: str, cls: str, seconds: float | None
+) -> None:
+    read = config(file, f'{LEAF}[link]\n{link}\n[[class]]\nname = "normal"\n{cls}\n')
+    assert read.link.rest_seconds(read.class_[0].rest_after) == seconds
+
+
+def test_a_class_cannot_rest_sooner_than_its_leaf_is_announced(file: Path) -> None:
+    (sentence,) = problems(file, LEAF + '[link]\nrest_after = "9s"\n')
+    assert 'a duration of at least 10 s, such as "20m", or "0s" for never' in sentence
+
+
 @pytest.mark.parametrize("domain", ["registrar", "jobs", "device"])
 def test_a_domain_that_names_a_part_of_the_product_is_told_with_all_else(file: Path, domain: str) -> None:
     told = problems(file, LEAF.replace("edge-1", domain) + '[publish]\nlinger = "soon"\n')

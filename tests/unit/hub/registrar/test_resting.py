@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from agent.contract import Announce, Checkpoint, ClassAnswer, ClassState, new_epoch, new_run
-from agent.hub.registrar.records import AggregateRef, admitted
-from agent.hub.registrar.resting import awake, may_rest
+from agent.hub.registrar.records import AggregateRef, HubPosition, admitted
+from agent.hub.registrar.resting import MOST_READ, awake, is_far, may_rest
+from agent.jetstream import StreamInfo
 
 IDLE = ClassState(new_epoch(), "created", 1, 7, 7, 100, acked=7, idle=True)
 ANNOUNCE = Announce("edge-1", "m", new_run(), {}, {"normal": IDLE})
@@ -55,3 +57,23 @@ def test_a_class_with_news_needs_its_source(news: Announce) -> None:
 
 def test_a_class_of_an_unknown_leaf_needs_its_source() -> None:
     assert awake(ANNOUNCE, None) == ["normal"]
+
+
+@pytest.mark.parametrize(
+    ("first", "behind", "every", "far"),
+    [
+        (1, MOST_READ, 10.0, False),
+        (1, MOST_READ + 1, 10.0, True),
+        (1, MOST_READ + 1, None, True),
+        (2, MOST_READ + 1, 10.0, False),
+        (1, MOST_READ + 1, 60.0, False),
+    ],
+)
+def test_a_class_rests_while_little_is_read_to_wake_it_but_over_a_thin_link(
+    first: int, behind: int, every: float | None, far: bool
+) -> None:
+    last = MOST_READ + 1
+    info = StreamInfo("TELEMETRY_0", "created", first, last, last + 1 - first, 0, {}, [])
+    held = HubPosition(7, "id", last - behind, last)
+    record = replace_struct(KNOWN.classes["normal"], held=held)
+    assert is_far(replace(ANNOUNCE, every=every), record, info) is far

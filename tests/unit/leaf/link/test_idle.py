@@ -10,7 +10,7 @@ class Watched:
 
     def __init__(self, after: float | None = 60.0) -> None:
         self.now, self.ended = 0.0, 0
-        self.idle = IdleClasses(["normal"], after, self._end, lambda: self.now)
+        self.idle = IdleClasses({"normal": after, "alarm": None}, self._end, lambda: self.now)
 
     def _end(self) -> None:
         self.ended += 1
@@ -51,3 +51,14 @@ def test_a_class_that_was_never_seen_or_may_not_rest_is_not_idle() -> None:
     never = Watched(None)
     never.seen(0.0, 1)
     assert not never.is_idle(1e9)
+    assert not never.idle.any_idle
+
+
+def test_each_class_rests_by_its_own_time() -> None:
+    watched = Watched()
+    watched.seen(0.0, 1)
+    watched.idle.seen("alarm", 1)
+    assert not watched.idle.any_idle
+    assert watched.is_idle(60.0)
+    assert watched.idle.any_idle
+    assert not watched.idle.is_idle("alarm")
