@@ -208,6 +208,9 @@ class CommandsWanted:
     """Commands of the mirror that the hub is to compare with its own, at most `COMMANDS_CHECKED`."""
     idle: bool = False
     """Whether the hub may drop its consumer while the mirror lacks nothing."""
+    listens: bool = False
+    """Whether the mirror goes on listening without a consumer. It has counted nothing since its consumer was
+    last reset, so it may be dropped only if it has delivered nothing since then either."""
 
 
 def commands_wanted(value: Any) -> CommandsWanted:
@@ -220,6 +223,7 @@ def commands_wanted(value: Any) -> CommandsWanted:
         count_of(value, "last", what),
         tuple(map(_command_key, held)),
         "idle" in value and field_of(value, "idle", bool, what),
+        "listens" in value and field_of(value, "listens", bool, what),
     )
 
 
@@ -246,6 +250,10 @@ class CommandsHeld:
     agreed: bool | None = None
     """Whether the announced commands are those that the hub holds at these sequences; None if it holds none
     of them any more, or does not say."""
+    wakes: bool = False
+    """Whether the hub makes a consumer that it has dropped again by itself as soon as there is a command."""
+    stays: bool = False
+    """Whether it has not dropped that of a mirror that listens, for it has delivered since it was reset."""
 
 
 def commands_held(value: Any) -> CommandsHeld:
@@ -259,4 +267,6 @@ def commands_held(value: Any) -> CommandsHeld:
         last=count_of(value, "last", what),
         behind=count_of(value, "behind", what),
         agreed=optional(value, "agreed", lambda _: bool(field_of(value, "agreed", bool, what))),
+        wakes="wakes" in value and field_of(value, "wakes", bool, what),
+        stays="stays" in value and field_of(value, "stays", bool, what),
     )

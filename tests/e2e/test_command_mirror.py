@@ -15,6 +15,7 @@ from agent.jetstream import JetStream, JetStreamError
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.decide import MISSED_ANSWERS
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
+from agent.leaf.link.command_mirror.rest import MirrorRest
 from agent.leaf.state import StateFile, load
 from tests.harness.agents import Agent, agent, leaf_config
 from tests.harness.registrar import HubHand, LeafHand, hub_of
@@ -25,6 +26,7 @@ from tests.harness.wait import until
 SESSIONS = ExitStack()
 """Connections that last as long as the tests."""
 DOMAIN = "edge-1"
+AWAKE = MirrorRest(DOMAIN, "", None, lambda: None)
 
 
 class Commands:
@@ -211,7 +213,7 @@ async def lone_mirror(servers: ServerPair, directory: Path) -> tuple[CommandMirr
     path = directory / "state.json"
     state = StateFile(path, load(path, DOMAIN))
     programs = ProgramPositions(directory / "command-places.json", DOMAIN)
-    mirror = CommandMirror(DOMAIN, hub_api(tenant=False), state, programs, Metrics(), lambda: None)
+    mirror = CommandMirror(DOMAIN, hub_api(tenant=False), state, programs, Metrics(), lambda: None, AWAKE)
     nc = await servers.leaf.connect("agent")
     SESSIONS.enter_context(mirror.connected(nc, JetStream(nc)))
     return mirror, state

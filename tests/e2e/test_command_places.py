@@ -32,6 +32,7 @@ from agent.leaf.link.command_mirror import consumer_requests
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
 from agent.leaf.link.command_mirror.positions import HELD_UNTIL, is_held, is_leaving, kept_config
+from agent.leaf.link.command_mirror.rest import MirrorRest
 from agent.leaf.state import StateFile, load
 from agent.server.process import EmbeddedServer
 from tests.harness.registrar import HubHand, LeafHand, hub_of
@@ -41,6 +42,7 @@ from tests.harness.tools import APP, Program, working
 from tests.harness.wait import until
 
 DOMAIN = "edge-1"
+AWAKE = MirrorRest(DOMAIN, "", None, lambda: None)
 OWN_CONSUMER = ConsumerConfig(
     name=APP, durable_name=APP, filter_subject=f"cmd.{DOMAIN}.{APP}.>", ack_policy=AckPolicy.EXPLICIT
 )
@@ -86,7 +88,7 @@ class Leaf:
         programs = ProgramPositions(self.directory / "command-places.json", DOMAIN)
         programs.load()
         self.mirror = CommandMirror(
-            DOMAIN, hub_api(tenant=False), self.state, programs, Metrics(), lambda: None
+            DOMAIN, hub_api(tenant=False), self.state, programs, Metrics(), lambda: None, AWAKE
         )
         js = Mortal(self._nc)
         js.dies = dies

@@ -1,50 +1,73 @@
-"""A link that is paid for by the byte: what is idle has no source and no consumer, so that no heartbeat
+"""A link that rests: what is idle has no source and no consumer, so that no heartbeat
 crosses the link, and nothing is lost or doubled when it is not idle any more."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from agent.config import LinkConfig
-from agent.contract import COMMANDS, Committed, command_consumer, direct_subject
+from agent.contract import COMMANDS, Announce, Answer, Committed, command_consumer, direct_subject
 from agent.hub.registrar.aggregate_controller import AggregateController
+from agent.hub.registrar.fleet_store import FleetStore
+from agent.hub.registrar.records import LeafRecord
+from agent.jetstream import JetStreamError
 from agent.leaf.link import controller
-from tests.harness.linked_pair import LinkedPair, open_linked_pair
+from agent.leaf.link.command_mirror import controller as command_controller
+from agent.leaf.link.command_mirror import rest
+from agent.leaf.link.hub_exchange import HubExchange
+from agent.leaf.link.states import LinkState
+from tests.harness.agents import leaf_config
+from tests.harness.linked_pair import QUICK, LinkedPair, open_pair
 from tests.harness.registrar import LeafHand, flowing, hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
 
+SOON = 10.0
+"""Much less than the two minutes after which a mirror that does not listen may ask for its consumer."""
+
 
 @pytest.fixture(autouse=True)
 def soon_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LinkConfig, "rest_seconds", 0.5)
-    monkeypatch.setattr(LinkConfig, "announce_seconds", 1.0)
+    monkeypatch.setattr(LinkConfig, "rest_seconds", lambda *_: 0.5)
+    monkeypatch.setattr(LinkConfig, "announce_seconds", 1.5)
     monkeypatch.setattr(controller, "_LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(command_controller, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(rest, "SETTLE_SECONDS", 2.5)
 
 
 @asynccontextmanager
-async def idle_pair(servers: ServerPair, tmp_path: Path) -> AsyncIterator[LinkedPair]:
+async def idle_pair(
+    servers: ServerPair, tmp_path: Path, profile: Literal["normal", "thin"] = "normal"
+) -> AsyncIterator[LinkedPair]:
     """A pair whose link rests."""
-    async with open_linked_pair(servers, tmp_path / "state") as pair:
+    config = leaf_config(servers.leaf, tmp_path / "state", QUICK)
+    config.link = LinkConfig(profile=profile)
+    async with open_pair(LinkedPair, servers, config, LinkState.FLOWING) as pair:
         await pair.send(3)
         await rests(pair)
         yield pair
 
 
-async def rests(pair: LinkedPair) -> None:
+async def sourceless(pair: LinkedPair) -> None:
     """Return when the hub has no source of the leaf."""
 
     async def reached() -> bool:
         return not (await pair.hub.aggregate()).config.get("sources")
 
     await until(reached, "the source is gone")
+
+
+async def rests(pair: LinkedPair) -> None:
+    """Return when the hub has no source of the leaf, and the leaf counts as flowing."""
+    await sourceless(pair)
     leaves = pair.registrar.status
     await until(lambda: leaves()["leaves"]["edge-1"]["word"] == "flowing", "a leaf at rest counts as flowing")
 
@@ -140,18 +163,221 @@ async def test_a_leaf_that_rests_goes_on_after_the_server_of_either_side_was_kil
             await rests(pair)
 
 
-async def test_commands_reach_a_leaf_whose_consumer_rests(servers: ServerPair, tmp_path: Path) -> None:
+def at_answer(
+    monkeypatch: pytest.MonkeyPatch, happens: Callable[[Announce, Answer], Awaitable[None]]
+) -> None:
+    """Have `happens` come between the hub's answer to an announcement and the leaf that takes it."""
+    asked = HubExchange.ask
+
+    async def ask(self: HubExchange, announce: Announce) -> Answer | str:
+        answer = await asked(self, announce)
+        if isinstance(answer, Answer) and answer.refused is None:
+            await happens(announce, answer)
+        return answer
+
+    monkeypatch.setattr(HubExchange, "ask", ask)
+
+
+async def test_readings_that_come_between_the_question_and_the_answer_that_lets_it_rest_arrive_once(
+    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with idle_pair(servers, tmp_path) as pair:
-        hub, leaf = pair.hub.js, pair.probe.js
+        stored = asyncio.Event()
+
+        async def store(announce: Announce, answer: Answer) -> None:
+            rests = announce.classes["normal"].idle and answer.classes["normal"].state == "resting"
+            if rests and not stored.is_set():
+                await pair.send(3)
+                stored.set()
+
+        at_answer(monkeypatch, store)
+        await pair.send(1)
+        await asyncio.wait_for(stored.wait(), 60.0)
+        await pair.exactly_once()
+        await rests(pair)
+        await pair.exactly_once()
+
+
+async def test_readings_arrive_once_over_a_link_that_is_cut_as_they_end_the_rest(
+    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with idle_pair(servers, tmp_path) as pair:
+        cuts = 0
+
+        async def cut(announce: Announce, answer: Answer) -> None:
+            nonlocal cuts
+            if not announce.classes["normal"].idle and not cuts:
+                cuts += 1
+                servers.leaf.proxy.cut()
+
+        at_answer(monkeypatch, cut)
+        await pair.send(3)
+        await until(lambda: cuts > 0, "the link is cut as the source is added again")
+        await pair.reaches(LinkState.DOWN)
+        await pair.send(3)
+        servers.leaf.proxy.restore()
+        await pair.exactly_once()
+        await rests(pair)
+        assert pair.epochs("hub_lost") == 0
+
+
+async def test_readings_arrive_once_where_the_registrar_ends_before_it_has_stored_that_the_class_rests(
+    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with idle_pair(servers, tmp_path) as pair:
+        await pair.send(3)
+        await pair.exactly_once()
+        saved = FleetStore.save_changed
+        dropped = asyncio.Event()
+
+        async def save(self: FleetStore, leaf: LeafRecord) -> None:
+            if not leaf.classes["normal"].rests:
+                await saved(self, leaf)
+                return
+            await sourceless(pair)
+            dropped.set()
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(FleetStore, "save_changed", save)
+            await asyncio.wait_for(dropped.wait(), 60.0)
+            await pair.stop_registrar()
+        await pair.send(3)
+        info = await pair.hub.aggregate()
+        await pair.start_registrar()
+        await pair.exactly_once()
+        answer = await pair.hub.committed(Committed(AGGREGATE, info.created, info.last))
+        assert "refused" not in answer
+        await rests(pair)
+        kept = await pair.arrived()
+        await pair.send(3)
+
+        async def reached() -> bool:
+            return await pair.arrived() == kept + pair.sent[-3:]
+
+        await until(reached, "what is new arrives once")
+        assert pair.epochs("hub_lost") == 0
+
+
+async def test_what_a_program_publishes_during_a_rest_arrives_though_it_passes_no_agent(
+    servers: ServerPair, tmp_path: Path
+) -> None:
+    async with idle_pair(servers, tmp_path) as pair:
+        await pair.hub.holds("edge-1", await publish(pair, "1"))
+        assert pair.epochs("hub_lost") == 0
+
+
+async def test_a_class_at_rest_says_that_its_readings_wait_while_the_registrar_is_down(
+    servers: ServerPair, tmp_path: Path
+) -> None:
+    async with idle_pair(servers, tmp_path) as pair:
+        await pair.stop_registrar()
+        await pair.send(1)
+        await pair.reaches(LinkState.UNVERIFIED)
+        assert "what comes into a class at rest waits here" in pair.agent.leaf.link.status.sentence
+        await pair.start_registrar()
+        await pair.exactly_once()
+
+
+class Commands:
+    """Commands to the leaf of a pair whose link rests."""
+
+    def __init__(self, pair: LinkedPair) -> None:
+        self._pair = pair
+        self.sent: list[int] = []
+
+    async def rest(self) -> None:
+        """Return once the hub has no consumer for the leaf."""
 
         async def dropped() -> bool:
-            return await hub.find_consumer(COMMANDS, command_consumer("edge-1")) is None
+            return await self._pair.hub.js.find_consumer(COMMANDS, command_consumer("edge-1")) is None
 
-        for count in range(1, 4):
+        await until(dropped, "the hub's consumer is gone")
 
-            async def arrived(count: int = count) -> bool:
-                return (await leaf.stream_info(COMMANDS)).messages == count
+    async def send(self, count: int = 1) -> None:
+        """Store commands at the hub, and one for another leaf before each."""
+        for _ in range(count):
+            await self._pair.hub.js.publish("cmd.edge-2.tool.ping", b"{}")
+            self.sent.append(await self._pair.hub.js.publish("cmd.edge-1.tool.ping", b"{}"))
 
-            await until(dropped, "the hub's consumer is gone")
-            await hub.publish("cmd.edge-1.tool.ping", b"{}")
-            await until(arrived, "the command is here", 60.0)
+    async def arrived(self, seconds: float = SOON) -> None:
+        """All of them are on the leaf."""
+
+        async def reached() -> bool:
+            try:
+                return [await self._is_here(seq) for seq in self.sent] == [True] * len(self.sent)
+            except JetStreamError:
+                return False
+
+        await until(reached, "the commands are here", seconds)
+
+    async def _is_here(self, seq: int) -> bool:
+        return await self._pair.probe.js.get_message(COMMANDS, seq=seq) is not None
+
+
+@pytest.mark.parametrize("profile", ["normal", "thin"])
+async def test_commands_reach_a_leaf_whose_consumer_rests_soon(
+    servers: ServerPair, tmp_path: Path, profile: Literal["normal", "thin"]
+) -> None:
+    async with idle_pair(servers, tmp_path, profile) as pair:
+        commands = Commands(pair)
+        for count in (1, 3, 2):
+            await commands.rest()
+            await commands.send(count)
+            await commands.arrived()
+        await commands.rest()
+        await until(lambda: pair.agent.leaf.link.mirror_rows()[0]["up"], "a mirror at rest counts as up")
+
+
+async def test_commands_reach_a_leaf_at_rest_whose_agent_is_dead_and_whose_registrar_was_restarted(
+    servers: ServerPair, tmp_path: Path
+) -> None:
+    async with idle_pair(servers, tmp_path) as pair:
+        commands = Commands(pair)
+        await commands.rest()
+        await pair.stop_registrar()
+        await commands.send()
+        await pair.start_registrar()
+        await commands.arrived()
+        await commands.rest()
+        await pair.agent.crash()
+        await commands.send(2)
+        await commands.arrived()
+
+
+async def test_a_command_that_is_lost_with_a_link_that_hangs_comes_over_the_next_one(
+    servers: ServerPair, tmp_path: Path
+) -> None:
+    async with idle_pair(servers, tmp_path) as pair:
+        commands, hub = Commands(pair), pair.hub.js
+        await commands.send(1)
+        await commands.arrived()
+        await commands.rest()
+        servers.leaf.proxy.stall()
+        await commands.send(1)
+
+        async def delivered() -> bool:
+            found = await hub.find_consumer(COMMANDS, command_consumer("edge-1"))
+            return found is not None and found.deliveries == 1
+
+        await until(delivered, "the hub has sent the command into a link that hangs")
+        servers.leaf.proxy.cut()
+        servers.leaf.proxy.restore()
+        await commands.arrived(60.0)
+        await commands.send(2)
+        await commands.arrived()
+
+
+async def test_commands_reach_a_leaf_at_rest_after_the_server_of_either_side_was_killed(
+    servers: ServerPair, tmp_path: Path
+) -> None:
+    async with idle_pair(servers, tmp_path) as pair:
+        commands = Commands(pair)
+        for server in (servers.hub, servers.leaf):
+            await commands.rest()
+            await server.kill()
+            await server.start()
+            await until(lambda: pair.agent.leaf.link.controller.answered, "the hub answers")
+            await until(lambda: pair.hub.nc.is_connected, "the hub's server answers")
+            await commands.send(2)
+            await commands.arrived(60.0)

@@ -6,12 +6,19 @@ mirror. Seen on nats-server 2.15.1: the deliver subject of a consumer that is in
 and a mirror that is recreated over an old consumer begins after what that has delivered. So a new epoch
 deletes the consumer and makes it again, from the first command on. One that was deleted by hand is made again
 under the same epoch: the mirror then goes on after its last message.
+
+A mirror that lacks nothing needs none. Its consumer is dropped, and made again as soon as there is a command
+for it, which a mirror that listens gets at once. That one begins after the commands that the mirror has.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
+import structlog
+
+from agent.base.wait import bounded_gather
 from agent.contract import (
     COMMANDS,
     COMMANDS_CHECKED,
@@ -27,8 +34,11 @@ from agent.hub.registrar.command_stream import CommandStream
 from agent.jetstream import ConsumerInfo, JetStream, JetStreamError, StreamInfo, nanoseconds
 
 _MAX_ACK_PENDING: Final = 1000
+_LOOK_SECONDS: Final = 1.0
 _OBSERVED: Final = 2.5
 """Seconds for which a look at the stream holds for leaves that say nothing new."""
+
+log = structlog.get_logger("registrar")
 
 
 class CommandConsumers:
@@ -36,6 +46,27 @@ class CommandConsumers:
 
     def __init__(self, js: JetStream, stream: CommandStream, problems: ActiveProblems) -> None:
         self._js, self._stream, self._problems = js, stream, problems
+        self._resting: dict[str, CommandsWanted] = {}
+        """What each leaf without a consumer said of its mirror."""
+
+    async def run(self) -> None:
+        """Look at the stream each second, and make consumers again that are needed; until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if await self._stream.looked():
+                newest = self._stream.newest_known
+                due = [domain for domain, mirror in self._resting.items() if newest(domain) != mirror.last]
+                await bounded_gather(self._wake, due)
+
+    async def _wake(self, domain: str) -> None:
+        """Make the consumer of a leaf again if there is a command that its mirror lacks."""
+        mirror = self._resting.get(domain)
+        try:
+            if mirror is not None and await self._stream.newest(domain) > mirror.last:
+                await self._behind(domain, mirror.epoch, mirror.last, known=False)
+                self._resting.pop(domain, None)
+        except JetStreamError as error:
+            log.info("consumer of commands not made yet", domain=domain, reason=str(error))
 
     async def answer(self, announce: Announce) -> CommandsHeld | None:
         """What the hub holds for a leaf, once its consumer is there; None where the leaf asks for none or the
@@ -74,12 +105,14 @@ class CommandConsumers:
         stream = await self._stream.look()
         last = await self._stream.newest(domain)
         agreed = await self._agreed(wanted, stream)
-        if _rests(wanted, last, agreed):
-            await self._drop(domain)
-            return CommandsHeld(wanted.epoch, stream.created, max(stream.last, last), last, 0, agreed)
+        top = max(stream.last, last)
+        rests = _rests(wanted, last, agreed)
+        if rests and await self._drop(domain, wanted):
+            return CommandsHeld(wanted.epoch, stream.created, top, last, 0, agreed, wakes=True)
+        self._resting.pop(domain, None)
         # After the newest command: one that is stored in between counts as pending, never as delivered.
         behind = await self._behind(domain, wanted.epoch, known=last <= wanted.last)
-        return CommandsHeld(wanted.epoch, stream.created, max(stream.last, last), last, behind, agreed)
+        return CommandsHeld(wanted.epoch, stream.created, top, last, behind, agreed, wakes=True, stays=rests)
 
     async def _agreed(self, wanted: CommandsWanted, stream: StreamInfo) -> bool | None:
         """Whether the mirror's commands are those that stand there; None where none of them does."""
@@ -94,42 +127,49 @@ class CommandConsumers:
                     return False
         return agreed
 
-    async def _drop(self, domain: str) -> None:
-        """Nothing is to be delivered: without the consumer no heartbeat crosses the link. The leaf's server
-        asks for it at least each two minutes, and finds it as soon as there is a command."""
+    async def _drop(self, domain: str, wanted: CommandsWanted) -> bool:
+        """Nothing is to be delivered: without the consumer no heartbeat crosses the link. False if it has to
+        stay, since it has counted what the next one will not. The server of a leaf whose mirror does not
+        listen asks for it at least each two minutes."""
         name = command_consumer(domain)
         if self._stream.has_consumer(name):
+            info = await self._js.find_consumer(COMMANDS, name) if wanted.listens else None
+            if info is not None and (info.deliveries or info.pending or info.ack_pending):
+                return False
             await self._js.delete_consumer(COMMANDS, name)
             self._stream.consumer_gone(name)
+        self._resting[domain] = wanted
+        return True
 
-    async def _behind(self, domain: str, epoch: str, *, known: bool) -> int:
+    async def _behind(self, domain: str, epoch: str, last: int = 0, *, known: bool) -> int:
         """How many commands the mirror lacks at most, 0 where that is `known`, once the consumer is there."""
         name, deliver = command_consumer(domain), command_deliver(domain, epoch)
         if known and self._stream.delivers(name) == deliver:
             return 0
-        consumer = await self._consumer(name, domain, epoch)
+        consumer = await self._consumer(name, domain, epoch, last)
         self._stream.consumer_is(name, deliver)
         # What was delivered counts as missing until the leaf has acknowledged it, which takes a second.
         return 0 if known else consumer.pending + consumer.ack_pending
 
-    async def _consumer(self, name: str, domain: str, epoch: str) -> ConsumerInfo:
+    async def _consumer(self, name: str, domain: str, epoch: str, last: int) -> ConsumerInfo:
         info = await self._js.find_consumer(COMMANDS, name) if self._stream.has_consumer(name) else None
         if info is not None:
             if info.config.get("deliver_subject") == command_deliver(domain, epoch):
                 return info
             await self._js.delete_consumer(COMMANDS, name)
             self._stream.consumer_gone(name)
-        return await self._js.create_consumer(COMMANDS, consumer_config(domain, epoch))
+        return await self._js.create_consumer(COMMANDS, consumer_config(domain, epoch, last))
 
 
 def _rests(wanted: CommandsWanted, last: int, agreed: bool | None) -> bool:
     return wanted.idle and wanted.last == last and agreed is not False
 
 
-def consumer_config(domain: str, epoch: str) -> dict[str, Any]:
-    """The consumer of one leaf's commands, from the first one on."""
+def consumer_config(domain: str, epoch: str, last: int = 0) -> dict[str, Any]:
+    """The consumer of one leaf's commands, from the one after `last` on."""
     name = command_consumer(domain)
-    return {
+    start = {"deliver_policy": "by_start_sequence", "opt_start_seq": last + 1}
+    config = {
         "name": name,
         "durable_name": name,
         "filter_subject": command_subjects(domain),
@@ -141,3 +181,4 @@ def consumer_config(domain: str, epoch: str) -> dict[str, Any]:
         "flow_control": True,
         "idle_heartbeat": 1_000_000_000,
     }
+    return config | start if last else config

@@ -15,7 +15,6 @@ from agent.contract import COMMANDS, command_subjects
 from agent.hub.registrar.aggregate import commands_config
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 
-_LOOK_SECONDS: Final = 1.0
 _LIST_SECONDS: Final = 60.0
 _ONE_BY_ONE: Final = 256
 """More new commands than that at once are not read: the newest of each leaf is asked for then."""
@@ -40,16 +39,15 @@ class CommandStream:
         self._delivers: dict[str, str] = {}
         """The consumers, with the subject on which each delivers, "" where it was not looked at."""
 
-    async def run(self) -> None:
-        """Look each second until cancelled, once somebody else has looked."""
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            if self._seen is None or not self._js.connected:
-                continue
-            try:
-                await self.look()
-            except JetStreamError:
-                continue  # what is not seen in time does not hold; the next one who asks learns why
+    async def looked(self) -> bool:
+        """Look, once somebody else has; whether that succeeded. To be called each second."""
+        if self._seen is None or not self._js.connected:
+            return False
+        try:
+            await self.look()
+        except JetStreamError:
+            return False  # what is not seen in time does not hold; the next one who asks learns why
+        return True
 
     async def look(self) -> StreamInfo:
         """The stream as it is now; those who ask together share one question. Raises `ApiError` or

@@ -134,9 +134,10 @@ class Registrar:
         )
         self._readiness = Readiness(nc, self._begin, self._problems)
         self._commands = CommandStream(js, self._replicas)
+        self._command_consumers = CommandConsumers(js, self._commands, self._problems)
         self._announce_service = AnnounceService(
             self._announcements,
-            CommandConsumers(js, self._commands, self._problems),
+            self._command_consumers,
             self._fleet,
             self._watch,
             StandingAnswers(self._fleet, self._store, self._aggregates, self._announcements),
@@ -183,7 +184,7 @@ class Registrar:
                 self._upkeep.run,
                 self._aggregates.run,
                 self._watch.run,
-                self._commands.run,
+                self._command_consumers.run,
                 self._durability.run,
             )
             tasks = [group.create_task(service()) for service in services]

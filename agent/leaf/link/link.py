@@ -22,6 +22,7 @@ from agent.leaf.link.act import Trimmer
 from agent.leaf.link.announcer import Announcer
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
+from agent.leaf.link.command_mirror.rest import MirrorRest
 from agent.leaf.link.controller import ControllerHooks, LinkController
 from agent.leaf.link.disk_quota import DiskQuota
 from agent.leaf.link.guard import NewEpoch
@@ -117,7 +118,13 @@ class LeafLink:
             programs,
             view.metrics,
             self.controller.announce_now,
-            may_rest=config.link.profile == "thin",
+            MirrorRest(
+                config.domain,
+                leaf_stream(config.domain, config.class_[0].name),
+                config.link.rest_seconds(),
+                self.controller.announce_now,
+            ),
+            thin=config.link.profile == "thin",
         )
 
     def services(self) -> dict[str, Service]:

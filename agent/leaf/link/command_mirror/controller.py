@@ -43,6 +43,7 @@ from agent.leaf.link.command_mirror.decide import (
 )
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
 from agent.leaf.link.command_mirror.positions import Stage
+from agent.leaf.link.command_mirror.rest import MirrorRest
 from agent.leaf.state import StateFile
 
 LOOK_SECONDS: Final = 5.0
@@ -65,8 +66,8 @@ class _Answer:
 
 class CommandMirror:
     """Keeps the mirror over the current connection; `api` is the prefix of the hub's JetStream, `programs`
-    are the positions of local programs in it, `announce` announces the leaf at once. With `may_rest` the hub
-    may drop its consumer while there is no command."""
+    are the positions of local programs in it, `announce` announces the leaf at once, `rest` lets the hub drop
+    its consumer while there is no command. Over a `thin` link a hub that does not wake it may, too."""
 
     def __init__(
         self,
@@ -76,10 +77,11 @@ class CommandMirror:
         programs: ProgramPositions,
         metrics: Metrics,
         announce: Callable[[], None],
+        rest: MirrorRest,
         *,
-        may_rest: bool = False,
+        thin: bool = False,
     ) -> None:
-        self._may_rest = may_rest
+        self._rest, self._thin = rest, thin
         self._api, self._programs = api, programs
         self._domain, self._state, self._metrics, self._announce = domain, state, metrics, announce
         self._over: tuple[Client, JetStream] | None = None
@@ -117,8 +119,10 @@ class CommandMirror:
             # If it cannot be read now, announce the last look: readings must not wait for commands.
             with contextlib.suppress(JetStreamError):
                 await self._read_on(self._over[1], epoch)
-        is_idle = self._may_rest and self._decision.up and not self._decision.lag
-        return CommandsWanted(epoch, self._last, self._comparison.to_ask(), idle=is_idle)
+        listens = self._rest.listens
+        wakes = self._answer is None or self._answer.held.wakes
+        is_idle = listens or (self._thin and self._lacks_nothing and not wakes)
+        return CommandsWanted(epoch, self._last, self._comparison.to_ask(), is_idle, listens)
 
     def answered(self, wanted: CommandsWanted | None, held: CommandsHeld | None) -> None:
         """Take over what the hub answered to `wanted`, None if it did not answer. An answer to an older epoch
@@ -175,8 +179,21 @@ class CommandMirror:
                 case Release() if mirror is not None:
                     await self._programs.resume(nc, js, mirror.created)
             self._show(decision)
+            if mirror is not None and mirror.deliver == self._deliver(
+                epoch := self._state.current.command_epoch
+            ):
+                await self._rest.look(js, str(epoch), self._last, may_rest=self._may_rest())
         except JetStreamError as error:
             self._show(MirrorDecision(f"the mirror of the commands cannot be kept: {error}", up=False))
+
+    def _may_rest(self) -> bool | None:
+        """Whether the hub may drop its consumer and makes it again for a command; None while it is silent."""
+        held = None if self._answer is None else self._answer.held
+        return None if held is None else held.wakes and not held.stays and self._lacks_nothing
+
+    @property
+    def _lacks_nothing(self) -> bool:
+        return self._decision.up and not self._decision.lag
 
     async def _recorded(self, js: JetStream) -> MirrorInfo | None:
         """Read the mirror, and record the positions of local programs in it."""

@@ -1,0 +1,155 @@
+"""Keeps the mirror of the commands listening while the hub has no consumer for it, so that no heartbeat
+crosses the link and a command still arrives as soon as the hub makes its consumer again.
+
+A mirror that hears nothing for ten seconds asks for its consumer, and where there is none it asks ever more
+rarely (up to two minutes, seen on nats-server 2.15.1) and hears nothing in between. Heartbeats of any
+consumer keep it listening. So a consumer of the leaf's own server, which matches no command, sends them on
+the subject of the hub's; it goes on while the agent is dead.
+
+The hub's next consumer counts its deliveries from one. A mirror takes a delivery for the next one by that
+number, so it must not have counted any: otherwise one that was lost with the link could be passed over. A
+heartbeat with another number has the mirror reset the hub's consumer and its own count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any, Final
+
+import structlog
+
+from agent.base.wait import loop_time
+from agent.contract import COMMANDS, command_deliver
+from agent.jetstream import JetStream, JetStreamError
+
+LISTENER: Final = "petiole-listener"
+_RESETTER: Final = "petiole-reset"
+"""It delivers a message again and again: the mirror's count differs from what most of its heartbeats say."""
+_HEARTBEAT: Final = 3.0
+_QUICK_HEARTBEAT: Final = 0.1
+_ACK_WAIT: Final = 0.15
+_HEARD: Final = 0.5
+"""Seconds in which it sends several heartbeats with a delivery between them."""
+SETTLE_SECONDS: Final = 3.0
+"""A mirror asks for its consumer each two seconds at most."""
+_SILENT: Final = 8.0
+_LEFT_ALONE: Final = 30.0
+"""After so many seconds the server deletes a consumer that is left over and nothing listens to."""
+_AGAIN: Final = 3600.0
+"""Seconds until it is tried again after a mirror did not go on listening."""
+
+log = structlog.get_logger("link")
+
+
+class _Stage(Enum):
+    AWAKE = auto()
+    RESET = auto()
+    LISTENS = auto()
+
+
+class MirrorRest:
+    """The rest of the mirror after so many seconds without commands, None: never. `stream` is any stream of
+    the leaf; `changed` is called when the mirror begins or ends to listen so."""
+
+    def __init__(
+        self,
+        domain: str,
+        stream: str,
+        after: float | None,
+        changed: Callable[[], None],
+        now: Callable[[], float] = loop_time,
+    ) -> None:
+        self._domain, self._stream, self._after = domain, stream, after
+        self._changed, self._now = changed, now
+        self._stage, self._left_over = _Stage.AWAKE, True
+        self._place: tuple[str, int] | None = None
+        self._since = 0.0
+
+    @property
+    def listens(self) -> bool:
+        """Whether the mirror listens without a consumer of the hub."""
+        return self._stage is _Stage.LISTENS
+
+    async def look(self, js: JetStream, epoch: str, last: int, *, may_rest: bool | None) -> None:
+        """Do what is due at a look at the mirror, which has commands up to `last`. It `may_rest` if it lacks
+        nothing, None while the hub does not answer: then a rest goes on and none begins."""
+        try:
+            if self._left_over or may_rest is False or (epoch, last) != self._place:
+                self._place, self._since = (epoch, last), self._now()
+                await self._end(js)
+            elif self._after is not None and (may_rest or self.listens):
+                await self._next(js, epoch, self._after)
+            else:
+                self._stage, self._since = _Stage.AWAKE, self._now()
+        except JetStreamError as error:
+            self._since = self._now()
+            log.info("commands do not rest", reason=str(error))
+
+    async def _next(self, js: JetStream, epoch: str, after: float) -> None:
+        waited = self._now() - self._since
+        if self._stage is _Stage.AWAKE and waited >= after:
+            self._since = self._now()
+            if await self._reset(js, epoch):
+                self._stage = _Stage.RESET
+        elif self._stage is _Stage.RESET and waited >= SETTLE_SECONDS and await _hears(js):
+            await js.create_consumer(COMMANDS, _listener(self._domain, epoch))
+            self._stage = _Stage.LISTENS
+            self._changed()
+        elif self._stage is _Stage.LISTENS and not await _hears(js):
+            log.warning("mirror of the commands asleep", effect="it is kept awake for an hour")
+            self._since = self._now() + _AGAIN
+            await self._end(js)
+
+    async def _end(self, js: JetStream) -> None:
+        if self._left_over or self._stage is not _Stage.AWAKE:
+            listened = self.listens
+            self._stage = _Stage.AWAKE
+            await js.delete_consumer(COMMANDS, LISTENER)
+            self._left_over = False
+            if listened:
+                self._changed()
+
+    async def _reset(self, js: JetStream, epoch: str) -> bool:
+        """Have the mirror reset the hub's consumer; False if the stream has no message for it."""
+        if not (await js.stream_info(self._stream)).messages:
+            return False
+        try:
+            await js.create_consumer(self._stream, _resetter(self._domain, epoch))
+            await asyncio.sleep(_HEARD)
+        finally:
+            await js.delete_consumer(self._stream, _RESETTER)
+        return True
+
+
+async def _hears(js: JetStream) -> bool:
+    """Whether the mirror has heard a heartbeat lately."""
+    mirror = (await js.api(f"STREAM.INFO.{COMMANDS}")).get("mirror") or {}
+    return not mirror.get("error") and 0 <= mirror.get("active", -1) < _SILENT * 1e9
+
+
+def _heartbeats(name: str, domain: str, epoch: str, seconds: float) -> dict[str, Any]:
+    return {
+        "name": name,
+        "deliver_subject": command_deliver(domain, epoch),
+        "idle_heartbeat": _nanoseconds(seconds),
+        "inactive_threshold": _nanoseconds(_LEFT_ALONE),
+        "mem_storage": True,
+        "num_replicas": 1,
+    }
+
+
+def _listener(domain: str, epoch: str) -> dict[str, Any]:
+    nothing = {"ack_policy": "none", "deliver_policy": "new", "filter_subject": f"cmd.{domain}.-"}
+    return _heartbeats(LISTENER, domain, epoch, _HEARTBEAT) | nothing
+
+
+def _resetter(domain: str, epoch: str) -> dict[str, Any]:
+    repeats = {"ack_policy": "explicit", "ack_wait": _nanoseconds(_ACK_WAIT)}
+    message = {"deliver_policy": "last", "headers_only": True}
+    return _heartbeats(_RESETTER, domain, epoch, _QUICK_HEARTBEAT) | repeats | message
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
