@@ -61,7 +61,7 @@ CAUSES: Final = (
         "wire",
         "idle link, * class*",
         "nats-server sends a heartbeat each second for every consumer that a source or a mirror reads, one a "
-        "class and one for the commands, and takes no other interval. The profile `thin` has none while idle",
+        "class and one for the commands, and takes no other interval. A link that rests has none",
     ),
     Cause(
         "relink",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 from agent.base.machine import machine_id
 from agent.config import LinkConfig
@@ -24,6 +24,7 @@ from bench.link_processes import AgentProcess, Server
 
 _STORE: Final = 256 * 2**30
 _STREAM: Final = "256MiB"
+_NORMAL: Final = LinkConfig()
 
 
 class Dialled(Protocol):
@@ -69,7 +70,7 @@ def link_world(
     aggregates: int = 1,
     linger: str = "5ms",
     stream: str = _STREAM,
-    profile: Literal["normal", "thin"] = "normal",
+    link: LinkConfig = _NORMAL,
 ) -> Iterator[LinkWorld]:
     """The servers and agents in a directory; what is started ends with the context. Leaves dial the proxy,
     which leads to the hub's `leaf_listen`, or the hub itself. A leaf's streams hold `stream` bytes each."""
@@ -77,14 +78,14 @@ def link_world(
     dialled = listen if proxy is None else f"{proxy.host}:{proxy.port}"
     users = []
     for domain in domains:
-        link = directory / domain / "keys" / "link.nk"
-        users.append(LeafUser(domain, ensure_key(link), classes))
+        key = directory / domain / "keys" / "link.nk"
+        users.append(LeafUser(domain, ensure_key(key), classes))
     servers = _hub(directory / "hub", listen, users, aggregates)
     for user in users:
         servers.leaves[user.domain] = server = _leaf(
-            directory / user.domain, dialled, user, LinkConfig(profile=profile).ping_seconds
+            directory / user.domain, dialled, user, link.ping_seconds
         )
-        servers.agents[user.domain] = _leaf_agent(server, user, linger, stream, profile)
+        servers.agents[user.domain] = _leaf_agent(server, user, linger, stream, link)
     try:
         yield servers
     finally:
@@ -134,7 +135,8 @@ def _leaf(directory: Path, dialled: str, user: LeafUser, ping_seconds: int) -> S
     return Server(config, directory, keys)
 
 
-def _leaf_agent(server: Server, user: LeafUser, linger: str, stream: str, profile: str) -> AgentProcess:
+def _leaf_agent(server: Server, user: LeafUser, linger: str, stream: str, link: LinkConfig) -> AgentProcess:
+    rest = "" if link.rest_after is None else f'rest_after = "{link.rest_after:g}s"'
     admin, http = free_port(), free_port()
     classes = "".join(f'[[class]]\nname = "{cls}"\nmax_bytes = "{stream}"\n' for cls in user.classes)
     toml = (
@@ -142,7 +144,8 @@ def _leaf_agent(server: Server, user: LeafUser, linger: str, stream: str, profil
         + classes
         + f"""
 [link]
-profile = "{profile}"
+profile = "{link.profile}"
+{rest}
 
 [publish]
 linger = "{linger}"

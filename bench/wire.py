@@ -3,8 +3,9 @@
 A reading: real metrics of this machine, sampled again and again, each with three tags, posted to the agent
 500 at a time and a sample at a time. Beside it, over the same servers and in the same run: the same readings
 by raw JetStream, a message each, plain and with the server's compression of the link. A day of an idle link,
-by some minutes of it and by its causes: the product's with one and with three classes and with the profile
-`thin`, beside a raw stream with a durable consumer.
+by some minutes of it and by its causes: the product's with one and with three classes, awake and at rest, and
+with the profile `thin`, beside a raw stream with a durable consumer. By default a link rests after 20
+minutes; here it does after one, and nothing else of it differs.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import aiohttp
 from nats.aio.client import Client
 
+from agent.config import LinkConfig, RestAfter
 from agent.contract import DEFAULT_CLASS, aggregate, leaf_stream
 from agent.jetstream import JetStream
 from agent.leaf.inputs.host import GROUPS
@@ -50,7 +51,8 @@ _DAY_SECONDS = 86_400
 _MB = 1e6
 _CLASSES = (DEFAULT_CLASS, "bulk", "critical")
 _REST_SECONDS = 300.0
-_THIN_SECONDS = 240.0
+_AT_REST_SECONDS = 240.0
+_RESTING = "at rest (rest_after = 1m)"
 _GOAL_ONE, _GOAL_THREE, _GOAL_THIN = 1.3, 1.7, 0.33
 """12, 16 and 3 MB a day where the raw link takes 9.3."""
 _GOAL_PLAIN, _GOAL_PACKED = 0.05, 0.25
@@ -93,7 +95,12 @@ async def _run() -> Result:
     samples = _sampled()
     readings = [line for sample in samples for line in sample]
     requests = [readings[n : n + _A_REQUEST] for n in range(0, len(readings), _A_REQUEST)]
-    thin = asyncio.create_task(_thin())
+    minute = RestAfter(60.0)
+    at_rest = [
+        asyncio.create_task(_at_rest((DEFAULT_CLASS,), LinkConfig(rest_after=minute))),
+        asyncio.create_task(_at_rest(_CLASSES, LinkConfig(rest_after=minute))),
+        asyncio.create_task(_at_rest(_CLASSES, LinkConfig(profile="thin"))),
+    ]
     async with open_link((DEFAULT_CLASS,)) as one, open_link(_CLASSES) as three:
         idle, idle_raw, idle_three = await asyncio.gather(
             _idle(one, OURS), _idle(one, RAW), _idle(three, OURS)
@@ -103,7 +110,7 @@ async def _run() -> Result:
         plain = await _published(one, readings) / len(readings)
     async with open_link((DEFAULT_CLASS,), "s2_better") as packed:
         squeezed = await _published(packed, readings) / len(readings)
-    idle_thin = await thin
+    rest_one, rest_three, idle_thin = await asyncio.gather(*at_rest)
     raw = Against("raw JetStream, one durable source", idle_raw.total() / _MB)
     what = f"{len(readings)} host metrics with three tags"
     each = "raw JetStream, a message a reading"
@@ -128,8 +135,10 @@ async def _run() -> Result:
                 least=True,
             ),
             Row(a_sample, small, "bytes/reading", None, Against(each, plain), least=True),
-            *_idle_rows("idle link, one class", idle, _GOAL_ONE, raw),
-            *_idle_rows("idle link, three classes", idle_three, _GOAL_THREE, raw),
+            *_idle_rows(f"idle link, one class, {_RESTING}", rest_one, _GOAL_ONE, raw),
+            *_idle_rows(f"idle link, three classes, {_RESTING}", rest_three, _GOAL_THREE, raw),
+            *_idle_rows("idle link, one class", idle, None, raw),
+            *_idle_rows("idle link, three classes", idle_three, None, raw),
             *_idle_rows("idle link, three classes, profile thin", idle_thin, _GOAL_THIN, raw),
         ],
     )
@@ -199,18 +208,19 @@ async def _idle(link: Link, account: str, seconds: float = _IDLE_SECONDS) -> Cou
     return Counter({cause: round(count * _DAY_SECONDS / seconds) for cause, count in passed.items()})
 
 
-async def _thin() -> Counter[str]:
-    """The same of a `thin` link that has come to rest: it has no source."""
-    async with open_link(_CLASSES, profile="thin") as link:
+async def _at_rest(classes: tuple[str, ...], config: LinkConfig) -> Counter[str]:
+    """The same of a link that has come to rest: the hub has no source, and no consumer of the commands."""
+    async with open_link(classes, config=config) as link:
         deadline = time.monotonic() + _REST_SECONDS
         while (await JetStream(link.hub).stream_info(aggregate(0))).config.get("sources"):
             if time.monotonic() > deadline:
                 raise TimeoutError("the link does not come to rest")
             await asyncio.sleep(1.0)
-        return await _idle(link, OURS, _THIN_SECONDS)
+        await asyncio.sleep(_SETTLE_SECONDS)  # the commands rest soon after
+        return await _idle(link, OURS, _AT_REST_SECONDS)
 
 
-def _idle_rows(what: str, idle: Counter[str], goal: float, raw: Against) -> list[Row]:
+def _idle_rows(what: str, idle: Counter[str], goal: float | None, raw: Against) -> list[Row]:
     """A row for all, and one for each cause of a hundredth or more."""
     total = idle.total()
     rows = [Row(what, total / _MB, "MB/day", goal, raw, least=True)]
@@ -223,7 +233,7 @@ def _idle_rows(what: str, idle: Counter[str], goal: float, raw: Against) -> list
 
 @asynccontextmanager
 async def open_link(
-    classes: tuple[str, ...], compression: str = "", profile: Literal["normal", "thin"] = "normal"
+    classes: tuple[str, ...], compression: str = "", config: LinkConfig | None = None
 ) -> AsyncIterator[Link]:
     """A hub and a leaf with their agents, settled; the raw link compressed as told, or none."""
     with tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory:
@@ -234,7 +244,7 @@ async def open_link(
                 classes=classes,
                 proxy=meter,
                 leaf_listen=meter.hub,
-                profile=profile,
+                link=config or LinkConfig(),
             ) as servers:
                 if compression:
                     _compress(Path(directory) / DOMAIN / "nats-server.conf", compression)
