@@ -241,7 +241,7 @@ def _origin_is_new(local: LocalStream, remote: RemoteStream) -> bool:
     if remote.kind != "answers":
         return False
     other = bool(local.origin_created) and local.origin_created != remote.created
-    return other or remote.last < local.last
+    return other or remote.contradicts or remote.last < local.last
 
 
 def _differs(copy: Declared, local: LocalStream, remote: RemoteStream) -> bool:

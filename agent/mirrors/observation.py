@@ -75,6 +75,8 @@ class RemoteStream:
     """Whether the link takes every sequence."""
     problem: str = ""
     """Why there was no answer."""
+    contradicts: bool = False
+    """Whether it holds another message at a place that the mirror has of it."""
 
 
 def local_stream(answer: Mapping[str, Any]) -> LocalStream:
@@ -157,6 +159,15 @@ class StreamProbe:
         # A message that was deleted in the middle has a sequence, and is never sent.
         exact = not origin.subjects and not state.get("num_deleted")
         return RemoteStream("answers", info["created"], state["first_seq"], state["last_seq"], newest, exact)
+
+    async def time_at(self, nc: Client, origin: ResolvedOrigin, seq: int) -> str | None:
+        """When the other end stored its message at a sequence; None if it has none or does not say."""
+        subject = f"{origin.api or '$JS.API'}.STREAM.MSG.GET.{origin.stream}"
+        try:
+            answer = await self._api(nc, origin, subject, json.dumps({"seq": seq}).encode())
+        except JetStreamError:
+            return None
+        return str(answer["message"]["time"])
 
     async def _newest(self, nc: Client, origin: ResolvedOrigin, subject: str, filter_subject: str) -> int:
         body = json.dumps({"last_by_subj": filter_subject}).encode()

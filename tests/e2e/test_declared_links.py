@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from agent.hub.leadership import Leadership, LeadJetStream
 from agent.hub.registrar.metrics import LeadMetrics
 from tests.harness.configured import OpenServer, OpenServers, open_servers
 from tests.harness.declared import hub_source, kept, leaf_mirror
+from tests.harness.wait import until
 
 MIRROR, GATHERED = "PLANS", "ALL from LOCAL@edge-1"
 
@@ -178,6 +180,32 @@ async def test_a_mirror_of_a_stream_that_was_made_again_says_so_and_is_not_delet
             await leaf.holds("PLANS", ["other"])
             await hub.store("plans.a", "more")
             await leaf.holds("PLANS", ["other", "more"])
+            await one.is_in(MIRROR, "flowing")
+
+
+async def test_a_mirror_whose_origin_lost_messages_and_stored_others_says_so(tmp_path: Path) -> None:
+    """A power cut took the origin's newest messages; when the link is back it is ahead of the mirror again,
+    which takes none of those that have the sequences of the lost ones."""
+    async with open_servers(tmp_path, "edge-1") as servers:
+        hub, leaf = servers.ends["hub"], servers.ends["edge-1"]
+        await hub.make("PLANS", "plans.>")
+        await hub.store("plans.a", *numbered(3))
+        async with at(servers.leaves["edge-1"], leaf_mirror(recreate=True)) as one:
+            await one.is_in(MIRROR, "flowing")
+            store = next((tmp_path / "hub").rglob("streams/PLANS")) / "msgs"
+            shutil.copytree(store, tmp_path / "on_disk")
+            await hub.store("plans.a", "lost", "lost too")
+            await leaf.holds("PLANS", [*numbered(3), "lost", "lost too"])
+            servers.proxies["edge-1"].cut()
+            await one.is_in(MIRROR, "down")
+            await servers.hub.kill()
+            shutil.rmtree(store)
+            shutil.copytree(tmp_path / "on_disk", store)
+            await servers.hub.start()
+            await until(lambda: hub.nc.is_connected, "the hub answers")
+            await hub.store("plans.a", *numbered(4, "new"))
+            servers.proxies["edge-1"].restore()
+            await leaf.holds("PLANS", [*numbered(3), *numbered(4, "new")], 60)
             await one.is_in(MIRROR, "flowing")
 
 
