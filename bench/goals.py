@@ -55,7 +55,8 @@ CAUSES: Final = (
         "latency",
         "1000 readings/s, 10 a request: *",
         "ten readings pass through HTTP, a check and a batch before the publish with which the alternative "
-        "begins. What each step takes was not measured",
+        "begins. Of 2.1 ms 0.6 are the HTTP client of the benchmark, 0.55 the server and its sync, 0.9 the "
+        "agent ([step by step](acknowledgement.md#what-an-answer-waits-for))",
     ),
     Cause(
         "wire",
@@ -72,8 +73,9 @@ CAUSES: Final = (
     Cause(
         "relink",
         "leaf server SIGKILL *: caught up*",
-        "the agent connects to its server again, reads the stream and compares before it sends, where the "
-        "raw publisher goes on at once. What each step takes was not measured",
+        "the link consumer is gone with the server's memory, so the agent compares with the hub and begins "
+        "an epoch, where the raw consumer goes on from disk. It also waited up to a second before it "
+        "connected, which it does not since ([step by step](link.md#how-soon-data-flows-again))",
     ),
 )
 AIMS: Final = (
