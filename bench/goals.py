@@ -37,8 +37,9 @@ CAUSES: Final = (
     Cause(
         "ingest",
         "HTTP NDJSON, 500 readings a request",
-        "the yardstick decodes and compresses, and nothing else. The agent also serves HTTP, checks each "
-        "reading, fills in time and device, and publishes",
+        "the yardstick decodes and compresses, and nothing else. By a sampling profiler, which slowed the "
+        "agent to a third, its CPU goes to: decode, check and fill in 35 %, HTTP 24 %, event loop 11 %, "
+        "compress 8 %, publish 8 %, settle 8 %, take in 6 %",
     ),
     Cause(
         "ingest",
