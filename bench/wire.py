@@ -52,6 +52,8 @@ _MB = 1e6
 _CLASSES = (DEFAULT_CLASS, "bulk", "critical")
 _REST_SECONDS = 300.0
 _AT_REST_SECONDS = 240.0
+_COMMANDS_SECONDS = 150.0
+"""The commands rest soon after the classes; a `thin` link says so in the announcement of a minute later."""
 _RESTING = "at rest (rest_after = 1m)"
 _GOAL_ONE, _GOAL_THREE, _GOAL_THIN = 1.3, 1.7, 0.33
 """12, 16 and 3 MB a day where the raw link takes 9.3."""
@@ -216,7 +218,7 @@ async def _at_rest(classes: tuple[str, ...], config: LinkConfig) -> Counter[str]
             if time.monotonic() > deadline:
                 raise TimeoutError("the link does not come to rest")
             await asyncio.sleep(1.0)
-        await asyncio.sleep(_SETTLE_SECONDS)  # the commands rest soon after
+        await asyncio.sleep(_COMMANDS_SECONDS)
         return await _idle(link, OURS, _AT_REST_SECONDS)
 
 
