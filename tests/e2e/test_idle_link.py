@@ -13,7 +13,15 @@ from typing import Literal
 import pytest
 
 from agent.config import LinkConfig
-from agent.contract import COMMANDS, Announce, Answer, Committed, command_consumer, direct_subject
+from agent.contract import (
+    COMMANDS,
+    Announce,
+    Answer,
+    Committed,
+    command_consumer,
+    direct_subject,
+    leaf_stream,
+)
 from agent.hub.registrar.aggregate_controller import AggregateController
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.records import LeafRecord
@@ -381,3 +389,23 @@ async def test_commands_reach_a_leaf_at_rest_after_the_server_of_either_side_was
             await until(lambda: pair.hub.nc.is_connected, "the hub's server answers")
             await commands.send(2)
             await commands.arrived(60.0)
+
+
+async def test_the_mirror_takes_nothing_but_commands_from_the_consumer_that_resets_it(
+    servers: ServerPair, tmp_path: Path
+) -> None:
+    async with idle_pair(servers, tmp_path) as pair:
+        commands, leaf = Commands(pair), pair.probe.js
+        await pair.hub.js.publish("cmd.edge-2.tool.ping", b"{}")
+        for _ in range(3):
+            await commands.rest()
+            await commands.send(1)
+            await commands.arrived()
+            # The message that the resetter delivers would then be the mirror's next one by its sequence.
+            while (await leaf.stream_info(leaf_stream("edge-1", "normal"))).last <= commands.sent[-1]:
+                await pair.send(1)
+        await commands.rest()
+        mirror = await leaf.stream_info(COMMANDS)
+        assert (mirror.messages, mirror.last) == (len(commands.sent), commands.sent[-1])
+        await commands.send(1)
+        await commands.arrived()
