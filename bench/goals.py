@@ -60,12 +60,6 @@ CAUSES: Final = (
         "agent ([step by step](acknowledgement.md#what-an-answer-waits-for))",
     ),
     Cause(
-        "wire",
-        "idle link, * class*",
-        "nats-server sends a heartbeat each second for every consumer that a source or a mirror reads, one a "
-        "class and one for the commands, and takes no other interval. A link that rests has none",
-    ),
-    Cause(
         "relink",
         "link cut *: caught up*",
         "the hub's server asks for the raw source again as soon by itself. What is left of the time is that "

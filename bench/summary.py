@@ -105,7 +105,7 @@ QUESTIONS: Final = (
         "idle",
         "What does an idle line carry in a day?",
         "wire",
-        "idle link, one class",
+        "idle link, one class, at rest (rest_after = 1m)",
         "raw JetStream, one durable source",
     ),
     Question(

@@ -269,7 +269,8 @@ def test_the_kept_results_answer_every_question() -> None:
 
 
 def test_a_question_is_answered_by_one_alternative_in_a_line_and_a_picture(tmp_path: Path) -> None:
-    thin, idle = "idle link, three classes, profile thin", "idle link, one class"
+    thin = "idle link, three classes, profile thin"
+    idle = "idle link, one class, at rest (rest_after = 1m)"
     raw = "raw JetStream, one durable source"
     built(
         tmp_path,

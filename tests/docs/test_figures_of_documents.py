@@ -35,7 +35,7 @@ QUOTED = (
     Quoted("link.md", "| **all, one class** | | **#** |", "wire", IDLE),
     Quoted(
         "link.md",
-        "| **all, three classes** (`normal`: a minute with one announcement in full) | | **#** |",
+        "| **all, three classes** | | **#** |",
         "wire",
         "idle link, three classes",
     ),
