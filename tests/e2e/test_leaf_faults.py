@@ -9,20 +9,23 @@ import os
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
-from agent.config import Config, Publish, Size
+from agent.config import Config, Publish, Size, StreamClass
 from agent.contract import H_SEALED_AT, direct_subject, parse_batch_headers
 from agent.jetstream import JetStream, connection
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from agent.leaf.publish import limits, publisher, sender
 from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, leaf_config, probe_stream
 from tests.harness.leaf_process import LeafProcess
+from tests.harness.linked_pair import QUICK
 from tests.harness.servers import Leaf as LeafServer
-from tests.harness.servers import ServerPair
+from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.wait import until
 
 
@@ -50,6 +53,11 @@ class Load:
         """Return when all senders have their last answer."""
         self._stopping = True
         await asyncio.gather(*self._tasks)
+
+
+def written_after(path: Path, moment: int) -> bool:
+    """Whether a file was written after a moment of its clock (ns)."""
+    return path.stat().st_mtime_ns > moment
 
 
 async def all_is_there_once(probe: StreamProbe, acknowledged: list[str]) -> None:
@@ -268,6 +276,34 @@ async def test_requests_that_a_stream_has_discarded_are_known_after_a_kill(
         await process.says("stored", 20)
         await process.kill()
         assert await probe.texts() == [], "none is stored a second time"
+
+
+async def test_requests_that_a_stream_has_discarded_are_known_after_it_discards_no_more(
+    tmp_path: Path,
+) -> None:
+    discarding = StreamClass(CLASS, Size(256 * 1024), "old")
+    refusing = StreamClass(CLASS, Size(2**20), "new")
+    other = StreamClass("other", Size(2**20), "old")
+    async with open_server_pair(tmp_path, "edge-1", classes=(CLASS, "other")) as servers:
+        config = leaf_config(servers.leaf, tmp_path / "state", QUICK)
+        device, probe = JetStream(await servers.leaf.connect("device")), await probe_stream(servers.leaf)
+        subject = direct_subject(servers.leaf.domain, CLASS, "camera", "noise")
+        kept = config.state_dir / "requests.log"
+
+        async def discarded() -> bool:
+            await device.publish(subject, os.urandom(20_000))
+            return await probe.texts() == []
+
+        async with agent(msgspec.structs.replace(config, class_=[discarding, other])) as one:
+            await insist(one, chunk("text", key="key"))
+            await until(lambda: kept.exists() and b":key" in kept.read_bytes(), "the key is on disk")
+            await until(discarded, "the stream has discarded the batch")
+        for _ in range(2):
+            before = kept.stat().st_mtime_ns
+            async with agent(msgspec.structs.replace(config, class_=[refusing, other])) as one:
+                await until(partial(written_after, kept, before), "the keys are written again")
+                await insist(one, chunk("text", key="key"))
+            assert await probe.texts() == [], "it is not stored a second time"
 
 
 async def _every_run_is_told_in_full(probe: StreamProbe) -> None:

@@ -101,7 +101,8 @@ class IdempotencyRecovery:
         rewrite = now - self._begun > KNOWN_SECONDS
         fresh = requests.fresh(now)
         known = requests.known(now) if rewrite else fresh
-        noted = {key: mark for key, mark in known.items() if key[0] in self._discarding}
+        # What is written again also has what a class discarded before its configuration was changed.
+        noted = known if rewrite else {key: mark for key, mark in known.items() if key[0] in self._discarding}
         if noted or rewrite:
             write = save_keys if rewrite else append_keys
             await asyncio.to_thread(write, self._added, noted, ClockReader().look())
