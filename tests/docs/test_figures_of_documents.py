@@ -45,6 +45,10 @@ QUOTED = (
     Quoted("link.md", "and of 2,000 after # s.", "fleet", CAUGHT_UP.format(2000)),
     Quoted("link.md", "left alone, take #, ", "fleet", CAUGHT_UP.format(300), of_other=True),
     Quoted("link.md", " and # s. `python -m bench fleet`", "fleet", CAUGHT_UP.format(2000), of_other=True),
+    Quoted("hub-cluster.md", "agent takes # % of a core and", "fleet-10k", "*at rest: registrar, CPU"),
+    Quoted("hub-cluster.md", "of a core and # MB, and its server", "fleet-10k", "*at rest: registrar, RSS"),
+    Quoted("hub-cluster.md", "its server takes # % of a core.", "fleet-10k", "*the hub's nats-server, CPU"),
+    Quoted("hub-cluster.md", "it knows all leaves within # s", "fleet-10k", "*all known after its start"),
     Quoted("faq.md", "# MB a day with one class", "wire", IDLE),
 )
 
