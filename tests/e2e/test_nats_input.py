@@ -139,7 +139,8 @@ async def test_each_subject_has_ids_of_its_own_and_none_is_taken_for_another_pay
 
 
 async def test_what_can_neither_be_stored_nor_kept_is_dropped_and_counted(server: Leaf) -> None:
-    async with hearing(server, pending=Size(64 * 1024)) as one:
+    pending = 64 * 1024
+    async with hearing(server, pending=Size(pending)) as one:
         one.core.open.clear()
         for number in range(20_000):
             await one.program.publish("plant.p.n", b"%d" % number)
@@ -151,7 +152,7 @@ async def test_what_can_neither_be_stored_nor_kept_is_dropped_and_counted(server
             lambda: len(one.rows()) + one.value("petiole_dropped_messages_total") == 20_001,
             "each is stored or counted",
         )
-        assert len(one.rows()) >= 1000
+        assert sum(len(chunk.payload) for chunk in one.core.stored) > 0.9 * pending, "the buffer was full"
 
 
 async def test_a_server_that_restarts_is_heard_again_and_a_queue_group_shares(server: Leaf) -> None:
