@@ -130,7 +130,8 @@ class Parsing(PayloadParts):
             piece = body[begin : min(stop, begin + size)]
             # Blanks by themselves are passed over much faster than by the expression.
             blank = piece.rfind(b"\n", 0, len(piece) - len(piece.lstrip(b" \r\n"))) + 1
-            passed = blank if (idle := _idle(piece, blank)) is None else idle.end()
+            # Python before 3.11.5 also takes the part of one more idle line that fits into the piece.
+            passed = blank if (idle := _idle(piece, blank)) is None else piece.rfind(b"\n", 0, idle.end()) + 1
             self._line += piece.count(b"\n", self._offset - begin, passed)
             self._offset = begin + passed
 
