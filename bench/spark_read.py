@@ -35,8 +35,8 @@ def run() -> Result:
         fill(one, _STREAM, _messages())
         alone = median(_rate(lambda: _alone(url), _MESSAGES) for _ in range(_REPEATS))
         from bench.naive_source import NaiveDataSource
-        from hub_jobs.session import session
         from hub_jobs.source.datasource import NatsDataSource
+        from hub_jobs.spark.session import session
 
         began = time.monotonic()
         spark = session("bench")

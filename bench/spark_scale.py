@@ -136,7 +136,7 @@ def _many_files() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory:
         lake = Path(directory) / "lake"
         _make_files(lake)
-        from hub_jobs.session import session
+        from hub_jobs.spark.session import session
 
         spark = session("bench")
         before = _queried(spark, lake)

@@ -22,9 +22,9 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from agent.contract import Exit
-from hub_jobs.connect_tasks import lost_server
 from hub_jobs.metrics import DIRECTORY_VARIABLE, JobMetrics, ListenError, address
 from hub_jobs.source.protocol import ApiError, Denied, Unreachable, WireError
+from hub_jobs.spark.connect_tasks import lost_server
 from hub_jobs.tables.delta import ConflictError, TableError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from hub_jobs.session import session
+from hub_jobs.spark.session import session
 from hub_jobs.tables.scan import read
 
 

@@ -81,7 +81,7 @@ def run(options: GapsOptions) -> Exit:
             f"the newest reading came at {newest:%Y-%m-%dT%H:%M:%SZ}, before --from: run ingest and refine",
         )
         return Exit.USAGE
-    from hub_jobs.session import session
+    from hub_jobs.spark.session import session
 
     found = _look(session(_NAME), options, readings, begin, end)
     if options.json is not None:

@@ -23,7 +23,6 @@ from hub_jobs import job_loop
 from hub_jobs.ingest.bronze import IngestPart, StreamOrigin, ingest
 from hub_jobs.job_loop import NextJob, Stop, ended, gravest, never, run_job, say
 from hub_jobs.metrics import JobMetrics
-from hub_jobs.session import run_tasks
 from hub_jobs.source.cluster import tasks_at_once
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.plan import Range, split
@@ -31,6 +30,7 @@ from hub_jobs.source.protocol import ApiError, Denied, UnknownIdentity, Unreacha
 from hub_jobs.source.ranges import read_columns
 from hub_jobs.source.server import Server, add_server_options, server_of, unknown_key
 from hub_jobs.source.streams import StreamInfo, stream_info
+from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables import gap_notes, ranges, stream_history
 from hub_jobs.tables.delta import Table, ensure_table
 from hub_jobs.tables.parquet import MAX_FILE_BYTES
@@ -115,7 +115,7 @@ def run(options: IngestOptions, stop: Stop = never, metrics: JobMetrics | None =
         if first > last or stop():
             break
         if spark is None:
-            from hub_jobs.session import session
+            from hub_jobs.spark.session import session
 
             spark = session(_NAME)
         gaps += _commit_next(spark, options, bronze, info, known, (first, last), metrics)

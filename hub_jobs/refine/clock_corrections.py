@@ -17,8 +17,8 @@ from agent.contract import H_CLOCK, H_SEALED_AT, ContractError, Correction, pars
 from hub_jobs.refine import task
 from hub_jobs.refine.clocks import Batch, SealTime
 from hub_jobs.refine.messages import QuarantinedError, correction_in
-from hub_jobs.session import run_tasks
 from hub_jobs.source.protocol import header
+from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables import cache
 from hub_jobs.tables.delta import Table, open_table
 from hub_jobs.tables.parquet import PartFile

@@ -19,8 +19,8 @@ from hub_jobs.job_loop import Stop, never, run_job, say
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.refine import clock_corrections, plan, task
 from hub_jobs.refine.clock_corrections import ClockCorrections
-from hub_jobs.session import run_tasks
 from hub_jobs.source.cluster import tasks_at_once
+from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables import seen, stream_history
 from hub_jobs.tables.delta import ConflictError, ensure_table
 from hub_jobs.tables.places import Place, parse_place
@@ -79,7 +79,7 @@ def run(lake: Place, stop: Stop = never, metrics: JobMetrics | None = None) -> E
                 seen.load(lake, bronze, before, note), clock_corrections.load(lake, bronze, before, note)
             )
         if spark is None:
-            from hub_jobs.session import session
+            from hub_jobs.spark.session import session
 
             spark = session(_NAME)
         planned = plan.bounded(planned, tasks_at_once(spark))

@@ -27,7 +27,7 @@ from hub_jobs.refine.clocks import Corrections
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.plan import RefineTables
 from hub_jobs.replay.selection import BATCH, MESSAGE, PLACE, ReplaySelection, keys, select
-from hub_jobs.session import run_tasks
+from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
@@ -113,7 +113,7 @@ def _options(argv: Sequence[str] | None) -> tuple[ReplayOptions, JobMetrics]:
 
 
 def _replay(lake: Place, tables: RefineTables, selection: ReplaySelection, corrections: Corrections) -> None:
-    from hub_jobs.session import session
+    from hub_jobs.spark.session import session
 
     bronze, readings, quarantine = tables
     parts = list(_parts(lake, bronze, selection, corrections))

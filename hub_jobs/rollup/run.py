@@ -88,7 +88,7 @@ def run(options: RollupOptions, stop: Stop = never) -> Exit:
     if older:
         say(_NAME, f"{older} hours stay as they are: readings of them may have been deleted for their age")
     if hours:
-        from hub_jobs.session import session
+        from hub_jobs.spark.session import session
 
         spark = session(_NAME)
         for chunk in chunks(hours):

@@ -78,7 +78,7 @@ def test_each_job_that_runs_by_itself_has_a_unit_that_starts_it() -> None:
 
 def test_the_jobs_with_spark_start_after_their_archive_of_classes() -> None:
     archive = UNITS / "petiole-job-class-archive.service"
-    assert "-m hub_jobs.class_archive\n" in archive.read_text()
+    assert "-m hub_jobs.spark.class_archive\n" in archive.read_text()
     for job in ("ingest", "refine", "rollup", "gaps", "audit"):
         text = (UNITS / f"petiole-job-{job}.service").read_text()
         assert {f"Wants={archive.name}", f"After={archive.name}"} <= set(text.splitlines()), job

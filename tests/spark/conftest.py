@@ -40,6 +40,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.sql.execution.arrow.pyspark.validateSchema.enabled", "true")
+        .config("spark.python.daemon.module", "hub_jobs.spark.worker_daemon")
         # What Spark keeps of all that runs, for tests to look into; without compression, so that they can.
         .config("spark.eventLog.enabled", "true")
         .config("spark.eventLog.dir", str(tmp_path_factory.mktemp("events")))

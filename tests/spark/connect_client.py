@@ -71,7 +71,7 @@ def read(url: str) -> list[int]:
 
 def large() -> bool:
     """Whether large pieces and results of tasks arrive whole."""
-    from hub_jobs.session import run_tasks, session
+    from hub_jobs.spark.session import run_tasks, session
 
     def twice(piece: bytes) -> tuple[bytes, bytes]:
         return piece, piece
@@ -87,9 +87,9 @@ def job(name: str, *arguments: str) -> int:
 
 def stuck(begun: str, retries: str) -> int:
     """The exit code of a job whose task makes a file and never ends; PySpark repeats a question so often."""
-    from hub_jobs import connect_tasks
     from hub_jobs.job_loop import Stop, run_job
-    from hub_jobs.session import run_tasks, session
+    from hub_jobs.spark import connect_tasks
+    from hub_jobs.spark.session import run_tasks, session
 
     def wait(file: str) -> None:
         Path(file).touch()

@@ -24,7 +24,7 @@ JOB_SECONDS = 300
 DRIVER = """
 import os, signal, sys
 from types import SimpleNamespace
-from hub_jobs import session
+from hub_jobs.spark import session
 session.session = lambda _: SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
 session.run_tasks = lambda _, task, work: [task(part) for part in work]
 from hub_jobs.tables.delta import Table

@@ -17,7 +17,7 @@ from agent.contract import H_CLOCK, Clock, Exit, Letter, Readings
 from hub_jobs.audit import run as audit
 from hub_jobs.audit.rows import scan
 from hub_jobs.refine import run as refine
-from hub_jobs.session import run_tasks
+from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import rows

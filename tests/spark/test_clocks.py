@@ -13,7 +13,7 @@ from agent.contract import Clock, Correction, Exit, machine_time
 from hub_jobs.audit.compare_contents import compare_contents
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.refine import run as refine
-from hub_jobs.session import run_tasks
+from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables import schemas, stream_history
 from hub_jobs.tables.delta import ensure_table, open_table
 from tests.harness.clocks import SECOND

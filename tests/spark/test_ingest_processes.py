@@ -17,7 +17,7 @@ import pytest
 from agent.contract import Exit
 from agent.demo.proxy import Proxy
 from hub_jobs.ingest import run as ingest
-from hub_jobs.session import run_tasks
+from hub_jobs.spark.session import run_tasks
 from tests.harness.standalone import busy_with
 from tests.harness.wait import until
 from tests.spark.fleet import Fleet, fleet
@@ -164,6 +164,7 @@ async def test_ingest_then_refine_is_one_process_with_one_jvm_at_a_time_and_ends
         await fleet.store("edge-2", 3)
         await _rows(fleet, 12, "readings")
         (java,) = _java_of(job)
+        assert any("hub_jobs.spark.worker_daemon" in child.cmdline() for child in java.children())
         java.kill()
         await fleet.store("edge-2", 4)
         await _rows(fleet, 14, "readings")

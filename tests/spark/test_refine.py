@@ -13,7 +13,7 @@ from agent.contract import Exit
 from hub_jobs.audit import run as audit
 from hub_jobs.refine import plan
 from hub_jobs.refine import run as refine
-from hub_jobs.session import run_tasks
+from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables import seen, stream_history
 from hub_jobs.tables.delta import Table, open_table
 from hub_jobs.tables.places import UnreadableError

@@ -17,7 +17,7 @@ from hub_jobs.audit.rows import count_rows
 from hub_jobs.audit.rows.count_rows import TEXTS, Offsets, RowCounts, Share
 from hub_jobs.audit.rows.pieces import ALL, NOTHING_SETTLED, FileShare, Past, ScanPart, pieces
 from hub_jobs.audit.unreadable import Unreadable, described, put_aside
-from hub_jobs.session import run_tasks
+from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.places import ParquetFile, Place, UnreadableError, parquet_file
 
@@ -132,7 +132,7 @@ def _run(
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             yield from pool.map(task, work)
     else:
-        from hub_jobs.session import session
+        from hub_jobs.spark.session import session
 
         yield from run_tasks(session("audit"), task, work)
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from agent.contract import Exit
-from hub_jobs.connect_tasks import RETRIES
+from hub_jobs.spark.connect_tasks import RETRIES
 from tests.harness.standalone import ConnectServer
 from tests.harness.wait import until
 from tests.spark.connect_client import Client

@@ -13,7 +13,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.contract import Exit
-from hub_jobs import session
 from hub_jobs.ingest import run as ingest
 from hub_jobs.job_loop import Stop, add_options, metrics_of, run_job, run_once
 from hub_jobs.maintain.run import main as maintain
@@ -21,6 +20,7 @@ from hub_jobs.metrics import DIRECTORY_VARIABLE, Address, JobMetrics, address
 from hub_jobs.refine import run as refine
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.server import Server
+from hub_jobs.spark import session
 from hub_jobs.tables.delta import ConflictError, ensure_table
 from hub_jobs.tables.scan import files
 from tests.spark.lakes import add_bronze

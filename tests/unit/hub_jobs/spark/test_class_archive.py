@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hub_jobs import class_archive
-from hub_jobs.class_archive import archive, java_options, make
+from hub_jobs.spark import class_archive
+from hub_jobs.spark.class_archive import archive, java_options, make
 
 
 @pytest.fixture(autouse=True)

@@ -11,15 +11,17 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from hub_jobs.class_archive import java_options
-from hub_jobs.connect_tasks import REMOTE, connected, run_by_plan
+from hub_jobs.spark.class_archive import java_options
+from hub_jobs.spark.connect_tasks import REMOTE, connected, run_by_plan
 
 if TYPE_CHECKING:
-    from pyspark import SparkConf
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
 Work = TypeVar("Work")
@@ -41,6 +43,8 @@ _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "8",
 }
+_DAEMON: Final = "spark.python.daemon.module"
+_WORKERS_PATH: Final = "spark.executorEnv.PYTHONPATH"
 _RETRYING: Final = "local[*,4]"
 """All cores, and each task up to four times. Plain `local[*]` is the same without trying a task again."""
 
@@ -70,8 +74,13 @@ def session(name: str) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in (_ALWAYS | (_LOCAL if is_local else {})).items():
         conf.setIfMissing(key, value)
+    if is_local and not conf.contains(_DAEMON) and not conf.contains(_WORKERS_PATH):
+        conf.set(_DAEMON, "hub_jobs.spark.worker_daemon")
+        conf.set(_WORKERS_PATH, str(Path(__file__).parents[2]))
     interrupted = signal.getsignal(signal.SIGINT)
-    spark = SparkSession.builder.config(conf=conf).getOrCreate()
+    is_new = SparkContext._active_spark_context is None
+    with _first_worker(SparkContext.getOrCreate(conf), is_local and is_new):
+        spark = SparkSession.builder.config(conf=conf).getOrCreate()
     if (
         interrupted is not signal.default_int_handler
         and threading.current_thread() is threading.main_thread()
@@ -79,6 +88,19 @@ def session(name: str) -> SparkSession:
         signal.signal(signal.SIGINT, interrupted)  # PySpark has put its own in the place of the job's
     spark.sparkContext.setLogLevel("WARN")
     return spark
+
+
+@contextmanager
+def _first_worker(context: SparkContext, is_wanted: bool) -> Iterator[None]:
+    """Meanwhile start the Python that workers are forked from, which takes as long as the rest of a
+    session."""
+    if not is_wanted:
+        yield
+        return
+    with ThreadPoolExecutor(1) as pool:
+        started = pool.submit(context.parallelize([0], 1).map(abs).collect)
+        yield
+    started.result()
 
 
 def _forget_ended_java() -> None:

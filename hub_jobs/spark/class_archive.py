@@ -1,7 +1,8 @@
 """The classes that Spark's Java machine loads at each start, kept as its own linker leaves them (class data
-sharing): a start then takes half the processor time. `python -m hub_jobs.class_archive` makes the archive
-where there is none for this Java, this Spark and this environment; the jobs take it where it is there. Under
-systemd the unit `petiole-job-class-archive` does so, which every job with Spark starts before itself.
+sharing): a start then takes half the processor time. `python -m hub_jobs.spark.class_archive` makes the
+archive where there is none for this Java, this Spark and this environment; the jobs take it where it is
+there. Under systemd the unit `petiole-job-class-archive` does so, which every job with Spark starts before
+itself.
 
 The Java machine checks the archive itself, and starts without one that another Java or other jars have made;
 but one that was cut off would end it, so the name has the size. Under spark-submit it runs before a job can
@@ -22,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hub_jobs.connect_tasks import REMOTE
+from hub_jobs.spark.connect_tasks import REMOTE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,7 +113,7 @@ def make() -> str:
 def _made(start: Path) -> str:
     """Make the archive and delete what there is of others and of processes that were killed."""
     draft, began = start.with_suffix(f".{os.getpid()}"), time.monotonic()
-    program = [sys.executable, "-m", "hub_jobs.class_archive"]
+    program = [sys.executable, "-m", "hub_jobs.spark.class_archive"]
     environment = {**os.environ, _TRAINING: str(draft)}
     _delete_others(draft)
     try:
@@ -138,7 +139,7 @@ def _delete_others(kept: Path) -> None:
 
 def _train() -> None:
     """Start a session and do what the jobs do in it."""
-    from hub_jobs.session import run_tasks, session
+    from hub_jobs.spark.session import run_tasks, session
 
     spark = session("refine")
     run_tasks(spark, abs, [1, 2])

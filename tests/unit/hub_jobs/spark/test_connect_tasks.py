@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
-from hub_jobs.connect_tasks import RETRIES, plans
+from hub_jobs.spark.connect_tasks import RETRIES, plans
 
 MIB = 1 << 20
 
