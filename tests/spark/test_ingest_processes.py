@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -164,7 +165,7 @@ async def test_ingest_then_refine_is_one_process_with_one_jvm_at_a_time_and_ends
         await fleet.store("edge-2", 3)
         await _rows(fleet, 12, "readings")
         (java,) = _java_of(job)
-        assert any("hub_jobs.spark.worker_daemon" in child.cmdline() for child in java.children())
+        await until(lambda: _forks_workers_by_ours(java), "the jobs' own daemon forks Spark's workers")
         java.kill()
         await fleet.store("edge-2", 4)
         await _rows(fleet, 14, "readings")
@@ -183,6 +184,14 @@ async def test_ingest_then_refine_is_one_process_with_one_jvm_at_a_time_and_ends
         for n in range(1, last + 1)
         for metric in "ab"
     ]
+
+
+def _forks_workers_by_ours(java: psutil.Process) -> bool:
+    for child in java.children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "hub_jobs.spark.worker_daemon" in child.cmdline():
+                return True
+    return False
 
 
 def _java_of(job: Process) -> list[psutil.Process]:
