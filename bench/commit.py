@@ -8,7 +8,7 @@ readings; at ten readings a second that is mostly the idle link. *Messages* are 
 file system of its own (ext4) where this process may mount one, so with its journal, divided by the readings,
 and for a day of the same.
 
-*At once* is the default, within the batches that a class has left unused for an hour: no day with more than
+*At once* is the default, within the batches that a class has left unused for a day: no day with more than
 `batches_per_second` is like that. *Used up* is the same when none are left, so that the bound holds.
 `linger = "100ms"` and the second of `profile = "thin"` hold every batch back. *nats-server alone* is a synced
 message of raw JetStream for each request, which has no consumer.
@@ -54,7 +54,8 @@ _DAY_SECONDS: Final = 86_400
 _WAIT_SECONDS: Final = 30.0
 _USED_UP_MS: Final = 20.0
 """One connection waits longer than this for a batch where none are left."""
-_USE_UP_SECONDS: Final = 150.0
+_USE_UP_SECONDS: Final = 600.0
+"""For the batches of a day, one after the other: minutes, by how quick the disk is."""
 _MODES: Final = {"at once": "0s", 'linger = "100ms"': "100ms", 'profile = "thin"': "1s"}
 _BOUNDED: Final = (1_000, 10_000)
 """Below, the bound is never reached."""
