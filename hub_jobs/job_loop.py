@@ -1,6 +1,6 @@
 """Runs a job once, or again and again in one process whose Spark session stays warm, and ends it by one exit
 code an outcome. A signal that stops a job lets it finish its commit. All outcomes but the good ones print one
-sentence to standard error. Moments and lengths of time of command lines are read here too."""
+sentence to standard error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -26,6 +25,7 @@ from hub_jobs.metrics import DIRECTORY_VARIABLE, JobMetrics, ListenError, addres
 from hub_jobs.source.protocol import ApiError, Denied, Unreachable, WireError
 from hub_jobs.spark.connect_tasks import lost_server
 from hub_jobs.tables.delta import ConflictError, TableError
+from hub_jobs.times import period
 
 
 def ended(name: str, job: Callable[[], Exit], metrics: JobMetrics | None = None) -> Exit:
@@ -91,11 +91,9 @@ def _failed(name: str, code: Exit, error: Exception | str) -> Exit:
     return code
 
 
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 Stop = Callable[[], bool]
 """Whether a job is to end before it begins another commit."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_FORM: Final = re.compile(r"([0-9]{1,6})(ms|s|m|h)\Z")
 
 
 def add_metrics_option(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +129,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--once", dest="every", action="store_const", const=None, help="one run (the default)")
     how.add_argument(
         "--every",
-        type=_seconds,
+        type=period,
         metavar="TIME",
         help="a run every so often, such as 30s or 5m, until SIGTERM; nothing to do costs no JVM, and the "
         "session stays warm once there was something",
@@ -225,58 +223,3 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
         yield stopping
     finally:
         restore()
-
-
-def _seconds(text: str) -> float:
-    found = _FORM.match(text)
-    if found is None or not int(found[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 500ms, 30s, 5m or 1h")
-    return int(found[1]) * _UNITS[found[2]]
-
-
-_LENGTHS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_LENGTH: Final = re.compile(r"([0-9]{1,6})([smhd])\Z")
-
-
-def moment(text: str) -> datetime:
-    """An RFC 3339 time with an offset, in UTC. Raises `ArgumentTypeError`, for argparse."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 2026-11-21T06:00:00Z") from error
-    if found.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{text!r} has no offset; write 2026-11-21T06:00:00Z")
-    try:
-        return found.astimezone(UTC)
-    except OverflowError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is outside of the years 1 to 9999") from error
-
-
-def stretch(text: str) -> timedelta:
-    """A length of time such as `90s`, `15m`, `12h` or `7d`. Raises `ArgumentTypeError`, for argparse."""
-    found = _LENGTH.match(text)
-    if found is None or not int(found[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no length of time; write 90s, 15m, 12h or 7d")
-    return timedelta(seconds=int(found[1]) * _LENGTHS[found[2]])
-
-
-def back(moment: datetime, by: timedelta) -> datetime:
-    """A moment so long before another, and not before there were years."""
-    return moment - min(by, moment - datetime.min.replace(tzinfo=UTC))
-
-
-def short(seconds: float) -> str:
-    """A length of time by its two largest units: `0.25s`, `45s`, `12m`, `1h56m`, `3d4h`."""
-    if seconds < 10:
-        return f"{round(seconds, 3):.3g}s"
-    left = round(seconds)
-    parts = []
-    for unit, length in reversed(_LENGTHS.items()):
-        count, left = divmod(left, length)
-        if count:
-            parts.append(f"{count}{unit}")
-        elif parts:
-            break
-        if len(parts) == 2:
-            break
-    return "".join(parts)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.ranges import Mask, Numbers, runs_of, text
 from hub_jobs.tables.scan import Condition, batches
 from hub_jobs.tables.schemas import BRONZE
+from hub_jobs.times import at_micros
 
 LOOKED_AT: Final = 50
 """Batches that are looked at reading by reading."""
@@ -131,7 +131,7 @@ def _aged(tables: AuditTables, columns: Sequence[str], numbers: Numbers) -> set[
     there of them now came again, and its readings are gone as they should be."""
     number = columns[-1]
     where: list[Condition] = [
-        ("arrived", "<", datetime.fromtimestamp(tables.kept_since / 1e6, UTC)),
+        ("arrived", "<", at_micros(tables.kept_since)),
         (number, ">=", int(numbers.min())),
         (number, "<=", int(numbers.max())),
     ]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from agent.contract import ContractError, Ledger, Previous, Readings, parse_ledger
 from hub_jobs.tables.ranges import union
+from hub_jobs.times import micros
 
 EvictedRange = tuple[int, int, int, str]
 """First and last sequence, how many direct messages stood there, and the reason."""
@@ -39,10 +39,6 @@ COLUMNS: Final = (
 
 NAMED_AT_ONCE: Final = 10_000
 """Ranges of a stream that are held before those that lie in others are dropped; a record names 1,000."""
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 Run = tuple[str, str, str]
 """Domain, class and run."""
@@ -175,7 +171,7 @@ class LedgerRecords:
         if row["source_identity"] is not None:
             source = (row["source_stream"], row["source_identity"])
             self.origins.setdefault(source, set()).add((ledger.domain, ledger.cls, ledger.stream.created))
-            self.lost.add(ledger, source, ((row["arrived"] - _EPOCH) // _MICROSECOND, row["source_seq"]))
+            self.lost.add(ledger, source, (micros(row["arrived"]), row["source_seq"]))
         else:
             self.lost.add(ledger)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.schemas import AUDIT, AUDIT_HOURS
+from hub_jobs.times import at_micros
 
 _SHOWN: Final = [name for name in AUDIT.names if name not in ("at", "findings")]
 _FINDINGS_SHOWN: Final = 50
@@ -156,7 +157,7 @@ def as_text(report: AuditReport) -> str:
 
 
 def _moment(microseconds: int) -> str | None:
-    return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat() if microseconds else None
+    return at_micros(microseconds).isoformat() if microseconds else None
 
 
 def store(lake: Place, report: AuditReport) -> None:

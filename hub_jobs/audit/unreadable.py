@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.ranges import Range
 from hub_jobs.tables.scan import files
+from hub_jobs.times import micros
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _WHERE: Final = {
     "bronze": ("stream", "created", "seq", "domain", "run", "n", "arrived"),
     "readings": ("domain", "run", "n", "arrived", "ts", "source_seq"),
@@ -52,7 +52,7 @@ class Unreadable:
     def moments(self) -> Range:
         """When its rows arrived at the hub, in microseconds since 1970, as far as is known."""
         first, last = self.bounds.get("arrived", (None, None))
-        return (0, -1) if first is None else (_microseconds(first), _microseconds(last))
+        return (0, -1) if first is None else (micros(first), micros(last))
 
     @property
     def sequences(self) -> Range:
@@ -92,10 +92,6 @@ def described(table: Table, error: UnreadableError) -> Unreadable:
         if row.get(f"min.{name}") is not None
     }
     return Unreadable(table.name, error.at.name, error.fault, row["num_records"] or 0, bounds)
-
-
-def _microseconds(moment: datetime) -> int:
-    return (moment.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 def _within(ends: tuple[Any, Any] | None, value: Any) -> bool:

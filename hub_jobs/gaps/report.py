@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from hub_jobs.gaps.cadence import BUCKETS
 from hub_jobs.gaps.outages import Site, Worst
-from hub_jobs.job_loop import short
+from hub_jobs.times import short
 
 _SHOWN: Final = 4
 _TITLES: Final = ("ahead", "<=1s", "<=10s", "<=1m", "<=10m", "<=1h", "<=1d", "later")

@@ -21,13 +21,14 @@ from agent.contract import Exit
 from hub_jobs.gaps import cadence
 from hub_jobs.gaps.outages import COLUMNS, worst
 from hub_jobs.gaps.report import GapFindings, Late, as_json, as_text
-from hub_jobs.job_loop import add_metrics_option, back, metrics_of, moment, run_once, say, stretch
+from hub_jobs.job_loop import add_metrics_option, metrics_of, run_once, say
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.parquet import written
 from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.scan import Condition, batches, frame, latest
 from hub_jobs.tables.schemas import GAPS
+from hub_jobs.times import at_micros, back, moment, stretch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +72,7 @@ def run(options: GapsOptions) -> Exit:
         return Exit.WELL
     begin, end = window(options, newest)
     if (kept_since := readings.kept_since) is not None:
-        oldest = datetime.fromtimestamp(kept_since / 1e6, UTC)
+        oldest = at_micros(kept_since)
         if begin < oldest:
             say(_NAME, f"the window begins at {oldest:%Y-%m-%dT%H:%M:%SZ}: what is older may be deleted")
             begin = oldest

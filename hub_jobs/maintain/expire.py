@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -19,15 +19,15 @@ import pyarrow.compute as pc
 from hub_jobs.audit.rows.pieces import UnsettledError
 from hub_jobs.audit.settled import past as settled
 from hub_jobs.audit.settled.files import expired, late, settled_files
-from hub_jobs.job_loop import back, say
+from hub_jobs.job_loop import say
 from hub_jobs.tables import commits
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import bounds, files, latest
+from hub_jobs.times import HOUR, at_micros, back, micros
 
 _NAME: Final = "maintain"
-_HOUR: Final = 3_600_000_000
 _TABLES: Final = ("quarantine", "readings")
 ROLLED_UP: Final = "rollup:readings"
 """The transaction of `rollup_1d` that says up to which version of `readings` it is made."""
@@ -45,7 +45,7 @@ class Expiry:
     @property
     def moment(self) -> datetime:
         """Before which everything may be deleted."""
-        return datetime.fromtimestamp(self.since // 1_000_000, UTC)
+        return at_micros(self.since)
 
 
 def plan(lake: Place, before: datetime) -> Expiry | None:
@@ -59,7 +59,7 @@ def plan(lake: Place, before: datetime) -> Expiry | None:
     if not until:
         say(_NAME, "nothing is deleted for its age: no audit has settled anything yet")
         return None
-    since = min(int(before.timestamp()) * 1_000_000, until) // _HOUR * _HOUR
+    since = min(micros(before), until) // HOUR * HOUR
     paths = {name: expired(table, known[name], since) for name, table in tables.items()}
     if not _is_rolled_up(lake, tables["readings"], paths["readings"]):
         say(_NAME, "nothing is deleted for its age: run rollup first, which has not seen all of it")

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import Exit
-from hub_jobs.job_loop import add_metrics_option, metrics_of, moment, run_once, say
+from hub_jobs.job_loop import add_metrics_option, metrics_of, run_once, say
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.refine import clock_corrections, task
 from hub_jobs.refine.clocks import Corrections
@@ -35,6 +35,7 @@ from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import Condition, batches, rows
 from hub_jobs.tables.stream_history import StreamHistory, file_histories
+from hub_jobs.times import moment
 
 _NAME: Final = "replay"
 _COLUMNS: Final = (*MESSAGE, *BATCH, *PLACE, "digest", "arrived")

@@ -26,6 +26,7 @@ from hub_jobs.tables.parquet import written
 from hub_jobs.tables.places import Place, parquet_columns, parse_place
 from hub_jobs.tables.scan import Condition, changed_files, file_paths, frame
 from hub_jobs.tables.schemas import TIME
+from hub_jobs.times import at_micros
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -150,7 +151,7 @@ def kept(readings: Table, hours: list[datetime]) -> tuple[list[datetime], int]:
     age, or those from which their first counters grow."""
     if readings.kept_since is None:
         return hours, 0
-    first = datetime.fromtimestamp(readings.kept_since / 1e6, UTC) + _HOUR
+    first = at_micros(readings.kept_since) + _HOUR
     found = [hour for hour in hours if hour >= first]
     return found, len(hours) - len(found)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.readings import Refiner
 from hub_jobs.tables.scan import Condition, batches
+from hub_jobs.times import at_micros
 
 MOST: Final = 2_000_000
 """Readings that are decoded at most, some ten seconds of work."""
@@ -103,7 +103,7 @@ def count_device(tables: AuditTables, device: str) -> DeviceCounts:
 def _aged(tables: AuditTables) -> Iterator[tuple[Any, ...]]:
     """The messages that came before what was deleted for its age ends. One that came again since is not
     missed: its readings were deleted."""
-    before: Condition = ("arrived", "<", datetime.fromtimestamp(tables.kept_since / 1e6, UTC))
+    before: Condition = ("arrived", "<", at_micros(tables.kept_since))
     columns = ("class", "run", "n", *_PLACE)
     for piece in batches(tables.bronze, columns, [*tables.part.where, before]):
         yield from map(_key, piece.to_pylist())

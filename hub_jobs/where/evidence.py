@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from hub_jobs.audit.rows.pieces import ScanPart
 from hub_jobs.tables.delta import Table, TableError, open_table
 from hub_jobs.tables.places import Place, UnreadableError, arrow_paths, fitted, parquet_file
 from hub_jobs.tables.scan import file_paths, files, rows
+from hub_jobs.times import HOUR, at_micros, micros
 from hub_jobs.where.lake import Lake, Waiting, open_lake
 from hub_jobs.where.query import look
 
@@ -41,8 +42,6 @@ _HASHED: Final[Mapping[str, Sequence[str]]] = {
 }
 """The columns that the contents of a row are; others are derived, or say when something was done."""
 _HUB: Final = ("stream", "created", "seq")
-_HOUR: Final = 3_600_000_000
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class UnknownLeafError(Exception):
@@ -97,7 +96,7 @@ def _evidence(lake: Lake, part: ScanPart, made: datetime, by: str) -> dict[str, 
 
 
 def _text(moment: int | None) -> str | None:
-    return None if moment is None else (_EPOCH + timedelta(microseconds=moment)).isoformat()
+    return None if moment is None else at_micros(moment).isoformat()
 
 
 def _kept_since(lake: Lake, part: ScanPart) -> str | None:
@@ -117,7 +116,7 @@ def _selected(bronze: Table, part: ScanPart) -> tuple[dict[tuple[Any, ...], str]
         moments, _ = moments_of(found)
         for row, moment in zip(found.select([*_KEYS, *_HUB]).to_pylist(), moments.tolist(), strict=True):
             if part.within(moment):
-                hour = _text(moment // _HOUR * _HOUR) or ""
+                hour = _text(moment // HOUR * HOUR) or ""
                 hours[_key(row)] = places[tuple(row[name] for name in _HUB)] = hour
         if len(places) > MOST_ROWS:
             raise TableError(f"more than {MOST_ROWS:,} messages: choose a shorter span")
@@ -246,7 +245,7 @@ def _audit(lake: Place, part: ScanPart) -> tuple[dict[str, Any] | None, list[Tab
     # An audit says nothing of hours that are settled: what is newest of each hour counts.
     hours: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in sorted(rows(by_hour, by_hour.schema.names, part.where).to_pylist(), key=lambda row: row["at"]):
-        if part.within(int(row["hour"].timestamp() * 1e6)):
+        if part.within(micros(row["hour"])):
             hours[row["hour"], row["class"]] = row
     chosen = [
         {**row, "at": row["at"].isoformat(), "hour": row["hour"].isoformat()}

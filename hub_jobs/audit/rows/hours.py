@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 import numpy as np
@@ -17,8 +17,7 @@ from hub_jobs.audit.in_transit import InTransit
 from hub_jobs.audit.rows.grouping import Names, grouped, summed
 from hub_jobs.audit.rows.reconcile import Batches
 from hub_jobs.tables.ranges import Numbers
-
-_HOUR: Final = 3_600_000_000
+from hub_jobs.times import HOUR, at_micros, micros
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ def by_hour(
     owners: Sequence[Names], owner: Numbers, moment: Numbers, sign: int, **counts: Numbers
 ) -> list[Hour]:
     """Counts by the hour of their moments; negative ones with a `sign` of -1."""
-    hour = moment // _HOUR
+    hour = moment // HOUR
     (ids,), size, firsts = grouped([owner], [hour])
     sums = {name: summed(ids, size, values) for name, values in counts.items()}
     found = []
@@ -82,7 +81,7 @@ def hours_of_transit(found: Iterable[InTransit]) -> list[Hour]:
         Hour(
             in_transit.domain,
             in_transit.cls,
-            _hour(int(in_transit.announced_at.timestamp()) // 3600),
+            _hour(micros(in_transit.announced_at) // HOUR),
             on_the_way=in_transit.messages,
         )
         for in_transit in found
@@ -108,8 +107,8 @@ def hour_about(numbers: Sequence[int], moments: Sequence[int], n: int) -> dateti
     order, and their moments in microseconds. That of the one before it, or of the first."""
     if not numbers:
         return None
-    return _hour(moments[max(bisect_left(numbers, n) - 1, 0)] // _HOUR)
+    return _hour(moments[max(bisect_left(numbers, n) - 1, 0)] // HOUR)
 
 
 def _hour(number: int) -> datetime:
-    return datetime.fromtimestamp(number * 3600, UTC)
+    return at_micros(number * HOUR)

@@ -21,6 +21,7 @@ from hub_jobs.tables.ranges import History, Mask
 from hub_jobs.tables.scan import Condition, bounds, file_paths, files
 from hub_jobs.tables.schemas import SETTLED
 from hub_jobs.tables.seen import SeenNumbers
+from hub_jobs.times import micros
 
 Class = tuple[str | None, str | None]
 """Domain and class, as far as they are known."""
@@ -170,6 +171,6 @@ def pieces(
         if not cut:
             old = False
         elif is_own(name) and first is not None and last is not None:
-            before = [int(moment.timestamp() * 1e6) for moment in (first, last)]
+            before = [micros(moment) for moment in (first, last)]
             old = True if before[1] + 1 < cut else False if before[0] > cut + 1 else None
         yield FileShare(table.name, path, of.offsets, of.begun, of.share, of.part, span, cut, old, rows or 0)

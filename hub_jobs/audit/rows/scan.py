@@ -20,6 +20,7 @@ from hub_jobs.audit.unreadable import Unreadable, described, put_aside
 from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.places import ParquetFile, Place, UnreadableError, parquet_file
+from hub_jobs.times import micros
 
 HERE_ROWS: Final = 200_000_000
 """Rows of all tables that are still read without Spark, some ten seconds a hundred million and core."""
@@ -164,7 +165,7 @@ def row_groups(file: ParquetFile, piece: FileShare) -> Iterator[int]:
     """The row groups of a file that may hold rows of the span."""
     for group in range(file.num_row_groups):
         ends = file.bounds(group, "arrived") if piece.span.first is not None else None
-        if ends is None or int(ends[1].timestamp() * 1e6) + 1 >= (piece.span.first or 0):
+        if ends is None or micros(ends[1]) >= (piece.span.first or 0):
             yield group
 
 

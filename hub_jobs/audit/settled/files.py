@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -37,9 +37,8 @@ from hub_jobs.tables.parquet import is_own
 from hub_jobs.tables.places import Place, UnreadableError, arrow_paths, delta_options, parquet_file
 from hub_jobs.tables.ranges import Numbers, marks
 from hub_jobs.tables.scan import bounds, files
+from hub_jobs.times import micros
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 _NEVER: Final = np.iinfo(np.int64).max
 """Stands for the end of rows whose arrival the log does not tell."""
 _SAME: Final[Mapping[str, Sequence[str]]] = {
@@ -170,9 +169,7 @@ def _commit_of(entries: Iterable[Mapping[str, Any]]) -> _Commit:
 
 
 def _span(first: datetime | None, last: datetime | None) -> tuple[int, int]:
-    if first is None or last is None:
-        return 0, _NEVER
-    return (first.astimezone(UTC) - _EPOCH) // _MICROSECOND, (last.astimezone(UTC) - _EPOCH) // _MICROSECOND
+    return (0, _NEVER) if first is None or last is None else (micros(first), micros(last))
 
 
 def _check_expired(table: Table, gone: Iterable[_File]) -> None:

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import numpy as np
@@ -25,12 +25,11 @@ from hub_jobs.tables.places import Place, UnreadableError, fitted
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import SETTLED
 from hub_jobs.tables.seen import SeenNumbers
+from hub_jobs.times import HOUR, at_micros, micros
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COUNTS: Final = ("in_bronze", "late", "in_readings", "quarantined", "dead")
 _SETTLED_UNTIL: Final = "settled"
 """The transaction of the table: the hour since 1970 before which everything is settled."""
-_HOUR: Final = 3_600_000_000
 _SHOWN_HOURS: Final = 48
 """So many the fleet page shows of a leaf, however long ago they were."""
 
@@ -60,7 +59,7 @@ def marks_of(table: Table | None) -> tuple[int, dict[str, TableMark]]:
     try:
         held = rows(table, ["kind", "until", "space", "detail"], [("kind", "=", "table")]).to_pylist()
         marks = {row["space"]: TableMark(*json.loads(row["detail"])) for row in held}
-        return (_microseconds(held[0]["until"]), marks) if held else (0, {})
+        return (micros(held[0]["until"]), marks) if held else (0, {})
     except (OSError, ValueError, TypeError) as error:
         raise UnsettledError(f"the table `settled` can't be read: {error}") from error
 
@@ -69,12 +68,12 @@ def save(lake: Place, table: Table, past: Past, marks: Mapping[str, TableMark]) 
     """Put what is settled in the place of what the table had. Raises `ConflictError`."""
     with PartWriter(lake, table.name) as writer:
         writer.write(_encoded(past, marks))
-    table.commit(writer.files, {_SETTLED_UNTIL: past.until // _HOUR}, replace=True)
+    table.commit(writer.files, {_SETTLED_UNTIL: past.until // HOUR}, replace=True)
 
 
 def settled_until(table: Table | None) -> int:
     """Before which moment everything is settled, in microseconds since 1970."""
-    return 0 if table is None else (table.offset(_SETTLED_UNTIL) or 0) * _HOUR
+    return 0 if table is None else (table.offset(_SETTLED_UNTIL) or 0) * HOUR
 
 
 def hours_of(past: Past, hours: Sequence[Hour], since: datetime) -> Iterator[Hour]:
@@ -87,7 +86,7 @@ def hours_of(past: Past, hours: Sequence[Hour], since: datetime) -> Iterator[Hou
     domains = held["domain"].combine_chunks().dictionary_encode("encode").indices.to_numpy()
     last = np.zeros(int(domains.max()) + 1, np.int64)
     np.maximum.at(last, domains, moments)
-    recent = moments >= np.minimum(_microseconds(since), last[domains] - _SHOWN_HOURS * _HOUR)
+    recent = moments >= np.minimum(micros(since), last[domains] - _SHOWN_HOURS * HOUR)
     for row in held.filter(pa.array(recent)).to_pylist():
         yield _hour_of(row)
     wanted = {(hour.domain, hour.cls, hour.hour) for hour in hours}
@@ -117,7 +116,7 @@ def with_hours(past: Past, added: Iterable[Hour]) -> pa.Table:
 
 
 def _encoded(past: Past, marks: Mapping[str, TableMark]) -> pa.Table:
-    until = _EPOCH + timedelta(microseconds=past.until)
+    until = at_micros(past.until)
     found: list[Row] = [
         {"kind": "table", "space": name, "detail": json.dumps(mark)} for name, mark in marks.items()
     ]
@@ -180,7 +179,7 @@ def _decoded(held: pa.Table) -> tuple[Past, dict[str, TableMark]]:
     runs = of("run")
     hours = by_kind.get("hour", SETTLED.empty_table())
     past = Past(
-        until=_microseconds(held["until"][0].as_py()),
+        until=micros(held["until"][0].as_py()),
         records=_records(of("ledger"), of("naming"), json.loads(of("claims")[0]["detail"])),
         ranges=SeenNumbers(spaces),
         rows=Counter({_history(row["space"]): row["last"] for row in of("rows")}),
@@ -194,10 +193,6 @@ def _decoded(held: pa.Table) -> tuple[Past, dict[str, TableMark]]:
         hours=hours,
     )
     return past, {row["space"]: TableMark(*json.loads(row["detail"])) for row in of("table")}
-
-
-def _microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def _history(name: str) -> tuple[str, str]:

@@ -18,9 +18,9 @@ from hub_jobs.audit.settled.files import mark_of, settled_files
 from hub_jobs.tables.delta import ConflictError, Table
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import files, latest
+from hub_jobs.times import HOUR, micros
 
-_HOUR: Final = 3_600_000_000
-_GRACE: Final = _HOUR
+_GRACE: Final = HOUR
 """The last hour is not settled: what comes again of it, or is corrected, need not be looked up."""
 
 
@@ -49,7 +49,7 @@ def next_cut(tables: AuditTables) -> int:
     newest = latest(tables.bronze, "arrived")
     if newest is None:
         return 0
-    cut = int(newest.timestamp()) * 1_000_000 // _HOUR * _HOUR - _GRACE
+    cut = micros(newest) // HOUR * HOUR - _GRACE
     return cut if cut > tables.past.until else 0
 
 
@@ -58,7 +58,7 @@ def earlier_cut(tables: AuditTables, rows: RowTotals) -> int:
     waiting = rows.settling.waiting
     if not tables.cut or waiting is None:
         return 0
-    cut = min(waiting // _HOUR * _HOUR, tables.cut - _HOUR)
+    cut = min(waiting // HOUR * HOUR, tables.cut - HOUR)
     return cut if cut > tables.past.until else 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentTypeError
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,15 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent.contract import Exit
 from hub_jobs.gaps import run as gaps
 from hub_jobs.gaps.cadence import BUCKETS
 from hub_jobs.gaps.outages import COLUMNS, LISTED, Worst, worst
 from hub_jobs.gaps.report import GapFindings, Late, as_json, as_text
-from hub_jobs.job_loop import moment, short, stretch
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.schemas import GAPS
 
@@ -157,21 +153,6 @@ def test_shares_are_of_a_domains_own_readings() -> None:
     assert text.splitlines()[-1].split() == ["edge-1", "-", "100.0", "-", "-", "<0.1", "-", "-", "-", "5m"]
 
 
-@given(st.floats(0, 1e9))
-def test_a_length_of_time_reads_as_about_what_it_is(seconds: float) -> None:
-    text = short(seconds)
-    assert len(text) <= 9
-    units = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
-    total, number = 0.0, ""
-    for letter in text:
-        if letter in units:
-            total, number = total + float(number) * units[letter], ""
-        else:
-            number += letter
-    assert number == ""
-    assert abs(total - seconds) <= max(0.5, seconds * 0.04)
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -195,14 +176,6 @@ def test_what_is_no_time_length_or_factor_is_refused_in_words(
         gaps.main(["--lake", str(tmp_path), *arguments])
     assert ended.value.code == Exit.USAGE
     assert said in capsys.readouterr().err
-
-
-def test_times_are_taken_with_any_offset_and_lengths_in_any_unit() -> None:
-    assert moment("2026-11-21T08:00:00+02:00") == END
-    assert moment("2026-11-21T06:00:00Z").tzinfo is UTC
-    assert [stretch(one).total_seconds() for one in ("90s", "15m", "12h", "7d")] == [90, 900, 43_200, 604_800]
-    with pytest.raises(ArgumentTypeError):
-        stretch("1w")
 
 
 def test_a_lake_without_readings_starts_no_session(
