@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Final
 
 import nats
 import psutil
@@ -26,9 +28,51 @@ import psutil
 from agent import contract
 from agent.contract import BatchHeaders, Clock, MessageId
 from bench.agents import DOMAIN, Bench, leaf
-from bench.collectd import collectd, installed
-from bench.loading import cpu_seconds
+from bench.load import cpu_seconds
 from bench.result import Against, Result, Row, measuring
+
+_PLUGINS: Final = (
+    "cpu",
+    "df",
+    "disk",
+    "fhcount",
+    "interface",
+    "load",
+    "memory",
+    "processes",
+    "protocols",
+    "swap",
+    "thermal",
+    "uptime",
+    "csv",
+)
+_END_SECONDS: Final = 20.0
+
+
+def installed() -> bool:
+    """Whether Debian's collectd is here."""
+    return shutil.which("collectd") is not None
+
+
+@contextmanager
+def collectd(directory: Path) -> Iterator[psutil.Process]:
+    """The daemon with its files in a directory."""
+    directory.mkdir()
+    config = directory / "collectd.conf"
+    config.write_text(
+        "Interval 1\n"
+        f'BaseDir "{directory}"\nPIDFile "{directory / "pid"}"\n'
+        + "".join(f"LoadPlugin {name}\n" for name in _PLUGINS)
+        + f'<Plugin csv>\n  DataDir "{directory / "values"}"\n</Plugin>\n'
+    )
+    with (directory / "log").open("wb") as log:
+        daemon = subprocess.Popen(["collectd", "-f", "-C", str(config)], stdout=log, stderr=log)
+    try:
+        yield psutil.Process(daemon.pid)
+    finally:
+        daemon.terminate()
+        daemon.wait(_END_SECONDS)
+
 
 _SETTLE_SECONDS = 10.0
 _IDLE_SECONDS = 20.0

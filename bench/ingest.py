@@ -23,8 +23,7 @@ from typing import Final
 
 from bench.agents import DOMAIN, Bench, leaf
 from bench.link_processes import AgentProcess, Server
-from bench.load import body
-from bench.loading import cpu_seconds, loading, stored
+from bench.load import body, cpu_seconds, loading, stored
 from bench.relink_world import link_world
 from bench.result import Against, Result, Row, measuring
 from bench.rounds import interleaved, rounds

@@ -3,7 +3,7 @@ connection.
 
 `python -m bench.load PORT CONNECTIONS READINGS FORM`, FORM one of `FORMS`: answers each line on its standard
 input with the number of requests that were answered 204 or 200 so far; ends with its input. Any other answer
-ends it with an error.
+ends it with an error. `loading` drives it from another process.
 """
 
 from __future__ import annotations
@@ -11,10 +11,16 @@ from __future__ import annotations
 import os
 import random
 import socket
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
+
+import psutil
 
 _SITES = ("north", "south", "east", "west")
 
@@ -133,6 +139,45 @@ def main(port: int, connections: int, readings: int, form: str) -> None:
         threading.Thread(target=send, args=arguments, daemon=True).start()
     for _ in sys.stdin:
         print(counter.total(), flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """A load that runs."""
+
+    process: subprocess.Popen[str]
+
+    def answered(self) -> int:
+        """How many requests were answered as stored until now."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+
+@contextmanager
+def loading(port: int, connections: int, readings: int, form: str) -> Iterator[Loading]:
+    """Send requests of so many readings to an agent's port as long as the context lasts."""
+    command = [sys.executable, "-m", "bench.load", str(port), str(connections), str(readings), form]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Loading(process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def stored(admin_port: int, name: str) -> float:
+    """How many readings of an agent's input are stored until now."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    wanted = f'petiole_stored_readings_total{{class="normal",input="{name}"}} '
+    return sum(float(line.removeprefix(wanted)) for line in lines if line.startswith(wanted))
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """What a process has used until now, user and system, all threads."""
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 if __name__ == "__main__":

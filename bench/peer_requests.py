@@ -18,8 +18,7 @@ from bench.agents import HTTP_INPUT, Bench, leaf
 from bench.daemon import Daemon
 from bench.http_load import http_load
 from bench.hub_stream import jetstream_server
-from bench.load import body, lines_of_one, lines_of_ten, post, request
-from bench.loading import cpu_seconds
+from bench.load import body, cpu_seconds, lines_of_one, lines_of_ten, post, request
 from bench.peer_sides import SYNCED, make_telegraf_stream
 from bench.result import Against, Result, Row
 

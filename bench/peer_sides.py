@@ -26,7 +26,7 @@ from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.jetstream import JetStream
 from bench.hub_stream import jetstream_server
-from bench.loading import cpu_seconds
+from bench.load import cpu_seconds
 from bench.relink_load import DEVICE, NotStoredError, Send, over_http, session
 from bench.relink_world import link_world
 from bench.relp import Relp

@@ -23,7 +23,7 @@ import psutil
 
 from agent.demo.ports import free_port
 from bench.agents import leaf
-from bench.loading import cpu_seconds, stored
+from bench.load import cpu_seconds, stored
 from bench.result import Against, Result, Row, measuring
 from tests.harness.plant_servers import ModbusServer, OpcuaServer
 

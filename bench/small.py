@@ -24,8 +24,7 @@ import nats
 from agent import contract
 from bench.agents import DOMAIN, HTTP_INPUT, Bench, leaf
 from bench.http_load import http_load
-from bench.load import body, request
-from bench.loading import cpu_seconds
+from bench.load import body, cpu_seconds, request
 from bench.result import Against, Result, Row, measuring
 from bench.rounds import rounds
 

@@ -35,10 +35,10 @@ from agent.leaf.link.command_mirror.positions import HELD_UNTIL, is_held, is_lea
 from agent.leaf.link.command_mirror.rest import MirrorRest
 from agent.leaf.state import StateFile, load
 from agent.server.process import EmbeddedServer
+from tests.harness.commands import APP, Program, working
 from tests.harness.registrar import HubHand, LeafHand, hub_of
 from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.streams import PatientJetStream
-from tests.harness.tools import APP, Program, working
 from tests.harness.wait import until
 
 DOMAIN = "edge-1"

@@ -15,7 +15,7 @@ from agent.jetstream import UnavailableError
 from agent.jetstream.readers import StoredHeaders, read_headers
 from agent.leaf.link.states import LinkState
 from tests.harness.agents import CLASS
-from tests.harness.lossy_proxy import LossyPair, open_lossy_pair
+from tests.harness.linked_pair import LossyPair, open_lossy_pair
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 

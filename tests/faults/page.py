@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.faults.front import front
+from tests.faults.front import front, picture
 from tests.faults.mixed.page import part_of, rounds_part, with_part
-from tests.faults.picture import picture
 from tests.faults.report import PATH
 
 _COLUMNS = (

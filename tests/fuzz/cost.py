@@ -47,7 +47,7 @@ from agent.leaf.inputs.shared.samples import Names
 from agent.leaf.inputs.syslog.framing import MessageCutter, framed
 from agent.leaf.inputs.syslog.parse import MessageParser
 from tests.harness.remote_write import request_1, request_2
-from tests.harness.sparkplug_payload import metric, payload
+from tests.harness.sparkplug_node import metric, payload
 
 CAME: Final = 64_000
 LIMIT: Final = 16 * 2**20

@@ -36,7 +36,7 @@ from agent.leaf.inputs.shared.samples import Names
 from tests.fuzz.target import only, target
 from tests.harness.remote_write import STALE, Request, request_1, request_2
 from tests.harness.remote_write import WriteRequest as WriteRequest1
-from tests.harness.sparkplug_payload import metric, payload
+from tests.harness.sparkplug_node import metric, payload
 
 DOMAIN, NOW = "edge-1", 1_790_000_000_000_000_000
 MOST = 2**20

@@ -1,4 +1,5 @@
-"""A real edge node of Sparkplug B that is not Python, sparkplug-client, at some broker."""
+"""A real edge node of Sparkplug B that is not Python, sparkplug-client, at some broker; and payloads as a
+test needs them, also such as no honest node would send."""
 
 from __future__ import annotations
 
@@ -9,9 +10,28 @@ from pathlib import Path
 from typing import Any
 
 from agent.demo.plan import Member
+from agent.leaf.inputs.mqtt.sparkplug.payload import METRIC, PAYLOAD
 from agent.testing.agent_process import AgentProcess
 from tests.harness.mqtt_broker import broker_beside, broker_port, publish
 from tests.harness.plant_servers import NodeServer
+
+
+def metric(name: str | bytes | None = None, **fields: Any) -> dict[str, Any]:
+    """A metric with these fields of the message type."""
+    if name is not None:
+        fields["name"] = name.encode() if isinstance(name, str) else name
+    return fields
+
+
+def payload(seq: int | None, *metrics: dict[str, Any], **fields: Any) -> bytes:
+    """A payload of metrics, of the time 1,790,000,000 s."""
+    packed_metrics = [METRIC(**fields).SerializeToString() for fields in metrics]
+    message = PAYLOAD(timestamp=1_790_000_000_000, metrics=packed_metrics, **fields)
+    if seq is not None:
+        message.seq = seq
+    packed: bytes = message.SerializeToString()
+    return packed
+
 
 Metrics = list[dict[str, Any]]
 """As the client takes them: `name`, `alias`, `type`, `value`, …"""

@@ -19,9 +19,8 @@ from tests.faults.schedule import schedule, seed_of
 from tests.faults.world.configs import HubSettings, LeafSettings
 from tests.faults.world.environment import FaultEnvironment, open_environment
 from tests.soak.flat import judged
-from tests.soak.inside import monitored
 from tests.soak.picture import picture
-from tests.soak.sampling import ALLOWANCES, SHOWN, Samples, samples
+from tests.soak.sampling import ALLOWANCES, SHOWN, Samples, monitored, samples
 from tests.spark.conftest import spark
 
 __all__ = ["spark"]

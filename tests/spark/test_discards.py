@@ -14,7 +14,7 @@ from agent.leaf.link.states import LinkState
 from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.refine import run as refine
-from tests.harness.lossy_proxy import LossyPair, open_lossy_pair
+from tests.harness.linked_pair import LossyPair, open_lossy_pair
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 

@@ -10,8 +10,7 @@ import pytest
 
 from agent.contract import Exit
 from tests.faults.guest.edge import Edge, MachineEdge, ServerEdge, Sync
-from tests.faults.guest.hub import HubMachine
-from tests.faults.guest.hub_cluster import HubCluster
+from tests.faults.guest.hub import HubCluster, HubMachine
 from tests.faults.guest.kernel import Kernel
 from tests.faults.report import Case
 from tests.spark.conftest import spark  # noqa: F401

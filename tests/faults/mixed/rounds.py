@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
-from tests.faults.mixed.dimensions import Fault, Headers, Policy, Scenario
-from tests.faults.mixed.faults import injection
-from tests.faults.mixed.moments import meet
-from tests.faults.mixed.site import Site
+from tests.faults.mixed.dimensions import Fault, Headers, Moment, Policy, Scenario
+from tests.faults.mixed.faults import Injection, injection
+from tests.faults.mixed.site import POLL_SECONDS, Site, kill, lives
 from tests.faults.mixed.surroundings import open_site
 from tests.faults.oracle import ruled
 from tests.faults.oracle.journal import Journal
@@ -16,6 +22,158 @@ from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.world.devices import Device
 from tests.harness.wait import wait_for
+
+_LINKS: Final = (Fault.LINK_CUT, Fault.LINK_STALLED, Fault.STREAM_FULL)
+
+
+def meet(site: Site, first: Injection, second: Injection) -> list[Injection]:
+    """Make both; returns those that are still to be mended."""
+    return _MOMENTS[site.scenario.moment](site, first, second)
+
+
+def _while_it_lasts(site: Site, first: Injection, second: Injection) -> list[Injection]:
+    first.make()
+    site.lasts(0.0, 1.5)
+    second.make()
+    return [first, second]
+
+
+def _before_start(site: Site, first: Injection, second: Injection) -> list[Injection]:
+    """The agent has ended, and begins under both."""
+    leaf, unit = site.environment.leaf, site.agent_unit
+    unit.held = True
+    pid = leaf.agent.pid
+    assert pid is not None
+    if site.scenario.has(Fault.AGENT_KILLED):
+        kill(pid)
+    else:
+        os.kill(pid, signal.SIGTERM)
+        _until(lambda: leaf.agent.pid is None, 60)
+    first.make()
+    second.make()
+    said = leaf.log.stat().st_size
+    unit.held = False
+    _until(lambda: leaf.agent.pid is not None, 5)
+    begun = leaf.agent.pid
+    _until(lambda: leaf.log.stat().st_size > said or leaf.agent.pid != begun, 30)
+    site.lasts(0.5, 2.0)
+    return [first, second]
+
+
+def _in_flight(site: Site, first: Injection, second: Injection) -> list[Injection]:
+    with _frozen_server(site):
+        _asked(site)
+        first.make()
+        second.make()
+    return [first, second]
+
+
+def _after_answer(site: Site, first: Injection, second: Injection) -> list[Injection]:
+    site.wait_answered()
+    first.make()
+    site.wait_answered(1.0)
+    second.make()
+    return [first, second]
+
+
+def _during_repair(site: Site, first: Injection, second: Injection) -> list[Injection]:
+    first.make()
+    site.lasts(0.3, 2.0)
+    logs = [site.environment.leaf.log, site.environment.hub.log]
+    sizes = [path.stat().st_size for path in logs]
+    first.mend()
+    _until(lambda: [path.stat().st_size for path in logs] != sizes, 2)
+    second.make()
+    return [second]
+
+
+def _at_drain(site: Site, first: Injection, second: Injection) -> list[Injection]:
+    """The agent is asked to end while what it took in cannot be stored yet."""
+    with _frozen_server(site):
+        _asked(site)
+        pid = site.environment.leaf.agent.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGTERM)
+        site.lasts(0.0, 0.3)
+        first.make()
+        second.make()
+    return [first, second]
+
+
+def _at_reconnect(site: Site, first: Injection, second: Injection) -> list[Injection]:
+    """The link comes back after a cut, and with its first connection the second fault."""
+    site.hold_link("cut")
+    site.lasts(0.5, 1.5)
+    first.make()
+    site.lasts(0.0, 1.0)
+    left = [second]
+    before = site.connections()
+    site.release_link("cut")
+    if first.fault in _LINKS:
+        first.mend()
+    else:
+        left.append(first)
+    _until(lambda: site.connections() > before, 5)
+    second.make()
+    return left
+
+
+def _during_jobs(site: Site, first: Injection, second: Injection) -> list[Injection]:
+    """`ingest` and `refine` run, and are run again until they end well."""
+    tables = site.environment.tables
+
+    def work() -> None:
+        tables.ingest()
+        tables.refine()
+
+    site.jobs = threading.Thread(target=work, daemon=True)
+    site.jobs.start()
+    site.lasts(0.0, 0.5)
+    first.make()
+    site.lasts(0.0, 1.0)
+    second.make()
+    return [first, second]
+
+
+@contextmanager
+def _frozen_server(site: Site) -> Iterator[None]:
+    """The leaf's server stands still, unless it is killed meanwhile."""
+    pid = site.environment.leaf.nats.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        if lives(pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def _asked(site: Site) -> None:
+    if not site.wait_asked():
+        site.environment.case.not_proven.append("no request was seen under way")
+
+
+def _until(true: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+_MOMENTS: Final[dict[Moment, Callable[[Site, Injection, Injection], list[Injection]]]] = {
+    Moment.WHILE_IT_LASTS: _while_it_lasts,
+    Moment.BEFORE_START: _before_start,
+    Moment.IN_FLIGHT: _in_flight,
+    Moment.AFTER_ANSWER: _after_answer,
+    Moment.DURING_REPAIR: _during_repair,
+    Moment.AT_DRAIN: _at_drain,
+    Moment.AT_RECONNECT: _at_reconnect,
+    Moment.DURING_JOBS: _during_jobs,
+}
+
 
 _SECONDS = 150.0
 """In which all must flow again on a machine that is busy."""

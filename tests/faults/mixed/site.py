@@ -18,8 +18,7 @@ import zstandard
 
 from agent.contract import DEFAULT_CLASS, MAX_UNPACKED_BYTES, batch_subject
 from tests.faults.mixed.dimensions import Input, Scenario
-from tests.faults.mixed.forging import ForgingDevice
-from tests.faults.mixed.senders import PrintingDevice
+from tests.faults.mixed.senders import ForgingDevice, PrintingDevice
 from tests.faults.mixed.units import Supervisor, Unit
 from tests.faults.oracle.numbered import NUMBER
 from tests.faults.tools.disk import SmallDisk

@@ -20,10 +20,10 @@ from agent.leaf.inputs import OPTIONS
 from agent.server.setup import server_config
 from agent.server.workspace import Workspace
 from tests.faults.mixed.dimensions import Fault, Headers, Input, Policy, Rule, Scenario, Server
-from tests.faults.mixed.forging import ForgingDevice
 from tests.faults.mixed.senders import (
     METER,
     SUFFIX,
+    ForgingDevice,
     LineProtocolDevice,
     MqttLeafDevice,
     PrintingDevice,

@@ -23,11 +23,11 @@ from tests.e2e.test_command_places import open_leaf
 from tests.faults.report import Case
 from tests.faults.schedule import seed_of
 from tests.harness.agents import leaf_config
+from tests.harness.commands import APP, Program, working
 from tests.harness.leaf_process import LeafProcess
 from tests.harness.registrar import HubHand, hub_of
 from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.streams import PatientJetStream
-from tests.harness.tools import APP, Program, working
 from tests.harness.wait import until
 
 DOMAIN = "edge-1"

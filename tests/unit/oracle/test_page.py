@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from tests.faults.front import KINDS, front, kind_of
+from tests.faults.front import KINDS, front, kind_of, picture
 from tests.faults.mixed.covering import scenario
 from tests.faults.mixed.page import part_of, rounds_part, with_part
 from tests.faults.page import FRONT, PAGE, by_theme, cases_of, merged, page
-from tests.faults.picture import picture
 from tests.faults.report import Case
 
 

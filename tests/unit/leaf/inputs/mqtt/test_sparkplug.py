@@ -22,7 +22,7 @@ from agent.leaf.inputs.mqtt.sparkplug.nodes import (
     TooManyError,
 )
 from agent.leaf.inputs.mqtt.sparkplug.payload import MAX_METRICS, parse_payload, whole_number
-from tests.harness.sparkplug_payload import metric, payload
+from tests.harness.sparkplug_node import metric, payload
 
 NOW = 1_790_000_000_000_000_000
 BD_SEQ = metric("bdSeq", datatype=8, long_value=4)
