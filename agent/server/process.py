@@ -23,9 +23,8 @@ from agent.base.nats_server import RenderError, ServerError, find_binary, versio
 from agent.base.wait import Backoff, event_within
 from agent.config.keys import SeedError
 from agent.server.child import Greeting, Watched, greeting, need_free, process_of, reap, spawn
-from agent.server.store import store_problem
 from agent.server.values import HubConfig, LeafConfig, ServerConfig, address_of
-from agent.server.workspace import Workspace
+from agent.server.workspace import Workspace, store_problem
 
 Start = Literal["started", "adopted", "reloaded", "restarted"]
 

@@ -1,11 +1,12 @@
 """The directory of an embedded server: its lock, its configuration, which one the running server has, and its
-log."""
+log; and whether a hub's server may start with what is in its store."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
 import hashlib
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from agent.base.files import open_regular, private_directory, write_private
 from agent.base.nats_server import ServerError, ask
 from agent.base.wait import paced
 from agent.config.keys import password_line, read_password, seed_line
+from agent.contract import ACCOUNT, COMMANDS, FLEET_BUCKET
 from agent.server.render import LINK_INCLUDE, cluster_include, pieces
 from agent.server.values import AccountUser, HubConfig, LeafConfig, ServerConfig
 
@@ -174,3 +176,33 @@ def _user_links(directory: Path, users: Sequence[AccountUser]) -> dict[Path, byt
     from agent.server.accounts import link_include  # not held in memory where no account is linked
 
     return {directory / link_include(name): seed_line("nkey", key).encode() for name, key in linked}
+
+
+def store_problem(config: HubConfig) -> str | None:
+    """Why a hub's server must not start with its store; None where it may, or where the store is encrypted.
+
+    As many servers must have stored its streams as the hub has now. A server that is alone now drops the
+    record of which streams several have stored, and leaves their messages where they are: a stream that is
+    created under the same name begins with them, and its sources store all of them again. A server that is in
+    a cluster now brings in messages that the others lack (both seen on nats-server 2.15.1).
+    """
+    several = config.cluster is not None
+    streams = config.store_dir / "jetstream" / ACCOUNT / "streams"
+    for name in (*config.aggregates, COMMANDS, f"KV_{FLEET_BUCKET}"):
+        replicas = _replicas(streams / name / "meta.inf")
+        if replicas is not None and (replicas > 1) is not several:
+            was, is_now = ("one machine", "several") if several else ("several machines", "one")
+            return (
+                f"{config.store_dir} is the store of a hub of {was}, and this hub is one of {is_now}: stop "
+                "the agent and move the store away; the leaves send again what they hold "
+                "(docs/hub-cluster.md)"
+            )
+    return None
+
+
+def _replicas(meta: Path) -> int | None:
+    """On how many servers a stream was stored, None where that cannot be read."""
+    try:
+        return int(json.loads(meta.read_bytes())["num_replicas"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

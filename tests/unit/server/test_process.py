@@ -9,7 +9,6 @@ import pytest
 from agent.base.listen_sockets import is_free
 from agent.base.nats_server import ServerError, check_version, find_binary, version_of
 from agent.server.child import Stranger, greeting, process_of
-from agent.server.workspace import Workspace
 
 
 @pytest.mark.parametrize(
@@ -62,24 +61,3 @@ async def test_a_silent_listener_is_a_stranger() -> None:
 
 def test_a_process_is_found_by_its_command_line_only(tmp_path: Path) -> None:
     assert process_of(tmp_path / "nats-server.conf") is None
-
-
-def test_what_is_logged_from_now_on_is_read_also_when_the_log_begins_anew(tmp_path: Path) -> None:
-    files = Workspace(tmp_path)
-    files.log.write_text("old old old\n")
-    read = files.log_reader()
-    assert read() == ""
-    with files.log.open("a") as log:
-        log.write("new\n")
-    assert read() == "new\n"
-    files.log.write_text("anew\n")
-    assert read() == "anew\n"
-
-
-def test_what_was_applied_is_known_again_and_nonsense_is_not(tmp_path: Path) -> None:
-    files = Workspace(tmp_path)
-    assert files.applied() is None
-    files.note_applied(7, "digest")
-    assert files.applied() == (7, "digest")
-    (tmp_path / "applied").write_text("x")
-    assert files.applied() is None

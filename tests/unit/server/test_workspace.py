@@ -1,4 +1,4 @@
-"""Whether a hub's server may start with what is in its store."""
+"""The directory of an embedded server, and whether a hub's server may start with what is in its store."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent.contract import COMMANDS
-from agent.server.store import store_problem
 from agent.server.values import ClusterConfig, HubConfig
+from agent.server.workspace import Workspace, store_problem
 from tests.unit.server.test_render import HUB
 
 
@@ -40,3 +40,24 @@ def test_streams_of_users_and_a_store_that_is_encrypted_say_nothing(tmp_path: Pa
     stored(tmp_path, "OWN", b'{"num_replicas": 1}')
     stored(tmp_path, COMMANDS, b"\x00\xff encrypted")
     assert store_problem(hub(tmp_path, several=True)) is None
+
+
+def test_what_is_logged_from_now_on_is_read_also_when_the_log_begins_anew(tmp_path: Path) -> None:
+    files = Workspace(tmp_path)
+    files.log.write_text("old old old\n")
+    read = files.log_reader()
+    assert read() == ""
+    with files.log.open("a") as log:
+        log.write("new\n")
+    assert read() == "new\n"
+    files.log.write_text("anew\n")
+    assert read() == "anew\n"
+
+
+def test_what_was_applied_is_known_again_and_nonsense_is_not(tmp_path: Path) -> None:
+    files = Workspace(tmp_path)
+    assert files.applied() is None
+    files.note_applied(7, "digest")
+    assert files.applied() == (7, "digest")
+    (tmp_path / "applied").write_text("x")
+    assert files.applied() is None
