@@ -31,11 +31,10 @@ from agent.process.reload import KEPT_SECONDS, Applied, Files, Reloader
 from agent.process.watchdog import ServerSilence, Signs, Vitals
 from agent.server import permissions
 from agent.server.health import ServerHealth
-from agent.server.link_schedule import LinkScheduler
 from agent.server.process import EmbeddedServer
 from agent.server.setup import check_keys, hub_sync_seconds, identities, server_config, server_directory
 from agent.server.values import ServerConfig
-from agent.server.watch import ServerWatch
+from agent.server.watch import LinkScheduler, ServerWatch
 
 if TYPE_CHECKING:
     from agent.hub.web import FleetPages

@@ -11,7 +11,7 @@ from agent.base.metrics import Metrics
 from agent.config.values import Windows
 from agent.leaf.link.states import LinkState
 from agent.server.health import ServerHealth
-from agent.server.link_schedule import LinkScheduler
+from agent.server.watch import LinkScheduler
 from tests.harness.agents import CLASS
 from tests.harness.linked_pair import LinkedPair, open_linked_pair
 from tests.harness.servers import ServerPair
