@@ -1,14 +1,18 @@
-"""`petiole run` as a process of its own, with an embedded server."""
+"""`petiole run` as a process of its own, with an embedded server; and waits for a condition, with a bound
+that a busy machine keeps."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,14 +20,37 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.demo.plan import Member
 from agent.server.child import process_of
-from agent.testing.wait import WAIT_SECONDS, wait_for
 
 PETIOLE: Final = str(Path(sys.executable).parent / "petiole")
+WAIT_SECONDS: Final = 90.0
+_ANY: Final = "the condition holds"
+_POLL_SECONDS: Final = 0.01
 _LOG_END: Final = 4000
 _RELOADED: Final = b"configuration reloaded"
 _REJECTED: Final = b"configuration rejected"
 _RESTARTS: Final = b"the agent restarts"
 _STARTED: Final = b'"event": "started"'
+
+
+async def until(
+    holds: Callable[[], bool | Awaitable[bool]], condition: str = _ANY, seconds: float = WAIT_SECONDS
+) -> None:
+    """Return when a plain or async check holds. Fails the test with the `condition` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        held = holds()
+        if held if isinstance(held, bool) else await held:
+            return
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {condition}"
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def wait_for(holds: Callable[[], bool], condition: str = _ANY, seconds: float = WAIT_SECONDS) -> None:
+    """Return when a check holds. Fails the test with the `condition` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {condition}"
+        time.sleep(_POLL_SECONDS)
 
 
 class AgentProcess:

@@ -27,10 +27,9 @@ from agent.config import ConfigError
 from agent.contract import DEFAULT_CLASS
 from agent.demo import plan
 from agent.demo.ports import free_port
-from agent.testing.agent_process import AgentProcess
+from agent.testing.agent_process import AgentProcess, wait_for
 from agent.testing.input_case import InputCase, Verdict, judge
 from agent.testing.stored_stream import stored_readings, widen_stream
-from agent.testing.wait import wait_for
 
 WHOLE_STREAM: Final = 'max_bytes = "512MiB"'
 SMALL_STREAM: Final = 'max_bytes = "16KiB"'

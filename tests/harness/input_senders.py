@@ -38,8 +38,7 @@ from agent.contract import inbox_prefix
 from agent.demo.plan import Member
 from agent.leaf.inputs.otlp_grpc.service import NAME as METRICS_SERVICE
 from agent.server.permissions import DEVICE
-from agent.testing.agent_process import AgentProcess
-from agent.testing.wait import wait_for
+from agent.testing.agent_process import AgentProcess, wait_for
 from tests.harness.mqtt_broker import broker_port, publish
 from tests.harness.plant_servers import opcua_server
 from tests.harness.remote_write import packed, request_1, request_2

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
-from agent.testing.wait import WAIT_SECONDS, until, wait_for
+from agent.testing.agent_process import WAIT_SECONDS, until, wait_for
 
 __all__ = ["WAIT_SECONDS", "ended", "following", "until", "wait_for"]
 
