@@ -14,7 +14,6 @@ an earlier release never sends a name.
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from collections.abc import Mapping
@@ -30,10 +29,11 @@ from agent.contract.checks import (
     check_machine,
     check_run,
     count_of,
+    encoded,
     field_of,
     matching,
+    nullable,
     open_record,
-    optional,
 )
 
 __all__ = [
@@ -94,7 +94,7 @@ class Committed:
 
     def encode(self) -> bytes:
         """The record as it is sent."""
-        return json.dumps({"v": VERSION, **asdict(self)}, separators=(",", ":")).encode()
+        return encoded(asdict(self))
 
 
 def parse_committed(data: bytes | str) -> Committed:
@@ -128,8 +128,7 @@ class CursorRequest:
 
     def encode(self) -> bytes:
         """The question as it is requested."""
-        row = {"v": VERSION, "machine": self.machine, "run": self.run, "epochs": dict(self.epochs)}
-        return json.dumps(row, separators=(",", ":")).encode()
+        return encoded({"machine": self.machine, "run": self.run, "epochs": dict(self.epochs)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +142,7 @@ class CursorAnswer:
     def encode(self) -> bytes:
         """The answer as it is sent."""
         held = {cls: checkpoint_row(checkpoint) for cls, checkpoint in self.held.items()}
-        return json.dumps(
-            {"v": VERSION, "held": held, "refused": self.refused}, separators=(",", ":")
-        ).encode()
+        return encoded({"held": held, "refused": self.refused})
 
 
 def parse_cursor_request(data: bytes | str) -> CursorRequest:
@@ -167,7 +164,7 @@ def parse_cursor_answer(data: bytes | str) -> CursorAnswer:
     held = field_of(row, "held", dict, "cursor answer")
     return CursorAnswer(
         {check_class(cls): parse_checkpoint(value) for cls, value in held.items()},
-        optional(row, "refused", lambda _: str(field_of(row, "refused", str, "cursor answer"))),
+        nullable(row, "refused", str, "cursor answer"),
     )
 
 

@@ -116,13 +116,13 @@ class Exit(IntEnum):
 T = TypeVar("T")
 
 
-def _refuse_constant(text: str) -> float:
+def refuse_constant(text: str) -> float:
     raise ValueError(f"{text} is not a number")
 
 
 def open_record(data: bytes | str, what: str) -> dict[str, Any]:
     try:
-        row = json.loads(data, parse_constant=_refuse_constant)
+        row = json.loads(data, parse_constant=refuse_constant)
     except RecursionError:
         raise ContractError(f"{what}: nested too deeply") from None
     except ValueError as error:
@@ -133,6 +133,11 @@ def open_record(data: bytes | str, what: str) -> dict[str, Any]:
     if isinstance(version, bool) or not isinstance(version, int) or version != VERSION:
         raise ContractError(f"{what}: version {version!r:.80} is not known here; this side speaks {VERSION}")
     return row
+
+
+def encoded(row: Mapping[str, Any], default: Callable[[Any], Any] | None = None) -> bytes:
+    """A record as it is sent; `default` gives what JSON has in place of a value that it does not know."""
+    return json.dumps({"v": VERSION, **row}, separators=(",", ":"), default=default).encode()
 
 
 def fields_as_row(record: Any) -> dict[str, Any]:
@@ -148,11 +153,30 @@ def field_of(row: Mapping[str, Any], name: str, kind: type[T] | tuple[type, ...]
     return value
 
 
-def count_of(row: Mapping[str, Any], name: str, what: str) -> int:
+def count_of(row: Mapping[str, Any], name: str, what: str, absent: int | None = None) -> int:
+    """A count; where the field is not there, the one that its absence means, if it may be left out."""
+    if absent is not None and name not in row:
+        return absent
     value = field_of(row, name, int, what)
     if not 0 <= value <= MAX_INT:
         raise ContractError(f"{what}: {name} is {value}, a count was expected")
     return int(value)
+
+
+def flag_of(row: Mapping[str, Any], name: str, what: str, *, absent: bool = False) -> bool:
+    """A flag that an older sender leaves out."""
+    return bool(field_of(row, name, bool, what)) if name in row else absent
+
+
+def object_of(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ContractError(f"{what} is {value!r:.80}, an object was expected")
+    return value
+
+
+def nullable(row: Mapping[str, Any], name: str, kind: type[T], what: str) -> T | None:
+    """A field of this kind, None where it is null or not there."""
+    return None if row.get(name) is None else field_of(row, name, kind, what)
 
 
 def optional(row: Mapping[str, Any], name: str, read: Callable[[Any], T]) -> T | None:

@@ -13,7 +13,6 @@ sentence otherwise.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -24,14 +23,16 @@ from typing import Any, Final
 from agent.contract.checkpoint import is_sequence
 from agent.contract.checks import (
     MAX_INT,
-    VERSION,
     ContractError,
     check_epoch,
     count_of,
+    encoded,
     field_of,
+    flag_of,
     matching,
+    nullable,
+    object_of,
     open_record,
-    optional,
 )
 from agent.contract.reading import MAX_TEXT, Reading
 
@@ -121,7 +122,7 @@ class Command:
 
     def encode(self) -> bytes:
         """The command as it is published."""
-        return json.dumps({"v": VERSION, **asdict(self)}, separators=(",", ":")).encode()
+        return encoded(asdict(self))
 
 
 def parse_command(data: bytes | str) -> Command:
@@ -215,15 +216,14 @@ class CommandsWanted:
 
 def commands_wanted(value: Any) -> CommandsWanted:
     what = "announce"
-    if not isinstance(value, dict):
-        raise ContractError(f"{what}: commands is {value!r:.80}, an object was expected")
-    held = field_of(value, "held", list, what) if "held" in value else []
+    row = object_of(value, f"{what}: commands")
+    held = field_of(row, "held", list, what) if "held" in row else []
     return CommandsWanted(
-        check_epoch(value.get("epoch")),
-        count_of(value, "last", what),
+        check_epoch(row.get("epoch")),
+        count_of(row, "last", what),
         tuple(map(_command_key, held)),
-        "idle" in value and field_of(value, "idle", bool, what),
-        "listens" in value and field_of(value, "listens", bool, what),
+        flag_of(row, "idle", what),
+        flag_of(row, "listens", what),
     )
 
 
@@ -258,15 +258,14 @@ class CommandsHeld:
 
 def commands_held(value: Any) -> CommandsHeld:
     what = "answer"
-    if not isinstance(value, dict):
-        raise ContractError(f"{what}: commands is {value!r:.80}, an object was expected")
+    row = object_of(value, f"{what}: commands")
     return CommandsHeld(
-        epoch=check_epoch(value.get("epoch")),
-        stream_created=field_of(value, "stream_created", str, what),
-        stream_last=count_of(value, "stream_last", what),
-        last=count_of(value, "last", what),
-        behind=count_of(value, "behind", what),
-        agreed=optional(value, "agreed", lambda _: bool(field_of(value, "agreed", bool, what))),
-        wakes="wakes" in value and field_of(value, "wakes", bool, what),
-        stays="stays" in value and field_of(value, "stays", bool, what),
+        epoch=check_epoch(row.get("epoch")),
+        stream_created=field_of(row, "stream_created", str, what),
+        stream_last=count_of(row, "stream_last", what),
+        last=count_of(row, "last", what),
+        behind=count_of(row, "behind", what),
+        agreed=nullable(row, "agreed", bool, what),
+        wakes=flag_of(row, "wakes", what),
+        stays=flag_of(row, "stays", what),
     )

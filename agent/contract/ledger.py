@@ -18,13 +18,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from agent.contract.checks import (
-    VERSION,
     ContractError,
     check_class,
     check_domain,
     check_run,
     count_of,
+    encoded,
     field_of,
+    object_of,
     open_record,
     optional,
     ranges_of,
@@ -70,9 +71,8 @@ class Readings:
 
 
 def _readings(value: Any, what: str) -> Readings:
-    if not isinstance(value, dict):
-        raise ContractError(f"{what}: readings is {value!r:.80}, an object was expected")
-    counts = {"refused_late": 0, **value}  # absent in the records of an agent that had no such level
+    row = object_of(value, f"{what}: readings")
+    counts = {"refused_late": 0, **row}  # absent in the records of an agent that had no such level
     return Readings(*(count_of(counts, name, what) for name in Readings.__slots__))
 
 
@@ -115,13 +115,12 @@ class Previous:
 
 def parse_previous(value: Any) -> Previous:
     """Read a `previous` object; raises `ContractError`."""
-    if not isinstance(value, dict):
-        raise ContractError(f"previous is {value!r:.80}, an object was expected")
+    row = object_of(value, "previous")
     return Previous(
-        check_run(value.get("run")),
-        count_of(value, "n", "previous"),
-        _readings(value.get("readings"), "previous"),
-        field_of(value, "closed", bool, "previous"),
+        check_run(row.get("run")),
+        count_of(row, "n", "previous"),
+        _readings(row.get("readings"), "previous"),
+        field_of(row, "closed", bool, "previous"),
     )
 
 
@@ -154,7 +153,7 @@ class Ledger:
         """The record as it is published."""
         row = asdict(self)
         row["class"] = row.pop("cls")
-        return json.dumps({"v": VERSION, **row}, separators=(",", ":")).encode()
+        return encoded(row)
 
 
 def _stream_state(row: dict[str, Any]) -> StreamState:
@@ -165,12 +164,11 @@ def _stream_state(row: dict[str, Any]) -> StreamState:
 def _lost_streams(row: dict[str, Any], what: str) -> tuple[LostStream, ...]:
     streams = []
     for item in field_of(row, "lost", list, what):
-        if not isinstance(item, dict):
-            raise ContractError(f"{what}: lost holds {item!r:.80}, an object was expected")
-        kept = None if item.get("kept") is None else count_of(item, "kept", what)
-        at = count_of(item, "at", what) if "at" in item else 0  # absent in the records of an earlier release
+        lost = object_of(item, f"{what}: a stream in lost")
+        kept = None if lost.get("kept") is None else count_of(lost, "kept", what)
+        at = count_of(lost, "at", what, absent=0)  # in the records of an earlier release
         streams.append(
-            LostStream(field_of(item, "created", str, what), count_of(item, "last", what), kept, at)
+            LostStream(field_of(lost, "created", str, what), count_of(lost, "last", what), kept, at)
         )
     return tuple(streams)
 
@@ -244,7 +242,7 @@ def parse_letter(line: bytes | str) -> Letter:
         field_of(row, "at", str, _WHAT),
         field_of(row, "reason", str, _WHAT),
         count_of(row, "size", _WHAT) if "size" in row else None,
-        count_of(row, "omitted", _WHAT) if "omitted" in row else 0,
+        count_of(row, "omitted", _WHAT, absent=0),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,6 @@ from typing import Any, Final
 from agent.contract.checkpoint import Checkpoint, check_exchange, checkpoint_row, parse_checkpoint
 from agent.contract.checks import (
     MAX_INT,
-    VERSION,
     ContractError,
     check_class,
     check_domain,
@@ -19,8 +17,12 @@ from agent.contract.checks import (
     check_machine,
     check_run,
     count_of,
+    encoded,
     field_of,
     fields_as_row,
+    flag_of,
+    nullable,
+    object_of,
     open_record,
     optional,
 )
@@ -112,8 +114,7 @@ def _interval(value: Any, what: str = "announce: every") -> float:
 
 
 def class_state(value: Any, what: str) -> ClassState:
-    if not isinstance(value, dict):
-        raise ContractError(f"{what}: a class is {value!r:.80}, an object was expected")
+    value = object_of(value, f"{what}: a class")
     return ClassState(
         epoch=check_epoch(value.get("epoch")),
         created=field_of(value, "created", str, what),
@@ -123,8 +124,8 @@ def class_state(value: Any, what: str) -> ClassState:
         bytes=count_of(value, "bytes", what),
         ledger=optional(value, "ledger", parse_previous),
         seconds_to_loss=optional(value, "seconds_to_loss", _parse_seconds),
-        acked=count_of(value, "acked", what) if "acked" in value else 0,
-        idle="idle" in value and field_of(value, "idle", bool, what),
+        acked=count_of(value, "acked", what, absent=0),
+        idle=flag_of(value, "idle", what),
     )
 
 
@@ -151,9 +152,9 @@ def parse_announce(data: bytes | str, domain: str) -> Announce:
         },
         clock=field_of(row, "clock", str, what),
         commands=optional(row, "commands", commands_wanted),
-        repairs="repairs" in row and field_of(row, "repairs", bool, what),
+        repairs=flag_of(row, "repairs", what),
         every=optional(row, "every", _interval),
-        heeds_sync="heeds_sync" in row and field_of(row, "heeds_sync", bool, what),
+        heeds_sync=flag_of(row, "heeds_sync", what),
     )
 
 
@@ -206,8 +207,7 @@ class Answer:
 
 
 def _encoded(record: Announce | Answer) -> bytes:
-    row = {"v": VERSION, **fields_as_row(record)}
-    return json.dumps(row, separators=(",", ":"), default=_row).encode()
+    return encoded(fields_as_row(record), _row)
 
 
 def _row(part: Any) -> Any:
@@ -222,18 +222,17 @@ def _row(part: Any) -> Any:
 
 def _class_answer(value: Any) -> ClassAnswer:
     what = "answer"
-    if not isinstance(value, dict):
-        raise ContractError(f"{what}: a class is {value!r:.80}, an object was expected")
+    value = object_of(value, f"{what}: a class")
     return ClassAnswer(
         stream=field_of(value, "stream", str, what),
         cursor=count_of(value, "cursor", what),
         message_id=field_of(value, "message_id", str, what),
         state=field_of(value, "state", str, what),
-        agreed=optional(value, "agreed", lambda _: bool(field_of(value, "agreed", bool, what))),
+        agreed=nullable(value, "agreed", bool, what),
         checkpoint=optional(value, "checkpoint", parse_checkpoint),
-        certain="certain" not in value or bool(field_of(value, "certain", bool, what)),
+        certain=flag_of(value, "certain", what, absent=True),
         fallback=optional(value, "fallback", parse_checkpoint),
-        synced="synced" not in value or field_of(value, "synced", bool, what),
+        synced=flag_of(value, "synced", what, absent=True),
     )
 
 
@@ -243,10 +242,10 @@ def parse_answer(data: bytes | str) -> Answer:
     classes = field_of(row, "classes", dict, "answer")
     return Answer(
         {check_class(cls): _class_answer(value) for cls, value in classes.items()},
-        optional(row, "refused", lambda _: str(field_of(row, "refused", str, "answer"))),
-        bool(optional(row, "later", lambda _: field_of(row, "later", bool, "answer"))),
+        nullable(row, "refused", str, "answer"),
+        bool(nullable(row, "later", bool, "answer")),
         optional(row, "commands", commands_held),
         check_exchange(row["exchange"]) if row.get("exchange") else "",
         _interval(row["sync_seconds"], "answer: sync_seconds") if row.get("sync_seconds") else 0.0,
-        count_of(row, "max_payload", "answer") if "max_payload" in row else 0,
+        count_of(row, "max_payload", "answer", absent=0),
     )

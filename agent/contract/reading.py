@@ -18,13 +18,15 @@ from typing import Any, Final
 
 from agent.contract.checks import (
     MAX_INT,
-    VERSION,
     ContractError,
     check_domain,
     count_of,
+    encoded,
     field_of,
+    fields_as_row,
     matching,
     open_record,
+    refuse_constant,
 )
 from agent.contract.large_value import BASE64, check_large_line, parse_array, parse_bytes
 
@@ -84,11 +86,7 @@ class _Members(list[tuple[str, object]]):
     """A JSON object as it is written: a name that occurs twice is there twice."""
 
 
-def _refuse_constant(text: str) -> float:
-    raise ValueError(f"{text} is not a number")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_Members, parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=_Members, parse_constant=refuse_constant)
 
 
 def parse_reading(line: bytes | str) -> Reading:
@@ -228,8 +226,7 @@ class Correction:
 
     def encode(self) -> bytes:
         """The record as it is published."""
-        row = {name: getattr(self, name) for name in self.__slots__}
-        return json.dumps({"v": VERSION, **row}, separators=(",", ":")).encode()
+        return encoded(fields_as_row(self))
 
 
 def parse_correction(data: bytes | str) -> Correction:

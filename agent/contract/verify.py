@@ -8,7 +8,6 @@ aggregate for a few seconds at a time, and the next request carries what was fou
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -16,13 +15,15 @@ from typing import Any, Final
 
 from agent.contract.checks import (
     MAX_INT,
-    VERSION,
     ContractError,
     check_class,
     check_domain,
     check_run,
     count_of,
+    encoded,
     field_of,
+    nullable,
+    object_of,
     open_record,
     optional,
     ranges_of,
@@ -100,7 +101,8 @@ class VerifyRequest:
 
     def encode(self) -> bytes:
         """The request as it is sent."""
-        return _encoded(asdict(self) | {"class": self.cls})
+        row = asdict(self)
+        return encoded({"class": row.pop("cls"), **row})
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ class VerifyAnswer:
 
     def encode(self) -> bytes:
         """The answer as it is sent."""
-        return _encoded(asdict(self))
+        return encoded(asdict(self))
 
 
 def parse_verify_request(data: bytes | str) -> VerifyRequest:
@@ -161,7 +163,7 @@ def parse_verify_answer(data: bytes | str) -> VerifyAnswer:
         complete=field_of(row, "complete", bool, what),
         lacking=_numbers(row, "lacking", MAX_HELD + 1),
         unknown=_numbers(row, "unknown", MAX_HELD + 1),
-        refused=optional(row, "refused", lambda _: str(field_of(row, "refused", str, what))),
+        refused=nullable(row, "refused", str, what),
     )
 
 
@@ -175,9 +177,10 @@ def _found(row: Mapping[str, Any]) -> VerifiedRun:
 
 
 def _edge(row: Any) -> Edge:
-    if not isinstance(row, dict):
-        raise ContractError(f"found: edge is {row!r:.80}, an object was expected")
-    return Edge(check_run(row.get("run")), *(count_of(row, name, "edge") for name in ("seq", "n", "batches")))
+    edge = object_of(row, "found: edge")
+    return Edge(
+        check_run(edge.get("run")), *(count_of(edge, name, "edge") for name in ("seq", "n", "batches"))
+    )
 
 
 def _numbers(row: Mapping[str, Any], name: str, most: int) -> Ranges:
@@ -189,11 +192,6 @@ def _numbers(row: Mapping[str, Any], name: str, most: int) -> Ranges:
         if after[0] <= before[1] + 1:
             raise ContractError(f"found: {name} holds {before} and {after}, which are not apart in order")
     return tuple((first, last) for first, last in ranges)
-
-
-def _encoded(row: dict[str, Any]) -> bytes:
-    row.pop("cls", None)
-    return json.dumps({"v": VERSION, **row}, separators=(",", ":")).encode()
 
 
 _WHAT = "fleet record"
@@ -224,7 +222,5 @@ def parse_fleet_record(data: bytes | str) -> FleetRecord:
 
 
 def _held(value: Any) -> int:
-    if not isinstance(value, dict):
-        raise ContractError(f"{_WHAT}: a class is {value!r:.80}, an object was expected")
-    held = value.get("held")
-    return 0 if held is None else count_of(field_of(value, "held", dict, _WHAT), "seq", _WHAT)
+    held = nullable(object_of(value, f"{_WHAT}: a class"), "held", dict, _WHAT)
+    return 0 if held is None else count_of(held, "seq", _WHAT)
