@@ -55,6 +55,11 @@ def running(state_dir: Path) -> int | None:
         os.close(descriptor)
 
 
+def unwritable(state_dir: Path, error: OSError) -> str:
+    """Why nothing can be kept in a state directory, with a remedy."""
+    return f"state_dir {state_dir} cannot be written ({error.strerror}); make it for the agent's user"
+
+
 @contextlib.contextmanager
 def only_one(state_dir: Path) -> Iterator[None]:
     """Hold the lock of a state directory. Raises `InUseError`."""
@@ -62,7 +67,7 @@ def only_one(state_dir: Path) -> Iterator[None]:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(state_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise InUseError(f"state_dir cannot be written: {error}") from None
+        raise InUseError(unwritable(state_dir, error)) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import typer
 
 from agent.base.files import write_private
-from agent.base.machine import machine_id
+from agent.base.machine import machine_id, unwritable
 from agent.base.nats_server import quoted
 from agent.cli.configuration import ConfigFile, end
 from agent.config import Config, ConfigError, load
@@ -111,8 +111,10 @@ def command(config: ConfigFile, server_directory: ServerDirectory = None, new: N
             identity = write_identity(settings, server_directory or config.resolve().parent)
     except ConfigError as error:
         end(error.problems)
-    except (SeedError, OSError) as error:
+    except SeedError as error:
         end([str(error)])
+    except OSError as error:
+        end([unwritable(settings.state_dir, error)])
     if identity is not None:
         typer.echo(f"# written: {identity}; the server reads it when it is started")
     if settings.role == "leaf":

@@ -52,17 +52,21 @@ def add(
     ] = False,
 ) -> None:
     """Let a program in."""
+    from agent.base.machine import unwritable
     from agent.cli.site.edit import NewUser, added
     from agent.config.keys import SeedError, ensure_key
     from agent.server.setup import key_file
 
     seed = None
     if not key:
-        seed = key_file(configuration(config), f"user-{name}")
+        settings = configuration(config)
+        seed = key_file(settings, f"user-{name}")
         try:
             key = ensure_key(seed)
-        except (SeedError, OSError) as error:
+        except SeedError as error:
             end([str(error)])
+        except OSError as error:
+            end([unwritable(settings.state_dir, error)])
     user = NewUser(name, key, tuple(reads or ()), linked)
     settings = _change(config, lambda text: added(text, user), f"{name} is let in")
     if seed is not None:

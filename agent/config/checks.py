@@ -51,7 +51,7 @@ def check(config: Config) -> Iterator[Problem]:
 
 
 def _names(config: Config) -> Iterator[Problem]:
-    yield from contract_problem("domain", contract.check_domain, config.domain, "name the machine")
+    yield from contract_problem("domain", contract.check_domain, config.domain, 'write it as "edge-1"')
     if not config.class_:
         yield Problem("class", "no class is left", f'write [[class]] with name = "{contract.DEFAULT_CLASS}"')
     if len(config.class_) > contract.MAX_CLASSES:

@@ -29,7 +29,7 @@ Table = dict[str, Any]
 
 def read_table(path: Path) -> Table:
     """What stands in one TOML file. Raises `ConfigError`."""
-    return _parsed(path, _text(path))
+    return _parsed(path, _text(path, "name a file that is there"))
 
 
 def read_whole(path: Path, text: str | None = None) -> tuple[Table, dict[str, str]]:
@@ -80,12 +80,11 @@ def placed(problem: Problem, places: Mapping[str, str]) -> Problem:
     return problem
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, remedy: str = "name a file with -c or PETIOLE_CONFIG") -> str:
     try:
         return path.read_bytes().decode()
     except OSError as error:
         why = f"cannot be read ({error.strerror})"
-        remedy = "name a file with -c or PETIOLE_CONFIG"
     except UnicodeDecodeError as error:
         why, remedy = f"byte {error.start} is not UTF-8", "save the file as UTF-8"
     raise ConfigError.of([Problem(str(path), why, remedy)])
@@ -95,7 +94,9 @@ def _parsed(path: Path, text: str) -> Table:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError.of([Problem(str(path), f"not TOML: {error}", "correct that line")]) from None
+        raise ConfigError.of(
+            [Problem(str(path), f"not TOML: {error}", "correct that line; text needs quotes")]
+        ) from None
 
 
 class _Merging:

@@ -119,9 +119,11 @@ def _secret(kind: str, path: Path, most: int) -> bytes:
             mode = os.fstat(file.fileno()).st_mode
             secret = file.read(most)
     except OSError as error:
-        raise SeedError(f"{kind} file {named(path)} cannot be read: {error.strerror}") from None
+        raise SeedError(
+            f"{kind} file {named(path)} cannot be read ({error.strerror}); put it there"
+        ) from None
     if others_may(path, mode):
-        raise SeedError(f"{kind} file {path} can be read by others; take that away with: chmod 600 {path}")
+        raise SeedError(f"{kind} file {path} can be read by others; run: chmod 600 {path}")
     return secret
 
 
@@ -132,5 +134,7 @@ def _read(path: Path) -> tuple[str, str]:
     except (nkeys.NkeysError, ValueError):
         public = ""
     if not public.startswith("U"):
-        raise SeedError(f"seed file {path} does not hold the seed of a user's NKey (it begins with SU)")
+        raise SeedError(
+            f"seed file {path} does not hold the seed of a user's NKey (it begins with SU); restore that file"
+        )
     return seed.decode(), public

@@ -25,8 +25,9 @@ from prometheus_client.registry import Collector
 
 from agent.base.http_access import AccessError, Hosts, is_loopback, read_token, shows, tls_context
 from agent.base.large_answers import Shared, blocks_of, in_blocks
-from agent.base.listen_sockets import PortServer, obstacle
+from agent.base.listen_sockets import PortServer, cannot_listen, obstacle
 from agent.base.metrics import Metrics
+from agent.base.supervisor import ConditionError
 from agent.config import Admin, listen_address
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class AdminServer:
         return None if cert is None or key is None else tls_context(cert, key)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Serve until `stopping` is set. Raises `OSError` when the address can't be listened on,
+        """Serve until `stopping` is set. Raises `ConditionError` when the address can't be listened on,
         `AccessError` when a file can't be used."""
         self._token, tls = self._read_token(), self._tls()
         if self._token is not None and tls is None and not is_loopback(self.address[0]):
@@ -105,7 +106,11 @@ class AdminServer:
         server = _BoundedServer(self._answer)
         handshake = None if tls is None else SECONDS
         listening = PortServer(*self.address, server, ssl=tls, ssl_handshake_timeout=handshake)
-        self.address = (self.address[0], await listening.open())
+        try:
+            port = await listening.open()
+        except OSError as error:
+            raise ConditionError(f"admin.listen: {cannot_listen(self.address, error)}") from None
+        self.address = (self.address[0], port)
         try:
             await stopping.wait()
         finally:

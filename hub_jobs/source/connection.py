@@ -212,7 +212,9 @@ class Connection:
             except BaseException:
                 self._socket.close()
                 raise
-        raise Unreachable("no server can be reached: " + "; ".join(failures))
+        raise Unreachable(
+            f"no server can be reached: {', '.join(failures)}; start the hub's agent, or correct --server"
+        )
 
     def _greet(self) -> None:
         deadline = time.monotonic() + self.timeout

@@ -20,6 +20,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from agent.base.metrics import Metrics
+from agent.base.supervisor import ConditionError
 from agent.cli.checks import agent_status
 from agent.cli.query import AdminStatusError, status_of
 from agent.config import Admin
@@ -225,6 +226,14 @@ def test_a_port_that_is_taken_is_named_before_the_start(agent: Agent) -> None:
     assert problems == [
         f"admin.listen: 127.0.0.1:{address[1]} is taken by another program; stop it or choose another port"
     ]
+
+
+async def test_a_port_that_is_taken_while_it_runs_is_said_with_what_to_do(agent: Agent) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = Admin(f"127.0.0.1:{taken.getsockname()[1]}")
+        server = AdminServer(settings, agent.metrics, dict, lambda: agent.ready)
+        with pytest.raises(ConditionError, match="is taken by another program; stop it"):
+            await server.run(asyncio.Event())
 
 
 def test_an_address_of_another_machine_is_named_before_the_start(agent: Agent) -> None:

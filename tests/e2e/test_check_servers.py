@@ -283,7 +283,7 @@ async def test_a_seed_that_cannot_be_read_is_told_with_what_to_do(
     assert "does not hold the seed" in of(found, "the agent's user is not let in").sentence
     config.nats.seed_file.chmod(0o644)
     found = await check(config)
-    assert of(found, "the agent's user is not let in").remedy.startswith("take that away with: chmod 600")
+    assert of(found, "the agent's user is not let in").remedy.startswith("run: chmod 600")
     assert of(found, "may be read by others").level is Level.FAILURE
     ensure_key(tmp_path / "unknown.nk")
     config.nats.seed_file = tmp_path / "unknown.nk"

@@ -140,6 +140,8 @@ def answer_of(admin: Admin, path: str) -> tuple[bytes, str]:
 
 
 def _unanswered(url: str, error: Exception) -> AdminStatusError:
+    if isinstance(error, urllib.error.HTTPError) and error.code == http.HTTPStatus.NOT_FOUND:
+        return AdminStatusError(f"what answers at {url} is not the agent; correct [admin] listen, or end it")
     reason = error.reason if type(error) is urllib.error.URLError else error
     why = (isinstance(reason, OSError) and reason.strerror) or reason
     return AdminStatusError(f"the agent does not answer at {url} ({why}); {WHETHER_IT_RUNS}")

@@ -157,7 +157,7 @@ def _names(args: Iterable[str]) -> str:
 
 def _for(args: Mapping[str, Any]) -> float:
     if "for" not in args:
-        raise ArgumentError('for is missing; say for how long, such as for = "1h"')
+        raise ArgumentError("for is missing; say for how long, such as for=1h")
     return _duration("for", args["for"], 1.0, _LONGEST)
 
 

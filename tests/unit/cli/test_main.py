@@ -118,6 +118,20 @@ def test_an_agent_does_not_hold_what_only_reads_arguments(tmp_path: Path) -> Non
     assert "bogus" in ended[0].stderr
 
 
+@pytest.mark.parametrize("arguments", [["enrol"], ["user", "add", "historian"]])
+def test_a_state_directory_that_cannot_be_written_is_named_with_a_remedy(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    config = tmp_path / "petiole.toml"
+    config.write_text(
+        'domain = "edge-1"\nstate_dir = "/proc/none"\nnats.hub_urls = ["nats-leaf://hub:7422"]\n'
+    )
+    result = CliRunner().invoke(main.app, [*arguments, "-c", str(config)])
+
+    assert result.exit_code == 2, result.output
+    assert "state_dir /proc/none cannot be written (No such file or directory); make it" in result.stderr
+
+
 @pytest.mark.parametrize("arguments", [["fleet", "add", "edge-1"], ["user", "add", "historian"]])
 def test_a_file_that_cannot_be_written_is_refused_in_words(tmp_path: Path, arguments: list[str]) -> None:
     config = tmp_path / "petiole.toml"

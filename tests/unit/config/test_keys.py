@@ -81,7 +81,7 @@ def test_what_is_no_seed_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_missing_seed_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SeedError, match="agent cannot be read: No such file"):
+    with pytest.raises(SeedError, match=r"agent cannot be read \(No such file .*; put it there"):
         public_key(tmp_path / "agent")
 
 

@@ -72,7 +72,7 @@ def _answering(body: bytes, code: int = 200, *, endless: bool = False) -> Iterat
     [
         (b"<html>hello</html>", 200, "does not answer"),
         (b"", 200, "does not answer"),
-        (b"{}", 404, "HTTP Error 404"),
+        (b"{}", 404, "is not the agent; correct [admin] listen, or end it"),
         (b"{}", 302, "HTTP Error 302"),
         (b"[1, 2]", 200, "is no agent of this version: it names neither"),
         (b'{"role": ["hub"]}', 200, "is no agent of this version: it names neither"),

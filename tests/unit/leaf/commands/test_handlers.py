@@ -59,7 +59,7 @@ async def test_set_applies_all_that_it_names(bench: HandlerBench) -> None:
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        ({"log_level": "debug"}, 'for is missing; say for how long, such as for = "1h"'),
+        ({"log_level": "debug"}, "for is missing; say for how long, such as for=1h"),
         ({"log_level": "debug", "for": 3600}, "for is 3600; give text"),
         ({"log_level": "debug", "for": "31d"}, "1 s to 2.592e"),
         ({"log_level": "loud", "for": "1h"}, "log_level is 'loud'; give one of debug, info"),
