@@ -10,7 +10,7 @@ from agent.cli.fleet import FleetStateName
 from agent.contract import Exit
 from agent.leaf.inputs.http.responses import _STATUS
 from agent.leaf.intake import RefusalReason
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.tables.stream_history import GapReason
 

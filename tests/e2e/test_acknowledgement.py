@@ -16,7 +16,7 @@ from agent.config import Config, Publish, Size, StreamClass
 from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.intake import Chunk, Level, NotAtHubError, RefusalReason, RefusedError
 from agent.leaf.link.act import ensure_rate
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 from agent.leaf.publish import limits, publisher
 from agent.process import leaf as process_leaf
 from agent.server.values import MAX_PAYLOAD

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from agent.jetstream import UnavailableError
 from agent.jetstream.readers import StoredHeaders, read_headers
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 from tests.harness.agents import CLASS
 from tests.harness.linked_pair import LossyPair, open_lossy_pair
 from tests.harness.servers import ServerPair

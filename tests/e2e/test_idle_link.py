@@ -30,7 +30,7 @@ from agent.leaf.link import controller
 from agent.leaf.link.command_mirror import controller as command_controller
 from agent.leaf.link.command_mirror import rest
 from agent.leaf.link.hub_exchange import HubExchange
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 from tests.harness.agents import leaf_config
 from tests.harness.linked_pair import QUICK, LinkedPair, open_pair
 from tests.harness.registrar import LeafHand, flowing, hub_of

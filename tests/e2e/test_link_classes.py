@@ -13,7 +13,7 @@ from agent.config import Publish, Size, StreamClass
 from agent.contract import link_consumer
 from agent.leaf.link import controller
 from agent.leaf.link.observation import CAUGHT_UP
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 from tests.harness.agents import CLASS, Agent, agent, chunk, leaf_config, probe_stream
 from tests.harness.registrar import HubHand, hub_of
 from tests.harness.servers import ServerPair, open_server_pair

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agent.base.metrics import Metrics
 from agent.config.values import Windows
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 from agent.server.health import ServerHealth
 from agent.server.watch import LinkScheduler
 from tests.harness.agents import CLASS

@@ -16,7 +16,7 @@ from agent.contract import Committed, announce_subject
 from agent.hub.registrar import stalled_sources
 from agent.leaf import stream_configs
 from agent.leaf.link import controller, decide
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 from agent.server import link_permissions
 from agent.server.permissions import Permissions
 from tests.harness.linked_pair import LinkedPair, open_linked_pair

@@ -16,7 +16,7 @@ from agent.config import StreamClass
 from agent.contract import link_consumer
 from agent.leaf import stream_configs
 from agent.leaf.link import checkpoints, controller, decide
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 from agent.server import permissions
 from tests.harness.linked_pair import LinkedPair, open_linked_pair
 from tests.harness.registrar import LeafHand

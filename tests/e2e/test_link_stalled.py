@@ -13,7 +13,7 @@ import pytest_asyncio
 from agent.config import LinkConfig
 from agent.contract import link_consumer
 from agent.leaf.link import decide
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 from agent.server import permissions
 from tests.harness.servers import open_server_pair
 from tests.harness.wait import until

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from agent.contract import link_consumer
 from agent.leaf.link import act, decide, hub_exchange
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 from tests.harness.watched_link import WatchedLink, open_watched_link

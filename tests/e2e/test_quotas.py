@@ -16,7 +16,7 @@ from agent.config import Size, StreamClass
 from agent.contract import COMMANDS_BYTES, batch_subject, leaf_stream
 from agent.jetstream import JetStream
 from agent.leaf.intake import RefusalReason, RefusedError
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 from agent.server.process import EmbeddedServer
 from agent.server.watch import ServerWatch
 from tests.faults.tools.disk import missing, small_disk

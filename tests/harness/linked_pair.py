@@ -25,7 +25,7 @@ from agent.contract import (
 from agent.hub.registrar.service import Registrar
 from agent.jetstream import ConsumerInfo, JetStreamError, RawMessage
 from agent.leaf.inputs.shared import InputOptions
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 from agent.testing.stored_stream import lines_of
 from tests.harness.agents import (
     CHUNK_DEVICE,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agent.contract import link_consumer
 from agent.jetstream import JetStreamError
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 from tests.harness.agents import chunk, insist, leaf_config
 from tests.harness.linked_pair import QUICK, LinkedPair, open_pair
 from tests.harness.servers import ServerPair

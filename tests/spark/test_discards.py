@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.contract import Exit
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.refine import run as refine

@@ -14,7 +14,7 @@ from agent.cli.checks import Finding, Group
 from agent.cli.query import WHETHER_IT_RUNS, AdminStatusError, answer_of
 from agent.config import Admin
 from agent.contract import Exit
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 
 AGENT: Final = Group("agent")
 LINK: Final = Group("link")

@@ -40,8 +40,7 @@ from agent.leaf.link.observation import (
     may_repair_at,
 )
 from agent.leaf.link.prepare import consumer_status
-from agent.leaf.link.states import LinkState
-from agent.leaf.link.status import LinkStatus
+from agent.leaf.link.status import LinkState, LinkStatus
 from agent.leaf.state import StateFile
 
 _LOOK_SECONDS: Final = 5.0

@@ -22,7 +22,7 @@ from agent.leaf.link.observation import (
     difference,
     discarded,
 )
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 
 PAUSE: Final = 30.0
 """Seconds for which the consumer is paused at a time, so that a link without its agent does not stay

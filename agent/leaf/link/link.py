@@ -29,8 +29,7 @@ from agent.leaf.link.guard import NewEpoch
 from agent.leaf.link.hub_cursor import HubCursorPoller
 from agent.leaf.link.hub_exchange import AnnouncedLeaf
 from agent.leaf.link.observation import UplinkStatus
-from agent.leaf.link.states import ORDINARY, PATIENT
-from agent.leaf.link.status import LinkStatus
+from agent.leaf.link.status import ORDINARY, PATIENT, LinkStatus
 from agent.leaf.link.time_to_loss import TimeToLoss
 from agent.leaf.link.uplink import UplinkMonitor
 from agent.leaf.state import StateFile

@@ -1,24 +1,110 @@
-"""The link as it is shown in the log (when it changes), in `/status` and in the metrics: for each class its
-state and sentence, and up to where the hub holds everything."""
+"""The link as it is shown: each class has a state with its one sentence, the same in the log (when it
+changes), in `/status` and in `petiole status`; the metric has the state's name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 import structlog
 
+from agent import contract
 from agent.base.metrics import Metrics
 from agent.config import StreamClass
 from agent.jetstream import StreamInfo
 from agent.leaf.events import Events, StreamSeen
-from agent.leaf.link.states import ORDINARY, LinkState, hint, sentence, worst
-
-TRIM_ABOVE: Final = 0.8
-"""Of what its stream may hold, a class is trimmed above."""
 
 log = structlog.get_logger("link")
+
+
+class LinkState(StrEnum):
+    """The state of the link of one class; the value is the label of the metric. In order of severity."""
+
+    FLOWING = "flowing"
+    IN_TURN = "in_turn"
+    COMPARING = "comparing"
+    HELD = "held"
+    CLOSED = "closed"
+    UNVERIFIED = "unverified"
+    REPAIRING = "repairing"
+    POSTPONED = "postponed"
+    FULL = "full"
+    CAPPED = "capped"
+    DOWN = "down"
+    DISCARDED = "discarded"
+    UNHEARD = "unheard"
+    STUCK = "stuck"
+    CONTESTED = "contested"
+    REFUSED = "refused"
+    AWAY = "away"
+
+
+SENTENCES: Final = {
+    LinkState.FLOWING: "data flows, and leaf and hub agree on what the hub holds",
+    LinkState.IN_TURN: "this class waits until class {detail}, which goes first, has caught up",
+    LinkState.COMPARING: "the link is up; leaf and hub compare what they hold before data flows",
+    LinkState.HELD: "the link is paused by a command; readings are kept here until it is resumed",
+    LinkState.CLOSED: "{detail}; readings are kept here",
+    LinkState.UNVERIFIED: "the link is up, but the hub's registrar does not answer: data flows unverified "
+    "and is compared once the registrar answers, and what comes into a class at rest waits here until then; "
+    "see whether `petiole run` runs on the hub",
+    LinkState.REPAIRING: "{detail}; a new epoch of the link begins where both sides agree",
+    LinkState.POSTPONED: "{detail}; a new epoch is due and waits: there is at most one in 30 s",
+    LinkState.FULL: "the hub's stream is full: readings wait here and nothing is lost; commit and purge on "
+    "the hub (run ingest), or give its stream more room",
+    LinkState.CAPPED: "this domain has sent as much as the hub allows it in an hour: readings wait here, "
+    "nothing is lost, and the flow resumes by itself",
+    LinkState.DOWN: "the link to the hub is down: readings are kept here as long as there is room, and flow "
+    "when it is up again",
+    LinkState.DISCARDED: "messages {detail} left the stream of this leaf before the hub had them: it was "
+    "full and its class discards the oldest, or they were purged or deleted by hand; the audit names what is "
+    "missing",
+    LinkState.UNHEARD: "the link is up, but the hub takes nothing from this class: its source is missing, or "
+    "the hub's user of this leaf lacks a permission: {detail}",
+    LinkState.STUCK: "the flow has stopped: the hub's acknowledgements do not arrive: {detail}",
+    LinkState.CONTESTED: "another machine announces this domain too: a domain belongs to one machine; stop "
+    "the other one, or give it a domain of its own",
+    LinkState.REFUSED: "the hub refuses this leaf: {detail}",
+    LinkState.AWAY: "the local NATS server cannot be used: {detail}",
+}
+ORDINARY: Final = frozenset(
+    {LinkState.FLOWING, LinkState.IN_TURN, LinkState.COMPARING, LinkState.HELD, LinkState.CLOSED}
+)
+"""States that need no attention."""
+PATIENT: Final = frozenset(
+    {LinkState.DOWN, LinkState.REPAIRING, LinkState.POSTPONED, LinkState.CAPPED, LinkState.UNVERIFIED}
+)
+"""Faults that end by themselves, or that this machine cannot end."""
+
+
+def sentence(state: LinkState, detail: str = "") -> str:
+    """The sentence of a state; `detail` fills in what differs from case to case."""
+    return SENTENCES[state].format(detail=detail)
+
+
+def worst(states: list[LinkState]) -> LinkState:
+    """The most severe of the states of all classes; there is at least one."""
+    severity = list(LinkState)
+    return max(states, key=severity.index)
+
+
+def hint(state: LinkState, domain: str, cls: str) -> str:
+    """The detail of a state whose cause the leaf cannot see: what to add on the hub; otherwise ""."""
+    stream = contract.leaf_stream(domain, cls)
+    if state is LinkState.UNHEARD:
+        return (
+            f"publish {contract.deliver_subject(domain, cls, '*')} and $JSC.R.*, subscribe "
+            f"{contract.api_prefix(domain)}.CONSUMER.RESET.{stream}.* and $JSC.R.*"
+        )
+    if state is LinkState.STUCK:
+        return f"the hub's user of this leaf needs subscribe $JS.FC.{stream}.>"
+    return ""
+
+
+TRIM_ABOVE: Final = 0.8
+"""The part of what its stream may hold above which a class is trimmed."""
 
 
 @dataclass(slots=True)
@@ -35,14 +121,9 @@ class ClassLinkStatus:
     """Whether the stream is so full that what is confirmed is trimmed."""
 
 
-def is_crowded(info: StreamInfo, max_bytes: int) -> bool:
-    """Whether a stream is so full that it is trimmed."""
-    return info.bytes > TRIM_ABOVE * max_bytes
-
-
 class LinkStatus:
-    """All classes of a leaf. Emits `StreamSeen` at each look at a stream; `short_of_room`
-    returns whether the disk of the streams is nearly full."""
+    """All classes of a leaf. Emits `StreamSeen` at each look at a stream; `short_of_room` returns whether the
+    disk of the streams is nearly full."""
 
     def __init__(
         self,
@@ -55,8 +136,9 @@ class LinkStatus:
         self._domain, self._limits, self._metrics, self._events = domain, classes, metrics, events
         self._short_of_room = short_of_room
         self.hub_sync_seconds = 0.0
-        self.hub_max_payload = 0
         """How often the hub's server syncs its disk; 0: before it acknowledges, or the hub does not say."""
+        self.hub_max_payload = 0
+        """The bytes of a message that the hub's server takes; 0 where the hub does not say."""
         first = sentence(LinkState.AWAY, "it has not answered yet")
         self.classes = {cls: ClassLinkStatus(LinkState.AWAY, first) for cls in classes}
         for cls in classes:
@@ -88,7 +170,7 @@ class LinkStatus:
         """Show what the stream of a class holds."""
         link = self.classes[cls]
         link.last = info.last
-        link.crowded = is_crowded(info, self._limits[cls].max_bytes) or self._short_of_room()
+        link.crowded = info.bytes > TRIM_ABOVE * self._limits[cls].max_bytes or self._short_of_room()
         self._metrics.backlog.labels(cls).set(max(0, info.last - max(link.confirmed, info.first - 1)))
         self._metrics.stream_bytes.labels(cls).set(info.bytes)
         self._metrics.confirmed.labels(cls).set(link.confirmed)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 from tests.faults.matrix.conftest import Worlds
 from tests.faults.matrix.scenarios import judged
 from tests.faults.oracle.judge import Terms

@@ -18,7 +18,7 @@ from agent.demo.ports import free_port
 from agent.demo.processes import DemoError
 from agent.demo.watch import Observer
 from agent.jetstream import JetStreamError
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 from tests.faults.oracle.evidence import Evidence
 from tests.faults.oracle.journal import Level
 from tests.faults.oracle.judge import Terms, judge

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from agent.demo.plan import Member
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 from tests.faults.world.injected_faults import InjectedFaults
 from tests.harness.agent_process import PETIOLE, Agent
 from tests.harness.wait import WAIT_SECONDS, wait_for

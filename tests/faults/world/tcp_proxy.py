@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from agent.demo.proxy import Proxy
-from agent.leaf.link.states import LinkState
+from agent.leaf.link.status import LinkState
 from tests.faults.tools.wire import Wire
 from tests.faults.world.injected_faults import InjectedFaults
 from tests.faults.world.machine import Machine

@@ -33,7 +33,7 @@ from agent.cli.checks.leafnode_probe import Joined
 from agent.cli.checks.machine import Secret
 from agent.cli.checks.streams import Streams, Trace
 from agent.contract import Exit
-from agent.leaf.link.states import ORDINARY, PATIENT, SENTENCES, LinkState
+from agent.leaf.link.status import ORDINARY, PATIENT, SENTENCES, LinkState
 
 OK, WARNING, FAILURE = Level
 GIB = 2**30

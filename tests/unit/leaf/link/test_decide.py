@@ -28,7 +28,7 @@ from agent.leaf.link.observation import (
     LinkObservation,
     UplinkStatus,
 )
-from agent.leaf.link.states import ORDINARY, SENTENCES, LinkState, sentence, worst
+from agent.leaf.link.status import ORDINARY, SENTENCES, LinkState, sentence, worst
 from tests.unit.leaf.link.test_observation import WELL
 
 NOW = 1000.0
