@@ -27,9 +27,9 @@ from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.records import LeafRecord
 from agent.jetstream import JetStreamError
 from agent.leaf.link import controller
+from agent.leaf.link.announcer import HubExchange
 from agent.leaf.link.command_mirror import controller as command_controller
 from agent.leaf.link.command_mirror import rest
-from agent.leaf.link.hub_exchange import HubExchange
 from agent.leaf.link.status import LinkState
 from tests.harness.agents import leaf_config
 from tests.harness.linked_pair import QUICK, LinkedPair, open_pair

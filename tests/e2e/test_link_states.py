@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from agent.contract import link_consumer
-from agent.leaf.link import act, decide, hub_exchange
+from agent.leaf.link import act, announcer, decide
 from agent.leaf.link.status import LinkState
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
@@ -69,7 +69,7 @@ async def test_a_pause_whose_end_a_stepped_clock_moved_is_set_anew(
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The keeper waits for the registrar's answer for a tenth of its time."""
     monkeypatch.setattr(decide, "ANSWER_WITHIN", 0.5)
-    monkeypatch.setattr(hub_exchange, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(announcer, "ANSWER_SECONDS", 0.5)
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped in order"])

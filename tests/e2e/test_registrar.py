@@ -27,7 +27,7 @@ from agent.contract import (
 )
 from agent.hub.registrar import announcements, standing
 from agent.hub.registrar.announce_service import MAX_ANNOUNCE
-from agent.leaf.link.hub_exchange import HubExchange
+from agent.leaf.link.announcer import HubExchange
 from tests.harness.registrar import HubHand, LeafHand, flowing, hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE

@@ -30,7 +30,7 @@ from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.records import LeafRecord, encode
 from agent.jetstream import JetStream
-from agent.leaf.link.hub_exchange import HubExchange
+from agent.leaf.link.announcer import HubExchange
 from tests.harness.registrar import MACHINE, HubHand, LeafHand, flowing, hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until

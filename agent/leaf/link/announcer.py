@@ -1,23 +1,17 @@
-"""Announces what the leaf holds and compares it with the hub's answer.
-
-A leaf announces itself at intervals, at once when something has changed, and ever more rarely while the hub
-does not answer.
-"""
+"""One announcement: what the leaf holds goes to the registrar, in few bytes while nothing is new
+(`agent.contract.checkpoint`), and the hub's answer is compared with the leaf's streams."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-import structlog
 from nats.aio.client import Client
+from nats.errors import Error as NatsError
 
 from agent import contract
-from agent.base.metrics import Metrics
-from agent.base.wait import Backoff, bounded_gather, event_within, loop_time, unless
+from agent.base.wait import bounded_gather, loop_time
 from agent.contract import (
     H_MESSAGE_ID,
     Announce,
@@ -25,130 +19,40 @@ from agent.contract import (
     ClassAnswer,
     ClassState,
     CommandsWanted,
+    ContractError,
+    Previous,
+    Repeat,
+    announce_subject,
+    parse_answer,
+    parse_repeat,
 )
-from agent.jetstream import ConsumerInfo, JetStream, JetStreamError, StreamInfo
+from agent.jetstream import ConsumerInfo, JetStream, StreamInfo, request
 from agent.leaf.link.command_mirror.controller import CommandMirror
-from agent.leaf.link.hub_exchange import AnnouncedLeaf, HubExchange
 from agent.leaf.link.observation import HubComparison, UplinkStatus
-from agent.leaf.link.status import LinkStatus
+from agent.leaf.state import StateFile
 
-CROWDED_SECONDS: Final = 2.0
-"""From announcement to announcement while a stream waits to be trimmed."""
-_FIRST, _LONGEST = 0.05, 1.0
+ANSWER_SECONDS: Final = 5.0
+_READING: Final = "; monotonic="
+"""What follows it in the text of a clock is another one at each reading."""
 _MOST_IDS: Final = 1000
 
-log = structlog.get_logger("link")
 
+@dataclass(frozen=True, slots=True)
+class AnnouncedLeaf:
+    """What a leaf announces of itself."""
 
-class AnnounceLoop:
-    """Announces over the current connection every `seconds`. Calls `accept(js, announcer, result)` with each
-    result, `unreachable(js, error)` if the local server did not answer; `repairs` returns whether a new epoch
-    is due."""
-
-    def __init__(
-        self,
-        status: LinkStatus,
-        metrics: Metrics,
-        uplink: Callable[[], UplinkStatus],
-        accept: Callable[[JetStream, Announcer, AnnounceResult], Awaitable[None]],
-        unreachable: Callable[[JetStream, JetStreamError], None],
-        repairs: Callable[[], bool],
-        seconds: float,
-    ) -> None:
-        self._status, self._metrics, self._uplink = status, metrics, uplink
-        self._accept, self._unreachable, self._seconds = accept, unreachable, seconds
-        self._repairs = repairs
-        self._over: tuple[JetStream, Announcer] | None = None
-        self._due = asyncio.Event()
-        self._relinked = asyncio.Event()
-        self._asking = False
-        self._silence = ""
-        self.refused: str | None = None
-        """The hub's sentence if it refused the newest announcement."""
-        self.silent_since: float | None = None
-        """When the hub was first asked without an answer since its last one, None while it answers."""
-
-    @contextlib.contextmanager
-    def connected(self, js: JetStream, announcer: Announcer) -> Iterator[None]:
-        """Announce over this connection, at once, as long as the scope lasts."""
-        self._over = (js, announcer)
-        self._due.set()
-        try:
-            yield
-        finally:
-            self._over = None
-
-    def announce_now(self) -> None:
-        """Announce without waiting for the next turn, after failures no sooner than the backoff allows."""
-        self._due.set()
-
-    def ask(self) -> None:
-        """Announce without waiting for the next turn, unless an announcement waits for its answer."""
-        if not self._asking:
-            self._due.set()
-
-    def link_changed(self) -> None:
-        """Announce at once. What failed over the link before says nothing of this one, and what was asked
-        over it may never be answered."""
-        self._relinked.set()
-        self._due.set()
-
-    async def run(self) -> None:
-        """Announce until cancelled."""
-        backoff = Backoff(_FIRST, _LONGEST)
-        while True:
-            self._due.clear()
-            if self._relinked.is_set():
-                self._relinked.clear()
-                backoff.reset()
-            if self._over is not None:
-                if await self._once(*self._over):
-                    backoff.reset()
-                else:
-                    await event_within(self._relinked, backoff.next())
-            await event_within(self._due, self._pause())
-
-    def _pause(self) -> float:
-        if self.silent_since is not None:
-            return _LONGEST
-        crowded = any(link.crowded for link in self._status.classes.values())
-        return CROWDED_SECONDS if crowded else self._seconds
-
-    async def _once(self, js: JetStream, announcer: Announcer) -> bool:
-        """Announce; returns whether the hub answered."""
-        confirmed = {cls: link.confirmed for cls, link in self._status.classes.items()}
-        try:
-            result = await self._answer(announcer, confirmed)
-            if result is None:
-                return False
-            if self._over is None or self._over[0] is not js:
-                return True
-            self._note(result)
-            await self._accept(js, announcer, result)
-        except JetStreamError as error:
-            self._unreachable(js, error)
-            return False
-        return result.answer is not None
-
-    async def _answer(self, announcer: Announcer, confirmed: Mapping[str, int]) -> AnnounceResult | None:
-        """Announce; None if the link has changed meanwhile."""
-        self._asking = True
-        try:
-            asked = announcer.announce(confirmed, self._uplink(), repairs=self._repairs())
-            return await unless(self._relinked, asked)
-        finally:
-            self._asking = False
-
-    def _note(self, result: AnnounceResult) -> None:
-        self._metrics.linked.set(result.answer is not None)
-        if result.answer is not None:
-            self.silent_since, self._silence = None, ""
-            self.refused = result.answer.refused
-            return
-        self.silent_since = self.silent_since or loop_time()
-        if result.silence != self._silence:
-            log.debug("announcement not answered", why=result.silence)
-        self._silence = result.silence
+    domain: str
+    run: str
+    versions: Mapping[str, str]
+    every: float
+    """Seconds from one announcement to the next."""
+    state: StateFile
+    ledger: Callable[[str], Previous]
+    """Returns the newest counts of a class."""
+    seconds_to_loss: Callable[[str], float]
+    clock: Callable[[], str]
+    is_idle: Callable[[str], bool]
+    """Whether the hub may drop the source of a class if it holds all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,3 +210,43 @@ def acknowledged(consumer: ConsumerInfo | None, info: StreamInfo) -> int:
     if consumer is None or consumer.ack_floor < max(consumer.start, info.first):
         return 0
     return consumer.ack_floor
+
+
+class HubExchange:
+    """The exchanges of one leaf with the registrar over one connection to the local server."""
+
+    def __init__(self, nc: Client, domain: str) -> None:
+        self._nc, self._domain = nc, domain
+        self._newest: tuple[Announce, Answer] | None = None
+        """The newest exchange that has a name, None if the next announcement is to be in full."""
+
+    async def ask(self, announce: Announce) -> Answer | str:
+        """The hub's answer, or why there is none."""
+        said = replace(announce, clock=announce.clock.partition(_READING)[0])
+        newest, self._newest = self._newest, None
+        answer: Answer | str | None = None
+        if newest is not None and newest[0] == said:
+            answer = await self._request(Repeat(newest[1].exchange).encode(), newest[1])
+        if answer is None or (isinstance(answer, Answer) and answer.refused is not None):
+            # A hub that refuses a repeat may only not know what is repeated.
+            answer = await self._request(announce.encode(), None)
+        if isinstance(answer, str):
+            return answer
+        if answer.later:
+            return f"not now: {answer.refused}"
+        if answer.exchange:
+            self._newest = said, answer
+        return answer
+
+    async def _request(self, data: bytes, known: Answer | None) -> Answer | str:
+        """The hub's answer to a record, or why there is none; `known` is the answer that it may repeat."""
+        try:
+            reply = await request(self._nc, announce_subject(self._domain), data, ANSWER_SECONDS)
+            repeat = parse_repeat(reply.data)
+            if repeat is not None and known is not None and repeat.exchange == known.exchange:
+                return known
+            return parse_answer(reply.data)
+        except (NatsError, OSError, TimeoutError):
+            return "the hub does not answer"
+        except ContractError as error:
+            return f"the hub's answer cannot be read: {error}"

@@ -25,10 +25,10 @@ from agent.jetstream import (
 from agent.leaf.events import ConnectionStuck, EpochBegun, Events, StoreLost
 from agent.leaf.link import act
 from agent.leaf.link.act import HubAgreement, Trimmer
-from agent.leaf.link.announcer import AnnounceLoop, Announcer, AnnounceResult
+from agent.leaf.link.announce_loop import AnnounceLoop, IdleClasses
+from agent.leaf.link.announcer import Announcer, AnnounceResult
 from agent.leaf.link.decide import REPAIR_EVERY, AnnounceNow, LinkDecision, Pause, Repair, Resume, decide
 from agent.leaf.link.guard import EpochReason, NewEpoch
-from agent.leaf.link.idle import IdleClasses
 from agent.leaf.link.observation import (
     ConsumerStatus,
     HubComparison,

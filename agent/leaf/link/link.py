@@ -19,7 +19,7 @@ from agent.jetstream import JetStream
 from agent.leaf.acks import HubAckWaiters
 from agent.leaf.events import Events, LinkChanged, StreamSeen
 from agent.leaf.link.act import Trimmer
-from agent.leaf.link.announcer import Announcer
+from agent.leaf.link.announcer import AnnouncedLeaf, Announcer
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
 from agent.leaf.link.command_mirror.rest import MirrorRest
@@ -27,7 +27,6 @@ from agent.leaf.link.controller import ControllerHooks, LinkController
 from agent.leaf.link.disk_quota import DiskQuota
 from agent.leaf.link.guard import NewEpoch
 from agent.leaf.link.hub_cursor import HubCursorPoller
-from agent.leaf.link.hub_exchange import AnnouncedLeaf
 from agent.leaf.link.observation import UplinkStatus
 from agent.leaf.link.status import ORDINARY, PATIENT, LinkStatus
 from agent.leaf.link.time_to_loss import TimeToLoss

@@ -1,0 +1,181 @@
+"""When a leaf announces itself: at intervals, at once when something has changed, and ever more rarely while
+the hub does not answer. It also says which classes are idle: the hub may drop their sources, whose heartbeats
+are most of what an idle link costs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from agent.base.metrics import Metrics
+from agent.base.wait import Backoff, event_within, loop_time, unless
+from agent.jetstream import JetStream, JetStreamError
+from agent.leaf.link.announcer import Announcer, AnnounceResult
+from agent.leaf.link.observation import UplinkStatus
+from agent.leaf.link.status import LinkStatus
+
+CROWDED_SECONDS: Final = 2.0
+"""From announcement to announcement while a stream waits to be trimmed."""
+_FIRST, _LONGEST = 0.05, 1.0
+
+log = structlog.get_logger("link")
+
+
+class AnnounceLoop:
+    """Announces over the current connection every `seconds`. Calls `accept(js, announcer, result)` with each
+    result, `unreachable(js, error)` if the local server did not answer; `repairs` returns whether a new epoch
+    is due."""
+
+    def __init__(
+        self,
+        status: LinkStatus,
+        metrics: Metrics,
+        uplink: Callable[[], UplinkStatus],
+        accept: Callable[[JetStream, Announcer, AnnounceResult], Awaitable[None]],
+        unreachable: Callable[[JetStream, JetStreamError], None],
+        repairs: Callable[[], bool],
+        seconds: float,
+    ) -> None:
+        self._status, self._metrics, self._uplink = status, metrics, uplink
+        self._accept, self._unreachable, self._seconds = accept, unreachable, seconds
+        self._repairs = repairs
+        self._over: tuple[JetStream, Announcer] | None = None
+        self._due = asyncio.Event()
+        self._relinked = asyncio.Event()
+        self._asking = False
+        self._silence = ""
+        self.refused: str | None = None
+        """The hub's sentence if it refused the newest announcement."""
+        self.silent_since: float | None = None
+        """When the hub was first asked without an answer since its last one, None while it answers."""
+
+    @contextlib.contextmanager
+    def connected(self, js: JetStream, announcer: Announcer) -> Iterator[None]:
+        """Announce over this connection, at once, as long as the scope lasts."""
+        self._over = (js, announcer)
+        self._due.set()
+        try:
+            yield
+        finally:
+            self._over = None
+
+    def announce_now(self) -> None:
+        """Announce without waiting for the next turn, after failures no sooner than the backoff allows."""
+        self._due.set()
+
+    def ask(self) -> None:
+        """Announce without waiting for the next turn, unless an announcement waits for its answer."""
+        if not self._asking:
+            self._due.set()
+
+    def link_changed(self) -> None:
+        """Announce at once. What failed over the link before says nothing of this one, and what was asked
+        over it may never be answered."""
+        self._relinked.set()
+        self._due.set()
+
+    async def run(self) -> None:
+        """Announce until cancelled."""
+        backoff = Backoff(_FIRST, _LONGEST)
+        while True:
+            self._due.clear()
+            if self._relinked.is_set():
+                self._relinked.clear()
+                backoff.reset()
+            if self._over is not None:
+                if await self._once(*self._over):
+                    backoff.reset()
+                else:
+                    await event_within(self._relinked, backoff.next())
+            await event_within(self._due, self._pause())
+
+    def _pause(self) -> float:
+        if self.silent_since is not None:
+            return _LONGEST
+        crowded = any(link.crowded for link in self._status.classes.values())
+        return CROWDED_SECONDS if crowded else self._seconds
+
+    async def _once(self, js: JetStream, announcer: Announcer) -> bool:
+        """Announce; returns whether the hub answered."""
+        confirmed = {cls: link.confirmed for cls, link in self._status.classes.items()}
+        try:
+            result = await self._answer(announcer, confirmed)
+            if result is None:
+                return False
+            if self._over is None or self._over[0] is not js:
+                return True
+            self._note(result)
+            await self._accept(js, announcer, result)
+        except JetStreamError as error:
+            self._unreachable(js, error)
+            return False
+        return result.answer is not None
+
+    async def _answer(self, announcer: Announcer, confirmed: Mapping[str, int]) -> AnnounceResult | None:
+        """Announce; None if the link has changed meanwhile."""
+        self._asking = True
+        try:
+            asked = announcer.announce(confirmed, self._uplink(), repairs=self._repairs())
+            return await unless(self._relinked, asked)
+        finally:
+            self._asking = False
+
+    def _note(self, result: AnnounceResult) -> None:
+        self._metrics.linked.set(result.answer is not None)
+        if result.answer is not None:
+            self.silent_since, self._silence = None, ""
+            self.refused = result.answer.refused
+            return
+        self.silent_since = self.silent_since or loop_time()
+        if result.silence != self._silence:
+            log.debug("announcement not answered", why=result.silence)
+        self._silence = result.silence
+
+
+@dataclass(slots=True)
+class _Rest:
+    after: float | None
+    place: tuple[object, ...] | None = None
+    since: float = 0.0
+
+
+class IdleClasses:
+    """A class is idle after so many seconds, None: never. Calls `ended` as soon as an idle class is idle no
+    more; `now` returns monotonic seconds."""
+
+    def __init__(
+        self,
+        after: Mapping[str, float | None],
+        ended: Callable[[], None],
+        now: Callable[[], float] = loop_time,
+    ) -> None:
+        self._ended, self._now = ended, now
+        self._rests = {cls: _Rest(seconds) for cls, seconds in after.items()}
+
+    def seen(self, cls: str, *place: object) -> None:
+        """A look shows where the link of a class is."""
+        if self._rests[cls].place != place:
+            self.moved(cls)
+            self._rests[cls].place = place
+
+    def moved(self, cls: str) -> None:
+        """Something came into a class, or its link changed."""
+        was_idle = self.is_idle(cls)
+        self._rests[cls].since = self._now()
+        if was_idle:
+            self._ended()
+
+    def is_idle(self, cls: str) -> bool:
+        """Whether nothing has moved for long enough."""
+        rest = self._rests[cls]
+        return rest.after is not None and rest.place is not None and self._now() - rest.since >= rest.after
+
+    @property
+    def any_idle(self) -> bool:
+        """Whether a class is idle, whose first reading is to be noticed soon."""
+        return any(self.is_idle(cls) for cls in self._rests)
