@@ -41,7 +41,7 @@ from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.link import checkpoints
 from agent.leaf.publish.idempotency import RequestLog
 from agent.leaf.publish.idempotency_recovery import append_keys, load_keys, save_keys
-from agent.leaf.state import StateFile, load
+from agent.leaf.state_file import StateFile, load
 
 CLASSES: Final = ("alarm", "bulk", "fast", "normal", "slow")
 DOMAIN: Final = "edge-00001"

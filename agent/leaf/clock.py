@@ -16,7 +16,7 @@ from agent.contract import Correction, clock_subject, leaf_stream
 from agent.jetstream import JetStream, JetStreamError
 from agent.jetstream.client import publish_own
 from agent.leaf import timeline
-from agent.leaf.state import StateFile
+from agent.leaf.state_file import StateFile
 
 LOOK_SECONDS = 1.0
 MAX_WAITING = 64

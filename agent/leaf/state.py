@@ -1,75 +1,40 @@
-"""The state file: what an agent must remember on its own, since its stream may be lost or restored from a
-backup."""
+"""What an agent must remember on its own, since its stream may be lost or restored from a backup. Only the
+records; `state_file` keeps them on disk."""
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
-import structlog
 from msgspec import Struct
 
-from agent.base.files import SlotFile, write_private
-from agent.base.logs import LogEdge
-from agent.base.machine import machine_id
-from agent.base.wait import loop_time
-from agent.contract import (
-    LOST_STREAMS,
-    Checkpoint,
-    CommandKey,
-    ContractError,
-    Correction,
-    LostStream,
-    Previous,
-    Readings,
-    check_epoch,
-)
+from agent.contract import LOST_STREAMS, Checkpoint, CommandKey, Correction, LostStream, Previous, Readings
 from agent.leaf.commands.cursor import RecentCommands
-from agent.leaf.positions import POSITIONS_NAME, Positions, PullPosition, encode_positions, load_positions
 from agent.leaf.timeline import Timeline
 
 VERSION = 1
-SAVE_SECONDS = 0.5
-WHOLE_SECONDS = 60.0
-"""How long the whole file may stay behind what stands in that of the last acknowledgements."""
-LATEST_NAME = "state.latest"
-"""Of the file of the last acknowledgements, which change with each batch."""
-POSITION_SECONDS = 10.0
-"""How long the file of positions may stay behind: until then the stream has them, unless it discards."""
-
-_KEPT = f"leave {POSITIONS_NAME} where it is: inputs of files go on from what it says"
-
-log = structlog.get_logger("state")
-
-
-class StateError(Exception):
-    """The state file cannot be used; the text says why and what to do."""
-
-
-class OtherDomainError(StateError):
-    """The state file is of another domain than the configuration."""
 
 
 class Acked(Struct, frozen=True):
-    """The last PubAck of a class: run and number of the batch, its sequence in the stream made at `created`,
-    and the run's cumulative readings. `closed` says that a final ledger record was stored. `top` is the last
-    sequence that the stream was seen to hold, with what devices publish there themselves, and `top_time` when
-    that message was stored, as its server wrote it. Nothing of all that was stored after `at`, in nanoseconds
-    since 1970; 0 where that is not known."""
+    """The last PubAck of a class."""
 
     run: str
     n: int
+    """The number of the batch in its run."""
     seq: int
+    """Its sequence in the stream."""
     created: str
+    """When this stream was created, as its server wrote it."""
     readings: Readings
+    """The run's cumulative readings."""
     closed: bool = False
+    """Whether a final ledger record was stored."""
     top: int = 0
+    """The last sequence that the stream was seen to hold, with what devices publish there themselves."""
     top_time: str = ""
+    """When that message was stored, as its server wrote it."""
     at: int = 0
+    """Nothing of all this was stored later (ns since 1970); 0 where that is not known."""
 
     @property
     def last(self) -> int:
@@ -90,47 +55,66 @@ class Checkpoints(Struct, frozen=True):
     rows: list[tuple[int, int, str, int]]
 
 
+class PullPosition(Struct, frozen=True):
+    """Where a pull input goes on after its last stored batch, which is at `seq`. The stream has it more
+    exactly as long as it holds that batch, but may have trimmed it."""
+
+    text: str
+    seq: int
+
+
+Positions = dict[str, dict[str, PullPosition]]
+"""By class and input."""
+
+
 class Setting(Struct, frozen=True):
-    """A value that holds instead of the configured one, from `since` to `until` (epoch seconds). Within the
-    boot in which it was set `deadline` says so (seconds of `CLOCK_BOOTTIME`), whatever becomes of the
-    clock."""
+    """A value that holds instead of the configured one, for a time."""
 
     value: str | float | bool
     since: float
+    """Epoch seconds, as is `until`."""
     until: float
     boot: str
+    """The boot in which it was set; in another one only the epoch seconds count."""
     deadline: float
+    """The end by `CLOCK_BOOTTIME`, in seconds, whatever becomes of the clock."""
 
 
 class State(Struct):
-    """The whole file. `epochs`, `acked`, `previous` and `checkpoint` are by class, `positions` by class and
-    input; `unplaced` are the inputs whose position may have been lost, with the state file before this one;
-    `command` is the place of the last command begun (`agent.leaf.commands.cursor`), `commands_run` are the
-    last ones run, `command_epoch` the epoch of the commands' mirror and `command_agreed` the newest command
-    in it that the hub was found to hold, `settings` what commands have set for a time, by name; `clock` what
-    the machine's clock has been through, `corrections` what of it the streams do not hold yet; `lost` by
-    class the streams whose store was lost or restored, `earlier` the checkpoints before the newest; `written`
-    is a random name of the file as it was written, by which what is written later says that it follows."""
+    """The whole file."""
 
     version: int
     machine: str
     domain: str
     epochs: dict[str, str] = {}
+    """Of the link, by class."""
     acked: dict[str, Acked] = {}
+    """By class."""
     previous: dict[str, Acked] = {}
+    """By class, that of the run before."""
     checkpoint: dict[str, Checkpoint] = {}
-    positions: dict[str, dict[str, PullPosition]] = {}
+    """By class, the newest."""
+    positions: Positions = {}
     unplaced: list[str] = []
+    """The inputs whose position may have been lost with the state file before this one."""
     command: str | None = None
+    """The position of the last command begun (`agent.leaf.commands.cursor`)."""
     commands_run: RecentCommands = msgspec.field(default_factory=RecentCommands)
     command_epoch: str | None = None
+    """Of the mirror of the commands."""
     command_agreed: CommandKey | None = None
+    """The newest command in this mirror that the hub was found to hold."""
     settings: dict[str, Setting] = {}
+    """What commands have set for a time, by name."""
     clock: Timeline | None = None
     corrections: list[Correction] = []
+    """Those of the clock that the streams do not hold yet."""
     lost: dict[str, list[LostStream]] = {}
+    """By class, the streams whose store was lost or restored."""
     written: str = ""
+    """A random name of the file as it was written, by which what is written later says that it follows."""
     earlier: dict[str, list[Checkpoints]] = {}
+    """By class, the checkpoints before the newest."""
 
     def place(self, input_name: str, cls: str, position: PullPosition) -> None:
         """An input goes on from here."""
@@ -148,186 +132,4 @@ class State(Struct):
     def learn(self, cls: str, recorded: Sequence[LostStream]) -> None:
         """Take in what a ledger record says of lost streams."""
         known = self.lost.get(cls, [])
-        self.lost[cls] = [*(one for one in known if one not in recorded), *recorded][-LOST_STREAMS:]
-
-
-def load(path: Path, domain: str) -> State:
-    """Read the state file, or start a new one where there is none. One that came with a copied disk gets the
-    id of this machine. Raises `StateError` for one that is damaged, of another version or of another domain,
-    and `OSError`."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        known = load_positions(path.with_name(POSITIONS_NAME), domain)
-        return State(VERSION, machine_id(), domain, positions=known)
-    try:
-        version = msgspec.json.decode(data, type=dict).get("version")
-        if version != VERSION:
-            raise StateError(
-                f"{path} is of version {version!r}, written by another release; this one reads {VERSION}: "
-                f"install that release, or move the file away to start with an empty one; {_KEPT}"
-            )
-        state = msgspec.json.decode(data, type=State)
-        for epoch in (*state.epochs.values(), *filter(None, [state.command_epoch])):
-            check_epoch(epoch)
-    except (msgspec.MsgspecError, UnicodeDecodeError, ContractError) as error:
-        raise StateError(
-            f"{path} is damaged ({error}); move it away to start with an empty one: what the hub holds "
-            f"already is sent again and dropped at the table; {_KEPT}"
-        ) from None
-    if state.domain != domain:
-        raise OtherDomainError(
-            f"{path} is of domain {state.domain!r}, the configuration says {domain!r}; use another state_dir"
-        )
-    state.machine = machine_id(state.machine)
-    _take_latest(state, SlotFile(path.with_name(LATEST_NAME)))
-    return state
-
-
-class _Latest(Struct):
-    """What changes with each batch, after the file that was `written` under this name."""
-
-    written: str
-    acked: dict[str, Acked]
-    positions: Positions
-    unplaced: list[str]
-
-
-def _take_latest(state: State, file: SlotFile) -> None:
-    """Complete a state by what was written after it. Raises `OSError`."""
-    for record in file.read():
-        try:
-            latest = msgspec.json.decode(record, type=_Latest)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            continue  # of another release
-        if latest.written == state.written:
-            state.acked, state.positions, state.unplaced = latest.acked, latest.positions, latest.unplaced
-            return
-
-
-class StateFile:
-    """The state in memory and its file. Changes are marked and written together, at most every
-    `SAVE_SECONDS`; what must be on disk before going on is saved at once. What changes with each batch is
-    only noted, and goes into a small file beside it, which is written in place."""
-
-    def __init__(self, path: Path, state: State) -> None:
-        self._path = path
-        self._changed = asyncio.Event()
-        self._whole = self._behind = False
-        self._whole_at = float("-inf")
-        self._latest = SlotFile(path.with_name(LATEST_NAME))
-        self._writing = threading.Lock()
-        self._asked = self._written = 0
-        self._positions = b""
-        self._positions_at = float("-inf")
-        self._positions_asked = self._positions_written = 0
-        self.current = state
-
-    def mark(self) -> None:
-        """The state has changed."""
-        self._whole = True
-        self._changed.set()
-
-    def note(self) -> None:
-        """Of the state only `acked`, `positions` and `unplaced` have changed."""
-        self._changed.set()
-
-    def note_checkpoint(self) -> None:
-        """Of the state only a checkpoint has changed, of which the file may have an older one."""
-        self._behind = True
-        self._changed.set()
-
-    async def save(self) -> None:
-        """Write the state as it is now; when that fails it stays marked. Raises `OSError`."""
-        self._whole = self._behind = False
-        try:
-            await self._save_whole()
-        except BaseException:
-            self.mark()
-            raise
-
-    async def _refresh(self) -> None:
-        """Write the whole state, whose file is only behind. Where the disk has no room for that, what is
-        noted goes into the small file all the same. Raises `OSError`."""
-        self._behind = False
-        try:
-            await self._save_whole()
-        except OSError:
-            self._behind = True
-            await self._save_latest()
-            self._changed.set()
-            raise
-
-    async def _save_whole(self) -> None:
-        self._changed.clear()
-        self._asked += 1
-        number, before = self._asked, self.current.written
-        self.current.written = secrets.token_hex(8)
-        try:
-            await asyncio.to_thread(self._write, number, msgspec.json.encode(self.current))
-        except OSError:
-            if number == self._asked:
-                self.current.written = before  # what is written next follows that one
-            raise
-        self._whole_at = loop_time()
-
-    async def _save_latest(self) -> None:
-        """Write what is noted; where it does not fit, write the whole state. Raises `OSError`."""
-        self._changed.clear()
-        current = self.current
-        latest = _Latest(current.written, current.acked, current.positions, current.unplaced)
-        try:
-            fits = await asyncio.to_thread(self._write_latest, msgspec.json.encode(latest))
-        except BaseException:
-            self._changed.set()
-            raise
-        if not fits:
-            await self.save()
-
-    async def save_positions(self) -> None:
-        """Write the positions of inputs into their own file, where that does not have them. Raises
-        `OSError`."""
-        data = encode_positions(self.current.domain, self.current.positions)
-        if data != self._positions and (self._positions or self.current.positions):
-            self._positions_asked += 1
-            await asyncio.to_thread(self._write_positions, self._positions_asked, data)
-        self._positions_at = loop_time()
-
-    def _write(self, number: int, data: bytes) -> None:
-        # In a thread that goes on when the waiting task is cancelled: so writes may meet here, and an
-        # older state must not follow a newer one.
-        with self._writing:
-            if number > self._written:
-                write_private(self._path, data)
-                self._written = number
-
-    def _write_positions(self, number: int, data: bytes) -> None:
-        # A trim saves them, too, also while `run` does.
-        with self._writing:
-            if number > self._positions_written:
-                write_private(self._path.with_name(POSITIONS_NAME), data)
-                self._positions, self._positions_written = data, number
-
-    def _write_latest(self, data: bytes) -> bool:
-        with self._writing:
-            return self._latest.write(data)
-
-    async def run(self) -> None:
-        """Write marked changes until cancelled; a write error is logged once and retried."""
-        failing = LogEdge(log.bind(path=str(self._path)), "the state file is written again", error=True)
-        while True:
-            await self._changed.wait()
-            try:
-                if self._whole:
-                    await self.save()
-                elif self._behind or loop_time() - self._whole_at >= WHOLE_SECONDS:
-                    await self._refresh()
-                else:
-                    await self._save_latest()
-                if loop_time() - self._positions_at >= POSITION_SECONDS:
-                    await self.save_positions()
-            except OSError as error:
-                failing.begin("the state file cannot be written", error=str(error))
-            else:
-                failing.end()
-            await asyncio.sleep(SAVE_SECONDS)
+        self.lost[cls] = [*(store for store in known if store not in recorded), *recorded][-LOST_STREAMS:]

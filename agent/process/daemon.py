@@ -23,9 +23,9 @@ from agent.base.supervisor import keep_serving, until_made
 from agent.config import Config
 from agent.config.values import Windows
 from agent.contract import Exit
-from agent.leaf import state as state_file
+from agent.leaf import state_file
 from agent.leaf.intake import Input
-from agent.leaf.state import OtherDomainError, StateError, StateFile
+from agent.leaf.state_file import OtherDomainError, StateError, StateFile
 from agent.process.admin_server import AdminServer
 from agent.process.reload import KEPT_SECONDS, Applied, Files, Reloader
 from agent.process.watchdog import ServerSilence, Signs, Vitals

@@ -18,7 +18,7 @@ from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.publish.core_intake import CoreIntake, SwappableIntake
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.sender import Sender
-from agent.leaf.state import StateError, StateFile
+from agent.leaf.state_file import StateError, StateFile
 from agent.process.reload import Applied
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.pull_chunks import PullChunkStore
 from agent.leaf.publish.sender import Sender
 from agent.leaf.publish.stream_recovery import CurrentRecovery, ProgressReader, StreamRecovery
-from agent.leaf.state import StateFile
+from agent.leaf.state_file import StateFile
 from agent.mirrors import mirror_controller
 from agent.process.input_runner import InputSet, drain, keep_running, levels_of, lingers_of
 from agent.process.reload import Applied, Reloader, by_command

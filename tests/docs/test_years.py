@@ -14,7 +14,7 @@ from agent.contract import LOST_STREAMS
 from agent.leaf.commands.cursor import RECENT_COMMANDS
 from agent.leaf.ledger.evictions import MAX_RUNS
 from agent.leaf.link.checkpoints import RETENTION, earlier
-from agent.leaf.state import load
+from agent.leaf.state_file import load
 from bench.years_hub import Hub
 from bench.years_leaf import DOMAIN, Leaf
 

@@ -16,7 +16,7 @@ from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.decide import MISSED_ANSWERS
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
 from agent.leaf.link.command_mirror.rest import MirrorRest
-from agent.leaf.state import StateFile, load
+from agent.leaf.state_file import StateFile, load
 from tests.harness.agents import Agent, agent, leaf_config
 from tests.harness.registrar import HubHand, LeafHand, hub_of
 from tests.harness.servers import ServerPair, open_server_pair

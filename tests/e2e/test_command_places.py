@@ -33,7 +33,7 @@ from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
 from agent.leaf.link.command_mirror.positions import HELD_UNTIL, is_held, is_leaving, kept_config
 from agent.leaf.link.command_mirror.rest import MirrorRest
-from agent.leaf.state import StateFile, load
+from agent.leaf.state_file import StateFile, load
 from agent.server.process import EmbeddedServer
 from tests.harness.commands import APP, Program, working
 from tests.harness.registrar import HubHand, LeafHand, hub_of

@@ -20,7 +20,8 @@ from agent.leaf.events import EpochBegun, Events
 from agent.leaf.link.act import Trimmer
 from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.link.prepare import prepare_stream
-from agent.leaf.state import State, StateFile
+from agent.leaf.state import State
+from agent.leaf.state_file import StateFile
 from hub_jobs.audit.ledgers import LostStores
 from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, insist, probe_stream
 from tests.harness.registrar import LeafHand
@@ -185,7 +186,7 @@ async def test_a_restore_is_told_of_once_where_no_state_was_written_since_and_th
     async with agent(config) as one:
         kept, seen = await _copied_and_filled(servers, one, tmp_path / "copy")
         with monkeypatch.context() as full:
-            full.setattr("agent.leaf.state.write_private", _no_space)
+            full.setattr("agent.leaf.state_file.write_private", _no_space)
             full.setattr(SlotFile, "write", _no_space)
             last = await _publish(servers, 10)
             await until(lambda: one.leaf._state.current.acked[CLASS].last == last, "the agent has seen them")

@@ -13,7 +13,7 @@ from agent.leaf.events import Events
 from agent.leaf.inputs.file import FileOptions
 from agent.leaf.inputs.file.input import FileInput
 from agent.leaf.link.act import Trimmer
-from agent.leaf.state import StateError, load
+from agent.leaf.state_file import StateError, load
 from tests.harness.agents import CLASS, Agent, StreamProbe, agent, leaf_config, probe_stream
 from tests.harness.linked_pair import QUICK
 from tests.harness.servers import ServerPair

@@ -15,8 +15,10 @@ from agent.config import ConfigError, load
 from agent.contract import Checkpoint, Clock, Readings, new_run
 from agent.leaf import state
 from agent.leaf.inputs import OPTIONS
-from agent.leaf.positions import PullPosition
 from agent.leaf.publish.idempotency_recovery import load_keys
+from agent.leaf.state import PullPosition
+from agent.leaf.state_file import StateError
+from agent.leaf.state_file import load as load_state
 from tests.fuzz.target import only, target
 from tests.unit.cli.site.test_site import CLUSTER, SITE
 
@@ -79,11 +81,11 @@ def _state() -> bytes:
 @target(_state(), _state()[:-9], b"", b'{"version":1}')
 def state_file(data: bytes) -> None:
     path = kept(data)
-    with only(state.StateError):
-        found = state.load(path, "edge-1")
+    with only(StateError):
+        found = load_state(path, "edge-1")
         again = PLACE / "again"
         write_private(again, msgspec.json.encode(found))
-        assert state.load(again, "edge-1") == found
+        assert load_state(again, "edge-1") == found
 
 
 NOW = Instant(10**18, Clock(True, "boot", 10**15))

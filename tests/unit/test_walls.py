@@ -29,11 +29,11 @@ FLOORS = (
 LEAF = {
     "inputs": {"intake"},
     "rules": {"intake", "publish"},
-    "publish": {"intake", "events", "ledger", "acks", "positions", "state"},
-    "ledger": {"intake", "events", "positions", "state"},
-    "link": {"intake", "events", "acks", "positions", "state", "stream_configs"},
-    "commands": {"intake", "publish", "positions", "state", "stream_configs"},
-    "clock": {"intake", "positions", "state", "timeline"},
+    "publish": {"intake", "events", "ledger", "acks", "state", "state_file"},
+    "ledger": {"intake", "events", "state", "state_file"},
+    "link": {"intake", "events", "acks", "state", "state_file", "stream_configs"},
+    "commands": {"intake", "publish", "state", "state_file", "stream_configs"},
+    "clock": {"intake", "state_file", "timeline"},
 }
 """What the parts of `agent/leaf` import of each other."""
 

@@ -17,7 +17,8 @@ from agent.base.supervisor import Switch
 from agent.base.wait import event_within
 from agent.config import Config
 from agent.leaf.publish.publisher import Publisher
-from agent.leaf.state import Setting, StateFile
+from agent.leaf.state import Setting
+from agent.leaf.state_file import StateFile
 
 LINK: Final = "link"
 Value = str | float | bool

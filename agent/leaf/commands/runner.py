@@ -51,7 +51,7 @@ from agent.leaf.commands.cursor import (
 from agent.leaf.commands.handlers import ArgumentError, CommandHandler, Reply
 from agent.leaf.commands.overrides import CommandError
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
-from agent.leaf.state import StateFile
+from agent.leaf.state_file import StateFile
 from agent.leaf.stream_configs import ORIGIN_METADATA
 
 POLL_SECONDS: Final = 1.0

@@ -35,8 +35,8 @@ from agent.jetstream.readers import StoredHeaders
 from agent.leaf.events import BatchStored
 from agent.leaf.ledger import ClassLedger, Discarded
 from agent.leaf.ledger.evictions.service import EvictionMonitor
-from agent.leaf.positions import PullPosition
-from agent.leaf.state import Acked, StateFile
+from agent.leaf.state import Acked, PullPosition
+from agent.leaf.state_file import StateFile
 
 LEDGER_SECONDS = 60.0
 

@@ -21,8 +21,8 @@ from agent.leaf.link.announcer import Announcer, AnnounceResult
 from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.link.observation import HubComparison, confirmed, difference
 from agent.leaf.link.status import LinkStatus
-from agent.leaf.positions import PullPosition
-from agent.leaf.state import Acked, StateFile
+from agent.leaf.state import Acked, PullPosition
+from agent.leaf.state_file import StateFile
 
 _KEY = "rate_limit_bps"
 _CONSUMER_PREFIX: Final = contract.link_consumer("")

@@ -29,7 +29,7 @@ from agent.contract import (
 from agent.jetstream import ConsumerInfo, JetStream, StreamInfo, request
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.observation import HubComparison, UplinkStatus
-from agent.leaf.state import StateFile
+from agent.leaf.state_file import StateFile
 
 ANSWER_SECONDS: Final = 5.0
 _READING: Final = "; monotonic="

@@ -41,7 +41,7 @@ from agent.leaf.link.observation import (
 )
 from agent.leaf.link.prepare import consumer_status
 from agent.leaf.link.status import LinkState, LinkStatus
-from agent.leaf.state import StateFile
+from agent.leaf.state_file import StateFile
 
 _LOOK_SECONDS: Final = 5.0
 _CLOSE_LOOK_SECONDS: Final = 1.0

@@ -16,7 +16,7 @@ from agent.base.wait import Backoff
 from agent.contract import H_MESSAGE_ID, Checkpoint, ContractError, CursorAnswer, CursorRequest
 from agent.jetstream import JetStream, JetStreamError, request
 from agent.leaf.acks import HubAckWaiters
-from agent.leaf.state import StateFile
+from agent.leaf.state_file import StateFile
 
 SOONEST: Final = 0.02
 """Seconds between two requests while answers end waits; otherwise the pause doubles."""

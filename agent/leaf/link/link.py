@@ -31,7 +31,7 @@ from agent.leaf.link.observation import UplinkStatus
 from agent.leaf.link.status import ORDINARY, PATIENT, LinkStatus
 from agent.leaf.link.time_to_loss import TimeToLoss
 from agent.leaf.link.uplink import UplinkMonitor
-from agent.leaf.state import StateFile
+from agent.leaf.state_file import StateFile
 from agent.server.health import ServerHealth
 from agent.server.setup import identities
 

@@ -18,7 +18,8 @@ from agent.leaf.link import checkpoints
 from agent.leaf.link.act import drop_other_epochs, make_epoch, remember_epoch
 from agent.leaf.link.guard import EpochObservation, EpochReason, NewEpoch, RememberedStream, judge
 from agent.leaf.link.observation import ConsumerStatus
-from agent.leaf.state import Acked, State, StateFile
+from agent.leaf.state import Acked, State
+from agent.leaf.state_file import StateFile
 
 _APART_NS: Final = 1_000_000_000
 """By how much a server's clock may be ahead of the agent's, on the same machine."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from agent.contract import Command, command_subject, command_subjects, new_epoch, parse_command
-from agent.leaf.state import StateFile, load
+from agent.leaf.state_file import StateFile, load
 from agent.server.process import EmbeddedServer
 from tests.e2e.test_command_places import open_leaf
 from tests.faults.report import Case

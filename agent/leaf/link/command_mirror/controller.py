@@ -44,7 +44,7 @@ from agent.leaf.link.command_mirror.decide import (
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
 from agent.leaf.link.command_mirror.positions import Stage
 from agent.leaf.link.command_mirror.rest import MirrorRest
-from agent.leaf.state import StateFile
+from agent.leaf.state_file import StateFile
 
 LOOK_SECONDS: Final = 5.0
 LAGGING_SECONDS: Final = 0.5

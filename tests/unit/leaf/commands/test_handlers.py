@@ -13,7 +13,8 @@ from agent.config import Config, ConfigError, Log
 from agent.leaf.commands.handlers import AgentControls, ArgumentError, make_handlers, report
 from agent.leaf.commands.overrides import CommandError, Overrides, Setter, this_moment
 from agent.leaf.intake import CheckedInput
-from agent.leaf.state import State, StateFile
+from agent.leaf.state import State
+from agent.leaf.state_file import StateFile
 from agent.process.reload import Applied, Reloader, by_command
 
 

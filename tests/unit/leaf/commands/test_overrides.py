@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from agent.leaf.commands.overrides import CommandError, Moment, Overrides, seconds_left
-from agent.leaf.state import Setting, State, StateFile, load
+from agent.leaf.state import Setting, State
+from agent.leaf.state_file import StateFile, load
 from tests.harness.wait import until
 
 SET = Setting("debug", since=1000.0, until=1600.0, boot="b", deadline=650.0)

@@ -30,8 +30,8 @@ from agent.leaf.ledger import ClassLedger
 from agent.leaf.ledger.evictions import IndexedMessage
 from agent.leaf.ledger.evictions.service import EvictionMonitor
 from agent.leaf.ledger.publisher import LedgerPublisher
-from agent.leaf.positions import PullPosition
-from agent.leaf.state import VERSION, Acked, State, StateFile
+from agent.leaf.state import VERSION, Acked, PullPosition, State
+from agent.leaf.state_file import StateFile
 
 BEFORE, NOW = new_run(now_ns=10**18), new_run()
 CREATED, OTHER = "2026-11-21T06:00:00Z", "2026-11-21T07:00:00Z"

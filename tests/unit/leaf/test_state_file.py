@@ -15,9 +15,9 @@ from structlog.testing import capture_logs
 from agent.base.files import write_private
 from agent.base.machine import machine_id
 from agent.contract import LOST_STREAMS, Checkpoint, Readings, new_epoch, new_run
-from agent.leaf import state as module
-from agent.leaf.positions import PullPosition
-from agent.leaf.state import LATEST_NAME, VERSION, Acked, Checkpoints, State, StateError, StateFile, load
+from agent.leaf import state_file as module
+from agent.leaf.state import VERSION, Acked, Checkpoints, PullPosition, State
+from agent.leaf.state_file import LATEST_NAME, StateError, StateFile, load
 from tests.harness.wait import until
 
 DOMAIN = "edge-1"

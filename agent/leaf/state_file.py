@@ -1,0 +1,252 @@
+"""The files of an agent's state: `state.json` has all of it, `state.latest` what changes with each batch, and
+`positions.json` the positions of pull inputs once more, for it survives the loss of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from agent.base.files import SlotFile, write_private
+from agent.base.logs import LogEdge
+from agent.base.machine import machine_id
+from agent.base.wait import loop_time
+from agent.contract import ContractError, check_epoch
+from agent.leaf.state import VERSION, Acked, Positions, PullPosition, State
+
+SAVE_SECONDS = 0.5
+WHOLE_SECONDS = 60.0
+"""How long the whole file may stay behind what stands in that of the last acknowledgements."""
+LATEST_NAME = "state.latest"
+"""Of the file of the last acknowledgements, which change with each batch."""
+POSITION_SECONDS = 10.0
+"""How long the file of positions may stay behind: until then the stream has them, unless it discards."""
+POSITIONS_VERSION = 1
+POSITIONS_NAME = "positions.json"
+
+_KEPT = f"leave {POSITIONS_NAME} where it is: inputs of files go on from what it says"
+
+log = structlog.get_logger("state")
+
+
+class StateError(Exception):
+    """The state file cannot be used; the text says why and what to do."""
+
+
+class OtherDomainError(StateError):
+    """The state file is of another domain than the configuration."""
+
+
+def load(path: Path, domain: str) -> State:
+    """Read the state file, or start a new one where there is none. One that came with a copied disk gets the
+    id of this machine. Raises `StateError` for one that is damaged, of another version or of another domain,
+    and `OSError`."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        known = load_positions(path.with_name(POSITIONS_NAME), domain)
+        return State(VERSION, machine_id(), domain, positions=known)
+    try:
+        version = msgspec.json.decode(data, type=dict).get("version")
+        if version != VERSION:
+            raise StateError(
+                f"{path} is of version {version!r}, written by another release; this one reads {VERSION}: "
+                f"install that release, or move the file away to start with an empty one; {_KEPT}"
+            )
+        state = msgspec.json.decode(data, type=State)
+        for epoch in (*state.epochs.values(), *filter(None, [state.command_epoch])):
+            check_epoch(epoch)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ContractError) as error:
+        raise StateError(
+            f"{path} is damaged ({error}); move it away to start with an empty one: what the hub holds "
+            f"already is sent again and dropped at the table; {_KEPT}"
+        ) from None
+    if state.domain != domain:
+        raise OtherDomainError(
+            f"{path} is of domain {state.domain!r}, the configuration says {domain!r}; use another state_dir"
+        )
+    state.machine = machine_id(state.machine)
+    _take_latest(state, SlotFile(path.with_name(LATEST_NAME)))
+    return state
+
+
+class _Latest(Struct):
+    """What changes with each batch, after the file that was `written` under this name."""
+
+    written: str
+    acked: dict[str, Acked]
+    positions: Positions
+    unplaced: list[str]
+
+
+def _take_latest(state: State, file: SlotFile) -> None:
+    """Complete a state by what was written after it. Raises `OSError`."""
+    for record in file.read():
+        try:
+            latest = msgspec.json.decode(record, type=_Latest)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue  # of another release
+        if latest.written == state.written:
+            state.acked, state.positions, state.unplaced = latest.acked, latest.positions, latest.unplaced
+            return
+
+
+class _PositionsFile(Struct):
+    version: int
+    domain: str
+    positions: Positions
+
+
+def encode_positions(domain: str, positions: Mapping[str, Mapping[str, PullPosition]]) -> bytes:
+    """The file as it is written."""
+    return msgspec.json.encode({"version": POSITIONS_VERSION, "domain": domain, "positions": positions})
+
+
+def load_positions(path: Path, domain: str) -> Positions:
+    """The positions of a domain; none where there is no file of its. One that cannot be read is logged and
+    counts as none: inputs whose position is lost do not begin by themselves."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_PositionsFile)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        log.error("cannot read the positions of inputs", path=str(path), error=str(error))
+        return {}
+    if (found.version, found.domain) != (POSITIONS_VERSION, domain):
+        log.error("positions are of another version or domain", path=str(path), domain=found.domain)
+        return {}
+    return found.positions
+
+
+class StateFile:
+    """The state in memory and its file. Changes are marked and written together, at most every
+    `SAVE_SECONDS`; what must be on disk before going on is saved at once. What changes with each batch is
+    only noted, and goes into a small file beside it, which is written in place."""
+
+    def __init__(self, path: Path, state: State) -> None:
+        self._path = path
+        self._changed = asyncio.Event()
+        self._whole = self._behind = False
+        self._whole_at = float("-inf")
+        self._latest = SlotFile(path.with_name(LATEST_NAME))
+        self._writing = threading.Lock()
+        self._asked = self._written = 0
+        self._positions = b""
+        self._positions_at = float("-inf")
+        self._positions_asked = self._positions_written = 0
+        self.current = state
+
+    def mark(self) -> None:
+        """The state has changed."""
+        self._whole = True
+        self._changed.set()
+
+    def note(self) -> None:
+        """Of the state only `acked`, `positions` and `unplaced` have changed."""
+        self._changed.set()
+
+    def note_checkpoint(self) -> None:
+        """Of the state only a checkpoint has changed, of which the file may have an older one."""
+        self._behind = True
+        self._changed.set()
+
+    async def save(self) -> None:
+        """Write the state as it is now; when that fails it stays marked. Raises `OSError`."""
+        self._whole = self._behind = False
+        try:
+            await self._save_whole()
+        except BaseException:
+            self.mark()
+            raise
+
+    async def _refresh(self) -> None:
+        """Write the whole state, whose file is only behind. Where the disk has no room for that, what is
+        noted goes into the small file all the same. Raises `OSError`."""
+        self._behind = False
+        try:
+            await self._save_whole()
+        except OSError:
+            self._behind = True
+            await self._save_latest()
+            self._changed.set()
+            raise
+
+    async def _save_whole(self) -> None:
+        self._changed.clear()
+        self._asked += 1
+        number, before = self._asked, self.current.written
+        self.current.written = secrets.token_hex(8)
+        try:
+            await asyncio.to_thread(self._write, number, msgspec.json.encode(self.current))
+        except OSError:
+            if number == self._asked:
+                self.current.written = before  # what is written next follows that one
+            raise
+        self._whole_at = loop_time()
+
+    async def _save_latest(self) -> None:
+        """Write what is noted; where it does not fit, write the whole state. Raises `OSError`."""
+        self._changed.clear()
+        current = self.current
+        latest = _Latest(current.written, current.acked, current.positions, current.unplaced)
+        try:
+            fits = await asyncio.to_thread(self._write_latest, msgspec.json.encode(latest))
+        except BaseException:
+            self._changed.set()
+            raise
+        if not fits:
+            await self.save()
+
+    async def save_positions(self) -> None:
+        """Write the positions of inputs into their own file, where that does not have them. Raises
+        `OSError`."""
+        data = encode_positions(self.current.domain, self.current.positions)
+        if data != self._positions and (self._positions or self.current.positions):
+            self._positions_asked += 1
+            await asyncio.to_thread(self._write_positions, self._positions_asked, data)
+        self._positions_at = loop_time()
+
+    def _write(self, number: int, data: bytes) -> None:
+        # In a thread that goes on when the waiting task is cancelled: so writes may meet here, and an
+        # older state must not follow a newer one.
+        with self._writing:
+            if number > self._written:
+                write_private(self._path, data)
+                self._written = number
+
+    def _write_positions(self, number: int, data: bytes) -> None:
+        # A trim saves them, too, also while `run` does.
+        with self._writing:
+            if number > self._positions_written:
+                write_private(self._path.with_name(POSITIONS_NAME), data)
+                self._positions, self._positions_written = data, number
+
+    def _write_latest(self, data: bytes) -> bool:
+        with self._writing:
+            return self._latest.write(data)
+
+    async def run(self) -> None:
+        """Write marked changes until cancelled; a write error is logged once and retried."""
+        failing = LogEdge(log.bind(path=str(self._path)), "the state file is written again", error=True)
+        while True:
+            await self._changed.wait()
+            try:
+                if self._whole:
+                    await self.save()
+                elif self._behind or loop_time() - self._whole_at >= WHOLE_SECONDS:
+                    await self._refresh()
+                else:
+                    await self._save_latest()
+                if loop_time() - self._positions_at >= POSITION_SECONDS:
+                    await self.save_positions()
+            except OSError as error:
+                failing.begin("the state file cannot be written", error=str(error))
+            else:
+                failing.end()
+            await asyncio.sleep(SAVE_SECONDS)
