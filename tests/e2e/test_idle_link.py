@@ -34,7 +34,7 @@ from agent.leaf.link.status import LinkState
 from tests.harness.agents import leaf_config
 from tests.harness.linked_pair import QUICK, LinkedPair, open_pair
 from tests.harness.registrar import LeafHand, flowing, hub_of
-from tests.harness.servers import ServerPair
+from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
 
@@ -285,6 +285,42 @@ async def test_a_class_at_rest_says_that_its_readings_wait_while_the_registrar_i
         assert "what comes into a class at rest waits here" in pair.agent.leaf.link.status.sentence
         await pair.start_registrar()
         await pair.exactly_once()
+
+
+async def test_what_comes_into_a_class_at_rest_arrives_after_its_leaf_announces_the_class_no_more(
+    tmp_path: Path,
+) -> None:
+    async with open_server_pair(tmp_path, "edge-1", classes=("normal", "other")) as servers:
+        hub = await hub_of(servers)
+        normal, other = [await LeafHand.make(servers.leaf, cls) for cls in ("normal", "other")]
+        other.run = normal.run
+
+        async def announce(*hands: LeafHand) -> dict[str, str]:
+            announces = [await hand.announcement(confirmed=hand.sent) for hand in hands]
+            classes = {
+                cls: replace(state, idle=True) for said in announces for cls, state in said.classes.items()
+            }
+            answer = await normal.say(replace(announces[0], classes=classes).encode())
+            return {cls: said.state for cls, said in answer.classes.items()}
+
+        async with hub.registrar():
+            await normal.store()
+            await other.store()
+
+            async def rested() -> bool:
+                await asyncio.sleep(0.5)  # one announcement a second is taken, after ten
+                both = (await announce(normal, other)).get("other") == "resting"
+                return both and not (await hub.aggregate()).config.get("sources")
+
+            await until(rested, "both classes rest")
+            last = await other.store()
+            await announce(normal)
+
+            async def reached() -> bool:
+                sources = (await hub.aggregate()).sources
+                return [(source["name"], source.get("seq")) for source in sources] == [(other.stream, last)]
+
+            await until(reached, "what the class had stored last is at the hub")
 
 
 class Commands:

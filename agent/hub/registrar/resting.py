@@ -26,13 +26,15 @@ TOO_FAR: Final = 3 * MOST_READ
 
 
 def awake(announce: Announce, known: LeafRecord | None) -> list[str]:
-    """The classes that need their source."""
+    """The classes that need their source. One that is not announced any more is among them: its leaf does
+    not say what has come into its stream since, such as the last record of its ledger."""
     records = known.classes if known is not None else {}
-    return [
+    needed = [
         cls
         for cls, state in announce.classes.items()
         if not state.idle or announce.repairs or cls not in records or records[cls].epoch != state.epoch
     ]
+    return needed + [cls for cls in records if cls not in announce.classes]
 
 
 def may_rest(announce: Announce, cls: str, answer: ClassAnswer) -> bool:

@@ -48,11 +48,14 @@ def test_a_class_of_which_the_hub_may_lack_something_keeps_its_source(answer: Cl
         announce(replace(IDLE, idle=False)),
         announce(replace(IDLE, epoch=new_epoch())),
         announce(IDLE, repairs=True),
-        replace(ANNOUNCE, classes={"bulk": IDLE}),
     ],
 )
 def test_a_class_with_news_needs_its_source(news: Announce) -> None:
     assert awake(news, KNOWN) == list(news.classes)
+
+
+def test_a_class_that_is_new_or_announced_no_more_needs_its_source() -> None:
+    assert awake(replace(ANNOUNCE, classes={"bulk": IDLE}), KNOWN) == ["bulk", "normal"]
 
 
 def test_a_class_of_an_unknown_leaf_needs_its_source() -> None:
