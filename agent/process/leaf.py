@@ -44,7 +44,7 @@ from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.link.act import Trimmer, ensure_rate
 from agent.leaf.link.link import LeafLink, LinkView
 from agent.leaf.link.prepare import note_lost_positions, prepare_stream
-from agent.leaf.link.time_to_loss import TimeToLossReport
+from agent.leaf.link.room import TimeToLossReport
 from agent.leaf.publish.accumulator import BatchLimits
 from agent.leaf.publish.core_intake import CoreIntake
 from agent.leaf.publish.dead_letters import DeadLetterWriter

@@ -28,7 +28,7 @@ from agent.contract import (
     parse_command,
 )
 from agent.jetstream import ConsumerInfo, JetStream
-from agent.leaf.link.command_mirror import consumer_requests
+from agent.leaf.link.command_mirror import mirror_requests
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
 from agent.leaf.link.command_mirror.positions import HELD_UNTIL, is_held, is_leaving, kept_config
@@ -246,7 +246,7 @@ async def test_a_program_that_creates_its_consumer_while_that_is_paused_is_hande
 ) -> None:
     """A program does so at any moment, and lifts the pause if it is the same moment."""
     clients = [(await leaf.servers.leaf.connect("device")).jetstream(timeout=5) for _ in range(4)]
-    pause, lifted = consumer_requests.pause, list[str]()
+    pause, lifted = mirror_requests.pause, list[str]()
 
     async def pause_at_the_worst_moment(js: JetStream, name: str, until: str | None) -> None:
         while until == HELD_UNTIL and not lifted:
@@ -260,7 +260,7 @@ async def test_a_program_that_creates_its_consumer_while_that_is_paused_is_hande
             await pause(js, name, None)
         await pause(js, name, until)
 
-    monkeypatch.setattr(consumer_requests, "pause", pause_at_the_worst_moment)
+    monkeypatch.setattr(mirror_requests, "pause", pause_at_the_worst_moment)
     await leaf.replace()
     await leaf.kept()
     assert lifted
@@ -271,7 +271,7 @@ async def test_a_program_that_creates_its_consumer_while_that_is_paused_is_hande
 async def test_a_command_in_work_while_the_mirror_is_recreated_comes_once_more(
     leaf: Leaf, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_requests, "SETTLE_SECONDS", 0.3)
+    monkeypatch.setattr(mirror_requests, "SETTLE_SECONDS", 0.3)
     done = asyncio.Event()
     program.work = lambda command: done.wait()
     await leaf.send(1)
@@ -287,7 +287,7 @@ async def test_what_is_acknowledged_above_one_that_is_not_does_not_come_again(
     leaf: Leaf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a kill of the leaf's server: an acknowledgement is lost, and the program goes on meanwhile."""
-    monkeypatch.setattr(consumer_requests, "SETTLE_SECONDS", 0.3)
+    monkeypatch.setattr(mirror_requests, "SETTLE_SECONDS", 0.3)
     await leaf.send(3)
     await leaf.kept()
     js = (await leaf.servers.leaf.connect("device")).jetstream(timeout=5)

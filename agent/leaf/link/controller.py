@@ -16,12 +16,7 @@ from agent import contract
 from agent.base.metrics import Metrics
 from agent.base.wait import bounded_gather, event_within, loop_time
 from agent.config import Config
-from agent.jetstream import (
-    STREAM_NOT_FOUND,
-    ApiError,
-    JetStream,
-    JetStreamError,
-)
+from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError
 from agent.leaf.events import ConnectionStuck, EpochBegun, Events, StoreLost
 from agent.leaf.link import act
 from agent.leaf.link.act import HubAgreement, Trimmer
@@ -46,9 +41,6 @@ from agent.leaf.state_file import StateFile
 _LOOK_SECONDS: Final = 5.0
 _CLOSE_LOOK_SECONDS: Final = 1.0
 _REPAIR_LOOK_SECONDS: Final = 0.1
-_UNKNOWN: Final = UplinkStatus(True, 0.0, "unknown")
-"""Without the local system account the state of the link is unknown. Assume it is up: never pause because the
-state is unknown."""
 
 log = structlog.get_logger("link")
 
@@ -63,19 +55,10 @@ class _Work:
     may_repair_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerHooks:
-    """What the controller asks the rest of the agent."""
-
-    uplink: Callable[[], UplinkStatus | None]
-    """Returns the state of the server's connection to the hub, None if it is unknown."""
-    trouble: Callable[[], str | None]
-    """Returns why the local server cannot be used."""
-
-
 class LinkController:
     """Controls the link of every class over the current connection, and shows its state in `status`. Emits
-    `EpochBegun`, `StoreLost`, and `ConnectionStuck` when a stream of the leaf is missing."""
+    `EpochBegun`, `StoreLost`, and `ConnectionStuck` when a stream of the leaf is missing. `uplink` returns
+    the state of the server's connection to the hub, `trouble` why the local server cannot be used."""
 
     def __init__(
         self,
@@ -84,19 +67,21 @@ class LinkController:
         metrics: Metrics,
         status: LinkStatus,
         trimmer: Trimmer,
-        hooks: ControllerHooks,
         events: Events,
+        *,
+        uplink: Callable[[], UplinkStatus],
+        trouble: Callable[[], str | None],
     ) -> None:
         self._domain, self._classes = config.domain, {cls.name: cls for cls in config.class_}
         self._state, self._metrics, self._status = state, metrics, status
-        self._hooks, self._events = hooks, events
+        self._events, self._uplink, self._trouble = events, uplink, trouble
         self._agreement = HubAgreement(config.domain, state, status, trimmer)
         self._js: JetStream | None = None
         self._due = asyncio.Event()
         self._announcing = AnnounceLoop(
             status,
             metrics,
-            self._uplink,
+            uplink,
             self._accept,
             self._unreachable,
             self._is_repairing,
@@ -108,6 +93,7 @@ class LinkController:
         can go on by itself goes on at that moment."""
         self._may_repair_at = 0.0
         self._work = {cls: _Work() for cls in self._classes}
+        self._priorities = {cls.name: cls.priority for cls in config.class_}
         rests = {name: config.link.rest_seconds(cls.rest_after) for name, cls in self._classes.items()}
         self.idle = IdleClasses(rests, self.announce_now)
 
@@ -144,7 +130,7 @@ class LinkController:
     def show_unreachable(self) -> None:
         """Show that the local server does not answer."""
         for cls in self._work:
-            self._status.show(cls, LinkState.AWAY, self._hooks.trouble() or "it does not answer")
+            self._status.show(cls, LinkState.AWAY, self._trouble() or "it does not answer")
 
     def epoch_begun(self, cls: str, reason: EpochReason) -> None:
         """The local guard has begun a new epoch: forget what was known of the old one."""
@@ -224,7 +210,7 @@ class LinkController:
         if js is not self._js:
             return
         for cls in self._work:
-            self._status.show(cls, LinkState.AWAY, self._hooks.trouble() or str(error))
+            self._status.show(cls, LinkState.AWAY, self._trouble() or str(error))
         if isinstance(error, ApiError) and error.err_code == STREAM_NOT_FOUND:
             self._events.emit(ConnectionStuck(str(error)))
 
@@ -242,6 +228,7 @@ class LinkController:
         if consumer is not None:
             is_paused = consumer.paused_for > 0
             self.idle.seen(cls, epoch, link.key, consumer.delivered, consumer.pending, is_paused)
+        behind = {name: work.behind for name, work in self._work.items()}
         return LinkObservation(
             now=now,
             epoch=epoch,
@@ -251,20 +238,12 @@ class LinkController:
             refused=self._announcing.refused,
             silent_since=self._announcing.silent_since,
             paused_until=self._paused_until,
-            blocking_class=self._blocking_class(cls, now - link.since),
+            blocking_class=blocking_class(cls, self._priorities, behind, now - link.since),
             may_repair_at=may_repair_at(consumer, work.memory.due, self._may_repair_at, work.may_repair_at),
         )
 
     def _is_repairing(self) -> bool:
         return any(work.memory.due is not None for work in self._work.values())
-
-    def _uplink(self) -> UplinkStatus:
-        return self._hooks.uplink() or _UNKNOWN
-
-    def _blocking_class(self, cls: str, linked: float) -> str:
-        priorities = {name: class_.priority for name, class_ in self._classes.items()}
-        behind = {name: work.behind for name, work in self._work.items()}
-        return blocking_class(cls, priorities, behind, linked)
 
     async def _carry_out(
         self, js: JetStream, cls: str, epoch: str, decision: LinkDecision

@@ -86,9 +86,9 @@ def decide(memory: LinkMemory, observation: LinkObservation) -> LinkDecision:
         memory = replace(
             memory, started_at=observation.now, progress_at=observation.now, listened_at=observation.now
         )
-    comparison = _fresh(observation)
+    comparison, over = _fresh(observation), (observation.link.key, observation.epoch)
     stalled = memory.due is not None and memory.due.reason is EpochReason.STALLED
-    if stalled and memory.verified != (observation.link.key, observation.epoch):
+    if stalled and memory.verified != over:
         # Over another link the hub's server requests again what it lacks.
         memory = replace(memory, due=None)
     if not observation.link.up:
@@ -102,15 +102,11 @@ def decide(memory: LinkMemory, observation: LinkObservation) -> LinkDecision:
         memory = replace(memory, due=NewEpoch(EpochReason.CONSUMER_GONE, 1), due_since=observation.now)
     if memory.due is not None:
         return _repair(memory, memory.due, observation, comparison)
-    if memory.verified != (observation.link.key, observation.epoch):
+    if memory.verified != over:
         if comparison is None or observation.refused is not None:
             return _unverified(memory, observation)
         memory = replace(
-            memory,
-            verified=(observation.link.key, observation.epoch),
-            progress_at=observation.now,
-            listened_at=observation.now,
-            outstanding=0,
+            memory, verified=over, progress_at=observation.now, listened_at=observation.now, outstanding=0
         )
     return _verified(memory, observation, comparison)
 
@@ -168,20 +164,15 @@ def _final(
     memory: LinkMemory, due: NewEpoch, observation: LinkObservation, comparison: HubComparison | None
 ) -> NewEpoch | None:
     """The repair that the newest comparison asks for; None if nothing is wrong after all."""
+    newer = comparison if comparison is not None and comparison.asked_at > memory.due_since else None
     if due.reason is EpochReason.CONSUMER_MOVED:
         # There is no hurry: without a newer answer the old consumer flows on.
-        if comparison is None or comparison.asked_at <= memory.due_since:
-            return None
-        return difference(comparison) or NewEpoch(due.reason, agreed_start(comparison))
+        return None if newer is None else difference(newer) or NewEpoch(due.reason, agreed_start(newer))
     if due.reason is EpochReason.STALLED and (comparison is None or difference(comparison) is None):
         # A paused consumer sends heartbeats, which may have shown it to the hub's server already.
-        if (
-            comparison is None
-            or comparison.asked_at <= memory.due_since
-            or comparison.cursor >= memory.outstanding
-        ):
+        if newer is None or newer.cursor >= memory.outstanding:
             return None
-        return NewEpoch(due.reason, agreed_start(comparison))
+        return NewEpoch(due.reason, agreed_start(newer))
     if comparison is None:
         older = observation.comparison
         is_current = older is not None and older.epoch == observation.epoch
@@ -194,8 +185,7 @@ def _final(
 
 
 def _unverified(memory: LinkMemory, observation: LinkObservation) -> LinkDecision:
-    since = max(observation.link.since, memory.started_at)
-    waited = observation.now - since
+    waited = observation.now - max(observation.link.since, memory.started_at)
     state, detail = LinkState.COMPARING, ""
     if observation.refused is not None:
         state, detail = LinkState.REFUSED, observation.refused
@@ -226,11 +216,8 @@ def _verified(
         actions = _keep_paused(observation.consumer)
         return LinkDecision(LinkState.IN_TURN, memory, actions, observation.blocking_class)
     memory = _noting_flow(memory, observation, comparison)
-    if comparison is not None and _stalled(memory, comparison):
-        due = NewEpoch(EpochReason.STALLED, agreed_start(comparison))
-        return _repair(replace(memory, due=due, due_since=observation.now), due, observation, comparison)
-    if comparison is not None and _to_be_moved(observation, comparison):
-        due = NewEpoch(EpochReason.CONSUMER_MOVED, agreed_start(comparison))
+    if comparison is not None and (reason := _epoch_needed(memory, observation, comparison)) is not None:
+        due = NewEpoch(reason, agreed_start(comparison))
         return _repair(replace(memory, due=due, due_since=observation.now), due, observation, comparison)
     state, detail = _flow(memory, observation, comparison)
     return LinkDecision(state, memory, _resume(observation.consumer), detail)
@@ -253,13 +240,8 @@ def _noting_flow(
     taken = place[1:] != memory.progress[1:]
     if memory.outstanding > 0 and cursor > memory.progress[2]:
         memory = replace(memory, stalls=0)
-    if (
-        taken
-        or cursor >= memory.outstanding
-        or not consumer.in_flight
-        or paused
-        or not _able(observation, comparison)
-    ):
+    owes = consumer.in_flight > 0 and cursor < memory.outstanding
+    if taken or paused or not owes or not _able(observation, comparison):
         memory = replace(memory, outstanding=consumer.delivered, outstanding_at=observation.now)
     if place != memory.progress or idle or paused or no_room:
         memory = replace(memory, progress=place, progress_at=observation.now)
@@ -274,11 +256,16 @@ def _able(observation: LinkObservation, comparison: HubComparison | None) -> boo
     return bound and healthy and observation.refused is None
 
 
-def _to_be_moved(observation: LinkObservation, comparison: HubComparison) -> bool:
-    """Whether a consumer that its server keeps on disk is replaced now: it cannot be moved."""
+def _epoch_needed(
+    memory: LinkMemory, observation: LinkObservation, comparison: HubComparison
+) -> EpochReason | None:
+    """Why both sides need a new epoch though they agree."""
+    if _stalled(memory, comparison):
+        return EpochReason.STALLED
+    # A consumer that its server keeps on disk is replaced: it cannot be moved.
     misplaced = observation.consumer is not None and observation.consumer.misplaced
     allowed = observation.now >= observation.may_repair_at
-    return misplaced and allowed and _able(observation, comparison)
+    return EpochReason.CONSUMER_MOVED if misplaced and allowed and _able(observation, comparison) else None
 
 
 def _stalled(memory: LinkMemory, comparison: HubComparison) -> bool:
@@ -298,20 +285,16 @@ def _flow(
     """The state of a link that is up, compared and not paused."""
     if observation.refused is not None:
         return LinkState.REFUSED, observation.refused
-    hub_state = comparison.hub_state if comparison is not None else ""
+    hub_state, consumer = comparison.hub_state if comparison is not None else "", observation.consumer
     if hub_state in ("contested", "full", "capped"):
         return LinkState(hub_state), ""
-    if observation.consumer is not None and observation.now - memory.listened_at > UNHEARD_AFTER:
+    if consumer is not None and observation.now - memory.listened_at > UNHEARD_AFTER:
         return LinkState.UNHEARD, ""
     if observation.silent_since is not None and observation.now - observation.silent_since > ANSWER_WITHIN:
         return LinkState.UNVERIFIED, ""
-    if _waits(observation.consumer) and observation.now - memory.progress_at > STUCK_AFTER:
+    waits = consumer is not None and consumer.in_flight > 0 and consumer.pending > 0
+    if waits and observation.now - memory.progress_at > STUCK_AFTER:
         return LinkState.STUCK, ""
     if comparison is not None and (lost := discarded(comparison, memory.confirmed)) is not None:
         return LinkState.DISCARDED, f"{lost[0]} to {lost[1]}"
     return LinkState.FLOWING, ""
-
-
-def _waits(consumer: ConsumerStatus | None) -> bool:
-    """Whether messages are under way and more wait behind them."""
-    return consumer is not None and consumer.in_flight > 0 and consumer.pending > 0

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 from nats.aio.client import Client
 
@@ -23,17 +23,20 @@ from agent.leaf.link.announcer import AnnouncedLeaf, Announcer
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
 from agent.leaf.link.command_mirror.rest import MirrorRest
-from agent.leaf.link.controller import ControllerHooks, LinkController
-from agent.leaf.link.disk_quota import DiskQuota
+from agent.leaf.link.controller import LinkController
 from agent.leaf.link.guard import NewEpoch
 from agent.leaf.link.hub_cursor import HubCursorPoller
 from agent.leaf.link.observation import UplinkStatus
+from agent.leaf.link.room import DiskQuota, TimeToLoss
 from agent.leaf.link.status import ORDINARY, PATIENT, LinkStatus
-from agent.leaf.link.time_to_loss import TimeToLoss
 from agent.leaf.link.uplink import UplinkMonitor
 from agent.leaf.state_file import StateFile
 from agent.server.health import ServerHealth
 from agent.server.setup import identities
+
+_UNKNOWN: Final = UplinkStatus(True, 0.0, "unknown")
+"""Without the local system account the state of the link is unknown. Assume it is up: never pause because the
+state is unknown."""
 
 Service = Callable[[], Awaitable[Any]]
 
@@ -101,8 +104,9 @@ class LeafLink:
             view.metrics,
             view.status,
             trimmer,
-            ControllerHooks(uplink=self._uplink_status, trouble=lambda: view.health.sentence),
             events,
+            uplink=self._uplink_status,
+            trouble=lambda: view.health.sentence,
         )
         self._cursor = HubCursorPoller(
             config.domain, run, state, waits, self.controller.agreed_epoch, self.controller.announce_now
@@ -200,9 +204,9 @@ class LeafLink:
         """The mirrors that the agent itself keeps, a row each."""
         return [self._commands.status()]
 
-    def _uplink_status(self) -> UplinkStatus | None:
-        status = self._uplink.status if self._uplink is not None else None
-        if status is None or status.up or not self._view.health.closed:
+    def _uplink_status(self) -> UplinkStatus:
+        status = _UNKNOWN if self._uplink is None else self._uplink.status or _UNKNOWN
+        if status.up or not self._view.health.closed:
             return status
         return dataclasses.replace(status, closed=self._view.health.closed)
 

@@ -28,7 +28,7 @@ from agent.contract import (
     command_subjects,
     new_epoch,
 )
-from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, nanoseconds
+from agent.jetstream import JetStream, JetStreamError, nanoseconds
 from agent.leaf import stream_configs
 from agent.leaf.link.command_mirror.decide import (
     CommandComparison,
@@ -42,6 +42,7 @@ from agent.leaf.link.command_mirror.decide import (
     decide,
 )
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
+from agent.leaf.link.command_mirror.mirror_requests import read_mirror
 from agent.leaf.link.command_mirror.positions import Stage
 from agent.leaf.link.command_mirror.rest import MirrorRest
 from agent.leaf.state_file import StateFile
@@ -226,7 +227,7 @@ class CommandMirror:
         )
 
     async def _read(self, js: JetStream, epoch: str | None) -> MirrorInfo | None:
-        mirror = await _read_mirror(js, self._api, self._domain, self._programs.last_out)
+        mirror = await read_mirror(js, self._api, self._domain, self._programs.last_out)
         is_ours = mirror is not None and mirror.deliver == self._deliver(epoch)
         self._last = mirror.last if mirror is not None and is_ours else 0
         return mirror
@@ -293,25 +294,3 @@ class CommandMirror:
             )
         self._decision = decision
         self._metrics.show_link(COMMANDS, up=decision.up, lag=decision.lag)
-
-
-async def _read_mirror(js: JetStream, api: str, domain: str, last_out: int) -> MirrorInfo | None:
-    """The mirror as it is. Its last sequence is that of its newest command or, if later, `last_out`, which
-    was deleted: the stream's own last sequence may be ahead of both if the server has skipped what the hub's
-    consumer had delivered before (seen on 2.15.1)."""
-    try:
-        info = await js.stream_info(COMMANDS)
-        newest = await js.get_message(COMMANDS, last_by_subject=command_subjects(domain))
-    except ApiError as error:
-        if error.err_code != STREAM_NOT_FOUND:
-            raise
-        return None
-    mirror = info.config.get("mirror") or {}
-    return MirrorInfo(
-        last=max(last_out, 0 if newest is None else newest.seq),
-        newest=None if newest is None else (newest.seq, nanoseconds(newest.time)),
-        deliver=(mirror.get("consumer") or {}).get("deliver_subject", ""),
-        origin=(info.config.get("metadata") or {}).get(stream_configs.ORIGIN_METADATA, ""),
-        elsewhere=(mirror.get("external") or {}).get("api", api) != api,
-        created=info.created,
-    )

@@ -83,11 +83,10 @@ class NewMirrorEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """Create the mirror over the hub's consumer."""
+    """Create the mirror over the hub's consumer, in the place of one that exists."""
 
     origin: str
-    replacing: bool
-    """Whether the mirror that exists is deleted first."""
+    """When that of the mirror was created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +125,7 @@ def decide(observation: MirrorObservation) -> MirrorDecision:
     if held is None:
         return _unheard(observation)
     if mirror is None or mirror.deliver != observation.deliver:
-        make = Make(held.stream_created, replacing=mirror is not None)
-        sentence = "the mirror of the commands is being created"
+        sentence, make = "the mirror of the commands is being created", Make(held.stream_created)
         return MirrorDecision(sentence, up=False, action=make, usual=not observation.mirrored)
     release = observation.top is not None and mirror.last >= min(observation.top, held.last)
     action = Release() if release else None

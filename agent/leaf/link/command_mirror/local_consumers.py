@@ -21,7 +21,7 @@ from agent.base.logs import LogEdge
 from agent.base.wait import loop_time
 from agent.contract import APP, COMMANDS, CommandKey, command_subject
 from agent.jetstream import ApiError, ConsumerInfo, JetStream, JetStreamError, nanoseconds
-from agent.leaf.link.command_mirror import consumer_requests
+from agent.leaf.link.command_mirror import mirror_requests
 from agent.leaf.link.command_mirror.positions import (
     ConsumerPosition,
     ConsumerPositions,
@@ -104,7 +104,7 @@ class ProgramPositions:
         if now < self._list_at:
             return
         try:
-            consumers = await consumer_requests.durable(js)
+            consumers = await mirror_requests.durable(js)
         except JetStreamError as error:
             self._list_at = now + _REFUSED_SECONDS
             self._listing.begin(f"the consumers of the commands cannot be listed: {error}")
@@ -152,9 +152,9 @@ class ProgramPositions:
 
     async def _last_positions(self, nc: Client, js: JetStream) -> dict[str, ConsumerPosition]:
         positions = dict(self._positions.consumers) if self.stage is not Stage.NONE else {}
-        for info in await consumer_requests.settled(js):
+        for info in await mirror_requests.settled(js):
             if info.name not in positions or not is_held(info.config):
-                commands = await consumer_requests.commands(nc, js, info.config)
+                commands = await mirror_requests.commands(nc, js, info.config)
                 position = ConsumerPosition(kept_config(info.config), info.ack_floor, commands)
                 above = acknowledged_above(position, info.delivered, info.ack_pending)
                 positions[info.name] = replace(position, above=above)
@@ -164,18 +164,18 @@ class ProgramPositions:
         """Create the consumers in the new mirror, which is empty, all paused."""
         for name, position in self._positions.consumers.items():
             await self._hold(js, name, position)
-        await consumer_requests.all_held(js, self._positions.consumers)
+        await mirror_requests.all_held(js, self._positions.consumers)
         self._positions.stage, self._positions.last_out = Stage.HELD, 0
         await self._save()
 
     async def resume(self, nc: Client, js: JetStream, created: str) -> None:
         """Resume each consumer of the new mirror, made at `created`, after what it has acknowledged."""
         waiting: dict[str, Placement] = {}
-        all_commands = dict(await consumer_requests.commands(nc, js, {}))
+        all_commands = dict(await mirror_requests.commands(nc, js, {}))
         for name, position in self._positions.consumers.items():
             info = await js.find_consumer(COMMANDS, name) or await self._hold(js, name, position)
             if info is not None and is_held(info.config):
-                matching = dict(await consumer_requests.commands(nc, js, position.config))
+                matching = dict(await mirror_requests.commands(nc, js, position.config))
                 waiting[name] = placement(position, matching, all_commands, self._positions.taken_out)
         sequences = superfluous(waiting.values())
         if len(waiting) < len(self._positions.consumers):
@@ -183,7 +183,7 @@ class ProgramPositions:
             sequences = set()
         if sequences:
             own = {"filter_subject": command_subject(self._domain, APP, ">")}
-            sequences -= set(dict(await consumer_requests.commands(nc, js, own)))
+            sequences -= set(dict(await mirror_requests.commands(nc, js, own)))
         await self._take_out(js, [(seq, all_commands[seq]) for seq in sorted(sequences)])
         for name, point in waiting.items():
             await self._release(js, name, self._positions.consumers[name], point)
@@ -199,9 +199,9 @@ class ProgramPositions:
             await js.api(f"STREAM.MSG.DELETE.{COMMANDS}", {"seq": seq, "no_erase": True})
 
     async def _release(self, js: JetStream, name: str, position: ConsumerPosition, point: Placement) -> None:
-        await consumer_requests.move(js, name, position.config, point.start)
+        await mirror_requests.move(js, name, position.config, point.start)
         # Only this resumes it: an agent that is killed before moves it to the same position again.
-        await consumer_requests.pause(js, name, paused_until(position.config))
+        await mirror_requests.pause(js, name, paused_until(position.config))
         log.info("local program resumed", consumer=name, sequence=point.start, acknowledged=position.floor)
         if point.unread:
             log.warning(
@@ -213,7 +213,7 @@ class ProgramPositions:
 
     async def _hold(self, js: JetStream, name: str, position: ConsumerPosition) -> ConsumerInfo | None:
         try:
-            return await consumer_requests.hold(js, name, position.config)
+            return await mirror_requests.hold(js, name, position.config)
         except ApiError as error:
             log.error(
                 "consumer of the commands not recreated", consumer=name, error=str(error), effect=_EFFECT
@@ -223,7 +223,7 @@ class ProgramPositions:
     async def _lift_pause(self, js: JetStream, name: str) -> None:
         """Lift the pause of an agent that was killed before it deleted this mirror."""
         position = self._positions.consumers.get(name)
-        await consumer_requests.pause(js, name, None if position is None else paused_until(position.config))
+        await mirror_requests.pause(js, name, None if position is None else paused_until(position.config))
         log.warning("pause of local program lifted", consumer=name)
 
     async def _position(

@@ -77,7 +77,7 @@ CASES = [
     Case(
         "the hub has its consumer",
         MirrorObservation(NOW, True, None, HELD, 0),
-        Make(CREATED, False),
+        Make(CREATED),
         "being created",
     ),
     Case(
@@ -113,7 +113,7 @@ CASES = [
     Case(
         "the old mirror is replaced",
         MirrorObservation(NOW, True, MirrorInfo(40, OLD, CREATED), HELD, 0),
-        Make(CREATED, True),
+        Make(CREATED),
         "being created",
     ),
     Case("the link is down", replace(WELL, held=None), None, "down"),

@@ -1,5 +1,5 @@
-"""Lists, pauses, creates and moves the durable consumers of the leaf's mirror of its commands. It decides
-nothing and has no state; every function raises `JetStreamError`."""
+"""Reads the leaf's mirror of its commands, and lists, pauses, creates and moves its durable consumers. It
+decides nothing and has no state; every function raises `JetStreamError`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any, Final
 
 from nats.aio.client import Client
 
-from agent.contract import COMMANDS, CommandKey
-from agent.jetstream import ApiError, ConsumerInfo, JetStream
+from agent.contract import COMMANDS, CommandKey, command_subjects
+from agent.jetstream import STREAM_NOT_FOUND, ApiError, ConsumerInfo, JetStream, nanoseconds
 from agent.jetstream.readers import StoredHeaders, read_headers
+from agent.leaf import stream_configs
+from agent.leaf.link.command_mirror.decide import MirrorInfo
 from agent.leaf.link.command_mirror.positions import (
     HELD_UNTIL,
     LEAVING_UNTIL,
@@ -27,6 +29,28 @@ READ_SECONDS: Final = 10.0
 SETTLE_SECONDS: Final = 5.0
 """How long it waits for the acknowledgements of what was delivered."""
 _LOOK_SECONDS: Final = 0.1
+
+
+async def read_mirror(js: JetStream, api: str, domain: str, last_out: int) -> MirrorInfo | None:
+    """The mirror as it is. Its last sequence is that of its newest command or, if later, `last_out`, which
+    was deleted: the stream's own last sequence may be ahead of both if the server has skipped what the hub's
+    consumer had delivered before (seen on 2.15.1)."""
+    try:
+        info = await js.stream_info(COMMANDS)
+        newest = await js.get_message(COMMANDS, last_by_subject=command_subjects(domain))
+    except ApiError as error:
+        if error.err_code != STREAM_NOT_FOUND:
+            raise
+        return None
+    mirror = info.config.get("mirror") or {}
+    return MirrorInfo(
+        last=max(last_out, 0 if newest is None else newest.seq),
+        newest=None if newest is None else (newest.seq, nanoseconds(newest.time)),
+        deliver=(mirror.get("consumer") or {}).get("deliver_subject", ""),
+        origin=(info.config.get("metadata") or {}).get(stream_configs.ORIGIN_METADATA, ""),
+        elsewhere=(mirror.get("external") or {}).get("api", api) != api,
+        created=info.created,
+    )
 
 
 async def durable(js: JetStream) -> list[ConsumerInfo]:
