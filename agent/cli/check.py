@@ -137,14 +137,15 @@ async def check_online(config: Config, path: Path, problems: InTheWay) -> list[F
 
 
 def _needed_there(config: Config) -> Permissions:
-    classes = [cls.name for cls in config.class_]
     takes = [
         origin.stream
         for link in declared(config)
         for origin in link.origins
         if origin.domain == contract.HUB_DOMAIN and origin.api
     ]
-    return link_permissions.leaf_link(config.domain, classes, dict.fromkeys(takes), tenant=config.link.tenant)
+    return link_permissions.leaf_link(
+        config.domain, config.class_names, dict.fromkeys(takes), tenant=config.link.tenant
+    )
 
 
 async def _look_there(config: Config) -> list[Dialled]:
@@ -188,9 +189,7 @@ def _judged_there(
 ) -> list[Finding]:
     if config.role == "hub":
         return local_server.judge_leaf_port(config, seen.leaf_port)
-    classes = [cls.name for cls in config.class_]
-    needed = _needed_there(config)
-    findings = link.judge(config.domain, classes, needed, dialled)
+    findings = link.judge(config.domain, config.class_names, _needed_there(config), dialled)
     joined, hub = link.first_joined(dialled), link.first_greeting(dialled)
     if hub is not None:
         findings.append(server.hub_jetstream(hub, contract.HUB_DOMAIN))

@@ -127,7 +127,7 @@ def account_key(config: Config) -> Path:
 
 def local_server(config: Config) -> LocalServer:
     """The leaf's own server, as inputs that need it know it."""
-    return LocalServer(f"nats://{config.nats.listen}", identities(config).account)
+    return LocalServer(config.nats.url, identities(config).account)
 
 
 class HasObstacles(Protocol):

@@ -124,7 +124,7 @@ def command(config: ConfigFile, server_directory: ServerDirectory = None, new: N
 
 
 def _member(settings: Config, keys: Mapping[str, str]) -> str:
-    classes = json.dumps([cls.name for cls in settings.class_])
+    classes = json.dumps(settings.class_names)
     table = f'[[leaf]]\ndomain = "{settings.domain}"\nkey = "{keys["link"]}"\nclasses = {classes}'
     users = [f'{user.name} = "{keys[f"link-{user.name}"]}"' for user in settings.user if user.linked]
     return f"{table}\nusers = {{ {', '.join(users)} }}" if users else table

@@ -53,8 +53,7 @@ def _qos0(settings: Config, metrics: Metrics) -> list[Input]:
         return []
     from agent.leaf.inputs.mqtt.local_qos0 import Qos0Input  # not held in memory where no device speaks MQTT
 
-    classes = [cls.name for cls in settings.class_]
-    return [Qos0Input(settings.nats.listen, identities(settings).account, classes, metrics)]
+    return [Qos0Input(settings.nats.listen, identities(settings).account, settings.class_names, metrics)]
 
 
 class _Files:

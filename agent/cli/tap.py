@@ -61,7 +61,7 @@ def command(
 ) -> None:
     """Show the last batches that this leaf has stored, and with --follow those that come."""
     settings = configuration(config)
-    names = [cls.name for cls in settings.class_]
+    names = settings.class_names
     if settings.role != "leaf":
         end(["tap is for a leaf, which has the batches"])
     if unknown := sorted(set(classes or ()) - set(names)):

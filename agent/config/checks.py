@@ -18,10 +18,12 @@ from agent.config.values import (
     Window,
     contract_problem,
     duplicate,
+    embedded_only,
     is_hub_url,
     listen_address,
     numbered,
     reserved_domain,
+    unknown_class,
 )
 from agent.contract import COMMANDS_BYTES, MQTT_RETAINED_BYTES
 
@@ -65,7 +67,6 @@ def _names(config: Config) -> Iterator[Problem]:
 
 
 def _inputs(config: Config) -> Iterator[Problem]:
-    classes = {cls.name for _, cls in numbered(config.class_)}
     seen: set[str] = set()
     for number, input_ in numbered(config.input):
         key = f"input[{number}]"
@@ -79,13 +80,7 @@ def _inputs(config: Config) -> Iterator[Problem]:
                 '"accepted" would lose on a crash what the source of this input still has',
                 'take "stored" or "hub"',
             )
-        if input_.class_ not in classes:
-            declared = ", ".join(sorted(classes))
-            yield Problem(
-                f"{key}.class",
-                f'there is no class "{input_.class_}"',
-                f"declare it with [[class]], or take one of: {declared}",
-            )
+        yield from unknown_class(key, input_.class_, config.class_names)
 
 
 def _role(config: Config) -> Iterator[Problem]:
@@ -129,11 +124,7 @@ def _link(config: Config) -> Iterator[Problem]:
     if config.link.windows and config.role == "hub":
         yield Problem("link.windows", "the hub dials no other server", "set it on the leaf")
     elif config.link.windows and config.nats.server == "external":
-        yield Problem(
-            "link.windows",
-            'are for an embedded server only, and nats.server is "external"',
-            'remove it, or let the agent run the server: server = "embedded"',
-        )
+        yield embedded_only("link.windows")
 
 
 def _hub_streams(config: Config) -> Iterator[Problem]:
@@ -157,7 +148,8 @@ def _hub_streams(config: Config) -> Iterator[Problem]:
         )
 
 
-def _listeners(config: Config) -> Iterator[tuple[str, str]]:
+def server_listeners(config: Config) -> Iterator[tuple[str, str]]:
+    """The addresses on which the server listens, each behind its key."""
     yield "nats.listen", config.nats.listen
     if config.role == "hub":
         yield "nats.leaf_listen", config.nats.leaf_listen
@@ -165,6 +157,10 @@ def _listeners(config: Config) -> Iterator[tuple[str, str]]:
             yield "nats.cluster.listen", config.nats.cluster.listen
     elif config.nats.mqtt.on:
         yield "nats.mqtt.listen", config.nats.mqtt.listen
+
+
+def _listeners(config: Config) -> Iterator[tuple[str, str]]:
+    yield from server_listeners(config)
     yield "admin.listen", config.admin.listen
     for number, input_ in numbered(config.input):
         if hasattr(input_, "listen"):

@@ -107,7 +107,7 @@ def _user(config: Config, key: str, user: User, names: set[str], keys: set[str])
         yield Problem(f"{key}.key", "is missing", "make a key with: petiole user add " + user.name)
     for place, text in _keys(key, user):
         yield from _key(place, text, keys, *_OF_USERS)
-    readable = aggregates(config) if config.role == "hub" else [cls.name for cls in config.class_ if cls]
+    readable = aggregates(config) if config.role == "hub" else config.class_names
     for name in user.reads:
         if name not in readable:
             kind = "aggregate" if config.role == "hub" else "class"

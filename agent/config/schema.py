@@ -85,6 +85,11 @@ class Nats(Struct, forbid_unknown_fields=True):
     mqtt: Mqtt = msgspec.field(default_factory=Mqtt)
     cluster: Cluster = msgspec.field(default_factory=Cluster)
 
+    @property
+    def url(self) -> str:
+        """Where the agent and programs of this machine connect."""
+        return f"nats://{self.listen}"
+
 
 class StreamClass(Struct, forbid_unknown_fields=True):
     """A class of readings: a stream of its own with a quota; when that is full it takes nothing more, or
@@ -283,6 +288,21 @@ class Config(Struct, forbid_unknown_fields=True):
     registrar: RegistrarConfig = msgspec.field(default_factory=RegistrarConfig)
     rule: list[Rule] = []
     input: list[Any] = []
+
+    @property
+    def identity(self) -> str:
+        """The name of the agent at its own server: in its inbox prefix and its connections."""
+        return self.domain if self.role == "leaf" else contract.REGISTRAR
+
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the classes, those left out that could not be read (None)."""
+        return [cls.name for cls in self.class_ if cls is not None]
+
+    @property
+    def heard(self) -> tuple[str, ...]:
+        """The subjects on which local programs publish to inputs of the agent."""
+        return tuple(subject for input_ in self.input for subject in input_.subscribe_subjects)
 
     @property
     def hub_sync_seconds(self) -> float:

@@ -122,8 +122,7 @@ def _mqtt(config: Config) -> Iterator[Problem]:
     if mqtt.on and config.role == "hub":
         yield Problem("nats.mqtt", "readings are taken in on leaves", "move it to a leaf")
     elif mqtt.on and config.nats.server == "external":
-        remedy = 'remove it, or let the agent run the server: server = "embedded"'
-        yield embedded_only("nats.mqtt", remedy)
+        yield embedded_only("nats.mqtt")
     for name, path, other in (("tls_cert", mqtt.tls_cert, "tls_key"), ("tls_key", mqtt.tls_key, "tls_cert")):
         if path is not None and getattr(mqtt, other) is None:
             yield Problem(f"nats.mqtt.{name}", f"stands without {other}", "give both, or none")

@@ -8,7 +8,7 @@ from typing import Final
 
 from agent import contract
 from agent.config.schema import Config, MirrorConfig, OriginConfig, Rule
-from agent.config.values import Problem, contract_problem, duplicate, numbered
+from agent.config.values import Problem, contract_problem, duplicate, numbered, unknown_class
 
 _STREAM: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _SUBJECT: Final = re.compile(r"[^\s.]+(\.[^\s.]+)*\Z")
@@ -110,7 +110,6 @@ def check_rules(config: Config) -> Iterator[Problem]:
         yield Problem(
             "rule", f"{len(rules)} rules are more than {MAX_RULES}", "let one have several patterns"
         )
-    classes = {cls.name for _, cls in numbered(config.class_)}
     names: set[str] = set()
     for key, rule in rules:
         yield from _rule_actions(key, rule)
@@ -120,12 +119,8 @@ def check_rules(config: Config) -> Iterator[Problem]:
                 yield Problem(f"{key}.{name}", "holds an empty pattern", "write * for every name")
         if rule.name:
             yield from _rule_name(f"{key}.name", rule.name, names)
-        if rule.class_ is not None and rule.class_ not in classes:
-            yield Problem(
-                f"{key}.class",
-                f'there is no class "{rule.class_}"',
-                f"declare it with [[class]], or take one of: {', '.join(sorted(classes))}",
-            )
+        if rule.class_ is not None:
+            yield from unknown_class(key, rule.class_, config.class_names)
 
 
 def _rule_actions(key: str, rule: Rule) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from typing import Annotated, Any, ClassVar, Final, Self
@@ -32,6 +32,7 @@ _SIZES: Final = {
 _SCHEMES: Final = ("nats-leaf", "nats", "tls", "ws", "wss")
 _YEAR: Final = 365 * 86400.0
 _SHORTEST_REST: Final = 10.0
+_RUN_IT: Final = 'remove it, or let the agent run the server: server = "embedded"'
 _QUANTITY: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([A-Za-z]+)\Z")
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -255,8 +256,15 @@ def duplicate(key: str, name: str, seen: set[str]) -> Iterator[Problem]:
     seen.add(name)
 
 
-def embedded_only(key: str, remedy: str) -> Problem:
-    """The problem of a table that only an embedded server has."""
+def unknown_class(key: str, name: str, classes: Collection[str]) -> Iterator[Problem]:
+    """The problem of a `class` that is not declared, if this one is not."""
+    if name not in classes:
+        remedy = f"declare it with [[class]], or take one of: {', '.join(sorted(classes))}"
+        yield Problem(f"{key}.class", f'there is no class "{name}"', remedy)
+
+
+def embedded_only(key: str, remedy: str = _RUN_IT) -> Problem:
+    """The problem of a key that only an embedded server has."""
     return Problem(key, 'is for an embedded server only, and nats.server is "external"', remedy)
 
 

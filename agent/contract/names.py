@@ -23,6 +23,7 @@ __all__ = [
     "MQTT_RETAINED",
     "MQTT_RETAINED_BYTES",
     "QOS0_INPUT",
+    "REGISTRAR",
     "RESERVED_DOMAINS",
     "RULES_INPUT",
     "SYNC_METADATA",
@@ -63,7 +64,9 @@ __all__ = [
 ]
 
 HUB_DOMAIN: Final = "hub"
-RESERVED_DOMAINS: Final = frozenset({HUB_DOMAIN, "registrar", "jobs", "device"})
+REGISTRAR: Final = "registrar"
+"""The identity of the hub's agent at its server."""
+RESERVED_DOMAINS: Final = frozenset({HUB_DOMAIN, REGISTRAR, "jobs", "device"})
 """No leaf may have them: inboxes are named after domains and after these."""
 CHECK_SERVER: Final = "petiole.check"
 """How the name of a connection begins that `petiole check` makes to the hub in the name of a leaf; no domain,

@@ -11,12 +11,11 @@ if TYPE_CHECKING:
     from agent.mirrors.controller import MirrorController
 
 
-def mirror_controller(config: Config, identity: str, metrics: Metrics) -> MirrorController | None:
-    """The controller of the declared links, None if the configuration declares none; `identity` is the
-    agent's at its own server. Imports the controller late: an agent without declared links does not hold it
-    in memory."""
+def mirror_controller(config: Config, metrics: Metrics) -> MirrorController | None:
+    """The controller of the declared links, None if the configuration declares none. It is imported late: an
+    agent without declared links does not hold it in memory."""
     if not config.mirror and not config.source:
         return None
     from agent.mirrors.controller import make_controller
 
-    return make_controller(config, identity, metrics)
+    return make_controller(config, metrics)

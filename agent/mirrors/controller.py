@@ -251,15 +251,15 @@ class MirrorController:
         }
 
 
-def make_controller(config: Config, identity: str, metrics: Metrics) -> MirrorController:
+def make_controller(config: Config, metrics: Metrics) -> MirrorController:
     """The controller of the links that a configuration declares. Logs the permissions that a server needs if
     the agent does not render it."""
     copies = declared(config)
     if config.nats.server == "external":
         for permissions in required_permissions(copies, link_rights(config)):
             log.info("declared links need", permissions=permissions)
-    url, seed_file = f"nats://{config.nats.listen}", identities(config).account
-    return MirrorController(copies, config.domain, identity, url, seed_file, metrics)
+    seed_file = identities(config).account
+    return MirrorController(copies, config.domain, config.identity, config.nats.url, seed_file, metrics)
 
 
 def required_permissions(copies: Iterable[Declared], rights: Iterable[LinkRights]) -> list[str]:

@@ -29,7 +29,6 @@ from agent.leaf.state_file import OtherDomainError, StateError, StateFile
 from agent.process.admin_server import AdminServer
 from agent.process.reload import KEPT_SECONDS, Applied, Files, Reloader
 from agent.process.watchdog import ServerSilence, Signs, Vitals
-from agent.server import permissions
 from agent.server.health import ServerHealth
 from agent.server.process import EmbeddedServer
 from agent.server.setup import check_keys, hub_sync_seconds, identities, server_config, server_directory
@@ -231,12 +230,17 @@ def _watch(config: Config, server: EmbeddedServer | None, health: ServerHealth) 
     if system is None:
         health.synced("whether acknowledged means synced is not known: name system_seed_file", known=False)
         return None
-    own = config.domain if config.role == "leaf" else permissions.REGISTRAR
     if server is None:
-        return ServerWatch(f"nats://{config.nats.listen}", system, own, health)
-    store = server.config.store_dir
-    interval = hub_sync_seconds(config) if config.role == "hub" else 0.0
-    return ServerWatch(server.url, system, own, health, restart=server.end, store=store, interval=interval)
+        return ServerWatch(config.nats.url, system, config.identity, health)
+    return ServerWatch(
+        server.url,
+        system,
+        config.identity,
+        health,
+        restart=server.end,
+        store=server.config.store_dir,
+        interval=hub_sync_seconds(config) if config.role == "hub" else 0.0,
+    )
 
 
 def _missing(health: ServerHealth, supervisor: Notifier | None, reason: str) -> None:

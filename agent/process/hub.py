@@ -33,7 +33,6 @@ from agent.process.reload import Applied
 from agent.server.health import ServerHealth
 from agent.server.setup import identities
 
-_IDENTITY = "registrar"
 _RECONNECT_SECONDS = 0.1
 _PING_SECONDS = 5
 _CONNECT_SECONDS = 2.0
@@ -80,7 +79,7 @@ class HubAgent:
         self._leadership: Leadership | None = None
         self._registrar: Registrar | None = None
         self._ended: Registrar | None = None
-        self._declared = mirror_controller(config, _IDENTITY, metrics)
+        self._declared = mirror_controller(config, metrics)
         self._nc: Client | None = None
         self._term_over = asyncio.Event()
 
@@ -265,10 +264,10 @@ class HubAgent:
             # The library itself would try for ever, even while the agent stops.
             async with asyncio.timeout(_CONNECT_SECONDS):
                 await client.connect(
-                    f"nats://{self._config.nats.listen}",
-                    name=f"petiole {_IDENTITY}",
+                    self._config.nats.url,
+                    name=f"petiole {contract.REGISTRAR}",
                     nkeys_seed=str(seed),
-                    inbox_prefix=contract.inbox_prefix(_IDENTITY).encode(),
+                    inbox_prefix=contract.inbox_prefix(contract.REGISTRAR).encode(),
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=_RECONNECT_SECONDS,
                     ping_interval=_PING_SECONDS,

@@ -149,7 +149,7 @@ def aggregates_of(core: CoreIntake, config: Config, metrics: Metrics) -> RuleAgg
     from agent.leaf.rules.aggregates import RuleAggregates  # not held in memory where there are none
 
     try:
-        return RuleAggregates(directory, core, [cls.name for cls in config.class_], metrics)
+        return RuleAggregates(directory, core, config.class_names, metrics)
     except ValueError as error:
         raise StateError(str(error)) from None
 

@@ -139,13 +139,13 @@ class LeafAgent:
             config, run, state, self._view, trimmer, self._waits, self._ledger_publisher.last, events
         )
         self._connection = ServerConnection(
-            f"nats://{config.nats.listen}",
+            config.nats.url,
             identities(config).account,
             domain,
             session=self._session,
             metrics=metrics,
         )
-        self._mirrors = mirror_controller(config, domain, metrics)
+        self._mirrors = mirror_controller(config, metrics)
         self._settings = Overrides(state, self._setters(), this_moment())
         own_class = contract.DEFAULT_CLASS if contract.DEFAULT_CLASS in classes else next(iter(classes))
         self._report = TimeToLossReport(self._view.time_to_loss, own_class, metrics)

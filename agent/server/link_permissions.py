@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from agent.contract import (
     COMMANDS,
     HUB_DOMAIN,
+    REGISTRAR,
     announce_subject,
     api_prefix,
     command_consumer,
@@ -24,7 +25,7 @@ from agent.contract import (
     link_deliver,
     verify_subject,
 )
-from agent.server.permissions import DEVICE, MQTT_READINGS, REGISTRAR, Permissions
+from agent.server.permissions import DEVICE, MQTT_READINGS, Permissions
 
 _STREAM_CHANGES = (
     *("CREATE", "UPDATE", "DELETE", "PURGE", "SNAPSHOT", "RESTORE", "MSG.DELETE", "TEMPLATE"),

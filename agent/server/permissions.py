@@ -16,6 +16,7 @@ from agent.contract import (
     FLEET_BUCKET,
     MQTT_MESSAGES,
     MQTT_RETAINED,
+    REGISTRAR,
     announce_subject,
     api_prefix,
     audited_subject,
@@ -29,7 +30,6 @@ from agent.contract import (
     verify_subject,
 )
 
-REGISTRAR = "registrar"
 JOBS = "jobs"
 DEVICE = "device"
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from agent.base.nats_server import INCLUDE, Rows, Variable, block, merged, quoted
 from agent.config import listen_address
-from agent.contract import ACCOUNT, HUB_DOMAIN, user_account
+from agent.contract import ACCOUNT, HUB_DOMAIN, REGISTRAR, user_account
 from agent.server import link_permissions, permissions
 from agent.server.link_permissions import kept_from_hub
 from agent.server.permissions import Permissions
@@ -82,7 +82,7 @@ def _hub(config: HubConfig) -> dict[str, Any]:
         [
             _user(
                 config.registrar_system,
-                permissions.system(permissions.REGISTRAR, _QUESTIONS, sorted(tenants), cuts=True),
+                permissions.system(REGISTRAR, _QUESTIONS, sorted(tenants), cuts=True),
             )
         ],
     )

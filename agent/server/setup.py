@@ -11,6 +11,7 @@ from agent import contract
 from agent.base.files import FLUSHING, file_system, is_there
 from agent.base.listen_sockets import obstacle
 from agent.config import Config, LeafMember, aggregates, listen_address
+from agent.config.checks import server_listeners
 from agent.config.keys import ensure_key, public_key
 from agent.config.values import Windows, local_time
 from agent.server.child import process_of
@@ -64,14 +65,7 @@ def taken_ports(config: Config) -> list[str]:
     """Why the embedded server cannot listen on its ports, one sentence a problem; none while it runs."""
     if config.nats.server == "external" or process_of(Workspace(server_directory(config)).configuration):
         return []
-    listened = {"nats.listen": config.nats.listen}
-    if config.role == "hub":
-        listened["nats.leaf_listen"] = config.nats.leaf_listen
-        if config.nats.cluster.on:
-            listened["nats.cluster.listen"] = config.nats.cluster.listen
-    elif config.nats.mqtt.on:
-        listened["nats.mqtt.listen"] = config.nats.mqtt.listen
-    found = {key: obstacle(listen_address(listen)) for key, listen in listened.items()}
+    found = {key: obstacle(listen_address(listen)) for key, listen in server_listeners(config)}
     return [f"{key}: {problem}" for key, problem in found.items() if problem is not None]
 
 
@@ -166,9 +160,9 @@ def _leaf(config: Config, machine: str) -> LeafConfig:
         agent=_key(config, nats.seed_file, "agent"),
         agent_system=_key(config, nats.system_seed_file, "agent_system"),
         device=_key(config, nats.device_seed_file, "device"),
-        classes=tuple(cls.name for cls in config.class_),
+        classes=tuple(config.class_names),
         apps=tuple(config.nats.apps),
-        heard=tuple(subject for input_ in config.input for subject in input_.subscribe_subjects),
+        heard=config.heard,
         links=link_rights(config),
         users=account_users(config),
         mqtt=_mqtt(config),

@@ -22,7 +22,6 @@ from agent.server import link_permissions, permissions
 from agent.server.permissions import AGENT_TRACES, REGISTRAR_TRACES, Permissions
 from agent.server.setup import hub_sync_seconds, identities, link_rights, store_directory
 
-_REGISTRAR: Final = "registrar"
 _NO_KEY: Final = (
     "the agent's own key {key} is not there yet, so what answers at {listen} is not the server of "
     "this agent; end that server or change nats.listen, and start the agent, which makes the key"
@@ -51,11 +50,9 @@ async def look(config: Config) -> LocalServerInfo:
         return LocalServerInfo(
             greeting, leaf_port=leaf_port
         )  # an older one might deliver what is only to be traced
-    seeds, url = identities(config), f"nats://{config.nats.listen}"
-    identity = config.domain if config.role == "leaf" else _REGISTRAR
-    name = str(greeting.get("server_name"))
+    seeds, name = identities(config), str(greeting.get("server_name"))
     account, system = await asyncio.gather(
-        _as_account(config, url, seeds.account, identity), _as_system(url, seeds.system, identity, name)
+        _as_account(config, seeds.account), _as_system(config, seeds.system, name)
     )
     return LocalServerInfo(greeting, account, system, leaf_port)
 
@@ -73,15 +70,17 @@ async def _greeting(listen: str) -> Mapping[str, Any] | Nowhere:
     return greeting.info
 
 
-async def _as_account(config: Config, url: str, seed: Path, identity: str) -> local_probe.AccountProbe:
+async def _as_account(config: Config, seed: Path) -> local_probe.AccountProbe:
     if (why := _no_key(config, seed) or _unusable(seed)) is not None:
         return local_probe.AccountProbe(closed=why)
-    own = {contract.leaf_stream(config.domain, cls.name): cls.name for cls in config.class_}
-    subjects = {name: contract.leaf_subjects(config.domain, cls) for name, cls in own.items()}
+    domain = config.domain
+    subjects = {
+        contract.leaf_stream(domain, cls): contract.leaf_subjects(domain, cls) for cls in config.class_names
+    }
     return await local_probe.account(
-        url,
+        config.nats.url,
         seed,
-        identity,
+        config.identity,
         _needed_here(config),
         _destination(config),
         subjects if config.role == "leaf" else {},
@@ -89,12 +88,12 @@ async def _as_account(config: Config, url: str, seed: Path, identity: str) -> lo
     )
 
 
-async def _as_system(url: str, seed: Path | None, identity: str, name: str) -> local_probe.System | None:
+async def _as_system(config: Config, seed: Path | None, name: str) -> local_probe.System | None:
     if seed is None:
         return None
     if (why := _unusable(seed)) is not None:
         return local_probe.System(closed=why)
-    return await local_probe.system(url, seed, identity, name)
+    return await local_probe.system(config.nats.url, seed, config.identity, name)
 
 
 def _no_key(config: Config, seed: Path) -> str | None:
@@ -118,10 +117,10 @@ def _needed_here(config: Config) -> Permissions:
         return permissions.registrar(aggregates(config), leaves, link_rights(config), users=bool(config.user))
     return permissions.agent(
         config.domain,
-        [cls.name for cls in config.class_],
+        config.class_names,
         link_rights(config),
         config.nats.mqtt.on,
-        [subject for input_ in config.input for subject in input_.subscribe_subjects],
+        config.heard,
     )
 
 

@@ -80,7 +80,7 @@ def _problems(
     if config.role != "leaf":
         return ["resend is for a leaf, which has the batches"]
     problems = []
-    classes = [cls.name for cls in config.class_]
+    classes = config.class_names
     if cls not in classes:
         problems.append(f"--class {cls}: there is no such class; the configuration has {', '.join(classes)}")
     if run is not None:

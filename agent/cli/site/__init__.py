@@ -157,7 +157,7 @@ def classes(leaf: SiteLeaf, config: Config | None) -> list[str]:
     """The classes of a leaf: those of its agent's configuration."""
     if config is None:
         return list(leaf.classes) or [DEFAULT_CLASS]
-    return [cls.name for cls in config.class_]
+    return config.class_names
 
 
 def conflicts(rendered: Mapping[str, Any], added: Mapping[str, Any], at: str) -> Iterator[Problem]:

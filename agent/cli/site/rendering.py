@@ -63,7 +63,7 @@ def rendered(
             continue
         configs[leaf.domain] = config
         files.append(RenderedFile(f"{name}.toml", _toml(table)))
-        names = [cls.name for cls in config.class_]
+        names = config.class_names
         if leaf.classes and leaf.classes != names:
             problems.append(f"leaf of {leaf.domain}: its classes are {leaf.classes}, its config says {names}")
     table = hub_table(site, configs)
@@ -138,9 +138,9 @@ def _leaf(site: Topology, config: Config) -> LeafConfig:
         agent=Variable("$AGENT_KEY"),
         agent_system=Variable("$AGENT_SYSTEM_KEY"),
         device=Variable("$DEVICE_KEY"),
-        classes=tuple(cls.name for cls in config.class_),
+        classes=tuple(config.class_names),
         apps=tuple(config.nats.apps),
-        heard=tuple(subject for input_ in config.input for subject in input_.subscribe_subjects),
+        heard=config.heard,
         links=link_rights(config),
         users=account_users(config, make_keys=False),
         listen=config.nats.listen,

@@ -258,7 +258,7 @@ def test_each_mistake_is_one_problem_with_what_to_do(file: Path, text: str, prob
         (LEAF + USER * 2, 'user[2].name: "a" is there twice'),
         (HUB + f'[[leaf]]\ndomain = "x"\nkey = "{KEY}"\nusers.a = "SU"', 'users.a: there is no user "a"'),
         (HUB + f'[[leaf]]\ndomain = "x"\nkey = "{KEY}"\n' * 2, 'leaf[2].domain: "x" is there twice'),
-        (LEAF + 'server = "external"\n[link]\nwindows = ["22:00-06:00"]', "link.windows: are for an"),
+        (LEAF + 'server = "external"\n[link]\nwindows = ["22:00-06:00"]', "link.windows: is for an"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_beside_what_follows_from_it(file: Path, text: str, problem: str) -> None:
