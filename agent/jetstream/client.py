@@ -28,9 +28,12 @@ from agent.jetstream.info import (
     StreamInfo,
     TooLargeError,
     UnavailableError,
+    check_refusal,
     covers,
     headers_of,
     merged,
+    pub_ack,
+    reason_of,
 )
 from agent.jetstream.info import consumer_info as read_consumer
 from agent.jetstream.info import stream_info as read_stream
@@ -81,27 +84,27 @@ class JetStream:
     ) -> PubAck:
         """Store one message and return the whole answer, like `publish`."""
         answer = await self._request(subject, data, f"a message on {subject}", headers, timeout)
-        return PubAck(
-            answer.get("stream", ""),
-            int(answer["seq"]),
-            answer.get("domain", ""),
-            bool(answer.get("duplicate")),
-        )
+        return pub_ack(answer)
 
     async def stream_info(self, name: str) -> StreamInfo:
         """The state of a stream. Raises `ApiError` (`STREAM_NOT_FOUND`) or `UnavailableError`."""
         return read_stream(await self.api(f"STREAM.INFO.{name}"))
 
-    async def ensure_stream(self, config: Mapping[str, Any]) -> StreamInfo:
-        """Create the stream, or change it if it differs in a field that `config` sets; other fields stay as
-        they are. Raises `ApiError` or `UnavailableError`."""
-        name = config["name"]
+    async def find_stream(self, name: str) -> StreamInfo | None:
+        """The state of a stream, None if there is none. Raises `ApiError` or `UnavailableError`."""
         try:
-            info = await self.stream_info(name)
+            return await self.stream_info(name)
         except ApiError as error:
             if error.err_code != STREAM_NOT_FOUND:
                 raise
-            return read_stream(await self.api(f"STREAM.CREATE.{name}", config))
+            return None
+
+    async def ensure_stream(self, config: Mapping[str, Any]) -> StreamInfo:
+        """Create the stream, or change it if it differs in a field that `config` sets; other fields stay as
+        they are. Raises `ApiError` or `UnavailableError`."""
+        info = await self.find_stream(config["name"])
+        if info is None:
+            return await self._create_stream(config)
         if covers(info.config, config):
             return info
         return await self.update_stream(merged(info.config, config))
@@ -109,12 +112,10 @@ class JetStream:
     async def get_or_create_stream(self, config: Mapping[str, Any]) -> StreamInfo:
         """The stream of this name as it is, created with `config` if there is none. Raises `ApiError` or
         `UnavailableError`."""
-        try:
-            return await self.stream_info(config["name"])
-        except ApiError as error:
-            if error.err_code != STREAM_NOT_FOUND:
-                raise
-            return read_stream(await self.api(f"STREAM.CREATE.{config['name']}", config))
+        return await self.find_stream(config["name"]) or await self._create_stream(config)
+
+    async def _create_stream(self, config: Mapping[str, Any]) -> StreamInfo:
+        return read_stream(await self.api(f"STREAM.CREATE.{config['name']}", config))
 
     async def stream_names(self, subject: str = "") -> AsyncIterator[str]:
         """The names of all streams, or of those that take a subject (wildcards allowed), a page of the server
@@ -243,17 +244,14 @@ class JetStream:
                 f"{what} has {len(data)} bytes, the server takes {self._nc.max_payload} in a message"
             ) from error
         except nats.errors.Error as error:
-            raise UnavailableError(f"JetStream did not answer {what}: {_reason(error)}") from error
+            raise UnavailableError(f"JetStream did not answer {what}: {reason_of(error)}") from error
         try:
             answer = msgspec.json.decode(message.data)
         except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
             raise UnavailableError(f"what answered {what} is not JetStream")
-        if refusal := answer.get("error"):
-            raise ApiError(
-                refusal.get("code", 0), refusal.get("err_code", 0), refusal.get("description", ""), what
-            )
+        check_refusal(answer, what)
         return answer
 
 
@@ -291,7 +289,3 @@ async def publish_own(js: JetStream, stream: str, subject: str, data: bytes, ide
 
 def _encoded(request: Mapping[str, Any] | None) -> bytes:
     return b"" if request is None else json.dumps(request, separators=(",", ":")).encode()
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__

@@ -123,6 +123,13 @@ def consumer_info(answer: Mapping[str, Any]) -> ConsumerInfo:
     )
 
 
+def pub_ack(answer: Mapping[str, Any]) -> PubAck:
+    """Read the answer to a message that a stream stored. Raises `KeyError` for another answer."""
+    return PubAck(
+        answer.get("stream", ""), int(answer["seq"]), answer.get("domain", ""), bool(answer.get("duplicate"))
+    )
+
+
 def headers_of(block: bytes) -> dict[str, str]:
     """The headers of a message as the server stores them: a status line, then `Name: value` lines."""
     lines = block.decode("utf-8", "replace").split("\r\n")[1:]
@@ -172,6 +179,18 @@ class ApiError(JetStreamError):
         self.err_code = err_code
         self.description = description
         self.verb = verb
+
+
+def check_refusal(answer: Mapping[str, Any], what: str) -> None:
+    """Raise the `ApiError` of an answer to a request for `what` that the server refused."""
+    if refusal := answer.get("error"):
+        code, err_code = refusal.get("code", 0), refusal.get("err_code", 0)
+        raise ApiError(code, err_code, refusal.get("description", ""), what)
+
+
+def reason_of(error: BaseException) -> str:
+    """The text of an error; where it has none, as a timeout, what it means."""
+    return str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
 
 
 class UnavailableError(JetStreamError):

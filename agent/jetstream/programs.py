@@ -23,7 +23,15 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from agent.jetstream.client import end_if_cancelled
-from agent.jetstream.info import ApiError, JetStreamError, MaxAckPendingError, PubAck, UnavailableError
+from agent.jetstream.info import (
+    ApiError,
+    JetStreamError,
+    MaxAckPendingError,
+    PubAck,
+    UnavailableError,
+    check_refusal,
+    pub_ack,
+)
 
 _HEARTBEAT: Final = "100"
 _OVER: Final = frozenset({"404", "408"})
@@ -249,15 +257,7 @@ def _read(message: Msg) -> PubAck:
         raise UnavailableError(f"no stream takes this subject: {(message.headers or {}).get('Status', '')}")
     try:
         answer: dict[str, Any] = json.loads(message.data)
-        if refusal := answer.get("error"):
-            raise ApiError(
-                refusal.get("code", 0),
-                refusal.get("err_code", 0),
-                refusal.get("description", ""),
-                "a message",
-            )
-        return PubAck(
-            answer["stream"], answer["seq"], answer.get("domain", ""), bool(answer.get("duplicate"))
-        )
-    except (ValueError, KeyError, AttributeError) as error:
+        check_refusal(answer, "a message")
+        return pub_ack(answer)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnavailableError(f"what answered is not JetStream: {message.data[:80]!r}") from error

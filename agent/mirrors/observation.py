@@ -29,6 +29,7 @@ from agent.jetstream import (
     end_if_cancelled,
     request,
 )
+from agent.jetstream.info import check_refusal, reason_of
 
 STALLED: Final = 10228
 """The server's error where `$JS.FC` can't travel back (2.15.1)."""
@@ -185,14 +186,11 @@ class StreamProbe:
             else:
                 data = (await request(nc, subject, body, ASK_SECONDS)).data
         except nats.errors.Error as error:
-            raise UnavailableError(str(error) or type(error).__name__) from error
+            raise UnavailableError(reason_of(error)) from error
         except TimeoutError:
             raise UnavailableError(f"no answer within {ASK_SECONDS:.0f} s") from None
         answer: dict[str, Any] = json.loads(data)
-        if refusal := answer.get("error"):
-            raise ApiError(
-                refusal.get("code", 0), refusal.get("err_code", 0), refusal.get("description", ""), subject
-            )
+        check_refusal(answer, subject)
         return answer
 
     async def _by_own_inbox(self, nc: Client, domain: str, subject: str, body: bytes) -> bytes:
