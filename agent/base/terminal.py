@@ -141,6 +141,11 @@ def table(
     ]
 
 
+def cut_short(left: int) -> list[TerminalLine]:
+    """What stands below a table whose last rows do not fit on the terminal."""
+    return [TerminalLine(f"and {left} more; all of them in a pipe or with --json", WAITS)] if left > 0 else []
+
+
 def _joined(cells: Sequence[str], widths: Sequence[int], right: frozenset[int], width: int | None) -> str:
     placed = [
         cell.rjust(size) if at in right else cell.ljust(size)

@@ -20,8 +20,17 @@ import zstandard
 
 from agent import contract
 from agent.base import logs
-from agent.cli.configuration import AsJson, ConfigFile, account_key, configuration, end
-from agent.config import Config, Seconds, aggregates
+from agent.cli.configuration import (
+    AsJson,
+    ConfigFile,
+    account_key,
+    configuration,
+    end,
+    end_unreachable,
+    seconds_or_end,
+)
+from agent.cli.query import AdminStatusError, own_server, status_of
+from agent.config import Config, aggregates
 from agent.contract import (
     COMMANDS_INPUT,
     H_ENCODING,
@@ -37,7 +46,8 @@ from agent.contract import (
     command_subject,
     parse_reading,
 )
-from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, RawMessage
+from agent.jetstream import ApiError, JetStream, JetStreamError, RawMessage
+from agent.jetstream.connection import EXPECTED
 
 KEPT: Final = 7 * 86400.0
 """Seconds in which a leaf that is back after a command has expired still answers that it has."""
@@ -95,12 +105,8 @@ class AnswerWatch:
 
     async def _last(self, stream: str) -> int:
         """The last sequence of a stream; 0 where the registrar has not made it yet."""
-        try:
-            return (await self._js.stream_info(stream)).last
-        except ApiError as error:
-            if error.err_code != STREAM_NOT_FOUND:
-                raise
-            return 0
+        info = await self._js.find_stream(stream)
+        return 0 if info is None else info.last
 
 
 def answers_in(message: RawMessage) -> list[CommandAnswer]:
@@ -116,7 +122,6 @@ def answers_in(message: RawMessage) -> list[CommandAnswer]:
 
 _CONNECT_SECONDS: Final = 5.0
 """The client library's own first connect goes on for two minutes."""
-_IDENTITY: Final = "registrar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +178,7 @@ def command(
     settings = configuration(config)
     logs.set_up(settings.log.level, settings.log.format)
     command = _command(settings, domain, app, verb, arguments or [], expires)
-    patience = 0.0 if wait in ("0", "0s") else _duration("--wait", wait)
+    patience = 0.0 if wait in ("0", "0s") else seconds_or_end("--wait", wait)
     if app != contract.APP:
         # Only our own agent answers by readings of ours.
         patience = 0.0
@@ -206,7 +211,7 @@ def _command(
         contract.check_verb(verb)
     except ContractError as error:
         end([str(error)])
-    until = time.time() + _duration("--expires", expires)
+    until = time.time() + seconds_or_end("--expires", expires)
     command = Command(uuid.uuid4().hex, dict(map(_argument, arguments)), until)
     if (size := len(command.encode())) > contract.MAX_COMMAND_BYTES:
         end([f"the command has {size} bytes, {contract.MAX_COMMAND_BYTES} are allowed; send less in it"])
@@ -225,25 +230,12 @@ def _argument(text: str) -> tuple[str, str | int | float | bool]:
     return key, parsed if isinstance(parsed, int | float) else value
 
 
-def _duration(option: str, text: str) -> float:
-    try:
-        return float(Seconds.parse(text))
-    except ValueError:
-        end([f"{option} {text!r} is not a duration of at most a year, such as 30s, 10m, 1h or 7d"])
-
-
 async def _send(
     settings: Config, domain: str, app: str, verb: str, command: Command, patience: float, *, quiet: bool
 ) -> SentCommand:
-    # Imported here, so that the agent does not hold the other end of its commands in memory.
-    from agent.jetstream.connection import EXPECTED, connected
-
-    seed = account_key(settings)
+    account_key(settings)
     try:
-        async with (
-            asyncio.timeout(_CONNECT_SECONDS) as connecting,
-            connected(f"nats://{settings.nats.listen}", seed, _IDENTITY) as link,
-        ):
+        async with asyncio.timeout(_CONNECT_SECONDS) as connecting, own_server(settings) as link:
             connecting.reschedule(None)
             js = JetStream(link.nc)
             watch = AnswerWatch(js, aggregates(settings), domain)
@@ -264,8 +256,7 @@ async def _send(
                 answer = await _answer(watch, command.id, patience)
             return replace(sent, answer=answer)
     except EXPECTED as error:
-        why = str(error) or f"no answer within {_CONNECT_SECONDS:.0f} s"
-        end([f"the hub's NATS server at {settings.nats.listen} cannot be used: {why}"], Exit.UNREACHABLE)
+        end_unreachable(settings, error, "the hub's")
 
 
 async def _answer(watch: Any, ident: str, patience: float) -> CommandAnswer | None:
@@ -280,8 +271,6 @@ async def _answer(watch: Any, ident: str, patience: float) -> CommandAnswer | No
 
 def is_linked(settings: Config, domain: str) -> bool | None:
     """Whether the leaf is linked, by the hub's agent; None if it does not answer."""
-    from agent.cli.query import AdminStatusError, status_of
-
     try:
         return bool(status_of(settings.admin)["fleet"]["leaves"][domain]["linked"])
     except (AdminStatusError, KeyError):

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, NoReturn, Protocol
 import typer
 
 from agent.base import logs
-from agent.config import Config, ConfigError, Problem, load
+from agent.config import Config, ConfigError, Problem, Seconds, load
 from agent.config.files import hidden
 from agent.config.keys import SeedError, public_key
 from agent.contract import Exit
@@ -89,6 +89,22 @@ def end(problems: list[str], code: Exit = Exit.USAGE) -> NoReturn:
     for problem in problems:
         typer.echo(f"petiole: {problem}", err=True)
     raise typer.Exit(code)
+
+
+def seconds_or_end(option: str, text: str) -> float:
+    """The seconds that an option gives as a duration; another text ends the process."""
+    try:
+        return float(Seconds.parse(text))
+    except ValueError:
+        end([f"{option} {text!r} is not a duration of at most a year, such as 10s, 8h or 3d"])
+
+
+def end_unreachable(config: Config, error: BaseException, whose: str = "the local") -> NoReturn:
+    """End the process, for the server of this machine cannot be used."""
+    from agent.jetstream.info import reason_of
+
+    problem = f"{whose} NATS server at {config.nats.listen} cannot be used: {reason_of(error)}"
+    end([problem], Exit.UNREACHABLE)
 
 
 def store_or_end(path: Path, text: str) -> None:

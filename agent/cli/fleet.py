@@ -198,8 +198,9 @@ def forget(config: File, domain: Domain, out: Out = None) -> None:
     if settings is None:
         typer.echo(f"then, on the hub: petiole fleet forget {domain} -c /etc/petiole.toml")
         return
+    account_key(settings)
     try:
-        asyncio.run(forget_leaf(settings, account_key(settings), domain))
+        asyncio.run(forget_leaf(settings, domain))
     except NotAppliedError as error:
         end([str(error)], Exit.UNREACHABLE)
     typer.echo(f"{domain} is forgotten; its readings stay")

@@ -16,9 +16,8 @@ from typing import Annotated, Final, Literal, NoReturn
 
 import typer
 
-from agent.cli.configuration import AsJson, end
+from agent.cli.configuration import AsJson, end, seconds_or_end
 from agent.cli.sizing_figures import FIGURES, Load, SizingLine, lines
-from agent.config import Seconds
 
 _WIDTH: Final = 80
 _BITS: Final = {"bit": 1.0, "kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}
@@ -56,7 +55,7 @@ def command(
         readings_per_request,
         leaves,
         classes,
-        _seconds("--offline", offline),
+        seconds_or_end("--offline", offline),
         _profile(profile),
         keep,
         _bits(link),
@@ -113,18 +112,11 @@ def _rate(readings: float | None, devices: int | None, every: str | None, each: 
     if any(by_devices) == (readings is not None) or any(by_devices) != all(by_devices):
         end(["how much a leaf takes in is to be given once: --readings 100, or --devices 50 --every 10s"])
     if readings is None:
-        readings = (devices or 0) * each / _seconds("--every", every or "")
+        readings = (devices or 0) * each / seconds_or_end("--every", every or "")
     if not 0 < readings <= most:
         measured = f"more than 0 and at most {most:,.0f} were measured"
         end([f"{_figure(readings)} readings/s of a leaf: {measured}; divide them among more --leaves"])
     return readings
-
-
-def _seconds(option: str, text: str) -> float:
-    try:
-        return float(Seconds.parse(text))
-    except ValueError:
-        _wrong(option, text, "a duration of at most a year, such as 10s, 8h or 3d")
 
 
 def _profile(text: str) -> Literal["normal", "thin"]:

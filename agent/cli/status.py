@@ -64,7 +64,7 @@ def command(
     if consumers:
         from agent.cli.query.streams import gather_consumers
 
-        rows, problem = gather_consumers(settings, status, account_key(settings))
+        rows, problem = gather_consumers(settings, status)
         status["consumers"] = {"rows": [row.as_json() for row in rows], "problem": problem}
     status["refusal"] = _key_refusal(settings, status)
     _show(status, as_json)
@@ -81,7 +81,7 @@ def _look(settings: Config, links: bool) -> dict[str, Any]:
     if links:
         from agent.cli.query.links import gather_links
 
-        rows, problem = gather_links(settings, status, account_key(settings))
+        rows, problem = gather_links(settings, status)
         status["lags"] = {"rows": [row.as_json() for row in rows], "problem": problem}
     return status
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -23,20 +22,20 @@ import zstandard
 
 from agent.base.logs import shown
 from agent.base.terminal import closed_pipe
-from agent.cli.configuration import ConfigFile, account_key, configuration, end
+from agent.cli.configuration import ConfigFile, account_key, configuration, end, end_unreachable
+from agent.cli.query import own_server
 from agent.config import Config
 from agent.contract import (
     MAX_UNPACKED_BYTES,
     BatchHeaders,
     ContractError,
-    Exit,
     batch_subject,
     leaf_stream,
     parse_batch_headers,
     parse_subject,
 )
 from agent.jetstream import JetStream, RawMessage
-from agent.jetstream.connection import EXPECTED, connected
+from agent.jetstream.connection import EXPECTED
 
 _MAX_LAST: Final = 1_000
 
@@ -66,16 +65,15 @@ def command(
         end(["tap is for a leaf, which has the batches"])
     if unknown := sorted(set(classes or ()) - set(names)):
         end([f"--class {name}: there is no such class; it has {', '.join(names)}" for name in unknown])
-    key = account_key(settings)
+    account_key(settings)
     filter_ = Filter(frozenset(inputs or ()), tuple(devices or ()), tuple(metrics or ()))
     show = _printer(as_json)
     try:
-        asyncio.run(_run(settings, key, classes or names, filter_, last, follow, show))
+        asyncio.run(_run(settings, classes or names, filter_, last, follow, show))
     except BrokenPipeError:
         closed_pipe()
     except EXPECTED as error:
-        why = str(error) or type(error).__name__
-        end([f"the local NATS server at {settings.nats.listen} cannot be used: {why}"], Exit.UNREACHABLE)
+        end_unreachable(settings, error)
 
 
 def _printer(as_json: bool) -> Callable[[ShownBatch], None]:
@@ -88,7 +86,6 @@ def _printer(as_json: bool) -> Callable[[ShownBatch], None]:
 
 async def _run(
     settings: Config,
-    key: Path,
     classes: list[str],
     filter_: Filter,
     last: int,
@@ -100,9 +97,8 @@ async def _run(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, work.cancel)
-    url = f"nats://{settings.nats.listen}"
     with contextlib.suppress(asyncio.CancelledError):
-        async with connected(url, key, settings.domain) as link:
+        async with own_server(settings) as link:
             taps = [Tap(JetStream(link.nc), settings.domain, cls, filter_) for cls in classes]
             await _print_last(taps, last, show)
             while follow:

@@ -23,8 +23,8 @@ from agent.base.logs import harmless, shown
 from agent.base.metrics import Metrics
 from agent.base.terminal import closed_pipe
 from agent.base.wait import unless
-from agent.cli.configuration import ConfigFile, configuration, end, local_server, problems
-from agent.config import Config, Seconds
+from agent.cli.configuration import ConfigFile, configuration, end, local_server, problems, seconds_or_end
+from agent.config import Config
 from agent.contract import Exit, Letter
 from agent.leaf.inputs import make_inputs
 from agent.leaf.inputs.file.glob import matches
@@ -172,7 +172,7 @@ def command(
 ) -> None:
     """Run inputs without storing anything, and print what they would send."""
     settings = configuration(config)
-    seconds = _seconds(duration)
+    seconds = None if duration is None else seconds_or_end("--for", duration)
     # First of all: an input may take its logger as it is made.
     logs.set_up("error" if settings.log.level == "error" else "warning", settings.log.format)
     metrics = Metrics()
@@ -194,13 +194,6 @@ def command(
     for sentence in bad:
         _tell(sentence)
     raise typer.Exit(Exit.USAGE if len(able) < len(chosen) else outcome)
-
-
-def _seconds(duration: str | None) -> float | None:
-    try:
-        return None if duration is None else Seconds.parse(duration)
-    except ValueError:
-        end([f"--for {duration}: not a duration; write it as 500ms, 5s or 2m"])
 
 
 def _chosen(settings: Config, names: Sequence[str] | None) -> list[Any]:

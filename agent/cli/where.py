@@ -193,12 +193,11 @@ def _hub(
     """Look at the hub's streams; whether they could not be looked at."""
     from agent.cli.query import streams
 
+    account_key(settings)
     classes = next((leaf.classes for leaf in settings.leaf if leaf.domain == domain), [DEFAULT_CLASS])
     try:
         ingested = tables.ingested if tables is not None else lambda _stream, _created: 0
-        seen.hub = asyncio.run(
-            streams.look(settings, account_key(settings), domain, aggregates(settings), classes, ingested)
-        )
+        seen.hub = asyncio.run(streams.look(settings, domain, aggregates(settings), classes, ingested))
     except streams.HubBacklogError as error:
         unseen.append(f"what is at the hub and not in bronze: {error}")
         return True

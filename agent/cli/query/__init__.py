@@ -1,6 +1,8 @@
-"""What the commands ask agents and servers, and how they show it. A leaf's agent imports none of it. This
-file asks an agent's admin server for its `/status`, with the token and the certificate that the configuration
-names. Time and size of the answer are bounded, and its form is checked.
+"""What the commands ask agents and servers, and how they show it. A leaf's agent imports none of it.
+
+This file connects to the server of this machine, and asks an agent's admin server for its `/status`, with the
+token and the certificate that the configuration names. Time and size of the answer are bounded, and its form
+is checked.
 """
 
 from __future__ import annotations
@@ -17,10 +19,14 @@ import msgspec
 
 from agent.base.http_access import AccessError, read_token
 from agent.base.listen_sockets import host_and_port, near_host
-from agent.config import Admin, listen_address
+from agent.config import Admin, Config, listen_address
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from prometheus_client import Metric
+
+    from agent.jetstream.connection import OpenConnection
 
 SECONDS: Final = 5.0
 _MAX_BYTES: Final = 64 * 1024**2
@@ -100,6 +106,23 @@ class _Hub(msgspec.Struct):
 
 
 _FORMS: Final = {"leaf": _Leaf, "hub": _Hub}
+
+
+def own_server(config: Config) -> AbstractAsyncContextManager[OpenConnection]:
+    """A connection to the server of this machine, with the key and the identity of its agent. Raises
+    `EXPECTED`."""
+    from agent.jetstream.connection import connected  # not loaded by commands that ask the agent only
+    from agent.server.setup import identities
+
+    return connected(config.nats.url, identities(config).account, config.identity)
+
+
+def cannot_ask(config: Config, error: BaseException) -> str:
+    """Why the server of this machine cannot be asked, from what asking it raised."""
+    from agent.jetstream.info import reason_of
+
+    nonsense = "it answers what no JetStream answers: " if isinstance(error, NONSENSE) else ""
+    return f"the NATS server at {config.nats.listen} cannot be asked ({nonsense}{reason_of(error)})"
 
 
 def status_of(admin: Admin) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
-from agent.base.terminal import BAD, GOOD, WAITS, TerminalLine, table
-from agent.cli.query import NONSENSE
+from agent.base.terminal import BAD, GOOD, WAITS, TerminalLine, cut_short, table
+from agent.cli.query import NONSENSE, cannot_ask, own_server
 from agent.config import Config
 from agent.config.mirrors import ResolvedOrigin
 from agent.contract import (
@@ -26,14 +25,13 @@ from agent.contract import (
     parse_cursor_answer,
 )
 from agent.jetstream import JetStream, request
-from agent.jetstream.connection import EXPECTED, connected
+from agent.jetstream.connection import EXPECTED
 from agent.mirrors.observation import StreamProbe
 
 _AT_ONCE: Final = 64
 _ALL_SECONDS: Final = 15.0
 """All ends have answered by then, or are shown as they were last announced."""
 _CURSOR_SECONDS: Final = 2.0
-_REGISTRAR: Final = "registrar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +56,9 @@ class LinkRow:
         return asdict(self)
 
 
-def gather_links(config: Config, status: Mapping[str, Any], account: Path) -> tuple[list[LinkRow], str]:
+def gather_links(config: Config, status: Mapping[str, Any]) -> tuple[list[LinkRow], str]:
     """All rows, those in trouble first, and why the ends could not be asked ("" if they could)."""
-    look = _hub(config, status, account) if status["role"] == "hub" else _leaf(config, status, account)
+    look = _hub(config, status) if status["role"] == "hub" else _leaf(config, status)
     rows, problem = asyncio.run(look)
     return sorted([*rows, *map(_declared, status["links"])], key=_gravity), problem
 
@@ -73,16 +71,13 @@ def link_lines(
     rows: Sequence[LinkRow], problem: str, most: int | None, width: int | None
 ) -> list[TerminalLine]:
     """The rows as a table, at most so many, and then what is wrong with each, in words."""
-    shown = rows if most is None else rows[:most]
+    shown = rows[:most]
     cells = [
         ((row.stream, row.kind, row.domain, row.origin, _active(row.active), _lag(row)), _style(row))
         for row in shown
     ]
     drawn = table(("STREAM", "KIND", "DOMAIN", "ORIGIN", "ACTIVE", "LAG"), cells, (4, 5), width)
-    if len(shown) < len(rows):
-        drawn.append(
-            TerminalLine(f"and {len(rows) - len(shown)} more; all of them in a pipe or with --json", WAITS)
-        )
+    drawn += cut_short(len(rows) - len(shown))
     drawn += [
         TerminalLine(f"  {row.stream} from {row.origin}: {row.state}", _style(row))
         for row in shown
@@ -117,7 +112,7 @@ def _declared(row: Mapping[str, Any]) -> LinkRow:
     return LinkRow(stream, str(row["kind"]), domain, origin, active, row["lag"], state=state)
 
 
-async def _hub(config: Config, status: Mapping[str, Any], account: Path) -> tuple[list[LinkRow], str]:
+async def _hub(config: Config, status: Mapping[str, Any]) -> tuple[list[LinkRow], str]:
     """The sources of the aggregates."""
     members = status["fleet"].get("leaves", {})
     pairs = [(domain, cls) for domain, member in members.items() for cls in member.get("classes", {})]
@@ -125,7 +120,7 @@ async def _hub(config: Config, status: Mapping[str, Any], account: Path) -> tupl
     if not rows:
         return [], ""
     try:
-        async with connected(f"nats://{config.nats.listen}", account, _REGISTRAR) as link:
+        async with own_server(config) as link:
             js = JetStream(link.nc)
             streams = sorted({row.stream for row in rows.values()})
             infos = {name: await js.stream_info(name) for name in streams}
@@ -134,7 +129,7 @@ async def _hub(config: Config, status: Mapping[str, Any], account: Path) -> tupl
                 for name, info in infos.items()
                 for source in info.sources
             }
-            origin_probe = StreamProbe(HUB_DOMAIN, _REGISTRAR)
+            origin_probe = StreamProbe(HUB_DOMAIN, config.identity)
             places = asyncio.Semaphore(_AT_ONCE)
 
             async def look(domain: str, cls: str) -> None:
@@ -150,7 +145,7 @@ async def _hub(config: Config, status: Mapping[str, Any], account: Path) -> tupl
 
             await _all(look(*place) for place in pairs)
     except (*EXPECTED, *NONSENSE) as error:
-        return list(rows.values()), _why(config, error)
+        return list(rows.values()), cannot_ask(config, error)
     return list(rows.values()), ""
 
 
@@ -180,7 +175,7 @@ def _announced(domain: str, cls: str, member: Mapping[str, Any]) -> LinkRow:
     )
 
 
-async def _leaf(config: Config, status: Mapping[str, Any], account: Path) -> tuple[list[LinkRow], str]:
+async def _leaf(config: Config, status: Mapping[str, Any]) -> tuple[list[LinkRow], str]:
     """The hub's sources that take from this leaf."""
     domain, classes = status["domain"], status["classes"]
     rows = {
@@ -197,7 +192,7 @@ async def _leaf(config: Config, status: Mapping[str, Any], account: Path) -> tup
         for cls, row in classes.items()
     }
     try:
-        async with connected(f"nats://{config.nats.listen}", account, domain) as link:
+        async with own_server(config) as link:
             js = JetStream(link.nc)
             positions = await _held(link.nc, domain, status)
             for cls, row in rows.items():
@@ -205,7 +200,7 @@ async def _leaf(config: Config, status: Mapping[str, Any], account: Path) -> tup
                 cursor = max(positions.get(cls, 0), classes[cls]["confirmed"])
                 rows[cls] = replace(row, lag=max(0, last - cursor), bound=cls not in positions)
     except (*EXPECTED, *NONSENSE) as error:
-        return list(rows.values()), _why(config, error)
+        return list(rows.values()), cannot_ask(config, error)
     return list(rows.values()), ""
 
 
@@ -219,9 +214,3 @@ async def _held(nc: Any, domain: str, status: Mapping[str, Any]) -> dict[str, in
     except (*EXPECTED, ContractError):
         return {}
     return {cls: held.leaf_seq for cls, held in answer.held.items()}
-
-
-def _why(config: Config, error: Exception) -> str:
-    nonsense = "it answers what no JetStream answers: " if isinstance(error, NONSENSE) else ""
-    why = f"{nonsense}{str(error) or type(error).__name__}"
-    return f"the NATS server at {config.nats.listen} cannot be asked ({why})"

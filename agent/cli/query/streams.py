@@ -8,11 +8,10 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from agent.base.terminal import GOOD, WAITS, TerminalLine, table
-from agent.cli.query import NONSENSE
+from agent.base.terminal import GOOD, WAITS, TerminalLine, cut_short, table
+from agent.cli.query import NONSENSE, cannot_ask, own_server
 from agent.config import Config
 from agent.contract import (
     COMMANDS,
@@ -28,13 +27,12 @@ from agent.contract import (
     parse_subject,
 )
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, ConsumerInfo, JetStream, StreamInfo, nanoseconds
-from agent.jetstream.connection import EXPECTED, connected
+from agent.jetstream.connection import EXPECTED
 from agent.jetstream.readers import StoredHeaders, read_headers
 
 MOST: Final = 500_000
 """Messages whose headers are read at most, about ten seconds of work."""
 _SECONDS: Final = 60.0
-_REGISTRAR: Final = "registrar"
 _AHEAD_SECONDS: Final = 3_600
 _DIGITS: Final = 19
 
@@ -89,7 +87,6 @@ class HubBacklog:
 
 async def look(
     config: Config,
-    account: Any,
     domain: str,
     streams: Sequence[str],
     classes: Sequence[str],
@@ -99,10 +96,7 @@ async def look(
     this creation time. Raises `HubBacklogError`."""
     backlog = HubBacklog()
     try:
-        async with (
-            asyncio.timeout(_SECONDS),
-            connected(f"nats://{config.nats.listen}", account, _REGISTRAR) as link,
-        ):
+        async with asyncio.timeout(_SECONDS), own_server(config) as link:
             js = JetStream(link.nc)
             for stream in streams:
                 info = await js.stream_info(stream)
@@ -201,22 +195,19 @@ class ConsumerRow:
         return asdict(self)
 
 
-def gather_consumers(
-    config: Config, status: Mapping[str, Any], account: Path
-) -> tuple[list[ConsumerRow], str]:
+def gather_consumers(config: Config, status: Mapping[str, Any]) -> tuple[list[ConsumerRow], str]:
     """All rows, those that are furthest behind first, and why there are not all of them ("" if there are)."""
     rows: list[ConsumerRow] = []
-    problem = asyncio.run(_ask(config, status, account, rows))
+    problem = asyncio.run(_ask(config, status, rows))
     return sorted(rows, key=lambda row: (-row.lag, row.stream, row.name)), problem
 
 
-async def _ask(config: Config, status: Mapping[str, Any], account: Path, rows: list[ConsumerRow]) -> str:
+async def _ask(config: Config, status: Mapping[str, Any], rows: list[ConsumerRow]) -> str:
     hub = status["role"] == "hub"
-    identity = _REGISTRAR if hub else str(status["domain"])
     own = status["fleet"].get("aggregates", {}) if hub else status["classes"]
     streams = list(own) if hub else [leaf_stream(status["domain"], cls) for cls in own]
     try:
-        async with connected(f"nats://{config.nats.listen}", account, identity) as link:
+        async with own_server(config) as link:
             js = JetStream(link.nc)
             for stream in [*streams, COMMANDS]:
                 try:
@@ -225,8 +216,7 @@ async def _ask(config: Config, status: Mapping[str, Any], account: Path, rows: l
                     if error.err_code != STREAM_NOT_FOUND:
                         raise
     except (*EXPECTED, *NONSENSE) as error:
-        why = str(error) or type(error).__name__
-        return f"the NATS server at {config.nats.listen} cannot be asked ({why})"
+        return cannot_ask(config, error)
     return ""
 
 
@@ -251,12 +241,9 @@ def consumer_lines(
     rows: Sequence[ConsumerRow], problem: str, most: int | None, width: int | None
 ) -> list[TerminalLine]:
     """The rows as a table, at most so many."""
-    shown = rows if most is None else rows[:most]
+    shown = rows[:most]
     drawn = table(_HEAD, [(_cells(row), WAITS if row.lag else GOOD) for row in shown], range(2, 9), width)
-    if len(shown) < len(rows):
-        drawn.append(
-            TerminalLine(f"and {len(rows) - len(shown)} more; all of them in a pipe or with --json", WAITS)
-        )
+    drawn += cut_short(len(rows) - len(shown))
     if problem:
         drawn.append(TerminalLine(f"not all could be asked: {problem}", WAITS))
     return drawn

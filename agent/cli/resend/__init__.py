@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from agent.base.range_set import Ranges, RangeSet, size, text
-from agent.cli.configuration import ConfigFile, account_key, configuration, end
+from agent.cli.configuration import AsJson, ConfigFile, account_key, configuration, end, end_unreachable
+from agent.cli.query import own_server
 from agent.cli.resend.plan import (
     MAX_BATCHES,
     Copies,
@@ -28,8 +29,7 @@ from agent.cli.resend.stream import HubQueryError, LeafStream, ResendResult
 from agent.config import Config
 from agent.contract import DEFAULT_CLASS, ContractError, Exit, Ledger, check_run
 from agent.jetstream import JetStreamError, UnavailableError
-from agent.jetstream.connection import EXPECTED, connected
-from agent.server.setup import identities
+from agent.jetstream.connection import EXPECTED
 
 ClassName = Annotated[str, typer.Option("--class", help="The class whose batches are meant.")]
 Run = Annotated[
@@ -39,7 +39,6 @@ From = Annotated[int | None, typer.Option("--from", min=1, help="The first numbe
 To = Annotated[int | None, typer.Option("--to", min=1, help="The last number of a range.")]
 Missing = Annotated[bool, typer.Option("--missing", help="Ask the hub what it lacks, and send that.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, and send nothing.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Report as one JSON object.")]
 
 
 def command(
@@ -65,8 +64,7 @@ def command(
     try:
         report = asyncio.run(resend(settings, request, lambda text: typer.echo(f"petiole: {text}", err=True)))
     except EXPECTED as error:
-        why = str(error) or type(error).__name__
-        end([f"the local NATS server at {settings.nats.listen} cannot be used: {why}"], Exit.UNREACHABLE)
+        end_unreachable(settings, error)
     typer.echo(json.dumps(report.as_json()) if as_json else report.as_text())
     if report.failure is not None:
         end([report.failure], report.exit)
@@ -209,8 +207,7 @@ async def resend(config: Config, request: ResendRequest, say: Callable[[str], No
     """Carry out a request; `say` gets what is waited for. Raises `NatsError`, `OSError` or `TimeoutError`
     when the local server can't be reached at all."""
     report = ResendReport(config.domain, request.cls, request.dry_run)
-    url = f"nats://{config.nats.listen}"
-    async with connected(url, identities(config).account, config.domain) as link:
+    async with own_server(config) as link:
         stream = LeafStream(link.nc, config.domain, request.cls)
         try:
             await _resend(stream, request, report, say)

@@ -6,15 +6,15 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from agent.base import machine
-from agent.cli.query import AdminStatusError, status_of
+from agent.cli.query import AdminStatusError, own_server, status_of
 from agent.config import Config, members_digest, users_digest
 from agent.contract import COMMANDS, FLEET_BUCKET, command_consumer
 from agent.jetstream import JetStream
-from agent.jetstream.connection import EXPECTED, connected
+from agent.jetstream.connection import EXPECTED
+from agent.jetstream.info import reason_of
 
 SECONDS: Final = 30.0
 _LEAF_SECONDS: Final = 0.01
@@ -78,20 +78,19 @@ def fleet_of(config: Config) -> dict[str, Any]:
     return dict(_status(config).get("fleet", {}))
 
 
-async def forget_leaf(config: Config, seed: Path, domain: str) -> None:
+async def forget_leaf(config: Config, domain: str) -> None:
     """Remove what the hub remembers of a leaf: its record and the consumer of its commands. Its readings
     stay. Raises `NotAppliedError`."""
-    url = f"nats://{config.nats.listen}"
     try:
-        async with asyncio.timeout(_CONNECT_SECONDS) as connecting, connected(url, seed, "registrar") as link:
+        async with asyncio.timeout(_CONNECT_SECONDS) as connecting, own_server(config) as link:
             connecting.reschedule(None)
             js = JetStream(link.nc)
             await js.api(f"STREAM.PURGE.KV_{FLEET_BUCKET}", {"filter": f"$KV.{FLEET_BUCKET}.{domain}"})
             await js.delete_consumer(COMMANDS, command_consumer(domain))
     except EXPECTED as error:
         raise NotAppliedError(
-            f"the hub's server at {url} cannot be asked to forget it ({str(error) or type(error).__name__}); "
-            f"say the same again when it runs"
+            f"the hub's server at {config.nats.url} cannot be asked to forget it ({reason_of(error)}); "
+            "say the same again when it runs"
         ) from None
 
 

@@ -93,7 +93,7 @@ def test_no_name_reaches_a_terminal_as_anything_but_text(name: str) -> None:
             ("test", "--input", "fiel"),
             "--input fiel: there is no such input; the configuration has host, mqtt",
         ),
-        (("test", "--for", "soon"), "--for soon: not a duration"),
+        (("test", "--for", "soon"), "--for 'soon' is not a duration"),
         (("test", "--input", "mqtt"), "input mqtt is not run"),
         (("tap", "--class", "other"), "--class other: there is no such class; it has normal"),
     ],

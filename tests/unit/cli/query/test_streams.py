@@ -58,7 +58,7 @@ def _look(tmp_path: Path, port: int) -> str:
     nats = Nats(server="external", listen=f"127.0.0.1:{port}", seed_file=key)
     config = Config(role="hub", domain="hub", state_dir=tmp_path, nats=nats)
     with pytest.raises(HubBacklogError) as told:
-        asyncio.run(look(config, key, "edge-1", ["TELEMETRY_0"], ["normal"], lambda _stream, _created: 0))
+        asyncio.run(look(config, "edge-1", ["TELEMETRY_0"], ["normal"], lambda _stream, _created: 0))
     return str(told.value)
 
 
