@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from agent.contract import H_MQTT, ContractError, mqtt_text, parse_reading, parse_subject
 from hub_jobs.refine.columns import coded
 from hub_jobs.refine.readings import coded_texts
+from hub_jobs.tables.places import plain_texts
 from hub_jobs.tables.ranges import Mask, Numbers, different_rows
 from hub_jobs.tables.schemas import READINGS, TIME
 
@@ -23,7 +24,9 @@ _NUMBER: Final = (
     rf"^(0|-?[1-9][0-9]{{0,14}}|-?(0|[1-9][0-9]{{0,20}})(\.[0-9]{{1,20}}({_EXPONENT})?|{_EXPONENT}))$"
 )
 """A number in JSON that a double holds: a whole one of at most 15 digits, or one that is not whole."""
-_MQTT: Final = f"\r\n{H_MQTT}:"
+_MQTT: Final = f"\r\n{H_MQTT}:".encode()
+_MQTT_FIRST: Final = b"NATS/1.0" + _MQTT
+"""What headers begin with where the server wrote this one before all others."""
 _TAGS: Final = READINGS.names.index("tags")
 _NO_TAGS: Final = pa.array([[]], READINGS.field("tags").type)
 Names = tuple[str, str] | None
@@ -45,13 +48,15 @@ class DirectReadings:
         candidates = np.flatnonzero(pc.fill_null(may_be, False).to_numpy())
         if not candidates.size:
             return rows
-        names, codes = self._named(rows.take(pa.array(candidates)))
+        names, codes = self._named(_taken(rows, candidates))
         known = np.array([name is not None for name in names])[codes]
         if not known.any():
             return rows
         taken = candidates[known]
-        self._gathered.append(_readings(rows.take(pa.array(taken)), names, codes[known]))
+        self._gathered.append(_readings(_taken(rows, taken), names, codes[known]))
         self.size += taken.size
+        if taken.size == rows.num_rows:
+            return rows.slice(0, 0)
         others: Mask = np.ones(rows.num_rows, dtype=np.bool_)
         others[taken] = False
         return rows.filter(pa.array(others))
@@ -67,16 +72,38 @@ class DirectReadings:
 
     def _named(self, rows: pa.Table) -> tuple[list[Names], Numbers]:
         """Device and metric of each different subject and domain, and which of these each row has."""
-        is_mqtt = pc.fill_null(pc.match_substring(rows["headers"], _MQTT), False)
-        columns = [rows["subject"], rows["domain"], is_mqtt]
+        columns = [rows["subject"], rows["domain"], _are_mqtt(rows["headers"])]
         first, which = different_rows(columns)
-        keys = zip(*(column.take(pa.array(first)).to_pylist() for column in columns), strict=True)
+        picked = pa.table(columns, names=["subject", "domain", "is_mqtt"]).take(pa.array(first))
+        keys = zip(*(column.to_pylist() for column in plain_texts(picked).columns), strict=True)
         return [self._name(key) for key in keys], which
 
     def _name(self, key: tuple[str, str, bool]) -> Names:
         if key not in self._names:
             self._names[key] = _name(*key)
         return self._names[key]
+
+
+def _taken(rows: pa.Table, places: Numbers) -> pa.Table:
+    """The rows at these different places, which rise."""
+    return rows if places.size == rows.num_rows else rows.take(pa.array(places))
+
+
+def _are_mqtt(headers: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Which messages came over MQTT. Arrow compares byte by byte, so it looks only at headers that do not
+    begin with that one, and at none of a piece whose bytes do not have it at all."""
+    return pa.chunked_array([_are_mqtt_in(piece) for piece in headers.chunks], pa.bool_())
+
+
+def _are_mqtt_in(headers: pa.Array) -> pa.Array:
+    found: Mask = pc.fill_null(pc.starts_with(headers, _MQTT_FIRST), False).to_numpy(zero_copy_only=False)
+    others = np.flatnonzero(~found)
+    rest = headers if others.size == len(headers) else headers.take(pa.array(others))
+    content = rest.buffers()[2]
+    if content is not None and _MQTT in content.to_pybytes():
+        found = found.copy()
+        found[others] = pc.fill_null(pc.match_substring(rest, _MQTT), False)
+    return pa.array(found)
 
 
 def _name(subject: str, domain: str, is_mqtt: bool) -> Names:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 History = tuple[str, str]
 """A stream and which history of it, as in the columns `stream` and `created`."""
@@ -26,19 +27,34 @@ _MOST_CODES: Final = 2**62
 
 def different_rows(columns: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
     """Of columns of one length: the first row with each different combination of values, and of every row
-    which of these it has. Each column is coded by itself, so that nothing is put together once a row."""
+    which of these it has. Each column is coded by itself, so that nothing is put together once a row; it may
+    be coded already."""
     size = len(columns[0])
     codes, most = np.zeros(size, dtype=np.int64), 1
     for column in columns:
-        coded = column.combine_chunks().dictionary_encode("encode")
-        if most * len(coded.dictionary) >= _MOST_CODES:
+        own, kinds = _coded_column(column.combine_chunks())
+        if most * kinds >= _MOST_CODES:
             codes, most = _coded(codes), size
-        codes = codes * len(coded.dictionary) + coded.indices.to_numpy()
-        most *= len(coded.dictionary)
+        codes = codes * kinds + own
+        most *= kinds
     which = _coded(codes)
     first = np.zeros(int(which.max()) + 1 if size else 0, dtype=np.int64)
     first[which[::-1]] = np.arange(size - 1, -1, -1)
     return first, which
+
+
+def _coded_column(column: pa.Array) -> tuple[Numbers, int]:
+    """Equal codes for equal values, also for nulls, and above which number none is."""
+    if not pa.types.is_dictionary(column.type):
+        coded = column.dictionary_encode("encode")
+        return coded.indices.to_numpy(), len(coded.dictionary)
+    # A dictionary may name a value twice, or null.
+    values = column.dictionary.dictionary_encode("encode")
+    of_value = np.append(values.indices.to_numpy(), len(values.dictionary))
+    if values.dictionary.null_count:
+        of_value[-1] = pc.index(pc.is_null(values.dictionary), True).as_py()
+    places = pc.fill_null(column.indices, len(column.dictionary)).to_numpy()
+    return of_value[places], len(values.dictionary) + 1
 
 
 def _coded(values: Numbers) -> Numbers:

@@ -41,7 +41,15 @@ _subject = st.sampled_from(
         "other",
     ]
 )
-_headers = st.sampled_from([b"", header_block({H_MQTT: "1"}), header_block({"other": "x"})])
+_headers = st.sampled_from(
+    [
+        b"",
+        header_block({H_MQTT: "1"}),
+        header_block({"other": "x"}),
+        header_block({"other": "x", H_MQTT: "1"}),
+        header_block({"other": f"{H_MQTT}:"}),
+    ]
+)
 _row = st.builds(
     lambda payload, subject, headers, domain: (
         direct_row(payload) | {"subject": subject, "headers": headers, "domain": domain}
@@ -53,9 +61,20 @@ _row = st.builds(
 )
 
 
+def _coded(rows: pa.Table) -> pa.Table:
+    """With its texts as a task reads them."""
+    columns = {
+        name: rows[name].dictionary_encode()
+        if pa.types.is_string(rows.schema.field(name).type)
+        else rows[name]
+        for name in rows.column_names
+    }
+    return pa.table(columns)
+
+
 def _refined(rows: list[dict[str, Any]], *, by_column: bool) -> tuple[list[Any], list[Any], pa.Schema]:
     refiner, direct = Refiner(), DirectReadings()
-    rest = direct.add(pa.Table.from_pylist(rows, _SCHEMA)).to_pylist() if by_column else rows
+    rest = direct.add(_coded(pa.Table.from_pylist(rows, _SCHEMA))).to_pylist() if by_column else rows
     for row in rest:
         refiner.add(row)
     others, numbers = refiner.drain(), direct.drain()

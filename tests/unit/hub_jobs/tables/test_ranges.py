@@ -127,6 +127,27 @@ def test_each_combination_of_values_has_one_row_that_shows_it(most: int, rows: l
     assert len(first) == len(set(rows))
 
 
+def test_columns_that_are_coded_tell_the_same_rows_apart() -> None:
+    twice_named = pa.DictionaryArray.from_arrays(
+        pa.array([0, 1, 2, None, 3, 4], pa.int32()), pa.array(["x", "y", "x", None, None])
+    )
+    plain = pa.chunked_array([["a", "a", "a", "a", "a", "a"]], pa.string())
+
+    first, which = ranges.different_rows([plain, pa.chunked_array([twice_named])])
+
+    assert which.tolist() == [0, 1, 0, 2, 2, 2]
+    assert first.tolist() == [0, 1, 3]
+
+
+def test_pieces_that_are_coded_by_themselves_are_told_apart_as_one() -> None:
+    pieces = [pa.array(["x", None, "y"]).dictionary_encode(), pa.array(["y", "x"]).dictionary_encode()]
+
+    first, which = ranges.different_rows([pa.chunked_array(pieces)])
+
+    assert which.tolist() == [0, 1, 2, 2, 0]
+    assert first.tolist() == [0, 1, 2]
+
+
 def test_many_ranges_are_shown_as_some_and_how_many_more() -> None:
     assert text([(1, 3), (7, 7)]) == "1-3, 7"
     assert text([(1, 1), (3, 3), (5, 5)], most=2) == "1, 3 and 1 more"
