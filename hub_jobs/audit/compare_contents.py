@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 
 from hub_jobs.audit import file_sums
 from hub_jobs.audit.file_sums import Contents
-from hub_jobs.audit.rows import scan
-from hub_jobs.audit.rows.count_rows import BATCH, HISTORY, SOURCE, Share
+from hub_jobs.audit.rows import lookups, scan
+from hub_jobs.audit.rows.count_rows import Share
 from hub_jobs.audit.rows.grouping import Names, changes, coded, grouped
-from hub_jobs.audit.rows.lookups import Key
+from hub_jobs.audit.rows.lookups import Key, decoded, refinable
 from hub_jobs.audit.rows.mismatches import run_of
 from hub_jobs.audit.rows.pieces import ArrivedSpan
 from hub_jobs.audit.rows.scan import AuditTables
-from hub_jobs.refine.readings import Refiner
+from hub_jobs.tables.placed_rows import BATCH, BATCH_KEY, HISTORY, SOURCE
 from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.ranges import Mask, Numbers, runs_of, text
 from hub_jobs.tables.scan import Condition, batches
@@ -209,18 +209,16 @@ def of_batches(tables: AuditTables, keys: Sequence[Key]) -> Iterator[str]:
     wanted = set(keys[:LOOKED_AT])
     if not wanted or tables.readings is None:
         return
-    where: list[Condition] = [
-        ("run", "in", sorted({run for (_, _, run), _ in wanted})),
-        ("n", "in", sorted({n for _, n in wanted})),
-    ]
+    where = lookups.of_batches(wanted)
     due: dict[Key, dict[int, Reading]] = {}
     there: dict[Key, dict[int, Reading]] = {}
     try:
         for rows in batches(tables.bronze, BRONZE.names, where, _AT_ONCE):
-            for row in _plain(rows):
+            for row in refinable(pa.Table.from_batches([rows])):
                 if _key(row) in wanted and row["payload"] is not None:
-                    due.setdefault(_key(row), _decoded(row))
-        for rows in batches(tables.readings, [*BATCH, "n", "index", "ts_original", *_COLUMNS], where):
+                    held = {reading["index"]: _reading(reading) for reading in decoded(row).to_pylist()}
+                    due.setdefault(_key(row), held)
+        for rows in batches(tables.readings, [*BATCH_KEY, "index", "ts_original", *_COLUMNS], where):
             for row in rows.to_pylist():
                 if _key(row) in wanted:
                     there.setdefault(_key(row), {})[row["index"]] = _reading(row)
@@ -252,21 +250,6 @@ def _shown(value: Any) -> Any:
     if isinstance(value, bytes):
         return f"{len(value)} bytes that begin with {value[:4]!r}"
     return value
-
-
-def _plain(rows: pa.RecordBatch) -> list[dict[str, Any]]:
-    table = pa.Table.from_batches([rows])
-    at = table.column_names.index("arrived")
-    found: list[dict[str, Any]] = table.set_column(
-        at, "arrived", table["arrived"].cast(pa.int64())
-    ).to_pylist()
-    return found
-
-
-def _decoded(row: dict[str, Any]) -> dict[int, Reading]:
-    refiner = Refiner()
-    tables = [*refiner.add(row), refiner.drain()]
-    return {reading["index"]: _reading(reading) for table in tables for reading in table.to_pylist()}
 
 
 def _reading(row: dict[str, Any]) -> Reading:

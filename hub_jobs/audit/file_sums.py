@@ -16,12 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.audit import file_sums
 from hub_jobs.audit.rows import count_rows
-from hub_jobs.audit.rows.count_rows import BATCH, HISTORY, SOURCE
+from hub_jobs.audit.rows.lookups import refinable
 from hub_jobs.audit.rows.pieces import FileShare
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.readings import Refiner
+from hub_jobs.tables.placed_rows import BATCH, HISTORY, HUB_KEY, SOURCE, key_of
 from hub_jobs.tables.places import parquet_file
 from hub_jobs.tables.ranges import Numbers, marks
 from hub_jobs.tables.schemas import BRONZE, TIME, digest
@@ -33,7 +33,6 @@ _NO_LINE: Final = -1
 
 NAMES: Final = (*BATCH, *SOURCE, *HISTORY)
 _AT_ONCE: Final = 256
-_MESSAGE: Final = (*HISTORY, "seq")
 _TEXT: Final = pa.dictionary(pa.int32(), pa.string())
 _FIELDS: Final = [pa.field(name, _TEXT) for name in NAMES]
 MESSAGES: Final = pa.schema(
@@ -91,7 +90,7 @@ def _summed(rows: pa.Table, secret: bytes) -> pa.Table:
     """The sums of readings by the batch or the place that they name."""
     texts = {name: rows[name].cast(pa.string()) for name in (*BATCH, *SOURCE)}
     numbers = {name: rows[name] for name in ("n", "source_seq")}
-    found = pa.table({**texts, **numbers, "sum": file_sums.of_readings(rows, secret)})
+    found = pa.table({**texts, **numbers, "sum": of_readings(rows, secret)})
     keys = [*texts, *numbers]
     return found.group_by(keys).aggregate([("sum", "sum")]).rename_columns([*keys, "sum"])
 
@@ -99,8 +98,8 @@ def _summed(rows: pa.Table, secret: bytes) -> pa.Table:
 def _quarantine(rows: pa.Table, secret: bytes) -> pa.Table:
     pairs = zip(rows["line"].to_pylist(), rows["excerpt"].to_pylist(), strict=True)
     found = {
-        **{name: rows[name] for name in (*HISTORY, "seq")},
-        "sum": pa.array([file_sums.of_line(line, text, secret) for line, text in pairs], pa.int64()),
+        **{name: rows[name] for name in HUB_KEY},
+        "sum": pa.array([of_line(line, text, secret) for line, text in pairs], pa.int64()),
         "other": pc.equal(rows["reason"], str(QuarantineReason.OTHER_CONTENT)),
     }
     return _coded(pa.table(found), NAMED)
@@ -137,7 +136,7 @@ def _compact(parts: list[pa.Table]) -> pa.Table:
 
 
 def _changed(rows: pa.Table) -> list[tuple[str, str, int]]:
-    columns = [rows[name].to_pylist() for name in (*HISTORY, "seq", "payload", "digest")]
+    columns = [rows[name].to_pylist() for name in (*HUB_KEY, "payload", "digest")]
     return [
         (stream, created, seq)
         for stream, created, seq, payload, given in zip(*columns, strict=True)
@@ -146,10 +145,8 @@ def _changed(rows: pa.Table) -> list[tuple[str, str, int]]:
 
 
 def _messages(rows: pa.Table, piece: FileShare, secret: bytes) -> pa.Table:
-    arrived = rows.column_names.index("arrived")
-    plain = rows.set_column(arrived, "arrived", rows["arrived"].cast(pa.int64()))
     refined = count_rows.upto(rows, piece.offsets)
-    sums = _expected(plain.to_pylist(), secret)
+    sums = _expected(refinable(rows), secret)
     contents = b"".join((row or b"")[:8].ljust(8, b"\0") for row in rows["digest"].to_pylist())
     found = {
         **{name: rows[name] for name in (*NAMES, "seq")},
@@ -166,7 +163,7 @@ def _messages(rows: pa.Table, piece: FileShare, secret: bytes) -> pa.Table:
 
 def _expected(rows: list[dict[str, Any]], secret: bytes) -> list[tuple[int, int]]:
     """Of each message the sums of the readings that it holds, and of its lines that are none."""
-    if len({_key(row) for row in rows}) < len(rows):
+    if len({key_of(row) for row in rows}) < len(rows):
         # Two copies of one key: what is decoded does not say of which it came.
         return [sums for row in rows for sums in _decoded([row], secret)]
     return _decoded(rows, secret)
@@ -175,26 +172,17 @@ def _expected(rows: list[dict[str, Any]], secret: bytes) -> list[tuple[int, int]
 def _decoded(rows: list[dict[str, Any]], secret: bytes) -> list[tuple[int, int]]:
     refiner = Refiner()
     tables = [table for row in rows if row["payload"] is not None for table in refiner.add(row)]
-    at = {_key(row): number for number, row in enumerate(rows)}
-    messages = {tuple(row[name] for name in _MESSAGE): number for number, row in enumerate(rows)}
+    at = {key_of(row): number for number, row in enumerate(rows)}
+    messages = {tuple(row[name] for name in HUB_KEY): number for number, row in enumerate(rows)}
     read: list[list[int]] = [[] for _ in rows]
     for table in [*tables, refiner.drain()]:
         for total_ in _summed(table, secret).to_pylist():
-            read[at[_key(total_)]].append(total_["sum"])
+            read[at[key_of(total_)]].append(total_["sum"])
     named: list[list[int]] = [[] for _ in rows]
     for refused in refiner.quarantined:
-        message = tuple(getattr(refused.message, name) for name in _MESSAGE)
-        named[messages[message]].append(file_sums.of_line(refused.line, refused.excerpt, secret))
-    return [
-        (file_sums.total(some), file_sums.total(others)) for some, others in zip(read, named, strict=True)
-    ]
-
-
-def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    """By which key a reading says of which message it came."""
-    if row["n"] is not None:
-        return tuple(row[name] for name in (*BATCH, "n"))
-    return tuple(row[name] for name in (*SOURCE, "source_seq"))
+        message = tuple(getattr(refused.message, name) for name in HUB_KEY)
+        named[messages[message]].append(of_line(refused.line, refused.excerpt, secret))
+    return [(total(some), total(others)) for some, others in zip(read, named, strict=True)]
 
 
 def of_readings(rows: pa.Table, secret: bytes) -> Numbers:

@@ -26,11 +26,12 @@ from hub_jobs.refine import clock_corrections, task
 from hub_jobs.refine.clocks import Corrections
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.plan import RefineTables
-from hub_jobs.replay.selection import BATCH, MESSAGE, PLACE, ReplaySelection, keys, select
+from hub_jobs.replay.selection import ReplaySelection, keys, select
 from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
+from hub_jobs.tables.placed_rows import BATCH_KEY, HUB_KEY, SOURCE_KEY
 from hub_jobs.tables.places import Place, parse_place
 from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import Condition, batches, rows
@@ -38,7 +39,7 @@ from hub_jobs.tables.stream_history import StreamHistory, file_histories
 from hub_jobs.times import moment
 
 _NAME: Final = "replay"
-_COLUMNS: Final = (*MESSAGE, *BATCH, *PLACE, "digest", "arrived")
+_COLUMNS: Final = (*HUB_KEY, *BATCH_KEY, *SOURCE_KEY, "digest", "arrived")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +122,8 @@ def _replay(lake: Place, tables: RefineTables, selection: ReplaySelection, corre
     done = run_tasks(session(_NAME), task.refine, parts)
     new_readings = [file for result in done for file in result.readings]
     new_named = [file for result in done for file in result.quarantine]
-    named = without(lake, quarantine, lambda rows: _messages_of(rows, selection), [*MESSAGE, "reason"])
-    old = without(lake, readings, lambda rows: _came_of(rows, selection), [*BATCH, *PLACE])
+    named = without(lake, quarantine, lambda rows: _messages_of(rows, selection), [*HUB_KEY, "reason"])
+    old = without(lake, readings, lambda rows: _came_of(rows, selection), [*BATCH_KEY, *SOURCE_KEY])
     try:
         readings.rewrite([*new_readings, *old.kept], old.replaced, changed=True)
     except ConflictError:
@@ -161,12 +162,12 @@ def _messages_of(held: pa.Table, selection: ReplaySelection) -> pa.Array:
     """The rows of quarantine that come again; whose content was another than its repeat's is found by
     comparing, not by decoding, and stays."""
     compared = pc.is_in(held["reason"], value_set=pa.array([str(QuarantineReason.OTHER_CONTENT)]))
-    return pc.and_not(_is_in(keys(held, MESSAGE), selection.messages), compared)
+    return pc.and_not(_is_in(keys(held, HUB_KEY), selection.messages), compared)
 
 
 def _came_of(held: pa.Table, selection: ReplaySelection) -> pa.Array:
-    batch = _is_in(keys(held, BATCH), selection.batches)
-    place = pc.and_(pc.is_null(held["n"]), _is_in(keys(held, PLACE), selection.places))
+    batch = _is_in(keys(held, BATCH_KEY), selection.batches)
+    place = pc.and_(pc.is_null(held["n"]), _is_in(keys(held, SOURCE_KEY), selection.places))
     return pc.or_(batch, place)
 
 
@@ -202,7 +203,7 @@ def _with_keys_of(known: Decodable, wanted: pa.Table) -> pa.Table:
         pieces.append(_identities(known, where))
     every = pa.concat_tables(pieces)
     first = every.append_column("at", pa.array(range(every.num_rows), pa.int64())).append_column(
-        "message", keys(every, MESSAGE)
+        "message", keys(every, HUB_KEY)
     )
     return every.take(first.group_by("message").aggregate([("at", "min")])["at_min"].sort())
 
@@ -235,5 +236,5 @@ def _below(piece: pa.Table, offsets: dict[History, int]) -> pa.Array:
 
 
 def _other_content(quarantine: Table) -> set[str]:
-    held = rows(quarantine, [*MESSAGE], [("reason", "=", str(QuarantineReason.OTHER_CONTENT))])
-    return set(keys(held, MESSAGE).to_pylist())
+    held = rows(quarantine, [*HUB_KEY], [("reason", "=", str(QuarantineReason.OTHER_CONTENT))])
+    return set(keys(held, HUB_KEY).to_pylist())

@@ -8,16 +8,12 @@ that was asked for. A message with other content under a known batch's id stays 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hub_jobs.tables.placed_rows import BATCH_KEY, HUB_KEY, SOURCE_KEY
 from hub_jobs.tables.ranges import History
-
-BATCH: Final = ("domain", "class", "run", "n")
-PLACE: Final = ("source_stream", "source_identity", "source_seq")
-MESSAGE: Final = ("stream", "created", "seq")
 
 
 @dataclass(slots=True)
@@ -39,16 +35,16 @@ class ReplaySelection:
 def select(wanted: pa.Table, held: pa.Table, other_content: set[str]) -> ReplaySelection:
     """Select what to decode for the rows `wanted`. `held` are all refined rows of bronze with one of their
     keys, `wanted` among them; both have the key columns, `digest` and `thinned`. `other_content` names the
-    messages (`keys` of `MESSAGE`) that are in quarantine for it."""
+    messages (`keys` of `HUB_KEY`) that are in quarantine for it."""
     selection = ReplaySelection()
-    names = set(keys(wanted, MESSAGE).to_pylist())
-    mine = set(keys(wanted, BATCH).to_pylist()) | _places(wanted)
+    names = set(keys(wanted, HUB_KEY).to_pylist())
+    mine = set(keys(wanted, BATCH_KEY).to_pylist()) | _places(wanted)
     groups: dict[str, dict[bytes, list[dict[str, object]]]] = {}
     for row, batch, place, message in zip(
         held.to_pylist(),
-        keys(held, BATCH).to_pylist(),
-        keys(held, PLACE).to_pylist(),
-        keys(held, MESSAGE).to_pylist(),
+        keys(held, BATCH_KEY).to_pylist(),
+        keys(held, SOURCE_KEY).to_pylist(),
+        keys(held, HUB_KEY).to_pylist(),
         strict=True,
     ):
         key = place if batch is None else batch
@@ -84,4 +80,4 @@ def keys(rows: pa.Table, columns: tuple[str, ...]) -> pa.Array:
 
 
 def _places(rows: pa.Table) -> set[str]:
-    return set(keys(rows.filter(pc.is_null(rows["n"])), PLACE).to_pylist())
+    return set(keys(rows.filter(pc.is_null(rows["n"])), SOURCE_KEY).to_pylist())

@@ -1,16 +1,32 @@
-"""Rows of bronze by the spaces in which they have a number (see `seen`): the batches of a run, the sequences
-of a source, and one history of a stream of the hub. Pure."""
+"""By which columns rows name a message, and rows of bronze by the spaces in which they have a number (see
+`seen`): the batches of a run, the sequences of a source, and one history of a stream of the hub. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs.tables.ranges import Numbers, different_rows
+
+BATCH: Final = ("domain", "class", "run")
+SOURCE: Final = ("source_stream", "source_identity")
+HISTORY: Final = ("stream", "created")
+BATCH_KEY: Final = (*BATCH, "n")
+"""Names a batch."""
+SOURCE_KEY: Final = (*SOURCE, "source_seq")
+"""The place of a message in its leaf's stream."""
+HUB_KEY: Final = (*HISTORY, "seq")
+"""The place of a message in the hub's stream."""
+
+
+def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """By which key a row of bronze or of readings says of which message it is."""
+    return tuple(row[name] for name in (SOURCE_KEY if row["n"] is None else BATCH_KEY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +54,17 @@ class Places(NamedTuple):
 
 def by_batch(ids: pa.Table) -> Placed:
     """Batches by their number in their run."""
-    return _placed(ids, "batch", ("domain", "class", "run"), "n")
+    return _placed(ids, "batch", BATCH, "n")
 
 
 def by_source(ids: pa.Table) -> Placed:
     """All messages by their sequence in the stream they were sourced from. Of two streams of one name the
     identity differs."""
-    return _placed(ids, "source", ("source_stream", "source_identity"), "source_seq")
+    return _placed(ids, "source", SOURCE, "source_seq")
 
 
 def _by_hub(ids: pa.Table) -> Placed:
-    return _placed(ids, "hub", ("stream", "created"), "seq")
+    return _placed(ids, "hub", HISTORY, "seq")
 
 
 def _placed(ids: pa.Table, kind: str, columns: tuple[str, ...], number: str) -> Placed:

@@ -4,18 +4,18 @@ readings and quarantine."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.audit.rows import count_rows
+from hub_jobs.audit.rows import lookups
 from hub_jobs.audit.rows.moments import moments as moments_of
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.refine.messages import QuarantineReason
-from hub_jobs.refine.readings import Refiner
+from hub_jobs.tables.placed_rows import BATCH_KEY, HUB_KEY, SOURCE_KEY, key_of
 from hub_jobs.tables.scan import Condition, batches
 from hub_jobs.times import at_micros
 
@@ -23,22 +23,9 @@ MOST: Final = 2_000_000
 """Readings that are decoded at most, some ten seconds of work."""
 
 _AT_ONCE: Final = 4_096
-_PLACE: Final = (*count_rows.SOURCE, "source_seq")
 _COLUMNS: Final = (
-    "stream",
-    "created",
-    "seq",
-    "arrived",
-    "subject",
-    "headers",
-    "payload",
-    "digest",
-    "domain",
-    *_PLACE,
-    "class",
-    "run",
-    "n",
-    "count",
+    *(*HUB_KEY, "arrived", "subject", "headers", "payload", "digest"),
+    *(*SOURCE_KEY, *BATCH_KEY, "count"),
 )
 
 
@@ -72,7 +59,7 @@ def count_device(tables: AuditTables, device: str) -> DeviceCounts:
     seen: set[tuple[Any, ...]] = set()
     missing: dict[tuple[Any, ...], int] = {}
     for row, ready in _messages(tables):
-        key = _key(row)
+        key = key_of(row)
         if key in seen:
             continue
         seen.add(key)
@@ -104,15 +91,9 @@ def _aged(tables: AuditTables) -> Iterator[tuple[Any, ...]]:
     """The messages that came before what was deleted for its age ends. One that came again since is not
     missed: its readings were deleted."""
     before: Condition = ("arrived", "<", at_micros(tables.kept_since))
-    columns = ("class", "run", "n", *_PLACE)
+    columns = (*BATCH_KEY, *SOURCE_KEY)
     for piece in batches(tables.bronze, columns, [*tables.part.where, before]):
-        yield from map(_key, piece.to_pylist())
-
-
-def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    if row["n"] is not None:
-        return row["class"], row["run"], row["n"]
-    return tuple(row[name] for name in _PLACE)
+        yield from map(key_of, piece.to_pylist())
 
 
 def _read(tables: AuditTables, device: str) -> dict[tuple[Any, ...], int]:
@@ -120,11 +101,11 @@ def _read(tables: AuditTables, device: str) -> dict[tuple[Any, ...], int]:
     found: dict[tuple[Any, ...], int] = {}
     if tables.readings is None:
         return found
-    columns = ["device", "class", "run", "n", *_PLACE]
+    columns = ["device", *BATCH_KEY, *SOURCE_KEY]
     for piece in batches(tables.readings, columns, tables.part.where):
         own = pa.Table.from_batches([piece]).filter(pc.field("device") == device)
         for row in own.to_pylist():
-            key = _key(row)
+            key = key_of(row)
             found[key] = found.get(key, 0) + 1
     return found
 
@@ -145,19 +126,15 @@ def _messages(tables: AuditTables) -> Iterator[tuple[dict[str, Any], bool]]:
     for piece in batches(tables.bronze, _COLUMNS, tables.part.where, _AT_ONCE):
         table = pa.Table.from_batches([piece])
         moments, _ = moments_of(table)
-        at = table.column_names.index("arrived")
-        rows = table.set_column(at, "arrived", table["arrived"].cast(pa.int64())).to_pylist()
-        for row, moment in zip(rows, moments.tolist(), strict=True):
+        for row, moment in zip(lookups.refinable(table), moments.tolist(), strict=True):
             if row["class"] is not None and tables.part.within(moment):
                 yield row, row["seq"] <= tables.offsets.get((row["stream"], row["created"]), 0)
 
 
 def _decoded(row: dict[str, Any], device: str) -> tuple[int, int]:
     """How many readings a message holds, and how many of them are of the device."""
-    refiner = Refiner()
-    tables = [*refiner.add(row), refiner.drain()]
-    own = sum(pc.sum(pc.equal(table["device"], device)).as_py() or 0 for table in tables)
-    return sum(table.num_rows for table in tables), own
+    readings = lookups.decoded(row)
+    return readings.num_rows, pc.sum(pc.equal(readings["device"], device)).as_py() or 0
 
 
 def _named(excerpt: bytes | None) -> str | None:

@@ -22,6 +22,7 @@ from agent.contract import VERSION
 from hub_jobs.audit.rows.moments import moments as moments_of
 from hub_jobs.audit.rows.pieces import ScanPart
 from hub_jobs.tables.delta import Table, TableError, open_table
+from hub_jobs.tables.placed_rows import BATCH_KEY, HUB_KEY, SOURCE_KEY, key_of
 from hub_jobs.tables.places import Place, UnreadableError, arrow_paths, fitted, parquet_file
 from hub_jobs.tables.scan import file_paths, files, rows
 from hub_jobs.times import HOUR, at_micros, micros
@@ -30,18 +31,15 @@ from hub_jobs.where.query import look
 
 MOST_ROWS: Final = 10_000_000
 """Rows of a table that are hashed at most, some four minutes of one core."""
-_BATCH: Final = ("class", "run", "n")
-_DIRECT: Final = ("source_stream", "source_identity", "source_seq")
-_KEYS: Final = (*_BATCH, *_DIRECT)
+_KEYS: Final = (*BATCH_KEY[1:], *SOURCE_KEY)
 _LARGE: Final = ("value_array", "value_bytes")
 """Of readings, hashed where they are not null: a proof that is older than these columns stays true."""
 _HASHED: Final[Mapping[str, Sequence[str]]] = {
     "bronze": (*_KEYS, "count", "subject", "digest"),
     "readings": (*_KEYS, "index", "ts", "ts_source", "device", "metric", "value", "text", "tags"),
-    "quarantine": ("class", "run", "n", "line", "stream", "created", "seq", "reason", "detail", "excerpt"),
+    "quarantine": ("class", "run", "n", "line", *HUB_KEY, "reason", "detail", "excerpt"),
 }
 """The columns that the contents of a row are; others are derived, or say when something was done."""
-_HUB: Final = ("stream", "created", "seq")
 
 
 class UnknownLeafError(Exception):
@@ -111,21 +109,17 @@ def _selected(bronze: Table, part: ScanPart) -> tuple[dict[tuple[Any, ...], str]
     of its message in the hub's stream."""
     hours: dict[tuple[Any, ...], str] = {}
     places: dict[tuple[Any, ...], str] = {}
-    columns = (*_KEYS, *_HUB, "arrived", "headers", "domain")
+    columns = (*_KEYS, *HUB_KEY, "arrived", "headers", "domain")
     for _, found in _groups(bronze, part, columns):
         moments, _ = moments_of(found)
-        for row, moment in zip(found.select([*_KEYS, *_HUB]).to_pylist(), moments.tolist(), strict=True):
+        named = found.select(["domain", *_KEYS, *HUB_KEY]).to_pylist()
+        for row, moment in zip(named, moments.tolist(), strict=True):
             if part.within(moment):
                 hour = _text(moment // HOUR * HOUR) or ""
-                hours[_key(row)] = places[tuple(row[name] for name in _HUB)] = hour
+                hours[key_of(row)] = places[tuple(row[name] for name in HUB_KEY)] = hour
         if len(places) > MOST_ROWS:
             raise TableError(f"more than {MOST_ROWS:,} messages: choose a shorter span")
     return hours, places
-
-
-def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    names = _DIRECT if row["n"] is None else _BATCH
-    return tuple(row[name] for name in names)
 
 
 def _groups(table: Table, part: ScanPart, columns: Sequence[str]) -> Iterator[tuple[Place, pa.Table]]:
@@ -153,14 +147,14 @@ class _Contents:
         self.files: list[Place] = []
         self._hashes: dict[str, list[bytes]] = {}
         hour_of: Callable[[Mapping[str, Any]], str | None] = (
-            (lambda row: places.get(tuple(row[name] for name in _HUB)))
+            (lambda row: places.get(tuple(row[name] for name in HUB_KEY)))
             if table.name == "quarantine"
-            else (lambda row: hours.get(_key(row)))
+            else (lambda row: hours.get(key_of(row)))
         )
         columns, large = _HASHED[table.name], _LARGE if table.name == "readings" else ()
         count = 0
         for path, found in _groups(table, part, (*columns, *large, "domain")):
-            for row in _plain(found.select([*columns, *large])):
+            for row in _plain(found.select(["domain", *columns, *large])):
                 hour = hour_of(row)
                 if hour is None:
                     continue

@@ -17,20 +17,15 @@ import pyarrow.compute as pc
 
 from hub_jobs.audit.rows.moments import moments
 from hub_jobs.refine.messages import QuarantineReason
+from hub_jobs.tables.placed_rows import BATCH, BATCH_KEY, HISTORY, HUB_KEY, SOURCE, SOURCE_KEY
 from hub_jobs.tables.ranges import Mask, Numbers, marks
 
-BATCH: Final = ("domain", "class", "run")
-"""With `n`, the key of a batch."""
-SOURCE: Final = ("source_stream", "source_identity")
-"""With `source_seq`, the place of a message in its leaf's stream."""
-HISTORY: Final = ("stream", "created")
-"""With `seq`, the place of a message in the hub's stream."""
 BRONZE_COLUMNS: Final = (
-    *(*HISTORY, "seq", "arrived", "subject", "headers", "digest"),
-    *("domain", *SOURCE, "source_seq", "class", "run", "n", "count"),
+    *(*HUB_KEY, "arrived", "subject", "headers", "digest"),
+    *("domain", *SOURCE_KEY, "class", "run", "n", "count"),
 )
-READINGS_COLUMNS: Final = (*BATCH, "n", "index", *SOURCE, "source_seq")
-QUARANTINE_COLUMNS: Final = (*HISTORY, "seq", "line", *BATCH, "n", "reason")
+READINGS_COLUMNS: Final = (*BATCH_KEY, "index", *SOURCE_KEY)
+QUARANTINE_COLUMNS: Final = (*HUB_KEY, "line", *BATCH_KEY, "reason")
 TEXTS: Final = (*HISTORY, *BATCH, *SOURCE, "subject", "reason")
 """The columns that are to be read as dictionaries."""
 
@@ -126,7 +121,7 @@ def bronze(rows: pa.Table, offsets: Offsets, share: Share, old: Mask | None = No
     direct = rows.filter(pa.array(own))
     moment, late = moments(batches)
     held = {
-        **{name: batches[name] for name in (*BATCH, *HISTORY, "seq", "n")},
+        **{name: batches[name] for name in (*BATCH_KEY, *HUB_KEY)},
         "count": pc.fill_null(batches["count"], 0),
         "refined": upto(batches, offsets),
         "dead": _kinds(batches["subject"]) == "_dead",
@@ -137,7 +132,7 @@ def bronze(rows: pa.Table, offsets: Offsets, share: Share, old: Mask | None = No
     }
     digests = b"".join(digest[:8].ljust(8, b"\0") for digest in direct["digest"].to_pylist())
     messages = {
-        **{name: direct[name] for name in ("domain", "class", *SOURCE, *HISTORY, "seq")},
+        **{name: direct[name] for name in ("domain", "class", *SOURCE, *HUB_KEY)},
         "source_seq": pc.fill_null(direct["source_seq"], 0),
         "content": np.frombuffer(digests, np.int64),
         "refined": upto(direct, offsets),
@@ -175,7 +170,7 @@ def readings(rows: pa.Table, share: Share, old: Mask | None = None) -> RowCounts
         for terms in (places, places * places, marks(places))
     ]
     placed = {
-        **{name: batches[name].take(starts) for name in (*BATCH, "n")},
+        **{name: batches[name].take(starts) for name in BATCH_KEY},
         "places": np.diff(starts, append=places.size),
         "total": sums[0],
         "squares": sums[1],
@@ -207,7 +202,7 @@ def quarantine(
     line = _numbers(lines["line"])
     whole = pc.is_null(lines["line"]).to_numpy()
     placed = {
-        **{name: lines[name] for name in (*BATCH, "n")},
+        **{name: lines[name] for name in BATCH_KEY},
         "places": (~whole).astype(np.int64),
         "total": line,
         "squares": line * line,
@@ -248,7 +243,7 @@ def _starts(rows: pa.Table, old: Mask) -> Numbers:
     changes = np.zeros(rows.num_rows, dtype=np.bool_)
     changes[0] = True
     changes[1:] = old[1:] != old[:-1]
-    for name in (*BATCH, "n"):
+    for name in BATCH_KEY:
         column = rows[name].combine_chunks()
         codes = _numbers(column.indices if name != "n" else column, -1)
         changes[1:] |= codes[1:] != codes[:-1]

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.audit.rows.count_rows import HISTORY
+from hub_jobs.tables.placed_rows import HISTORY
 from hub_jobs.tables.ranges import Mask, Numbers
 
 Names = tuple[str | None, ...]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,11 +11,12 @@ import pyarrow.compute as pc
 from agent.contract import H_ENCODING, ZSTD
 from hub_jobs.audit.ledgers import Run
 from hub_jobs.audit.rows import count_rows
-from hub_jobs.audit.rows.count_rows import BATCH
 from hub_jobs.audit.rows.moments import moments as moments_of
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.refine.messages import UnpackError, count_lines, unpack
+from hub_jobs.refine.readings import Refiner
 from hub_jobs.source.protocol import header
+from hub_jobs.tables.placed_rows import BATCH, BATCH_KEY
 from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.ranges import Range
 from hub_jobs.tables.scan import Condition, batches
@@ -27,18 +28,36 @@ Key = tuple[Run, int]
 """A run and the number of a batch."""
 
 
-def places(tables: AuditTables, wanted: Sequence[Key]) -> dict[Key, list[int]]:
-    """The places of some batches that are taken, in readings or in quarantine."""
-    found: dict[Key, list[int]] = {key: [] for key in wanted}
-    where: list[Condition] = [
+def of_batches(wanted: Collection[Key]) -> list[Condition]:
+    """What rules out most rows that are of no such batch."""
+    return [
         ("run", "in", sorted({run for (_, _, run), _ in wanted})),
         ("n", "in", sorted({n for _, n in wanted})),
     ]
+
+
+def refinable(rows: pa.Table) -> list[dict[str, Any]]:
+    """Rows of bronze as `Refiner` takes them: their arrival in microseconds since 1970."""
+    at = rows.column_names.index("arrived")
+    found: list[dict[str, Any]] = rows.set_column(at, "arrived", rows["arrived"].cast(pa.int64())).to_pylist()
+    return found
+
+
+def decoded(row: dict[str, Any]) -> pa.Table:
+    """The readings of such a row, as this version of refine decodes them."""
+    refiner = Refiner()
+    return pa.concat_tables([*refiner.add(row), refiner.drain()])
+
+
+def places(tables: AuditTables, wanted: Sequence[Key]) -> dict[Key, list[int]]:
+    """The places of some batches that are taken, in readings or in quarantine."""
+    found: dict[Key, list[int]] = {key: [] for key in wanted}
+    where = of_batches(wanted)
     for table, place in ((tables.readings, "index"), (tables.quarantine, "line")):
         if table is None:
             continue
-        for rows in batches(table, [*BATCH, "n", place], where):
-            columns = [rows[name].to_pylist() for name in (*BATCH, "n", place)]
+        for rows in batches(table, [*BATCH_KEY, place], where):
+            columns = [rows[name].to_pylist() for name in (*BATCH_KEY, place)]
             for domain, cls, run, n, at in zip(*columns, strict=True):
                 if at is not None and (taken := found.get(((domain, cls, run), n))) is not None:
                     taken.append(at)
@@ -49,13 +68,9 @@ def lines(tables: AuditTables, wanted: Sequence[Key]) -> dict[Key, set[int]]:
     """How many lines the payloads of some batches hold; nothing of one whose payload was dropped, or can't be
     unpacked or read."""
     found: dict[Key, set[int]] = {key: set() for key in wanted}
-    where: list[Condition] = [
-        ("run", "in", sorted({run for (_, _, run), _ in wanted})),
-        ("n", "in", sorted({n for _, n in wanted})),
-    ]
-    columns = [*BATCH, "n", "headers", "payload"]
+    columns = [*BATCH_KEY, "headers", "payload"]
     try:
-        for rows in batches(tables.bronze, columns, where, _PAYLOADS):
+        for rows in batches(tables.bronze, columns, of_batches(wanted), _PAYLOADS):
             for domain, cls, run, n, headers, payload in zip(*rows.to_pydict().values(), strict=True):
                 if payload is not None and (known := found.get(((domain, cls, run), n))) is not None:
                     known |= _lines(headers, payload)
@@ -77,13 +92,13 @@ def moments(tables: AuditTables, wanted: Sequence[Run]) -> dict[Run, tuple[list[
     microseconds since 1970."""
     where: list[Condition] = [("run", "in", sorted({run[2] for run in wanted}))]
     parts = []
-    for rows in batches(tables.bronze, [*BATCH, "n", "arrived", "headers"], where):
+    for rows in batches(tables.bronze, [*BATCH_KEY, "arrived", "headers"], where):
         table = pa.Table.from_batches([rows])
         moment, _ = moments_of(table)
-        parts.append(table.select([*BATCH, "n"]).append_column("moment", pa.array(moment)))
+        parts.append(table.select(BATCH_KEY).append_column("moment", pa.array(moment)))
     if not parts:
         return {}
-    found = pa.concat_tables(parts).group_by([*BATCH, "n"]).aggregate([("moment", "min")]).sort_by("n")
+    found = pa.concat_tables(parts).group_by(BATCH_KEY).aggregate([("moment", "min")]).sort_by("n")
     return {
         key: (mine["n"].to_pylist(), mine["moment_min"].to_pylist())
         for key in wanted

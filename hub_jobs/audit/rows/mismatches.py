@@ -17,6 +17,7 @@ from hub_jobs.audit.rows.grouping import Names, coded
 from hub_jobs.audit.rows.lookups import Key
 from hub_jobs.audit.rows.reconcile import Batches, Messages
 from hub_jobs.audit.rows.scan import AuditTables
+from hub_jobs.tables.placed_rows import HISTORY
 from hub_jobs.tables.ranges import Mask, Numbers, Range, contains, runs_of, text, union, without
 from hub_jobs.tables.seen import hub_space
 
@@ -218,7 +219,7 @@ class StrayScan:
     def add_named(self, quarantine: RowCounts, *, first: bool) -> None:
         """Take in messages that quarantine names beside batches; they are in every share."""
         for table in (quarantine.named, quarantine.other) if first else ():
-            (codes,), names = coded([table], ("stream", "created"))
+            (codes,), names = coded([table], HISTORY)
             seqs = table["seq"].to_numpy()
             for code, name in enumerate(names):
                 known = self._held.here.ranges(hub_space(str(name[0]), str(name[1])))

@@ -10,11 +10,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from hub_jobs.audit.rows.count_rows import BATCH, HISTORY, SOURCE, RowCounts, Share
+from hub_jobs.audit.rows.count_rows import RowCounts, Share
 from hub_jobs.audit.rows.grouping import coded
 from hub_jobs.audit.rows.pieces import ArrivedSpan, FileShare, UnsettledError
 from hub_jobs.audit.rows.scan import AuditTables, counted
 from hub_jobs.tables.delta import Table
+from hub_jobs.tables.placed_rows import BATCH, HISTORY, SOURCE
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import Mask, Numbers, contains
 from hub_jobs.tables.scan import Condition, file_paths

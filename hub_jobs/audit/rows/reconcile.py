@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from hub_jobs.audit.rows.count_rows import BATCH, SOURCE, RowCounts
+from hub_jobs.audit.rows.count_rows import RowCounts
 from hub_jobs.audit.rows.grouping import Names, changes, coded, grouped, stood_at, times
+from hub_jobs.tables.placed_rows import BATCH, SOURCE
 from hub_jobs.tables.ranges import Mask, Numbers, marks
 
 

@@ -34,6 +34,7 @@ from hub_jobs.audit.rows.pieces import UnsettledError
 from hub_jobs.tables import commits
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet import is_own
+from hub_jobs.tables.placed_rows import HUB_KEY, SOURCE_KEY
 from hub_jobs.tables.places import Place, UnreadableError, arrow_paths, delta_options, parquet_file
 from hub_jobs.tables.ranges import Numbers, marks
 from hub_jobs.tables.scan import bounds, files
@@ -43,8 +44,8 @@ _NEVER: Final = np.iinfo(np.int64).max
 """Stands for the end of rows whose arrival the log does not tell."""
 _SAME: Final[Mapping[str, Sequence[str]]] = {
     "bronze": (
-        *(*count_rows.HISTORY, "seq", "arrived", "subject", "digest", "domain"),
-        *(*count_rows.SOURCE, "source_seq", "class", "run", "n", "count"),
+        *(*HUB_KEY, "arrived", "subject", "digest", "domain"),
+        *(*SOURCE_KEY, "class", "run", "n", "count"),
     ),
     "readings": (*count_rows.READINGS_COLUMNS, "arrived"),
     "quarantine": (*count_rows.QUARANTINE_COLUMNS, "arrived"),
