@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from agent.contract import Ledger, Previous, Readings
-from hub_jobs.audit.findings import claimed_by, discarded_of, findings_of, promised_of, unbacked
+from agent.contract import Readings
+from hub_jobs.audit.findings import discarded_of, findings_of, unbacked
+from hub_jobs.audit.run_claims import RunClaims
 from hub_jobs.tables.ranges import Range, size, text, union, without
 
 
@@ -89,21 +90,17 @@ class Account:
         return self.missing > 0 or self.doubled > 0 or self.unexplained > 0
 
 
-def of_run(
-    domain: str, cls: str, run: str, ledger: Ledger | None, previous: Previous | None, arrived: Arrived
-) -> Account:
-    """The account of a run from its newest ledger record, what the next run remembered of it, and what
-    arrived."""
-    claimed = claimed_by(ledger, previous)
+def of_run(domain: str, cls: str, run: str, claims: RunClaims, arrived: Arrived) -> Account:
+    """The account of a run from what is claimed of it and what arrived."""
+    claimed, ledger = claims.readings, claims.ledger
     known = union(arrived.batches)
-    promised = union(never_came_of(ledger, previous, known), arrived.gone)
+    promised = union(claims.never_came(known), arrived.gone)
     absent = without(promised, union(arrived.kept_rows.batches))
     # Only what is named is explained.
-    discarded = max(sum(evicted[2] for evicted in ledger.discarded) - arrived.kept, 0) if ledger else 0
+    discarded = max(sum(readings for _, _, readings, _ in claims.discards) - arrived.kept, 0)
     short = claimed.stored - arrived.in_bronze - arrived.kept_rows.rows - discarded
     # Of a batch that never came only a bound is known: it held a reading at least.
     never_came = max(short, size(absent), 0)
-    closed = (ledger is not None and ledger.final) or (previous is not None and previous.closed)
     # The last record of a run knows each number that it gave out.
     beyond = without(known, [(1, ledger.n)]) if ledger is not None and ledger.final else []
     account = Account(
@@ -120,7 +117,7 @@ def of_run(
         doubled=arrived.doubled,
         discarded=discarded,
         refused=claimed.refused,
-        open_tail=None if closed else _tail(claimed, arrived),
+        open_tail=None if claims.closed else _tail(claimed, arrived),
         findings=list(arrived.findings),
         dead=max(claimed.dead, arrived.dead),
         unexplained=arrived.kept_rows.rows + arrived.invented.rows + size(beyond),
@@ -131,14 +128,8 @@ def of_run(
         findings.append(
             f"{name}: batches {text(beyond)} are in bronze, and its agent gave out no number above {ledger.n}"
         )
-    findings += findings_of(account, ledger, previous, absent, never_came, arrived)
+    findings += findings_of(account, claims, absent, never_came, arrived)
     return replace(account, findings=account.findings + findings)
-
-
-def promised_or_gone(ledger: Ledger | None, previous: Previous | None, gone: Sequence[Range]) -> list[Range]:
-    """The numbers of batches that bronze should have: their agent had them acknowledged, or they were
-    there."""
-    return union(promised_of(ledger, previous), gone)
 
 
 def with_announced(
@@ -163,23 +154,6 @@ def with_announced(
         open_tail=tail,
         on_the_way=None if unheard else max(stored - settled, 0),
     )
-
-
-def unheard(ledger: Ledger | None, arrived: Sequence[Range]) -> list[Range]:
-    """The numbers of batches below the highest that came which did not come, and of which no record of the
-    run says anything yet."""
-    known = union(arrived)
-    explained: list[Range] = []
-    if ledger is not None:
-        refused = ((first, last) for first, last, _ in ledger.refused)
-        explained = union(ledger.stored, refused, ((first, last) for first, last, _, _ in ledger.discarded))
-    return without(without([(1, known[-1][1])], known), explained) if known else []
-
-
-def never_came_of(ledger: Ledger | None, previous: Previous | None, arrived: Sequence[Range]) -> list[Range]:
-    """The numbers of batches that were acknowledged as stored, never came, and were not called discarded."""
-    explained = union((first, last) for first, last, _, _ in (ledger.discarded if ledger else ()))
-    return without(without(promised_of(ledger, previous), union(arrived)), explained)
 
 
 def of_direct(

@@ -15,7 +15,8 @@ from hub_jobs.audit.rows.mismatches import StrayRows
 from hub_jobs.audit.rows.pieces import Class
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.audit.rows.totals import RowTotals
-from hub_jobs.tables.ranges import Range, intersection
+from hub_jobs.audit.run_claims import RunClaims
+from hub_jobs.tables.ranges import intersection, union
 from hub_jobs.tables.seen import SeenNumbers, batch_space, source_space
 
 
@@ -37,9 +38,8 @@ def of_runs(
     found = [
         accounts.of_run(
             *run,
-            claims.ledgers.get(run),
-            claims.remembered.get(run),
-            _placed(tables, claims, held, run, of_run, rows.strays.get(run)),
+            claims.of(run),
+            placed(tables, claims.of(run), held, run, of_run, rows.strays.get(run)),
         )
         for run, of_run in sorted(arrived.items())
     ]
@@ -60,7 +60,7 @@ def announced_of(
             if run < heard:  # in the leaf's stream all of it stands before a record that came
                 return replace(account, on_the_way=0)
             own = transit.ledger is not None and transit.ledger.run == run
-            unheard = accounts.unheard(claims.ledgers.get(key), ever.ranges(batch_space(*key)))
+            unheard = claims.of(key).unheard(ever.ranges(batch_space(*key)))
             return with_announced(
                 account,
                 transit.ledger.readings if own and transit.ledger else None,
@@ -70,9 +70,9 @@ def announced_of(
     return account
 
 
-def _placed(
+def placed(
     tables: AuditTables,
-    claims: LedgerClaims,
+    claims: RunClaims,
     held: BronzeContents,
     key: Run,
     arrived: Arrived,
@@ -81,21 +81,18 @@ def _placed(
     """What arrived of a run with the numbers of its batches, and how much of it was called discarded; and
     what is in other tables of batches that bronze has not."""
     numbers, gone = held.here.ranges(batch_space(*key)), held.gone.ranges(batch_space(*key))
-    ledger = claims.ledgers.get(key)
-    named: list[Range] = [(first, last) for first, last, _, _ in ledger.discarded] if ledger else []
-    came = intersection(named, numbers)
-    kept = lookups.kept_readings(tables, key, came) if came else 0
-    due = accounts.promised_or_gone(ledger, claims.remembered.get(key), gone)
-    kept_rows, invented = strays.of(due) if strays is not None else (accounts.NOTHING, accounts.NOTHING)
-    partly = any(file.table == "bronze" for file in tables.unreadable)
+    came = intersection(claims.discarded, numbers)
+    kept_rows, invented = (
+        strays.of(union(claims.stored, gone)) if strays is not None else (accounts.NOTHING, accounts.NOTHING)
+    )
     return replace(
         arrived,
         batches=numbers,
-        kept=kept,
+        kept=lookups.kept_readings(tables, key, came) if came else 0,
         gone=gone,
         kept_rows=kept_rows,
         invented=invented,
-        partly=partly,
+        partly=any(file.table == "bronze" for file in tables.unreadable),
     )
 
 

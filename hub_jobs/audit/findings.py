@@ -5,27 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from agent.contract import LATE, Ledger, Previous, Readings
-from hub_jobs.tables.ranges import Range, intersection, size, text, union, without
+from agent.contract import LATE
+from hub_jobs.audit.run_claims import RunClaims
+from hub_jobs.tables.ranges import Range, intersection, text, union, without
 
 if TYPE_CHECKING:
     from hub_jobs.audit.accounts import Account, Arrived, Unbacked
-
-
-def claimed_by(ledger: Ledger | None, previous: Previous | None) -> Readings:
-    """The most that was said of a run: counts only grow."""
-    given = [record.readings for record in (ledger, previous) if record is not None]
-    most = {name: max((getattr(counts, name) for counts in given), default=0) for name in Readings.__slots__}
-    return Readings(**most)
-
-
-def promised_of(ledger: Ledger | None, previous: Previous | None) -> list[Range]:
-    """Numbers of batches that are known to have been acknowledged. Between the last ledger record and the
-    last acknowledgement that the next run remembered, only the last number is."""
-    stored = list(ledger.stored) if ledger else []
-    if previous is not None and previous.n:
-        stored.append((previous.n, previous.n))
-    return union(stored)
 
 
 def unbacked(name: str, arrived: Arrived) -> Iterator[str]:
@@ -63,8 +48,7 @@ def discarded_of(name: str, kept: int, discarded: Sequence[tuple[int, int, int, 
 
 def findings_of(
     account: Account,
-    ledger: Ledger | None,
-    previous: Previous | None,
+    claims: RunClaims,
     absent: Sequence[Range],
     never_came: int,
     arrived: Arrived,
@@ -73,11 +57,11 @@ def findings_of(
     name = f"{account.domain}, class {account.cls}, run {account.run}"
     known, gone = union(arrived.batches), union(arrived.gone)
     unexplained = without(absent, gone)
-    holes = without(_unsettled(ledger, previous, known), union(gone, arrived.kept_rows.batches))
+    holes = without(claims.unsettled(known), union(gone, arrived.kept_rows.batches))
     never = "never came, or are in what can't be read of bronze" if arrived.partly else "never came"
     if never_came and gone and not holes:
         found.append(f"{name}: with them {never_came} readings or more are gone")
-    elif unexplained and (holes == unexplained or _names_all(ledger, previous, unexplained, never_came)):
+    elif unexplained and (holes == unexplained or claims.names_all(unexplained, never_came)):
         found.append(
             f"{name}: batches {text(unexplained)} were acknowledged as stored and {never}, "
             f"{never_came} readings or more"
@@ -98,14 +82,14 @@ def findings_of(
             f"{name}: {never_came} readings that were acknowledged as stored are missing, though all its "
             "batches are in bronze: these say that they hold fewer"
         )
-    for first, last, readings, reason in ledger.discarded if ledger else ():
+    for first, last, readings, reason in claims.discards:
         came = intersection([(first, last)], known)
         but = f"; batches {text(came)} of them had arrived" if came else ""
         found.append(
             f"{name}: batches {first}-{last}, {readings} readings, were discarded at the edge: {reason}{but}"
         )
-    if (late := claimed_by(ledger, previous).refused_late) > 0:
-        rows = ledger.refused if ledger else ()
+    if (late := claims.readings.refused_late) > 0:
+        rows = claims.ledger.refused if claims.ledger else ()
         named = [f"{first}-{last} ({reason})" for first, last, reason in rows if LATE in reason]
         found.append(
             f"{name}: {late} readings were acknowledged as accepted and could not be stored; "
@@ -117,35 +101,18 @@ def findings_of(
             "the others are on their way, or were counted at the edge and not kept"
         )
     if account.open_tail is not None:
-        found.append(f"{name}: {_tail_text(account.open_tail, ledger, previous)}")
+        found.append(f"{name}: {_tail_text(account.open_tail, claims)}")
     return found
 
 
-def _unsettled(ledger: Ledger | None, previous: Previous | None, known: Sequence[Range]) -> list[Range]:
-    """Batches up to the last number heard of that did not come and that no record explains."""
-    last = max(previous.n if previous else 0, ledger.n if ledger else 0)
-    refused = [(low, high) for low, high, _ in ledger.refused] if ledger else []
-    discarded = [(low, high) for low, high, _, _ in ledger.discarded] if ledger else []
-    return without(without([(1, last)], known), union(refused, discarded))
-
-
-def _names_all(
-    ledger: Ledger | None, previous: Previous | None, named: Sequence[Range], never_came: int
-) -> bool:
-    """Whether the named batches can be all that is missing: a reading each makes up the sum, or the ledger,
-    which has every number, knows of as many stored readings as anybody."""
-    complete = ledger is not None and ledger.readings.stored >= claimed_by(ledger, previous).stored
-    return complete or never_came <= size(named)
-
-
-def _tail_text(tail: int, ledger: Ledger | None, previous: Previous | None) -> str:
+def _tail_text(tail: int, claims: RunClaims) -> str:
     """Of a run that has an open tail."""
-    if ledger is None and previous is None:
+    if claims == RunClaims():
         return (
             "the run is not closed, and no ledger record of it has come yet (an agent sends one a minute): "
             "what it accepted beyond what is here is not known"
         )
-    if previous is not None:
+    if claims.previous is not None:
         return (
             "the run ended without closing (its agent was killed); "
             f"{tail} readings were accepted and not acknowledged as stored"

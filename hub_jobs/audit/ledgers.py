@@ -11,6 +11,7 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from agent.contract import ContractError, Ledger, Previous, Readings, parse_ledger
+from hub_jobs.audit.run_claims import RunClaims
 from hub_jobs.tables.ranges import union
 from hub_jobs.times import micros
 
@@ -142,6 +143,10 @@ class LedgerClaims(NamedTuple):
     unreadable: list[str]
     """The records that can't be used, a sentence each."""
 
+    def of(self, run: Run) -> RunClaims:
+        """What is claimed of one run."""
+        return RunClaims(self.ledgers.get(run), self.remembered.get(run))
+
 
 @dataclass(slots=True)
 class LedgerRecords:
@@ -189,19 +194,15 @@ class LedgerRecords:
 
     def claims(self) -> LedgerClaims:
         """What all of them say together."""
-        ledgers = self.ledgers()
-        unusable = [str(record) for record in self.first_unusable()]
+        ledgers = {run: merged(newest, self.naming[run]) for run, newest in self.newest.items()}
         return LedgerClaims(
-            ledgers, remembered_runs(ledgers.values()), self.gone(), self.origins, self.lost, unusable
+            ledgers,
+            remembered_runs(ledgers.values()),
+            {origin: outermost(named) for origin, named in self.discarded.items()},
+            self.origins,
+            self.lost,
+            [str(record) for record in self.first_unusable()],
         )
-
-    def ledgers(self) -> dict[Run, Ledger]:
-        """What the records of each run say together."""
-        return {run: merged(newest, self.naming[run]) for run, newest in self.newest.items()}
-
-    def gone(self) -> dict[Origin, list[EvictedRange]]:
-        """The sequences that were discarded, by the stream they were in."""
-        return {origin: outermost(named) for origin, named in self.discarded.items()}
 
     def _add_ledger(self, ledger: Ledger) -> None:
         run = (ledger.domain, ledger.cls, ledger.run)

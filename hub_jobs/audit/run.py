@@ -205,15 +205,7 @@ def _audited(
         until = _settle(lake, settled, counted, lambda other: _counted(other, cache, histories))
     in_transit = None if hub is None else in_transit_of(hub.leaves, held.ever, claims.origins)
     runs = all_accounts.of_runs(tables, claims, held, rows, in_transit)
-    gaps = find_gaps(
-        bronze,
-        held,
-        claims.gone,
-        claims.origins,
-        claims.lost,
-        hub.streams if hub else {},
-        tables.unreadable,
-    )
+    gaps = find_gaps(bronze, held, claims, hub.streams if hub else {}, tables.unreadable)
     return report.AuditReport(
         at,
         [*runs, *all_accounts.of_devices(tables, claims, held, rows.classes)],

@@ -10,7 +10,7 @@ from typing import Final
 from agent.contract import leaf_stream
 from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.gap_reasons import Gap, Neighbours, joined, missing_of_restored, of_source
-from hub_jobs.audit.ledgers import EvictedRange, LostStores, Origin, Source
+from hub_jobs.audit.ledgers import LedgerClaims, LostStores, Origin, Source
 from hub_jobs.audit.unreadable import Unreadable
 from hub_jobs.source.streams import StreamInfo
 from hub_jobs.tables import gap_notes
@@ -33,16 +33,14 @@ HubGaps = Mapping[History, Sequence[tuple[Range, GapReason]]]
 def find_gaps(
     bronze: Table,
     held: BronzeContents,
-    gone: Mapping[Origin, list[EvictedRange]],
-    origins: Mapping[Source, set[Origin]],
-    lost: LostStores,
+    claims: LedgerClaims,
     hub: Mapping[str, StreamInfo],
     unreadable: Sequence[Unreadable] = (),
 ) -> list[Gap]:
-    """All gaps, the hub's first. `gone` and `origins` are what leaves said of discards, `lost` of stores that
-    were lost or restored, `hub` what the hub says of its streams now, as far as it was asked. Files of
-    bronze that are `unreadable` hold some of the sequences."""
-    ever = held.ever
+    """All gaps, the hub's first. `claims` say what leaves discarded and which stores were lost or restored,
+    `hub` what the hub says of its streams now, as far as it was asked. Files of bronze that are `unreadable`
+    hold some of the sequences."""
+    ever, origins = held.ever, claims.origins
     at_hub = _of_hub(bronze, held, ever, hub, unreadable)
     found = [
         Gap("hub", "/".join(history), [hole], why) for history, holes in at_hub.items() for hole, why in holes
@@ -52,13 +50,13 @@ def find_gaps(
         kind, _, name = space.partition("/")
         if kind == "source":
             stream, identity = name.split("/", 1)
-            named = [gone.get(origin, []) for origin in origins.get((stream, identity), ())]
+            named = [claims.gone.get(origin, []) for origin in origins.get((stream, identity), ())]
             discarded = union((first, last) for evicted in named for first, last, _, _ in evicted)
             here = held.here.ranges(space)
             found += _of_source(bronze, (stream, identity), (ranges, here), discarded, at_hub)
             if was_there := held.gone.ranges(space):
                 found.append(Gap("source", name, was_there, removed))
-    return joined([*found, *_of_lost(ever, origins, lost), *_of_replaced(bronze, ever, lost)])
+    return joined([*found, *_of_lost(ever, origins, claims.lost), *_of_replaced(bronze, ever, claims.lost)])
 
 
 def _of_hub(

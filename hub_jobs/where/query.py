@@ -5,14 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from hub_jobs.audit import accounts
 from hub_jobs.audit.accounts import Account, Arrived
+from hub_jobs.audit.all_accounts import placed
 from hub_jobs.audit.bronze_contents import BronzeContents
-from hub_jobs.audit.ledgers import LedgerClaims, LedgerRecords, LostStores, Run, remembered_runs
+from hub_jobs.audit.ledgers import LedgerClaims, LedgerRecords, LostStores, Run
 from hub_jobs.audit.rows import lookups, totals
 from hub_jobs.audit.rows.mismatches import StrayRows
 from hub_jobs.audit.rows.pieces import ScanPart
@@ -20,7 +21,7 @@ from hub_jobs.audit.rows.survey import survey
 from hub_jobs.audit.stream_gaps import find_gaps
 from hub_jobs.tables import seen
 from hub_jobs.tables.delta import TableError
-from hub_jobs.tables.ranges import Range, intersection, size, text, union, without
+from hub_jobs.tables.ranges import Range, size, text, union, without
 from hub_jobs.tables.seen import SeenNumbers, batch_space, joined, source_space
 from hub_jobs.where.device import DeviceCounts, count_device, refused
 from hub_jobs.where.lake import Lake, Waiting, WaitingMessage, held_of
@@ -96,11 +97,8 @@ class _Look:
         everything = seen.load(lake.path, lake.bronze, lake.known).numbers()
         self._held = held_of(self._domain, here, lake.cache.seen, everything)
         self._messages = _new(waiting.messages, self._domain, here)
-        self._records = _with_waiting(surveyed.records, self._domain, waiting)
-        self._ledgers = self._records.ledgers()
-        self._remembered = remembered_runs(self._ledgers.values())
-        unusable = [str(record) for record in self._records.first_unusable()]
-        self._found = DomainFindings(explained=unusable)
+        self._claims = _with_waiting(surveyed.records, self._domain, waiting).claims()
+        self._found = DomainFindings(explained=self._claims.unreadable)
 
     def found(self, device: str | None) -> DomainFindings:
         """All of it."""
@@ -109,7 +107,7 @@ class _Look:
         counts = totals.total_rows(self._tables, nothing, self._held)
         there = {self._run(message) for message in self._messages if message.run is not None}
         there |= counts.runs.keys() | counts.strays.keys() | self._held.gone_runs()
-        for key in sorted(there | self._ledgers.keys() | self._remembered.keys()):
+        for key in sorted(there | self._claims.ledgers.keys() | self._claims.remembered.keys()):
             self._count_run(key, counts.runs.get(key, Arrived()), counts.strays.get(key))
         for (_, cls), arrived in counts.classes.items():
             self._count_direct(cls or _UNKNOWN_CLASS, arrived)
@@ -139,10 +137,10 @@ class _Look:
         at_hub = held.in_bronze + alive
         sums.add(at_hub=at_hub, waiting=alive)
         self._add_tables(sums, held)
-        ledger, previous = self._ledgers.get(key), self._remembered.get(key)
+        claims = self._claims.of(key)
         if self._part.is_span:
             self._unknown_to_ledgers(sums)
-            never = self._of_span(key, accounts.never_came_of(ledger, previous, came))
+            never = self._of_span(key, claims.never_came(came))
             sums.add(stored=at_hub + size(never), never_came=size(never), dead=dead)
             if never:
                 self._found.lost.append(
@@ -150,25 +148,15 @@ class _Look:
                     "acknowledged as stored and never came"
                 )
             return
-        gone = self._held.gone.ranges(batch_space(*key))
-        due = accounts.promised_or_gone(ledger, previous, gone)
-        kept_rows, invented = strays.of(due) if strays is not None else (accounts.NOTHING, accounts.NOTHING)
-        whole = Arrived(
-            came,
-            at_hub,
-            kept=self._kept(key, came),
-            dead=dead,
-            gone=gone,
-            kept_rows=kept_rows,
-            invented=invented,
-        )
-        account = accounts.of_run(*key, ledger, previous, whole)
-        late = [record.readings.refused_late for record in (ledger, previous) if record is not None]
+        counted = Arrived(in_bronze=at_hub, dead=dead)
+        whole = placed(self._tables, claims, self._held, key, counted, strays)
+        kept = whole.kept + self._waiting_of(key, claims.discarded)
+        account = accounts.of_run(*key, claims, replace(whole, batches=came, kept=kept))
         sums.add(
             accepted=account.accepted,
             stored=account.stored,
             refused=account.refused,
-            refused_late=max(late, default=0),
+            refused_late=claims.readings.refused_late,
             discarded=account.discarded,
             dead=account.dead,
             open_tail=account.open_tail or 0,
@@ -210,17 +198,12 @@ class _Look:
     def _run(self, message: WaitingMessage) -> Run:
         return self._domain, message.cls, str(message.run)
 
-    def _kept(self, key: Run, came: Sequence[Range]) -> int:
-        """Readings of batches that came although the leaf called them discarded."""
-        ledger = self._ledgers.get(key)
-        both = intersection([evicted[:2] for evicted in ledger.discarded], came) if ledger else []
-        if not both:
-            return 0
+    def _waiting_of(self, key: Run, numbers: Sequence[Range]) -> int:
+        """Readings at the hub of the batches of a run that have these numbers."""
         mine = [message for message in self._messages if self._run(message) == key and not message.dead]
-        waiting = sum(
-            message.readings for message in mine if not without([(message.n or 0, message.n or 0)], both)
+        return sum(
+            message.readings for message in mine if not without([(message.n or 0, message.n or 0)], numbers)
         )
-        return lookups.kept_readings(self._tables, key, both) + waiting
 
     def _of_span(self, key: Run, never: Sequence[Range]) -> list[Range]:
         """Of batches that never came those whose predecessor is of the span; the first ones of a run go by
@@ -239,21 +222,13 @@ class _Look:
 
     def _gaps(self) -> None:
         """Sequences of the leaf's streams that never came, as the audit tells them."""
-        origins = self._records.origins
-        mine = {source_space(*origin) for origin in origins}
+        mine = {source_space(*source) for source in self._claims.origins}
         here, gone = (
             SeenNumbers({name: ranges for name, ranges in contents.spaces.items() if _counts(name, mine)})
             for contents in (self._held.here, self._held.gone)
         )
-        for gap in find_gaps(
-            self._tables.bronze,
-            BronzeContents(here, gone),
-            self._records.gone(),
-            origins,
-            self._records.lost,
-            {},
-            self._tables.unreadable,
-        ):
+        held = BronzeContents(here, gone)
+        for gap in find_gaps(self._tables.bronze, held, self._claims, {}, self._tables.unreadable):
             if gap.kind == "source":
                 (self._found.lost if gap.lost else self._found.explained).append(str(gap))
                 if gap.lost:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hub_jobs.audit.accounts import Arrived, never_came_of
+from hub_jobs.audit.accounts import Arrived
 from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.ledgers import LedgerClaims, Run
 from hub_jobs.audit.rows import lookups, reconcile, scan
@@ -202,9 +202,7 @@ def _name_direct(found: Messages, findings: dict[tuple[str | None, ...], list[st
 def _lost_by_hour(tables: AuditTables, claims: LedgerClaims, seen: SeenNumbers) -> Iterator[Hour]:
     """The batches that never came, by the hour in which they were sealed as far as is known."""
     lost = {
-        key: never_came_of(
-            claims.ledgers.get(key), claims.remembered.get(key), seen.ranges(batch_space(*key))
-        )
+        key: claims.of(key).never_came(seen.ranges(batch_space(*key)))
         for key in claims.ledgers.keys() | claims.remembered.keys()
     }
     lost = {key: ranges for key, ranges in sorted(lost.items())[:LISTED] if ranges}

@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from agent.contract import Ledger, Previous, StreamState
 from agent.leaf.ledger import ClassLedger
 from agent.leaf.publish.batch import TAKEN
-from hub_jobs.audit.accounts import Account, Arrived, never_came_of, of_run
-from hub_jobs.audit.ledgers import LedgerRecords, remembered_runs
+from hub_jobs.audit.accounts import Account, Arrived, of_run
+from hub_jobs.audit.ledgers import LedgerRecords
+from hub_jobs.audit.run_claims import RunClaims
 from hub_jobs.tables.ranges import union
 from tests.harness.examples import machine
 
@@ -148,11 +149,9 @@ class Audit(RuleBasedStateMachine):
     @rule(order=st.integers(NEWEST_FIRST, 99), parts=st.integers(1, 3))
     def the_audit_runs(self, order: int, parts: int) -> None:
         said = self.records(order, parts)
-        newest = said.ledgers()
-        earlier = remembered_runs(newest.values())
+        claims = said.claims()
         for run in self.runs:
             key = (DOMAIN, CLS, run.name)
-            ledger, previous = newest.get(key), earlier.get(key)
             came = union((n, n) for n in run.came)
             arrived = Arrived(
                 batches=came,
@@ -160,9 +159,10 @@ class Audit(RuleBasedStateMachine):
                 in_readings=run.readings(run.came),
                 dead=sum(run.counts[n] for n in run.came & run.dead),
             )
-            self.compare(run, ledger, previous, of_run(*key, ledger, previous, arrived))
+            self.compare(run, claims.of(key), of_run(*key, claims.of(key), arrived))
 
-    def compare(self, run: Truth, ledger: Ledger | None, previous: Previous | None, found: Account) -> None:
+    def compare(self, run: Truth, claims: RunClaims, found: Account) -> None:
+        ledger, previous = claims
         missing = run.acked - run.came
         ranges = [one for record in run.heard for one in record.stored]
         told = {n for low, high in ranges for n in range(low, high + 1)}
@@ -170,9 +170,9 @@ class Audit(RuleBasedStateMachine):
         assert told <= run.acked
         assert found.missing <= sum(run.counts[n] for n in missing), "nothing is called missing that is there"
         assert found.missing >= len(told - run.came), "what was told as stored and did not come is missing"
-        never = never_came_of(ledger, previous, union((n, n) for n in run.came))
+        never = claims.never_came(union((n, n) for n in run.came))
         assert {n for low, high in never for n in range(low, high + 1)} == told - run.came
-        known = max((one.readings.stored for one in (ledger, previous) if one is not None), default=0)
+        known = max((record.readings.stored for record in claims if record is not None), default=0)
         assert found.missing >= known - run.readings(run.came)
         if ledger is not None and ledger.final:
             assert found.missing >= run.readings(missing), "after the last record all of it is known"

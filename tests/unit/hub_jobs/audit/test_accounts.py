@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from agent.contract import Ledger, Previous, Readings, StreamState
-from hub_jobs.audit.accounts import Account, Arrived, of_direct, of_run, unheard
+from hub_jobs.audit.accounts import Account, Arrived, of_direct, of_run
 from hub_jobs.audit.ledgers import merged
+from hub_jobs.audit.run_claims import RunClaims
 from hub_jobs.tables.ranges import Range
 from tests.unit.hub_jobs.rows import OTHER_RUN, RUN
 
@@ -22,7 +23,7 @@ def _arrived(batches: list[Range], readings: int) -> Arrived:
 
 
 def _account(ledger: Ledger | None, previous: Previous | None, arrived: Arrived) -> Account:
-    return of_run("edge-1", "normal", RUN, ledger, previous, arrived)
+    return of_run("edge-1", "normal", RUN, RunClaims(ledger, previous), arrived)
 
 
 def test_dead_letters_are_neither_stored_nor_missing_and_no_open_tail() -> None:
@@ -292,6 +293,6 @@ def test_what_was_accepted_and_could_not_be_stored_is_named() -> None:
 def test_unheard_are_the_batches_before_the_last_that_came_of_which_no_record_tells() -> None:
     told = _ledger(8, ((1, 4),), Readings(accepted=9, stored=8), refused=((8, 8, "full"),))
 
-    assert unheard(told, [(1, 2), (9, 12)]) == [(5, 7)]
-    assert unheard(None, [(3, 3)]) == [(1, 2)]
-    assert unheard(None, []) == []
+    assert RunClaims(told).unheard([(1, 2), (9, 12)]) == [(5, 7)]
+    assert RunClaims().unheard([(3, 3)]) == [(1, 2)]
+    assert RunClaims().unheard([]) == []

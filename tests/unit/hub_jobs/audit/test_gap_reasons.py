@@ -13,7 +13,15 @@ from agent.contract import Ledger, LostStream, Readings, StreamState
 from hub_jobs.audit import stream_gaps
 from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.gap_reasons import Gap, Neighbours, of_source
-from hub_jobs.audit.ledgers import EvictedRange, LedgerRecords, LostEnd, LostStores, Origin, Source
+from hub_jobs.audit.ledgers import (
+    EvictedRange,
+    LedgerClaims,
+    LedgerRecords,
+    LostEnd,
+    LostStores,
+    Origin,
+    Source,
+)
 from hub_jobs.source.streams import StreamInfo, StreamLimits
 from hub_jobs.tables import gap_notes, seen, stream_history
 from hub_jobs.tables.delta import ensure_table
@@ -72,9 +80,8 @@ def _gaps(
     bronze = ensure_table(where, "bronze")
     held = seen.load(where, bronze, stream_history.all_of(bronze)).numbers()
     origins = {SOURCE: {ORIGIN}} if origins is None else origins
-    found = stream_gaps.find_gaps(
-        bronze, BronzeContents(held), gone or {}, origins, lost or LostStores(), hub or {}
-    )
+    claims = LedgerClaims({}, {}, gone or {}, origins, lost or LostStores(), [])
+    found = stream_gaps.find_gaps(bronze, BronzeContents(held), claims, hub or {})
     return [(gap.kind, gap.ranges, gap.why, gap.lost) for gap in found]
 
 
@@ -430,7 +437,7 @@ def test_the_time_at_which_a_replaced_store_was_seen_last_is_told(tmp_path: Path
     held = BronzeContents(seen.load(tmp_path, bronze, stream_history.all_of(bronze)).numbers())
     told = _heard((9, 2, [LostStream("made", 2, 1, FIRST)]))
 
-    found = stream_gaps.find_gaps(bronze, held, {}, {SOURCE: {ORIGIN}}, told, {})
+    found = stream_gaps.find_gaps(bronze, held, LedgerClaims({}, {}, {}, {SOURCE: {ORIGIN}}, told, []), {})
     assert [gap.detail.partition(";")[0] for gap in found] == [
         "the store that held them was seen last at 2025-11-13T02:13:20.123456789Z"
     ]

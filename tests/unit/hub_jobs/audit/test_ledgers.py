@@ -84,31 +84,31 @@ def test_the_newest_record_and_the_one_that_names_most_count_in_any_order(
 ) -> None:
     found = gathered(records[:cut], records[cut:])
 
-    (ledger,) = found.ledgers().values()
+    (ledger,) = found.claims().ledgers.values()
     assert (ledger.n, ledger.stored, ledger.final) == (6, ((1, 6),), True)
     assert ledger.readings == Readings(accepted=60, stored=60, discarded=10)
     assert ledger.discarded == NAMING.discarded
-    assert found.gone() == {("edge-1", "normal", "made"): list(NAMING.gone)}
+    assert found.claims().gone == {("edge-1", "normal", "made"): list(NAMING.gone)}
     assert found.lost.streams == {("edge-1", "normal", "older"): 9}
 
 
 @given(st.permutations(RECORDS[:3]))
 def test_of_two_records_at_one_number_the_one_that_heard_more_counts(records: list[Ledger]) -> None:
-    assert gathered(records).ledgers() == {KEY: HEARD}
+    assert gathered(records).claims().ledgers == {KEY: HEARD}
 
 
 @given(st.permutations(COURSE), st.integers(0, len(COURSE)))
 def test_of_two_records_that_differ_in_one_count_the_later_one_counts(
     records: list[Ledger], cut: int
 ) -> None:
-    assert gathered(records[:cut], records[cut:]).ledgers() == {KEY: COURSE[-1]}
+    assert gathered(records[:cut], records[cut:]).claims().ledgers == {KEY: COURSE[-1]}
 
 
 def test_what_is_gone_in_part_of_two_ranges_is_in_both() -> None:
     first = replace(BEGUN, gone=((1, 5, 2, "stream_full"),))
     second = replace(first, gone=((1, 4, 1, "stream_full"), (3, 9, 4, "stream_full")))
 
-    assert gathered([first, second]).gone() == {
+    assert gathered([first, second]).claims().gone == {
         ("edge-1", "normal", "made"): [(1, 5, 2, "stream_full"), (3, 9, 4, "stream_full")]
     }
 
@@ -122,7 +122,7 @@ LATE = replace(BEGUN, gone=((1, 12, 3, "stream_full"), (20, 25, 1, "purged")))
 def test_of_what_records_call_gone_the_widest_counts_once_for_each_stream_in_any_order(
     records: list[Ledger], cut: int
 ) -> None:
-    assert gathered(records[:cut], records[cut:]).gone() == {
+    assert gathered(records[:cut], records[cut:]).claims().gone == {
         ("edge-1", "normal", "made"): list(LATE.gone),
         ("edge-1", "normal", "then"): list(EARLY.gone),
     }
