@@ -72,74 +72,44 @@ class JobMetrics:
         self.registry = registry = CollectorRegistry()
         self._file = None if directory is None else directory / f"petiole_job_{name}.prom"
         self._listen = listen
-        by_name, by_stream, by_table = ["name"], ["name", "stream"], ["name", "table"]
-        self.last_end = Gauge(
-            "petiole_job_last_end_timestamp_seconds", "When the last run ended.", by_name, registry=registry
+
+        def gauge(name: str, says: str, *labels: str) -> Gauge:
+            return Gauge(name, says, ["name", *labels], registry=registry)
+
+        def counter(name: str, says: str, *labels: str) -> Counter:
+            return Counter(name, says, ["name", *labels], registry=registry)
+
+        self.last_end = gauge("petiole_job_last_end_timestamp_seconds", "When the last run ended.")
+        self.last_success = gauge(
+            "petiole_job_last_success_timestamp_seconds", "When the last run with exit code 0 ended."
         )
-        self.last_success = Gauge(
-            "petiole_job_last_success_timestamp_seconds",
-            "When the last run with exit code 0 ended.",
-            by_name,
-            registry=registry,
-        )
-        self.last_duration = Gauge(
-            "petiole_job_last_duration_seconds", "How long the last run took.", by_name, registry=registry
-        )
-        self.last_exit = Gauge(
-            "petiole_job_last_exit_code", "The exit code of the last run.", by_name, registry=registry
-        )
-        self.runs = Counter(
-            "petiole_job_runs", "Runs, by what their exit code means.", ["name", "outcome"], registry=registry
-        )
-        self.conflicts = Counter(
-            "petiole_job_conflicts", "Commits that another writer was ahead of.", by_name, registry=registry
-        )
-        self.lag_sequences = Gauge(
+        self.last_duration = gauge("petiole_job_last_duration_seconds", "How long the last run took.")
+        self.last_exit = gauge("petiole_job_last_exit_code", "The exit code of the last run.")
+        self.runs = counter("petiole_job_runs", "Runs, by what their exit code means.", "outcome")
+        self.conflicts = counter("petiole_job_conflicts", "Commits that another writer was ahead of.")
+        self.lag_sequences = gauge(
             "petiole_job_stream_lag_sequences",
             "Sequences of the hub's stream that are not in bronze.",
-            by_stream,
-            registry=registry,
+            "stream",
         )
-        self.lag_seconds = Gauge(
-            "petiole_job_stream_lag_seconds",
-            "Age of the oldest message that is not in bronze.",
-            by_stream,
-            registry=registry,
+        self.lag_seconds = gauge(
+            "petiole_job_stream_lag_seconds", "Age of the oldest message that is not in bronze.", "stream"
         )
-        self.ingested_messages = Gauge(
-            "petiole_job_ingested_messages",
-            "Messages that the last run committed to bronze.",
-            by_stream,
-            registry=registry,
+        self.ingested_messages = gauge(
+            "petiole_job_ingested_messages", "Messages that the last run committed to bronze.", "stream"
         )
-        self.ingested_bytes = Gauge(
-            "petiole_job_ingested_bytes", "Bytes of the files with them.", by_stream, registry=registry
+        self.ingested_bytes = gauge("petiole_job_ingested_bytes", "Bytes of the files with them.", "stream")
+        self.refined = gauge(
+            "petiole_job_refined_rows", "Rows of the last run, by what became of them.", "kind"
         )
-        self.refined = Gauge(
-            "petiole_job_refined_rows",
-            "Rows of the last run, by what became of them.",
-            ["name", "kind"],
-            registry=registry,
-        )
-        self.unrefined = Gauge(
-            "petiole_job_unrefined_sequences",
-            "Sequences of bronze that are not refined.",
-            by_name,
-            registry=registry,
-        )
-        self.settled = Gauge(
+        self.unrefined = gauge("petiole_job_unrefined_sequences", "Sequences of bronze that are not refined.")
+        self.settled = gauge(
             "petiole_job_settled_timestamp_seconds",
             "What arrived before this is settled: the next audit need not read it.",
-            by_name,
-            registry=registry,
         )
-        self.table_files = Gauge(
-            "petiole_job_table_files", "Files of a table's snapshot.", by_table, registry=registry
-        )
-        self.table_bytes = Gauge("petiole_job_table_bytes", "Bytes of them.", by_table, registry=registry)
-        self.table_rows = Gauge(
-            "petiole_job_table_rows", "Rows in them, as the log says.", by_table, registry=registry
-        )
+        self.table_files = gauge("petiole_job_table_files", "Files of a table's snapshot.", "table")
+        self.table_bytes = gauge("petiole_job_table_bytes", "Bytes of them.", "table")
+        self.table_rows = gauge("petiole_job_table_rows", "Rows in them, as the log says.", "table")
         self.audited = AuditMetrics(registry)
         self._show()
 
