@@ -33,6 +33,7 @@ from hub_jobs.refine import clock_corrections, plan, task
 from hub_jobs.refine.task import RefinePart
 from hub_jobs.rollup import run as rollup
 from hub_jobs.tables import seen, seen_files, stream_history
+from hub_jobs.tables.commits import ROLLED_UP
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import PartFile, PartWriter
 from hub_jobs.tables.places import Place
@@ -147,7 +148,7 @@ class AgedLake:
         for name, commits in _COMMITS_A_DAY.items():
             self._fill_log(name, commits * min(_LOG_DAYS, self._days))
         ensure_table(self._lake, "rollup_1d").commit(
-            [], {rollup._STATES: ensure_table(self._lake, "readings").delta.version()}
+            [], {ROLLED_UP: ensure_table(self._lake, "readings").delta.version()}
         )
 
     def next(self) -> None:
@@ -204,9 +205,9 @@ class AgedLake:
     def rollup(self) -> None:
         """How rollup finds the hours to make again, and says that they are made."""
         readings, last = ensure_table(self._lake, "readings"), ensure_table(self._lake, "rollup_1d")
-        if not rollup.touched(readings, last.offset(rollup._STATES)):
+        if not rollup.touched(readings, last.offset(ROLLED_UP)):
             raise RuntimeError("rollup does not see what refine committed")
-        last.commit([], {rollup._STATES: readings.delta.version()})
+        last.commit([], {ROLLED_UP: readings.delta.version()})
 
     def gaps(self) -> None:
         """How gaps finds the files of the last day, and of seven before."""

@@ -25,6 +25,7 @@ from hub_jobs.metrics import DIRECTORY_VARIABLE, JobMetrics, ListenError, addres
 from hub_jobs.source.protocol import ApiError, Denied, Unreachable, WireError
 from hub_jobs.spark.connect_tasks import lost_server
 from hub_jobs.tables.delta import ConflictError, TableError
+from hub_jobs.tables.places import parse_place
 from hub_jobs.times import period
 
 
@@ -94,6 +95,13 @@ def _failed(name: str, code: Exit, error: Exception | str) -> Exit:
 Stop = Callable[[], bool]
 """Whether a job is to end before it begins another commit."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def job_parser(name: str, description: str) -> argparse.ArgumentParser:
+    """The parser of a job's command line, with `--lake`."""
+    parser = argparse.ArgumentParser(prog=f"{name}.py", description=description)
+    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
+    return parser
 
 
 def add_metrics_option(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,6 @@ places; exit code 3 when something is gone without a reason, or doubled. The acc
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -31,12 +30,12 @@ from hub_jobs.audit.rows.totals import RowTotals
 from hub_jobs.audit.settled.past import hours_of
 from hub_jobs.audit.settled.settling import Settled, earlier_cut, next_cut, open_past, settle
 from hub_jobs.audit.stream_gaps import find_gaps
-from hub_jobs.job_loop import add_metrics_option, metrics_of, run_once, say
+from hub_jobs.job_loop import add_metrics_option, job_parser, metrics_of, run_once, say
 from hub_jobs.source.protocol import WireError
 from hub_jobs.source.server import Server, add_server_options, server_of
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.delta import Table, ensure_table, open_table
-from hub_jobs.tables.places import Place, parse_place
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.stream_history import StreamHistory
 
 _NAME: Final = "audit"
@@ -45,8 +44,7 @@ _SHOWN: Final = timedelta(days=8)
 
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
-    parser = argparse.ArgumentParser(prog="audit.py", description="Compare the ledgers with the tables.")
-    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
+    parser = job_parser(_NAME, "Compare the ledgers with the tables.")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the accounts as JSON too")
     parser.add_argument(
         "--deep",

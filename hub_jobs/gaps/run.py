@@ -21,11 +21,11 @@ from agent.contract import Exit
 from hub_jobs.gaps import cadence
 from hub_jobs.gaps.outages import COLUMNS, worst
 from hub_jobs.gaps.report import GapFindings, Late, as_json, as_text
-from hub_jobs.job_loop import add_metrics_option, metrics_of, run_once, say
+from hub_jobs.job_loop import add_metrics_option, job_parser, metrics_of, run_once, say
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.parquet import written
-from hub_jobs.tables.places import Place, parse_place
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import Condition, batches, frame, latest
 from hub_jobs.tables.schemas import GAPS
 from hub_jobs.times import at_micros, back, moment, stretch
@@ -140,8 +140,7 @@ def _late(rows: DataFrame) -> list[Late]:
 
 
 def _options(argv: Sequence[str] | None) -> tuple[GapsOptions, JobMetrics]:
-    parser = argparse.ArgumentParser(prog="gaps.py", description="Silent devices, holes, and what came late.")
-    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
+    parser = job_parser(_NAME, "Silent devices, holes, and what came late.")
     parser.add_argument(
         "--from",
         dest="begin",

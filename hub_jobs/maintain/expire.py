@@ -29,8 +29,6 @@ from hub_jobs.times import HOUR, at_micros, back, micros
 
 _NAME: Final = "maintain"
 _TABLES: Final = ("quarantine", "readings")
-ROLLED_UP: Final = "rollup:readings"
-"""The transaction of `rollup_1d` that says up to which version of `readings` it is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ def _is_rolled_up(lake: Place, readings: Table, paths: list[str]) -> bool:
     made = open_table(lake, "rollup_1d")
     if made is None or not paths:
         return True
-    version = made.offset(ROLLED_UP)
+    version = made.offset(commits.ROLLED_UP)
     if version is None or version > readings.delta.version():
         return False
     new = _holding_new_rows(readings, version)

@@ -9,7 +9,6 @@ the audit counts by it.
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,14 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import Exit
-from hub_jobs.job_loop import Stop, add_metrics_option, metrics_of, never, run_job, say
+from hub_jobs.job_loop import Stop, add_metrics_option, job_parser, metrics_of, never, run_job, say
 from hub_jobs.maintain import expire
 from hub_jobs.maintain.expire import drop_old_audits
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import ailing, compacted, groups, healed, rewrite, small_files
 from hub_jobs.tables.delta import Table, ensure_table, open_table
-from hub_jobs.tables.places import Place, parse_place
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.schemas import SCHEMAS
 from hub_jobs.tables.stream_history import FileHistory, StreamHistory, file_histories
 
@@ -190,8 +189,7 @@ def _vacuum(options: MaintainOptions, table: Table) -> None:
 
 
 def _options(argv: Sequence[str] | None) -> tuple[MaintainOptions, JobMetrics]:
-    parser = argparse.ArgumentParser(prog="maintain.py", description="Keep the tables small and quick.")
-    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
+    parser = job_parser(_NAME, "Keep the tables small and quick.")
     parser.add_argument(
         "--thin-bronze-after",
         type=float,

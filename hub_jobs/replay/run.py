@@ -8,7 +8,6 @@ whole. What is decoded, and what that replaces, is chosen in `selection`.
 
 from __future__ import annotations
 
-import argparse
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import Exit
-from hub_jobs.job_loop import add_metrics_option, metrics_of, run_once, say
+from hub_jobs.job_loop import add_metrics_option, job_parser, metrics_of, run_once, say
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.refine import clock_corrections, task
 from hub_jobs.refine.clocks import Corrections
@@ -32,7 +31,7 @@ from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
 from hub_jobs.tables.placed_rows import BATCH_KEY, HUB_KEY, SOURCE_KEY
-from hub_jobs.tables.places import Place, parse_place
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import Condition, batches, rows
 from hub_jobs.tables.stream_history import StreamHistory, file_histories
@@ -96,8 +95,7 @@ def run(options: ReplayOptions) -> Exit:
 
 
 def _options(argv: Sequence[str] | None) -> tuple[ReplayOptions, JobMetrics]:
-    parser = argparse.ArgumentParser(prog="replay.py", description="Decode a range of `bronze` again.")
-    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
+    parser = job_parser(_NAME, "Decode a range of `bronze` again.")
     parser.add_argument("--stream", required=True, help="the hub's stream, such as TELEMETRY_0")
     parser.add_argument("--created", help="one history of it only, as the column says")
     parser.add_argument("--from-seq", type=int, metavar="N", help="the first hub sequence")

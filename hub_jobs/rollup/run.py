@@ -7,7 +7,6 @@ for. So late data mends its windows, and a run that is killed is made again by t
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,10 +19,11 @@ import pyarrow.compute as pc
 from agent.contract import Exit
 from hub_jobs import job_loop
 from hub_jobs.job_loop import Stop, never, run_job, say
+from hub_jobs.tables.commits import ROLLED_UP
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
 from hub_jobs.tables.parquet import written
-from hub_jobs.tables.places import Place, parquet_columns, parse_place
+from hub_jobs.tables.places import Place, parquet_columns
 from hub_jobs.tables.scan import Condition, changed_files, file_paths, frame
 from hub_jobs.tables.schemas import TIME
 from hub_jobs.times import at_micros
@@ -38,8 +38,6 @@ _DAY: Final = timedelta(days=1)
 _END: Final = datetime.max.replace(tzinfo=UTC)
 _HOURS_AT_ONCE: Final = 31 * 24
 _FIRST, _SECOND, _LAST = "rollup_1m", "rollup_1h", "rollup_1d"
-_STATES: Final = "rollup:readings"
-"""The transaction that says up to which version of `readings` a table is made."""
 _TURN: Final = "rollup:turn"
 """The transaction that counts the commits of rollups to a table."""
 
@@ -55,8 +53,7 @@ class RollupOptions:
 
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
-    parser = argparse.ArgumentParser(prog="rollup.py", description="Readings by minute, hour and day.")
-    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
+    parser = job_loop.job_parser(_NAME, "Readings by minute, hour and day.")
     parser.add_argument(
         "--quantiles", action="store_true", help="p50, p95 and p99 too; takes about four times as long"
     )
@@ -110,7 +107,7 @@ class Made:
         tables = {name: open_table(lake, name) for name in (_FIRST, _SECOND, _LAST)}
         self._turns = {name: None if table is None else table.offset(_TURN) for name, table in tables.items()}
         last = tables[_LAST]
-        self.known = None if last is None else last.offset(_STATES)
+        self.known = None if last is None else last.offset(ROLLED_UP)
         """Of which version of `readings` they are made, None where that is not known."""
 
     def open(self, name: str) -> Table:
@@ -130,7 +127,7 @@ class Made:
 
     def finish(self, version: int) -> None:
         """Commit of which version of `readings` they are made now."""
-        self.open(_LAST).commit([], {_STATES: version, **self.next_turn(_LAST)})
+        self.open(_LAST).commit([], {ROLLED_UP: version, **self.next_turn(_LAST)})
 
 
 def touched(readings: Table, known: int | None) -> list[datetime]:

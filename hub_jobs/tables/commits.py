@@ -39,6 +39,8 @@ a look takes a second where ingest has committed each half minute for a month.""
 KEPT_SINCE: Final = "kept since"
 """The transaction of a table from which rows are deleted for their age: the second since 1970 before which
 what arrived may be gone."""
+ROLLED_UP: Final = "rollup:readings"
+"""The transaction of `rollup_1d` that says of which version of `readings` the windows are made."""
 _MARK_KEY: Final = "petiole.commit"
 
 

@@ -99,8 +99,8 @@ QUARANTINE: Final = pa.schema(
 )
 """What could not be taken, by (stream, created, seq, line); `line` is null for a whole message, whose
 `count` is what its header says. A dead letter says in `place` where at the edge it stood (a file and the
-byte, a topic, a sender), in `detail` why its input did not take it. `reason` is one of the words in
-`transforms.messages.Reason`."""
+byte, a topic, a sender), in `detail` why its input did not take it. `reason` is one of
+`hub_jobs.refine.messages.QuarantineReason`."""
 
 CLOCKS: Final = pa.schema(
     [

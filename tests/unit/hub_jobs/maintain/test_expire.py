@@ -18,6 +18,7 @@ from hub_jobs.maintain import run as maintain
 from hub_jobs.maintain.run import MaintainOptions
 from hub_jobs.rollup import run as rollup
 from hub_jobs.tables import delta
+from hub_jobs.tables.commits import ROLLED_UP
 from hub_jobs.tables.compaction import FEW, compacted
 from hub_jobs.tables.delta import TableError, ensure_table, open_table
 from hub_jobs.tables.scan import files
@@ -144,18 +145,18 @@ def test_nothing_is_deleted_that_is_not_settled(lake: Path, capsys: pytest.Captu
 
 def test_nothing_is_deleted_before_it_is_rolled_up(lake: Path) -> None:
     made = ensure_table(lake, "rollup_1d")
-    made.commit([], {rollup._STATES: 2})
+    made.commit([], {ROLLED_UP: 2})
     keep(lake)
     assert batches(lake) == set(range(1, HOURS + 1))
 
     readings = ensure_table(lake, "readings")
-    ensure_table(lake, "rollup_1d").commit([], {rollup._STATES: readings.delta.version()})
+    ensure_table(lake, "rollup_1d").commit([], {ROLLED_UP: readings.delta.version()})
     keep(lake)
     assert batches(lake) == {5, 6}
 
 
 def test_what_is_written_together_before_it_is_rolled_up_is_not_deleted(lake: Path) -> None:
-    ensure_table(lake, "rollup_1d").commit([], {rollup._STATES: 2})
+    ensure_table(lake, "rollup_1d").commit([], {ROLLED_UP: 2})
     readings = ensure_table(lake, "readings")
     settled = [
         row["path"]
@@ -169,7 +170,7 @@ def test_what_is_written_together_before_it_is_rolled_up_is_not_deleted(lake: Pa
 
 def test_what_was_rolled_up_before_it_is_written_together_is_deleted(lake: Path) -> None:
     readings = ensure_table(lake, "readings")
-    ensure_table(lake, "rollup_1d").commit([], {rollup._STATES: readings.delta.version()})
+    ensure_table(lake, "rollup_1d").commit([], {ROLLED_UP: readings.delta.version()})
     first = files(readings).sort_by("max.arrived")["path"].to_pylist()[:2]
     readings.rewrite(compacted(lake, readings, first), first)
     keep(lake)
