@@ -9,7 +9,6 @@ the audit counts by it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -30,7 +29,7 @@ from hub_jobs.tables.compaction import ailing, compacted, groups, healed, rewrit
 from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.schemas import SCHEMAS
-from hub_jobs.tables.stream_history import FileHistory, StreamHistory, file_histories
+from hub_jobs.tables.stream_history import FileHistory, StreamHistory, file_histories, mixed_files
 
 _NAME: Final = "maintain"
 _LEAST_VACUUM_DAYS: Final = 1
@@ -164,7 +163,7 @@ def _to_thin(
 ) -> list[FileHistory]:
     """The files of a history that are old as a whole and refined. One that is not, or holds rows of another
     history too, holds back those behind it until it is: what is thinned has no holes."""
-    several = {path for path, count in Counter(each.path for each in files).items() if count > 1}
+    several = mixed_files(files)
     mine = [each for each in files if each.history == history.history and each.last > thinned]
     ready = [
         each

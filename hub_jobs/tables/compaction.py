@@ -9,7 +9,6 @@ narrow bounds. Files that another program wrote, and that few readers read or on
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
@@ -22,10 +21,10 @@ import pyarrow.compute as pc
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet import MAX_FILE_BYTES, PartFile, PartWriter, is_own
 from hub_jobs.tables.places import Place, fitted, parquet_columns, parquet_file, usual
-from hub_jobs.tables.ranges import Numbers
+from hub_jobs.tables.ranges import History, Numbers
 from hub_jobs.tables.scan import Condition, bounds, file_paths, files
 from hub_jobs.tables.schemas import STATISTICS
-from hub_jobs.tables.stream_history import file_histories
+from hub_jobs.tables.stream_history import file_histories, mixed_files
 
 FEW: Final = 8
 """So many small files are written together even where they make another small one."""
@@ -210,7 +209,7 @@ def ailing(table: Table) -> list[str]:
     found = files(table)
     paths, counts = found["path"].to_pylist(), bounds(found, "num_records")
     unbounded = set().union(*(_unbounded(found, name, counts) for name in STATISTICS[table.name]))
-    several = _several(table)
+    several = mixed_files(file_histories(table)) if table.name == "bronze" else set()
     return [
         path
         for at, path in enumerate(paths)
@@ -236,19 +235,9 @@ def healed(lake: Place, table: Table, path: str) -> list[PartFile]:
     return [file for history in histories for file in rewrite(lake, table, [path], partial(_of, history))]
 
 
-def _of(history: tuple[str, str], rows: pa.Table) -> pa.Table:
+def _of(history: History, rows: pa.Table) -> pa.Table:
     stream, created = history
     return rows.filter(pc.and_(pc.equal(rows["stream"], stream), pc.equal(rows["created"], created)))
-
-
-def _several(table: Table) -> set[str]:
-    if table.name != "bronze":
-        return set()
-    return {
-        path
-        for path, count in Counter(file_history.path for file_history in file_histories(table)).items()
-        if count > 1
-    }
 
 
 def _is_unusual(path: Place) -> bool:

@@ -9,6 +9,7 @@ several histories together, and may omit or shorten bounds: such a file is opene
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -185,7 +186,7 @@ class FileHistory(NamedTuple):
     """What a file holds of one history, by stream and `created`: its first and last sequence, its latest
     arrival, its rows, and its share of the file's bytes. `path` is below the table."""
 
-    history: tuple[str, str]
+    history: History
     path: str
     first: int
     last: int
@@ -199,6 +200,11 @@ def file_histories(bronze: Table) -> list[FileHistory]:
     found = files(bronze)
     columns = [bounds(found, name) for name in (*_BOUNDS, "num_records", "path", "size_bytes")]
     return [part for row in zip(*columns, strict=True) for part in _of_file(bronze, *row)]
+
+
+def mixed_files(found: Iterable[FileHistory]) -> set[str]:
+    """The paths of files that hold rows of several histories."""
+    return {path for path, number in Counter(file.path for file in found).items() if number > 1}
 
 
 def _of_file(bronze: Table, *row: Any) -> Iterator[FileHistory]:

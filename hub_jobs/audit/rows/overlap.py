@@ -4,7 +4,7 @@ rows too."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -115,13 +115,11 @@ def _counted(
 def _pieces(
     tables: AuditTables, table: Table, share: Share, wanted: Iterable[list[Condition]]
 ) -> Iterator[FileShare]:
-    past = tables.past
-    settled = {table.path / name for name in past.files(table.name)}
+    settled = {table.path / name for name in tables.past.files(table.name)}
     paths: set[Place] = {path for where in wanted for path in file_paths(table, where)}
+    of = replace(tables.whole(table, share), span=ArrivedSpan(end=tables.past.until), old=True)
     for path in sorted(paths & settled):
-        span = ArrivedSpan(end=past.until)
-        offsets, begun = dict(tables.offsets), dict(tables.begun)
-        yield FileShare(table.name, path, offsets, begun, share, tables.part, span, old=True)
+        yield replace(of, path=path)
 
 
 def _of_keys(found: RowCounts, keys: _Keys) -> RowCounts:

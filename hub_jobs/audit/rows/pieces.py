@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -173,4 +173,4 @@ def pieces(
         elif is_own(name) and first is not None and last is not None:
             before = [micros(moment) for moment in (first, last)]
             old = True if before[1] + 1 < cut else False if before[0] > cut + 1 else None
-        yield FileShare(table.name, path, of.offsets, of.begun, of.share, of.part, span, cut, old, rows or 0)
+        yield replace(of, path=path, span=span, cut=cut, old=old, rows=rows or 0)

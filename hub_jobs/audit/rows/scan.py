@@ -74,15 +74,13 @@ class AuditTables:
 
     def pieces(self, table: Table, share: Share = _WHOLE, offsets: Offsets | None = None) -> list[FileShare]:
         """The files of a table of which rows are to be counted."""
-        of = FileShare(
-            table.name,
-            table.path,
-            dict(self.offsets if offsets is None else offsets),
-            dict(self.begun),
-            share,
-            self.part,
-        )
+        of = self.whole(table, share, offsets)
         return list(pieces(table, self.past, self.cut, of, self.part.where))
+
+    def whole(self, table: Table, share: Share, offsets: Offsets | None = None) -> FileShare:
+        """What is to be counted of any file of a table; the path is not that of a file yet."""
+        refined = dict(self.offsets if offsets is None else offsets)
+        return FileShare(table.name, table.path, refined, dict(self.begun), share, self.part)
 
     def put_aside(self, name: str, error: UnreadableError) -> None:
         """Go on without a file. Raises the error where the file is not damaged."""
