@@ -14,15 +14,14 @@ from hub_jobs.audit.rows.hours import Hour
 _HOURS: Final = 7 * 24
 _DOMAINS: Final = 1_000
 _FINDINGS: Final = 1_000
-_MARKS: Final = {"complete": "", "late": "L", "pending": "…", "doubled": "2", "missing": "!"}
-_WORST: Final = ("complete", "late", "pending", "doubled", "missing")
-_SAID: Final = {
-    "complete": "all that was stored is in the table",
-    "late": "complete, and some of it took more than ten minutes to arrive",
-    "pending": "some of it is in bronze and not refined yet, or still on its way there",
-    "doubled": "some of it is in the table more than once",
-    "missing": "some of it was stored and is gone without a reason",
+_STATES: Final = {
+    "complete": ("", "all that was stored is in the table"),
+    "late": ("L", "complete, and some of it took more than ten minutes to arrive"),
+    "pending": ("…", "some of it is in bronze and not refined yet, or still on its way there"),
+    "doubled": ("2", "some of it is in the table more than once"),
+    "missing": ("!", "some of it was stored and is gone without a reason"),
 }
+"""The mark of an hour by its state, and what it means; the worst last."""
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem; color: #1c2321; background: #fff; }
 h1 { font-size: 1.5rem; margin: 0 0 .3rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .6rem; }
@@ -99,7 +98,8 @@ def _picture(hours: Sequence[Hour]) -> list[str]:
 
 def _legend() -> str:
     items = (
-        f'<span><i class="{name}"></i>{escape(name)}: {escape(text)}</span>' for name, text in _SAID.items()
+        f'<span><i class="{name}"></i>{escape(name)}: {escape(text)}</span>'
+        for name, (_, text) in _STATES.items()
     )
     return f'<p class="legend">{"".join(items)}</p>'
 
@@ -132,11 +132,11 @@ def _cell(hour: Hour | None, column: datetime) -> str:
         text += f", {hour.lost} batches never came"
     if hour.on_the_way:
         text += f", {hour.on_the_way} messages on their way"
-    return f'<td><i class="{hour.state}" title="{escape(text)}">{_MARKS[hour.state]}</i></td>'
+    return f'<td><i class="{hour.state}" title="{escape(text)}">{_STATES[hour.state][0]}</i></td>'
 
 
 def _rank(hours: Iterable[Hour]) -> int:
-    return max(_WORST.index(hour.state) for hour in hours)
+    return max(list(_STATES).index(hour.state) for hour in hours)
 
 
 def _accounts(report: AuditReport) -> list[str]:
