@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet import MAX_FILE_BYTES, PartFile, PartWriter, is_own
-from hub_jobs.tables.places import Place, fitted, parquet_columns, parquet_file, usual
+from hub_jobs.tables.places import Place, fitted_groups, parquet_columns, parquet_file, usual
 from hub_jobs.tables.ranges import History, Numbers
 from hub_jobs.tables.scan import Condition, bounds, file_paths, files
 from hub_jobs.tables.schemas import STATISTICS
@@ -197,10 +197,7 @@ def _whole_schema(table: Table) -> pa.Schema:
 def _rows(table: Table, paths: Sequence[str]) -> Iterator[pa.Table]:
     schema = _whole_schema(table)
     for path in paths:
-        with parquet_file(table.path / path) as file:
-            for number in range(file.num_row_groups):
-                rows = file.read_row_group(number)
-                yield fitted(rows, schema)
+        yield from fitted_groups(table.path / path, schema)
 
 
 def ailing(table: Table) -> list[str]:

@@ -270,6 +270,15 @@ def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
+def fitted_groups(at: Place, schema: pa.Schema) -> Iterator[pa.Table]:
+    """The row groups of a file as `fitted` makes them, whichever program wrote it. Raises
+    `UnreadableError`."""
+    with parquet_file(at) as file:
+        known = [name for name in schema.names if name in file.names]
+        for group in range(file.num_row_groups):
+            yield fitted(file.read_row_group(group, columns=known), schema)
+
+
 def _usual(kind: Any) -> Any:
     if pa.types.is_dictionary(kind):
         return _usual(kind.value_type)

@@ -26,7 +26,7 @@ from hub_jobs.tables.places import (
     CHECKED,
     Place,
     arrow_paths,
-    fitted,
+    fitted_groups,
     parquet_columns,
     parquet_file,
     parse_place,
@@ -126,13 +126,10 @@ def batches(
 def _file_batches(
     path: Place, schema: pa.Schema, columns: Sequence[str], kept: Any, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Some columns of a file, whichever program wrote it; `schema` has those too that `kept` asks for."""
-    with parquet_file(path) as file:
-        known = [name for name in schema.names if name in file.names]
-        for group in range(file.num_row_groups):
-            rows = fitted(file.read_row_group(group, columns=known), schema)
-            rows = rows if kept is None else rows.filter(kept)
-            yield from rows.select(columns).to_batches(max_chunksize=batch_rows)
+    """Some columns of a file; `schema` has those too that `kept` asks for."""
+    for rows in fitted_groups(path, schema):
+        chosen = rows if kept is None else rows.filter(kept)
+        yield from chosen.select(columns).to_batches(max_chunksize=batch_rows)
 
 
 def _name_unreadable(table: Table, paths: Sequence[Place], columns: Container[str]) -> None:

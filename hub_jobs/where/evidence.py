@@ -21,9 +21,10 @@ import pyarrow.compute as pc
 from agent.contract import VERSION
 from hub_jobs.audit.rows.moments import moments as moments_of
 from hub_jobs.audit.rows.pieces import ScanPart
+from hub_jobs.tables.commits import entry_name
 from hub_jobs.tables.delta import Table, TableError, open_table
 from hub_jobs.tables.placed_rows import BATCH_KEY, HUB_KEY, SOURCE_KEY, key_of
-from hub_jobs.tables.places import Place, UnreadableError, arrow_paths, fitted, parquet_file
+from hub_jobs.tables.places import Place, UnreadableError, fitted_groups
 from hub_jobs.tables.scan import file_paths, files, rows
 from hub_jobs.times import HOUR, at_micros, micros
 from hub_jobs.where.lake import Lake, Waiting, open_lake
@@ -126,12 +127,9 @@ def _groups(table: Table, part: ScanPart, columns: Sequence[str]) -> Iterator[tu
     """The rows of the domain, a row group of a file at a time."""
     schema = pa.schema([table.schema.field(name) for name in dict.fromkeys(columns)])
     for path in file_paths(table, part.where):
-        with parquet_file(path) as file:
-            known = [name for name in schema.names if name in file.names]
-            for group in range(file.num_row_groups):
-                found = part.chosen(fitted(file.read_row_group(group, columns=known), schema))
-                if found.num_rows:
-                    yield path, found
+        for found in map(part.chosen, fitted_groups(path, schema)):
+            if found.num_rows:
+                yield path, found
 
 
 class _Contents:
@@ -200,7 +198,7 @@ def _table(table: Table, paths: Sequence[Place]) -> dict[str, Any]:
     return {
         "table": table.name,
         "version": version,
-        "entry": file_hash(table.path / "_delta_log" / f"{version:020}.json"),
+        "entry": file_hash(table.path / "_delta_log" / entry_name(version)),
         "files": [[path.name, known.get(path.name), file_hash(path)] for path in paths],
     }
 
@@ -209,7 +207,7 @@ def file_hash(path: Place) -> str | None:
     """The SHA-256 of a file, None if it is gone. Raises `UnreadableError`."""
     found = hashlib.sha256()
     try:
-        with _opened(path) as source:
+        with path.open("rb") if isinstance(path, Path) else path.store.open_input_stream(path.key) as source:
             while piece := source.read(1 << 20):
                 found.update(piece)
     except FileNotFoundError:
@@ -217,12 +215,6 @@ def file_hash(path: Place) -> str | None:
     except (OSError, pa.ArrowException) as error:
         raise UnreadableError(path, str(error), damaged=False) from error
     return found.hexdigest()
-
-
-def _opened(path: Place) -> Any:
-    if isinstance(path, Path):
-        return path.open("rb")
-    return arrow_paths([path])["filesystem"].open_input_stream(path.key)
 
 
 def _audit(lake: Place, part: ScanPart) -> tuple[dict[str, Any] | None, list[Table]]:

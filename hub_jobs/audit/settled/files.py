@@ -35,7 +35,7 @@ from hub_jobs.tables import commits
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet import is_own
 from hub_jobs.tables.placed_rows import HUB_KEY, SOURCE_KEY
-from hub_jobs.tables.places import Place, UnreadableError, arrow_paths, delta_options, parquet_file
+from hub_jobs.tables.places import Place, UnreadableError, delta_options, parquet_file
 from hub_jobs.tables.ranges import Numbers, marks
 from hub_jobs.tables.scan import bounds, files
 from hub_jobs.times import micros
@@ -245,5 +245,4 @@ def _sizes(at: Place) -> dict[str, int]:
     if isinstance(at, Path):
         with os.scandir(at) as entries:
             return {entry.name: entry.stat().st_size for entry in entries}
-    store = arrow_paths([at])["filesystem"]
-    return {found.base_name: found.size for found in store.get_file_info(fs.FileSelector(at.key))}
+    return {found.base_name: found.size for found in at.store.get_file_info(fs.FileSelector(at.key))}
