@@ -19,8 +19,8 @@ from agent.cli.main import app
 from hub_jobs.source.server import Server
 from tests.harness.agent_process import Agent, hub_and_leaf
 from tests.harness.wait import wait_for
+from tests.spark.lakes import replaced
 from tests.unit.hub_jobs.refined import ingest_all, refine_all
-from tests.unit.hub_jobs.where.test_where import replace_readings
 
 GOOD = b'{"device":"pump-7","metric":"pressure","value":2.4}\n'
 EVIL = '{"device":"pump\x9b2J","metric":"rpm","value":3}\n'.encode()
@@ -155,7 +155,7 @@ def _what_is_still_on_the_leaf_is_told(site: Site) -> None:
 
 def _a_reading_that_is_gone_is_a_loss(site: Site) -> None:
     lake = site.lake
-    replace_readings(lake, lambda all_: all_.filter(pc.not_equal(all_["metric"], "rpm")))
+    replaced(lake, "readings", lambda all_: all_.filter(pc.not_equal(all_["metric"], "rpm")))
     told = site.types()
     assert told.exit_code == 3
     assert "1 are in bronze and nowhere else" in told.stdout

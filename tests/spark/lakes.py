@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from agent.contract import Exit
+from hub_jobs.audit import run as audit
 from hub_jobs.tables.delta import ensure_table, open_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.places import Place
@@ -45,6 +48,32 @@ def contents(lake: Place, name: str, *columns: str) -> list[Any]:
 def _tuples(found: pa.Table, columns: Sequence[str]) -> list[Any]:
     lists = [found[name].to_pylist() for name in found.column_names]
     return lists[0] if len(columns) == 1 else list(zip(*lists, strict=True))
+
+
+def commit(lake: Path, name: str, given: pa.Table | list[dict[str, Any]], *, replace: bool = False) -> None:
+    """Add rows to a table as any writer may, or put them in the place of all that it holds."""
+    table = ensure_table(lake, name)
+    with PartWriter(lake, name) as writer:
+        writer.write(pa.Table.from_pylist(given, SCHEMAS[name]) if isinstance(given, list) else given)
+    table.commit(writer.files, {}, replace=replace)
+
+
+def replaced(lake: Path, name: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Plant a fault: other rows in the place of all that a table holds, behind the jobs' back."""
+    commit(lake, name, change(rows(ensure_table(lake, name), SCHEMAS[name].names)), replace=True)
+
+
+def audited(lake: Path, *options: str) -> tuple[Exit, dict[str, Any]]:
+    """The exit code of an audit, and its report."""
+    file = lake.with_suffix(".json")
+    code = audit.main(["--lake", str(lake), "--json", str(file), *options])
+    return code, json.loads(file.read_text())
+
+
+def told(lake: Path, *options: str) -> tuple[Exit, dict[str | None, dict[str, Any]], str]:
+    """The exit code of an audit, its accounts by run, and all its findings."""
+    code, report = audited(lake, *options)
+    return code, {row["run"]: row for row in report["rows"]}, "\n".join(report["findings"])
 
 
 def orphans(lake: Path, name: str) -> int:

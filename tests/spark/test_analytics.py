@@ -9,15 +9,12 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 import pytest
 
 from agent.contract import Exit, Ledger, Readings, StreamState, clock_subject, ledger_subject
 from hub_jobs.audit import run as audit
 from hub_jobs.rollup import run as rollup
-from hub_jobs.tables.delta import ensure_table
-from hub_jobs.tables.parquet import PartWriter
-from hub_jobs.tables.schemas import AUDIT_HOURS
+from tests.spark.lakes import commit
 from tests.spark.plants import Sent, batch, bronze, correction, every, fill, whence
 from tests.spark.readers import duckdb_with_delta
 from tests.unit.hub_jobs.rows import RUN, row
@@ -161,10 +158,7 @@ def audited_before(lake: Path) -> None:
     """What an audit said while nothing had been refined yet."""
     said = {"at": at(20), "domain": "north", "class": "normal", "hour": at(19), "state": "pending"}
     counts = dict.fromkeys(("in_bronze", "pending"), 10)
-    with PartWriter(lake, "audit_hours") as writer:
-        table = ensure_table(lake, "audit_hours")
-        writer.write(pa.Table.from_pylist([said | counts], AUDIT_HOURS))
-    table.commit(writer.files, {})
+    commit(lake, "audit_hours", [said | counts])
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,7 @@ from hub_jobs.audit.rows import scan
 from hub_jobs.refine import run as refine
 from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables.delta import ensure_table
-from hub_jobs.tables.parquet import PartWriter
-from hub_jobs.tables.scan import rows
-from hub_jobs.tables.schemas import QUARANTINE, READINGS
-from tests.spark.lakes import add_bronze, contents
+from tests.spark.lakes import add_bronze, contents, replaced, told
 from tests.unit.hub_jobs.rows import (
     LEDGER,
     LINE,
@@ -60,23 +57,7 @@ def lake(tmp_path: Path) -> Path:
 def _audit(lake: Path) -> tuple[Exit, dict[str | None, dict[str, Any]], str]:
     """The exit code, the rows by run, and all findings."""
     assert refine.main(["--lake", str(lake)]) == Exit.WELL
-    return _audit_only(lake)
-
-
-def _audit_only(lake: Path) -> tuple[Exit, dict[str | None, dict[str, Any]], str]:
-    report = lake.with_suffix(".json")
-    code = audit.main(["--lake", str(lake), "--json", str(report)])
-    found = json.loads(report.read_text())
-    return code, {one["run"]: one for one in found["rows"]}, "\n".join(found["findings"])
-
-
-def _replace_readings(lake: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Plant a fault: the rows of `readings` are changed behind the jobs' back."""
-    table = ensure_table(lake, "readings")
-    changed = change(rows(table, READINGS.names))
-    with PartWriter(lake, "readings") as writer:
-        writer.write(changed)
-    table.commit(writer.files, {}, replace=True)
+    return told(lake)
 
 
 def test_a_lake_in_order_is_shown_in_full_and_exits_well(
@@ -128,12 +109,8 @@ def test_dead_letters_are_named_and_explained_and_one_that_is_not_refined_is_mis
         *((5, line, "dead letter", "/var/log/x:17") for line in range(3)),
     ]
 
-    table = ensure_table(lake, "quarantine")
-    kept = rows(table, QUARANTINE.names).filter(pc.field("n") == 4)
-    with PartWriter(lake, "quarantine") as writer:
-        writer.write(kept)
-    table.commit(writer.files, {}, replace=True)
-    code, found, findings = _audit_only(lake)
+    replaced(lake, "quarantine", lambda held: held.filter(pc.field("n") == 4))
+    code, found, findings = told(lake)
     assert (code, found[RUN]["missing"]) == (Exit.LOSS, 3)
     assert "batch 5" in findings
 
@@ -170,16 +147,16 @@ def test_tables_too_large_for_the_driver_are_counted_by_spark_with_the_same_resu
 
     monkeypatch.setattr(scan, "run_tasks", spark_run)
 
-    _, by_spark, _ = _audit_only(lake)
+    _, by_spark, _ = told(lake)
 
     assert by_spark == here
     assert len(ran) == 2, "the ledgers, and the rest"
 
-    _replace_readings(lake, lambda all_: all_.set_column(5, "value", pa.array([2.0] * all_.num_rows)))
+    replaced(lake, "readings", lambda all_: all_.set_column(5, "value", pa.array([2.0] * all_.num_rows)))
     assert audit.main(["--lake", str(lake), "--deep"]) == Exit.LOSS
-    told = capsys.readouterr().out
-    assert "batches 1-4: what is in readings and quarantine is not what their payloads hold" in told
-    assert "messages 5 of TEL_edge-1_normal (abc): what is in readings" in told
+    shown = capsys.readouterr().out
+    assert "batches 1-4: what is in readings and quarantine is not what their payloads hold" in shown
+    assert "messages 5 of TEL_edge-1_normal (abc): what is in readings" in shown
     assert len(ran) == 5, "the contents come last"
 
 

@@ -17,10 +17,8 @@ from hub_jobs.refine import run as refine
 from hub_jobs.replay import run as replay
 from hub_jobs.tables.compaction import rewrite
 from hub_jobs.tables.delta import Table, ensure_table
-from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import files
-from hub_jobs.tables.schemas import QUARANTINE
-from tests.spark.lakes import DRIVER, add_bronze, contents, killed
+from tests.spark.lakes import DRIVER, add_bronze, commit, contents, killed
 from tests.unit.hub_jobs.rows import ARRIVED_US, OTHER_RUN, batch_row, direct_row
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -148,11 +146,8 @@ def test_what_an_older_version_could_not_take_outlives_a_kill_between_the_commit
 ) -> None:
     before = contents(lake, "readings")
     lose(lake, "readings", lambda rows: pc.and_(pc.equal(rows["n"], 2), pc.equal(rows["index"], 1)))
-    quarantine = ensure_table(lake, "quarantine")
     place = {"stream": "TELEMETRY_0", "created": "2026-11-21T00:00:00Z", "seq": 2, "line": 1}
-    with PartWriter(lake, "quarantine") as writer:
-        writer.write(pa.Table.from_pylist([{**place, "reason": "bad line", "n": 2}], QUARANTINE))
-    quarantine.commit(writer.files, {})
+    commit(lake, "quarantine", [{**place, "reason": "bad line", "n": 2}])
     program = f"""{DRIVER}
 from hub_jobs.replay.run import main
 rewrite, rewritten = Table.rewrite, []

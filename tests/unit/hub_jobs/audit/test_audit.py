@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,17 +14,17 @@ from deltalake import DeltaTable
 from agent.contract import Exit, Ledger, Previous, Readings, StreamState
 from bench import lake as lakes
 from hub_jobs.audit import all_accounts
-from hub_jobs.audit import run as audit
 from hub_jobs.audit.accounts import Account
 from hub_jobs.audit.in_transit import InTransit
 from hub_jobs.audit.ledgers import LedgerClaims, LostStores
 from hub_jobs.maintain import run as maintain
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.seen import SeenNumbers
-from tests.spark.lakes import add_bronze
+from tests.spark.lakes import add_bronze, audited, told
 from tests.unit.hub_jobs.damage import flip
 from tests.unit.hub_jobs.refined import refine_all
 from tests.unit.hub_jobs.rows import (
+    LINE,
     OTHER_RUN,
     RUN,
     batch_headers,
@@ -35,7 +34,6 @@ from tests.unit.hub_jobs.rows import (
     ledger_row,
 )
 
-LINE = b'{"metric":"m","value":1}\n'
 SAID = Ledger(
     *("edge-1", "normal", RUN, 3, ((1, 3),)),
     Readings(accepted=30, stored=30),
@@ -51,13 +49,6 @@ def fill(lake: Path, ledger: Ledger, *numbers: int, after: int = 0) -> None:
     add_bronze(lake, [one | {"source_seq": seq} for seq, one in enumerate(rows, after + 1)])
 
 
-def audited(lake: Path) -> tuple[Exit, dict[str | None, dict[str, Any]]]:
-    """The exit code and the account of each run."""
-    report = lake.with_suffix(".json")
-    code = audit.main(["--lake", str(lake), "--json", str(report)])
-    return code, {row["run"]: row for row in json.loads(report.read_text())["rows"]}
-
-
 def test_what_is_not_refined_yet_is_pending_and_not_missing(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     fill(lake, replace(SAID, final=False), 1, 2)
@@ -65,7 +56,7 @@ def test_what_is_not_refined_yet_is_pending_and_not_missing(tmp_path: Path) -> N
     fill(lake, SAID, 3, after=3)
     add_bronze(lake, [direct_row(b"1", source_seq=6)])
 
-    code, runs = audited(lake)
+    code, runs, _ = told(lake)
     assert (code, runs[RUN]["in_readings"], runs[RUN]["pending"]) == (Exit.WELL, 20, 10)
     assert runs[None]["pending"] == 1
     assert (runs[RUN]["missing"], runs[RUN]["doubled"]) == (0, 0)
@@ -79,7 +70,7 @@ def test_what_was_called_discarded_and_arrived_explains_no_other_batch(tmp_path:
     fill(lake, named, 1, 2)
     refine_all(lake)
 
-    code, runs = audited(lake)
+    code, runs, _ = told(lake)
     assert (code, runs[RUN]["missing"], runs[RUN]["discarded"]) == (Exit.LOSS, 10, 0)
 
 
@@ -89,7 +80,7 @@ def test_a_run_of_which_only_the_next_one_tells_has_an_account(tmp_path: Path) -
     fill(lake, replace(SAID, previous=before), 1, 2, 3)
     refine_all(lake)
 
-    code, runs = audited(lake)
+    code, runs, _ = told(lake)
     assert (code, set(runs)) == (Exit.LOSS, {RUN, OTHER_RUN})
     assert (runs[OTHER_RUN]["missing"], runs[OTHER_RUN]["open_tail"]) == (40, 5)
 
@@ -111,10 +102,8 @@ def test_of_the_last_run_of_which_a_record_came_something_may_still_be_on_its_wa
 
 def _said(lake: Path) -> tuple[Exit, dict[str, Any], str]:
     """The exit code, the account of the run, and all findings."""
-    report = lake.with_suffix(".json")
-    code = audit.main(["--lake", str(lake), "--json", str(report)])
-    found = json.loads(report.read_text())
-    return code, {one["run"]: one for one in found["rows"]}[RUN], "\n".join(found["findings"])
+    code, runs, findings = told(lake)
+    return code, runs[RUN], findings
 
 
 @pytest.mark.parametrize("forged_first", [False, True])
@@ -294,15 +283,13 @@ def test_jobs_that_commit_while_the_tables_are_opened_make_nothing_missing_or_un
 
 
 def test_one_lost_reading_among_many_is_named_by_batch_and_index(tmp_path: Path) -> None:
-    lake, report, shape = tmp_path / "lake", tmp_path / "audit.json", lakes.Shape(100_250)
+    lake, shape = tmp_path / "lake", lakes.Shape(100_250)
     lakes.make(lake, shape, processes=1)
 
-    assert audit.main(["--lake", str(lake), "--json", str(report)]) == Exit.WELL
-    rows = json.loads(report.read_text())["rows"]
-    assert sum(row["in_readings"] for row in rows) == 100_250
+    code, report = audited(lake)
+    assert (code, sum(row["in_readings"] for row in report["rows"])) == (Exit.WELL, 100_250)
 
     sentence = lakes.lose(lake, shape, number=123, index=250)
-    assert audit.main(["--lake", str(lake), "--json", str(report)]) == Exit.LOSS
-    found = json.loads(report.read_text())
-    assert found["findings"] == [sentence]
-    assert sum(one["missing"] for one in found["rows"]) == 1
+    code, report = audited(lake)
+    assert (code, report["findings"]) == (Exit.LOSS, [sentence])
+    assert sum(row["missing"] for row in report["rows"]) == 1

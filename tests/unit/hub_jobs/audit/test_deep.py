@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -13,14 +12,13 @@ import pytest
 
 from agent.contract import Clock, Exit
 from hub_jobs.audit import file_sums
-from hub_jobs.audit import run as audit
 from hub_jobs.audit.rows import scan
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.maintain import run as maintain
 from hub_jobs.refine.clocks import with_errors
 from hub_jobs.refine.readings import Refiner
 from hub_jobs.tables.delta import ensure_table
-from tests.spark.lakes import add_bronze
+from tests.spark.lakes import add_bronze, audited
 from tests.unit.hub_jobs.refined import refine_all
 from tests.unit.hub_jobs.rows import ARRIVED_US, batch_headers, batch_row, direct_row, header_block
 
@@ -37,12 +35,6 @@ def _decoded(text: bytes = LINES) -> pa.Table:
     refiner = Refiner()
     refiner.add(batch_row(text))
     return refiner.drain()
-
-
-def _deep(lake: Path) -> tuple[Exit, list[str]]:
-    report = lake.with_suffix(".json")
-    code = audit.main(["--lake", str(lake), "--deep", "--json", str(report)])
-    return code, json.loads(report.read_text())["findings"]
 
 
 def test_a_reading_has_one_number_however_its_row_is_stored() -> None:
@@ -106,7 +98,8 @@ def test_what_is_as_it_came_is_in_order(
     happens(lake)
     refine_all(lake)
 
-    code, findings = _deep(lake)
+    code, report = audited(lake, "--deep")
+    findings = report["findings"]
 
     assert not any("not what their payloads hold" in finding for finding in findings), findings
     dropped = [finding for finding in findings if "were not compared" in finding]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from collections.abc import Sequence
@@ -15,24 +14,15 @@ import pytest
 from deltalake import DeltaTable
 
 from agent.contract import Exit, Readings
-from hub_jobs.audit import run as audit
 from hub_jobs.maintain import run as maintain
-from tests.spark.lakes import DRIVER, add_bronze, killed
+from tests.spark.lakes import DRIVER, add_bronze, audited, killed, told
 from tests.unit.hub_jobs.audit.planted import lake as lakes
 from tests.unit.hub_jobs.audit.planted.plants import BIT, PLANTS, WELL, Plant, Said
 from tests.unit.hub_jobs.refined import refine_all
-from tests.unit.hub_jobs.rows import ARRIVED_US, LEDGER, batch_row, direct_row, ledger_row
+from tests.unit.hub_jobs.rows import ARRIVED_US, LEDGER, LINE, batch_row, direct_row, ledger_row
 
 HOUR_US = 3_600_000_000
-LINE = b'{"metric":"m","value":1}\n'
 ANOTHER = {"stream": "TELEMETRY_1", "domain": "edge-9", "source_stream": "TEL_edge-9_normal"}
-
-
-def report(lake: Path, *options: str) -> tuple[Exit, dict[str, Any]]:
-    """The exit code of an audit, and what it says."""
-    file = lake.with_suffix(".json")
-    code = audit.main(["--lake", str(lake), "--json", str(file), *options])
-    return code, json.loads(file.read_text())
 
 
 def after(hours: float, **given: Any) -> dict[str, Any]:
@@ -46,7 +36,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The lake of the planted lies, settled but for a message that arrived hours later."""
     lake = tmp_path_factory.mktemp("settled") / "lake"
     lakes.make(lake, [after(3)])
-    code, said = report(lake)
+    code, said = audited(lake)
     assert (code, said["settled"]["until"] is not None) == (Exit.WELL, True)
     return lake
 
@@ -60,8 +50,8 @@ def lake(whole: Path, tmp_path: Path) -> Path:
 
 
 def findings(lake: Path, *options: str) -> Said:
-    code, said = report(lake, *options)
-    return code, "\n".join(said["findings"])
+    code, _, said = told(lake, *options)
+    return code, said
 
 
 @pytest.mark.parametrize(
@@ -142,7 +132,7 @@ def test_every_night_it_says_what_an_audit_of_everything_says(tmp_path: Path, se
         for hour in range(4):
             nights.hour(night * 4 + hour)
         shutil.copytree(lake, whole)
-        said, everything = report(lake), report(whole, "--all")
+        said, everything = audited(lake), audited(whole, "--all")
         assert _told(said) == _told(everything)
         shutil.rmtree(whole)
         settled.append(said[1]["settled"]["until"])
@@ -173,7 +163,7 @@ main(["--lake", {str(lake)!r}])
     killed(tmp_path / "driver.py", program)
 
     DeltaTable(str(lake / "readings")).delete('n = 3 AND "index" = 4')
-    code, said = report(lake)
+    code, said = audited(lake)
     assert (code, said["settled"]["read_again"] is None) == (Exit.LOSS, moment == "before")
     assert any("batch 3: indexes 4 of 10 are missing" in finding for finding in said["findings"])
 
@@ -183,17 +173,17 @@ def test_a_batch_that_is_not_in_order_keeps_back_what_is_behind_it(lake: Path) -
     refine_all(lake)
     DeltaTable(str(lake / "readings")).delete(f"source_seq = 6 AND domain = '{ANOTHER['domain']}'")
 
-    until = [report(lake, *options)[1]["settled"]["until"] for options in ([], ["--all"])]
+    until = [audited(lake, *options)[1]["settled"]["until"] for options in ([], ["--all"])]
     add_bronze(lake, [after(12, source_seq=12)])
     refine_all(lake)
-    code, said = report(lake)
+    code, said = audited(lake)
     assert (code, {said["settled"]["until"], *until}) == (Exit.LOSS, {until[0]})
     assert datetime.fromisoformat(until[0]).timestamp() * 1e6 <= ARRIVED_US + 6 * HOUR_US
 
 
 def test_a_lake_without_the_table_is_read_and_settled(lake: Path) -> None:
     shutil.rmtree(lake / "settled")
-    code, said = report(lake)
+    code, said = audited(lake)
     assert (code, said["settled"]["read_again"], bool(said["settled"]["until"])) == (Exit.WELL, None, True)
 
 
@@ -204,7 +194,7 @@ def test_what_is_only_written_together_or_changed_in_its_values_stays_settled(la
     options = maintain.MaintainOptions(lake, -36_500.0, 7.0, False)
     assert maintain.run(options) is Exit.WELL
 
-    code, said = report(lake)
+    code, said = audited(lake)
     assert (code, said["settled"]["read_again"]) == (Exit.WELL, None)
     assert {row["in_bronze"] for row in said["rows"]} == {60, 3, 1}
 
@@ -214,5 +204,5 @@ def test_a_file_that_was_vacuumed_before_its_change_was_seen_has_all_read_again(
     table.update(updates={"value": "1"}, predicate="n = 3")
     table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
-    code, said = report(lake)
+    code, said = audited(lake)
     assert (code, "what it held can't be read" in said["settled"]["read_again"]) == (Exit.WELL, True)

@@ -5,16 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from agent.contract import Exit
 from hub_jobs.maintain import run as maintain
 from hub_jobs.tables.compaction import FEW
 from hub_jobs.tables.delta import ensure_table
-from hub_jobs.tables.parquet import PartWriter
-from hub_jobs.tables.schemas import AUDIT
-from tests.spark.lakes import contents
+from tests.spark.lakes import commit, contents
 
 FIRST = datetime(2026, 1, 1, 3, tzinfo=UTC)
 RUNS = 3
@@ -26,10 +23,7 @@ def audit(lake: Path, day: int) -> None:
         {"at": FIRST + timedelta(days=day), "domain": "edge-1", "run": f"run-{number}", "missing": day}
         for number in range(RUNS)
     ]
-    table = ensure_table(lake, "audit")
-    with PartWriter(lake, "audit") as writer:
-        writer.write(pa.Table.from_pylist(rows, AUDIT))
-    table.commit(writer.files, {})
+    commit(lake, "audit", rows)
 
 
 def days(lake: Path) -> list[int]:

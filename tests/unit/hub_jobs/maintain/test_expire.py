@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from deltalake import DeltaTable
 
 from agent.contract import Exit
-from hub_jobs.audit import run as audit
 from hub_jobs.maintain import expire
 from hub_jobs.maintain import run as maintain
 from hub_jobs.maintain.run import MaintainOptions
@@ -24,7 +22,7 @@ from hub_jobs.tables.delta import TableError, ensure_table, open_table
 from hub_jobs.tables.scan import files
 from hub_jobs.tables.schemas import VERSION, digest
 from hub_jobs.where import ScanPart, Waiting, look, open_lake
-from tests.spark.lakes import DRIVER, add_bronze, contents, killed
+from tests.spark.lakes import DRIVER, add_bronze, audited, contents, killed
 from tests.unit.hub_jobs.refined import refine_all
 from tests.unit.hub_jobs.rows import ARRIVED_US, LEDGER, batch_row, direct_row, ledger_row
 
@@ -33,13 +31,6 @@ LINE = b'{"ts":1,"device":"d","metric":"m","value":1}\n'
 HOURS = 6
 AGES = -36_500.0
 """In days, so that all that is settled is old whatever the clock says."""
-
-
-def audited(lake: Path, *options: str) -> tuple[Exit, dict[str, Any]]:
-    """The exit code, and what the audit says."""
-    file = lake.with_suffix(".json")
-    code = audit.main(["--lake", str(lake), "--json", str(file), *options])
-    return code, json.loads(file.read_text())
 
 
 def arrived(rows: list[dict[str, Any]], hour: float) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,10 +19,8 @@ from hub_jobs.maintain import run as maintain
 from hub_jobs.tables import seen, stream_history
 from hub_jobs.tables.compaction import FEW, Small, groups, rewrite, small_files
 from hub_jobs.tables.delta import ConflictError, ensure_table, open_table
-from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import files, rows
-from hub_jobs.tables.schemas import GAPS
-from tests.spark.lakes import add_bronze, contents
+from tests.spark.lakes import add_bronze, commit, contents
 from tests.unit.hub_jobs.refined import refine_all
 from tests.unit.hub_jobs.rows import ARRIVED_US, batch_row, row
 
@@ -207,10 +204,7 @@ def test_looks_for_gaps_four_times_a_day_become_few_files(tmp_path: Path) -> Non
     moment = datetime(2026, 11, 21, tzinfo=UTC)
     for number in range(FEW):
         found = {"at": moment + timedelta(hours=6 * number), "kind": "series", "domain": "edge-1"}
-        table = ensure_table(tmp_path, "gaps")
-        with PartWriter(tmp_path, "gaps") as writer:
-            writer.write(pa.Table.from_pylist([found], GAPS))
-        table.commit(writer.files, {})
+        commit(tmp_path, "gaps", [found])
     before = contents(tmp_path, "gaps")
     assert maintained(tmp_path) is Exit.WELL
     table = ensure_table(tmp_path, "gaps")

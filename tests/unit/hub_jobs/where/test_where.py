@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from agent.contract import Clock, Exit, Letter, Previous, Readings
-from hub_jobs.audit import run as audit
-from hub_jobs.tables.delta import TableError, ensure_table
-from hub_jobs.tables.parquet import PartWriter
-from hub_jobs.tables.scan import rows
-from hub_jobs.tables.schemas import READINGS
+from hub_jobs.tables.delta import TableError
 from hub_jobs.where import (
     DomainFindings,
     ScanPart,
@@ -29,7 +23,7 @@ from hub_jobs.where import (
     open_lake,
 )
 from hub_jobs.where import device as device_module
-from tests.spark.lakes import add_bronze
+from tests.spark.lakes import add_bronze, audited, replaced
 from tests.unit.hub_jobs.refined import refine_all
 from tests.unit.hub_jobs.rows import (
     LEDGER,
@@ -86,15 +80,6 @@ def shown(sums: Sums) -> dict[str, int | None]:
     return {name: value for name, value in asdict(sums).items() if value != 0}
 
 
-def replace_readings(lake: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Plant a fault: the rows of `readings` are changed behind the jobs' back."""
-    table = ensure_table(lake, "readings")
-    changed = change(rows(table, READINGS.names))
-    with PartWriter(lake, "readings") as writer:
-        writer.write(changed)
-    table.commit(writer.files, {}, replace=True)
-
-
 def test_a_domain_in_order_is_accounted_for(lake: Path) -> None:
     refine_all(lake)
 
@@ -142,7 +127,7 @@ def test_one_lost_and_one_doubled_reading_are_named(lake: Path) -> None:
         again = table.filter(pc.and_(pc.equal(table["n"], 2), pc.equal(table["index"], 6)))
         return pa.concat_tables([table.filter(pc.fill_null(pc.invert(lost), True)), again])
 
-    replace_readings(lake, swap)
+    replaced(lake, "readings", swap)
     found = found_in(lake)
 
     assert (found.classes["normal"].missing, found.classes["normal"].doubled) == (1, 1)
@@ -153,7 +138,7 @@ def test_one_lost_and_one_doubled_reading_are_named(lake: Path) -> None:
 
 def test_a_lost_direct_message_is_named(lake: Path) -> None:
     refine_all(lake)
-    replace_readings(lake, lambda all_: all_.filter(pc.is_valid(all_["n"])))
+    replaced(lake, "readings", lambda all_: all_.filter(pc.is_valid(all_["n"])))
 
     found = found_in(lake)
 
@@ -236,7 +221,7 @@ def test_the_readings_of_a_device_are_found_in_each_table(
     assert (found.in_bronze, found.in_readings, found.quarantined, found.missing) == (3, 3, 1, 0)
     assert found_in(lake, device="pump").device == device_module.DeviceCounts(in_bronze=1, in_readings=1)
 
-    replace_readings(lake, lambda all_: all_.filter(pc.not_equal(all_["device"], "pump-7")))
+    replaced(lake, "readings", lambda all_: all_.filter(pc.not_equal(all_["device"], "pump-7")))
     found = found_in(lake, device="pump-7").device
     assert found is not None
     assert (found.in_readings, found.missing) == (0, 3)
@@ -298,11 +283,11 @@ def test_both_count_the_same(tmp_path: Path) -> None:
         again = table.filter(pc.and_(here, pc.equal(table["index"], 3)))
         return pa.concat_tables([table.filter(pc.fill_null(pc.invert(lost), True)), again])
 
-    replace_readings(lake, swap)
+    replaced(lake, "readings", swap)
     add_bronze(lake, numbered(9))
-    report = tmp_path / "audit.json"
-    assert audit.main(["--lake", str(lake), "--json", str(report)]) == Exit.LOSS
-    audited = [row for row in json.loads(report.read_text())["rows"] if row["domain"] == "edge-1"]
+    code, report = audited(lake)
+    assert code == Exit.LOSS
+    accounts = [row for row in report["rows"] if row["domain"] == "edge-1"]
 
     found = look(open_lake(lake), ScanPart("edge-1"), Waiting())
     sums = found.classes["normal"]
@@ -310,9 +295,9 @@ def test_both_count_the_same(tmp_path: Path) -> None:
     counted = "accepted stored in_bronze pending in_readings quarantined doubled discarded refused dead"
     same = counted.split()
     assert {name: getattr(sums, name) for name in same} == {
-        name: sum(one[name] for one in audited) for name in same
+        name: sum(row[name] for row in accounts) for name in same
     }
-    assert sums.missing + sums.never_came == sum(one["missing"] for one in audited)
-    assert sums.open_tail == sum(one["open_tail"] or 0 for one in audited)
+    assert sums.missing + sums.never_came == sum(row["missing"] for row in accounts)
+    assert sums.open_tail == sum(row["open_tail"] or 0 for row in accounts)
     assert found.lost
     assert sums.never_came > 0, "batch 10"

@@ -14,10 +14,9 @@ from deltalake import DeltaTable
 
 from agent.contract import Ledger, Letter, Readings, StreamState
 from hub_jobs.tables.delta import ensure_table
-from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import digest
-from tests.spark.lakes import add_bronze
+from tests.spark.lakes import add_bronze, commit
 from tests.unit.hub_jobs.refined import refine_all
 from tests.unit.hub_jobs.rows import RUN, batch_row, dead_row, direct_row, ledger_row
 
@@ -78,21 +77,10 @@ def _files(lake: Path, table: str) -> list[Path]:
     return sorted((lake / table).glob("*.parquet"), key=lambda one: one.stat().st_mtime_ns)
 
 
-def replaced(lake: Path, table: str, change: Change) -> None:
-    """Put other rows in the place of all that a table holds, as whoever writes to it may."""
-    at = ensure_table(lake, table)
-    changed = change(rows(at, at.schema.names))
-    with PartWriter(lake, table) as writer:
-        writer.write(changed)
-    at.commit(writer.files, {}, replace=True)
-
-
 def appended(lake: Path, table: str, choose: Change) -> None:
     """Add rows to a table, made from some that it holds."""
     at = ensure_table(lake, table)
-    with PartWriter(lake, table) as writer:
-        writer.write(choose(rows(at, at.schema.names)).cast(at.schema))
-    at.commit(writer.files, {})
+    commit(lake, table, choose(rows(at, at.schema.names)).cast(at.schema))
 
 
 def out_of_log(lake: Path, table: str) -> None:

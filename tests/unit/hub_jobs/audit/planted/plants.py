@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from agent.contract import Exit
+from tests.spark.lakes import replaced
 from tests.unit.hub_jobs.audit.planted.lake import (
     appended,
     back_by_log,
@@ -20,7 +21,6 @@ from tests.unit.hub_jobs.audit.planted.lake import (
     newest,
     oldest,
     out_of_log,
-    replaced,
     restored,
     twice_in_log,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.contract import Exit
-from hub_jobs.audit import run as audit
+from tests.spark.lakes import told
 from tests.unit.hub_jobs.audit.planted import lake as lakes
 from tests.unit.hub_jobs.audit.planted import page
 from tests.unit.hub_jobs.audit.planted.plants import PLANTS, Plant, Said
@@ -33,9 +32,8 @@ def lake(whole: Path, tmp_path: Path) -> Path:
 
 
 def _audited(lake: Path, *options: str) -> Said:
-    report = lake.with_suffix(".json")
-    code = audit.main(["--lake", str(lake), "--json", str(report), *options])
-    return code, "\n".join(json.loads(report.read_text())["findings"])
+    code, _, findings = told(lake, *options)
+    return code, findings
 
 
 @pytest.mark.parametrize("options", [[], ["--deep"]])
