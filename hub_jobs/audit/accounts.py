@@ -19,7 +19,7 @@ from hub_jobs.tables.ranges import Range, size, text, union, without
 
 @dataclass(frozen=True, slots=True)
 class Unbacked:
-    """Batches of which rows are in readings or quarantine and no message in bronze."""
+    """Rows of readings and quarantine whose messages are not in bronze, and the numbers of their batches."""
 
     batches: Sequence[Range] = ()
     readings: int = 0
@@ -36,34 +36,37 @@ NOTHING: Final = Unbacked()
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """What the tables hold of a run: the numbers of its batches in bronze, and readings by where they are.
-    `missing` and `doubled` are between bronze and readings; `findings` name them. `dead` letters are in
-    bronze and quarantine, and counted in none of the others. Batches that are `gone` had been in bronze. Of
-    those that bronze has not, some are known to have come or to have been stored (`kept_rows`), others are
-    `invented`. `partly`: not all of bronze can be read."""
+    """What the tables hold of a run, in readings."""
 
     batches: Sequence[Range] = ()
+    """The numbers of its batches in bronze."""
     in_bronze: int = 0
     pending: int = 0
+    """In bronze, and not refined yet."""
     in_readings: int = 0
     quarantined: int = 0
     missing: int = 0
+    """In bronze and refined, and in neither readings nor quarantine."""
     doubled: int = 0
     findings: tuple[str, ...] = ()
+    """Name what is missing and doubled."""
     kept: int = 0
-    """Readings of batches that arrived although their leaf says that it discarded them."""
+    """Of batches that arrived although their leaf says that it discarded them."""
     dead: int = 0
+    """Dead letters, in bronze and quarantine; no other field counts them."""
     gone: Sequence[Range] = ()
+    """Batches that bronze held and no longer does."""
     kept_rows: Unbacked = NOTHING
+    """Rows of batches that bronze does not hold, and that were there or are known to have been stored."""
     invented: Unbacked = NOTHING
+    """Rows of batches that bronze does not hold and of which nothing else is known."""
     partly: bool = False
+    """Whether files of bronze can't be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A row of the audit, in readings. `on_the_way` is null where it is not known. `unexplained` rows of
-    readings and quarantine have no message in bronze. `lost` says whether something is gone without a
-    reason, doubled, or not explained."""
+    """A row of the table `audit`, whose schema says what each column means."""
 
     domain: str | None
     cls: str | None
@@ -86,7 +89,7 @@ class Account:
 
     @property
     def lost(self) -> bool:
-        """Whether the promise is broken."""
+        """Whether anything is gone without a reason, doubled, or not explained."""
         return self.missing > 0 or self.doubled > 0 or self.unexplained > 0
 
 
@@ -135,9 +138,9 @@ def of_run(domain: str, cls: str, run: str, claims: RunClaims, arrived: Arrived)
 def with_announced(
     account: Account, claimed: Readings | None, *, flows: bool, unheard: bool = False
 ) -> Account:
-    """The account of a run of which its leaf announced these counts last, None for a run before that one,
-    while something of its stream still flows to bronze or nothing does. With `unheard` batches, which no link
-    will bring, it is not known how much of the rest is on its way."""
+    """An account with what the leaf announced last: `claimed` of this run, None where it is an earlier run.
+    `flows` says whether anything of the leaf's stream is still on its way to bronze. Where batches are
+    `unheard` that no link will bring, nobody knows how much of the rest is on its way."""
     if claimed is None or not flows:
         return replace(account, on_the_way=None if flows else 0)
     settled = account.in_bronze + account.discarded + account.missing

@@ -38,12 +38,14 @@ class SeenCache:
 
 @dataclass(frozen=True)
 class BronzeContents:
-    """What bronze holds `here`; what the cache has and bronze has not, so that it is `gone`; and what the
-    cache should have and has not, so that a repeat of it would be taken for new (`forgotten`)."""
+    """What bronze holds, and held."""
 
     here: SeenNumbers
+    """What its rows say."""
     gone: SeenNumbers = field(default_factory=SeenNumbers)
+    """What the cache has and bronze no longer does."""
     forgotten: SeenNumbers = field(default_factory=SeenNumbers)
+    """What the cache should have and does not: a repeat of it would be taken for new."""
 
     @cached_property
     def ever(self) -> SeenNumbers:
@@ -70,7 +72,8 @@ def open_cache(lake: Place) -> SeenCache:
 
 
 def against_cache(cache: SeenCache, before: SeenNumbers, after: SeenNumbers) -> BronzeContents:
-    """What bronze holds `before` the end of what the cache should know, and `after` it, beside the cache."""
+    """What bronze holds beside what the cache does: `before` is what the cache should know, `after` what it
+    need not know yet."""
     here = joined(before, after)
     if cache.table is None:
         return BronzeContents(here)

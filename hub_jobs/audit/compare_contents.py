@@ -45,16 +45,17 @@ _LISTED: Final = 1_000
 
 @dataclass(slots=True)
 class Differences:
-    """What differs, a sentence each, of the `batches` among it some; and how many messages could not be
-    compared, for their payload was dropped."""
+    """How the tables differ from their payloads."""
 
     sentences: list[str] = field(default_factory=list)
     dropped: int = 0
+    """Messages that were not compared, for their payload was dropped."""
     batches: list[Key] = field(default_factory=list)
+    """Some of the batches that differ, to be compared reading by reading."""
 
     @property
     def notes(self) -> list[str]:
-        """What there is to say beside."""
+        """What is no difference and should be known."""
         if not self.dropped:
             return []
         return [f"the contents of {self.dropped} messages were not compared: their payloads were dropped"]
@@ -100,8 +101,8 @@ def _of_digests(changed: list[tuple[str, str, int]]) -> list[str]:
 def _compare(
     tables: AuditTables, found: Differences, held: pa.Table, read: pa.Table, named: pa.Table
 ) -> None:
-    """Compare the sums of each batch, and of each place of a source. Of several copies of one content one was
-    decoded. Where not all of the tables can be read, only the counts say what lacks."""
+    """Compare the sums of each batch, and of each place of a source. Of several copies of one content refine
+    decodes one. Where files can't be read, what is missing altogether is left to the counts."""
     quarantined, other = _by_message(held, named)
     held = held.append_column("quarantined", pa.array(quarantined)).filter(pa.array(~other))
     batch = held["n"].to_numpy() >= 0
@@ -127,8 +128,8 @@ def _compare(
 
 
 def _aged(tables: AuditTables, columns: Sequence[str], numbers: Numbers) -> set[tuple[Any, ...]]:
-    """Which batches or places with these numbers had come before what was deleted for its age ends: what is
-    there of them now came again, and its readings are gone as they should be."""
+    """Which batches or places with these numbers came before `kept_since`. What bronze has of them besides
+    came again, and their readings were deleted for their age."""
     number = columns[-1]
     where: list[Condition] = [
         ("arrived", "<", at_micros(tables.kept_since)),
@@ -166,14 +167,14 @@ def _differing(found: Differences, held: pa.Table, ids: Numbers, actual: Numbers
     for name in ("read", "named"):
         np.add.at(sums[name], ids[first], held[name].to_numpy()[first])
     np.add.at(sums["quarantined"], ids, held["quarantined"].to_numpy())
-    compared_ = np.zeros(size, np.bool_)
-    compared_[ids] = True
-    np.logical_and.at(compared_, ids[first], known[first])
+    comparable = np.zeros(size, np.bool_)
+    comparable[ids] = True
+    np.logical_and.at(comparable, ids[first], known[first])
     done = np.zeros(size, np.bool_)
     np.logical_or.at(done, ids, refined)
     found.dropped += int(np.count_nonzero(~known[first]))
-    wrong = compared_ & done & ((sums["read"] != actual) | (sums["named"] != sums["quarantined"]))
-    # Copies of one content may differ in their headers, from which a reading without a time has it.
+    wrong = comparable & done & ((sums["read"] != actual) | (sums["named"] != sums["quarantined"]))
+    # Copies of one content may differ in their headers, which give a reading without a time its own.
     for at in np.flatnonzero(wrong).tolist():
         rows = np.flatnonzero(ids == at)
         if np.unique(content[rows]).size == 1 and any(

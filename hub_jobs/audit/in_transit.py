@@ -32,18 +32,21 @@ class HubClient:
 
 @dataclass(frozen=True, slots=True)
 class InTransit:
-    """Sequences of a leaf's stream behind the last one that bronze holds, as the leaf announced them: so many
-    messages `at_hub`, which ingest has not taken, the others `at_leaf` alone. `stayed` are sequences before
-    that which never came and which the leaf still has."""
+    """What a leaf announced of a class and bronze does not hold."""
 
     domain: str
     cls: str
     announced_at: datetime
     ranges: Sequence[Range]
+    """Sequences of the leaf's stream behind the last one that bronze holds."""
     at_hub: int
+    """Messages of these that the hub has and ingest has not taken."""
     at_leaf: int
+    """The others, which only the leaf has."""
     stayed: Sequence[Range] = ()
+    """Sequences before them that never came and that the leaf still has."""
     ledger: Previous | None = None
+    """What the leaf announced of its run."""
 
     @property
     def messages(self) -> int:

@@ -22,15 +22,14 @@ from hub_jobs.times import HOUR, at_micros, micros
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """Readings of a domain, class and hour; `late` ones are among those in bronze. `lost` is how many batches
-    were acknowledged as stored and never came: the batch before says about when. `on_the_way` are
-    messages that a leaf announced in that hour and that are not in bronze."""
+    """A row of the table `audit_hours`, in readings."""
 
     domain: str | None
     cls: str | None
     hour: datetime
     in_bronze: int = 0
     late: int = 0
+    """Of those in bronze."""
     pending: int = 0
     in_readings: int = 0
     quarantined: int = 0
@@ -38,7 +37,9 @@ class Hour:
     missing: int = 0
     doubled: int = 0
     lost: int = 0
+    """Batches that were acknowledged as stored and never came: the batch before says about when."""
     on_the_way: int = 0
+    """Messages that a leaf announced in this hour and that are not in bronze."""
 
     @property
     def state(self) -> str:

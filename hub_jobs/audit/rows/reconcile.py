@@ -17,29 +17,31 @@ from hub_jobs.tables.ranges import Mask, Numbers, marks
 
 
 class UnexplainedRows(NamedTuple):
-    """Rows whose message bronze does not have, or has and refine has not taken: at each place of the arrays
-    those of one batch, or at one place of a source. `owner` points into `owners`, the batch's run or the
-    source."""
+    """Rows whose message bronze does not have, or refine has not taken yet. An item of the arrays is one
+    batch, or one place of a source."""
 
     owners: list[Names]
+    """Runs, or sources."""
     owner: Numbers
+    """The index in `owners`."""
     number: Numbers
+    """That of the batch, or the sequence in the source."""
     readings: Numbers
     quarantined: Numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """A batch that is in bronze at each place of the arrays, in the order of their numbers within a run;
-    `run` points into `runs`. `count` is the most that a copy of it says, `least` the least; `whole` how often
-    it is in quarantine as a whole. `missing` and `doubled` are what `look_again` found of those that are
-    `broken`."""
+    """The batches of bronze, an item of the arrays each, in the order of their numbers within a run."""
 
     runs: list[Names]
     run: Numbers
+    """The index in `runs`."""
     n: Numbers
     count: Numbers
+    """The most readings that a copy of the batch says it holds."""
     least: Numbers
+    """The least."""
     refined: Mask
     dead: Mask
     moment: Numbers
@@ -49,6 +51,7 @@ class Batches:
     in_readings: Numbers
     quarantined: Numbers
     whole: Numbers
+    """How often the batch is in quarantine as a whole."""
     complete: Mask
     strays: UnexplainedRows
     old: Mask
@@ -56,10 +59,10 @@ class Batches:
     apart: Mask
     """Of which not all rows of the other tables are as old as the first row in bronze."""
     missing: Numbers = field(init=False)
+    """Of broken batches at least, until `mismatches.look_again` has looked at the places."""
     doubled: Numbers = field(init=False)
 
     def __post_init__(self) -> None:
-        # At least this much; who looks at the places knows better.
         there = self.places + self.whole * self.count
         short = np.where(self.broken, self.count - there, 0)
         even = (self.broken & (short == 0)).astype(np.int64)
@@ -95,13 +98,16 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """A place in a source where messages stood that are of no batch, at each place of the arrays; `owner`
-    (domain and class) and `source` point into the lists. The counts are of messages."""
+    """The places in sources where messages stood that are of no batch, an item of the arrays each. The counts
+    are of messages."""
 
     owners: list[Names]
+    """Domains and classes."""
     sources: list[Names]
     owner: Numbers
+    """The index in `owners`."""
     source: Numbers
+    """The index in `sources`."""
     seq: Numbers
     moment: Numbers
     in_bronze: Numbers
@@ -152,8 +158,8 @@ class Messages:
 
 
 def batches(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts, kept_since: int = 0) -> Batches:
-    """Every batch of bronze with what became of it. Of one that arrived before `kept_since` what lacks in the
-    other tables may have been deleted for its age."""
+    """Every batch of bronze with what became of it. What the other tables do not have of a batch that arrived
+    before `kept_since` may have been deleted for its age."""
     held = bronze.batches.filter(pa.array(times(bronze.batches, quarantine.other) == 0))
     parts = [held, readings.batches, quarantine.batches]
     codes, runs = coded(parts, BATCH)
@@ -165,12 +171,10 @@ def batches(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts, kept_
     late = np.ones(size, np.bool_)
     there[of_held] = True
     np.maximum.at(count, of_held, _numbers(held, "count"))
-    np.minimum.at(least, of_held, _numbers(held, "count"))
-    np.minimum.at(moment, of_held, _numbers(held, "moment"))
-    np.minimum.at(arrived, of_held, _numbers(held, "arrived"))
-    np.logical_or.at(refined, of_held, _truths(held, "refined"))
-    np.logical_or.at(old, of_held, _truths(held, "old"))
-    np.logical_or.at(dead, of_held, _truths(held, "dead"))
+    for lowest, name in ((least, "count"), (moment, "moment"), (arrived, "arrived")):
+        np.minimum.at(lowest, of_held, _numbers(held, name))
+    for any_copy, name in ((refined, "refined"), (old, "old"), (dead, "dead")):
+        np.logical_or.at(any_copy, of_held, _truths(held, name))
     np.logical_and.at(late, of_held, _truths(held, "late"))
     whole, read, named, old_rows, *sums = (np.zeros(size, np.int64) for _ in range(7))
     np.add.at(whole, of_named, _truths(quarantine.batches, "whole"))
@@ -224,7 +228,7 @@ def messages(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts, kept
     """Every place of direct messages in bronze with what became of them. What came twice with the same
     content counts once. `kept_since` as in `batches`."""
     held = bronze.direct
-    (owner,), owners = coded([held], ("domain", "class"))
+    (owner,), owners = coded([held], BATCH[:2])
     (source, of_reading), sources = coded([held, readings.direct], SOURCE)
     seq, content = _numbers(held, "source_seq"), _numbers(held, "content")
     read = _numbers(readings.direct, "source_seq")

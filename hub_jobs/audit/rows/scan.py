@@ -39,22 +39,22 @@ _COLUMNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AuditTables:
-    """The tables, each as it was at one moment: everything that `readings` should hold is in the other two,
-    which are None before the first refine. `offsets` say up to which hub sequence each history
-    is refined, `begun` up to which a refine had named what it could not take. Files that can't be read are
-    put aside while they are counted."""
+    """The tables, each as it was at one moment, and what of them is counted. All that `readings` and
+    `quarantine` hold came of bronze; they are None before the first refine."""
 
     bronze: Table
     readings: Table | None
     quarantine: Table | None
     offsets: Offsets
+    """Up to which hub sequence each history is refined."""
     begun: Offsets = field(default_factory=dict)
+    """Up to which a refine has put in quarantine what it could not take."""
     part: ScanPart = ALL
     unreadable: list[Unreadable] = field(default_factory=list)
+    """Files that were put aside while they were counted."""
     past: Past = NOTHING_SETTLED
     cut: int = 0
-    """What arrived before this (microseconds since 1970) is to be settled if it is in order; 0 for nothing.
-    """
+    """What arrived before this (microseconds since 1970) is settled next if it is in order; 0 for nothing."""
 
     @property
     def existing(self) -> list[Table]:
