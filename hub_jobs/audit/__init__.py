@@ -2,8 +2,9 @@
 
 It compares five pairs, each in a place of its own; `run.py` puts what they find together:
 
-- `ledgers.py`, `accounts.py`, `findings.py`: the leaves' ledger records against the batches in bronze, one
-  account a run; `in_transit.py`: what the leaves announced against bronze.
+- `ledgers.py` gathers what the leaves' ledger records claim, and `run_claims.py` is that of one run.
+  `accounts.py` and `findings.py` compare it with the batches in bronze, one account a run; `all_accounts.py`
+  makes all of them. `in_transit.py`: what the leaves announced against bronze.
 - `rows/`: bronze against readings and quarantine. Each batch must have the places 0 to count - 1 once each.
   `totals.py` there sums the counts by run, class and hour.
 - `stream_gaps.py`, `gap_reasons.py`: the sequences of the hub's and the leaves' streams against bronze, and
@@ -12,6 +13,6 @@ It compares five pairs, each in a place of its own; `run.py` puts what they find
 - `compare_contents.py`, `file_sums.py` (with `--deep`): readings and quarantine against decoded payloads, and
   payloads against digests.
 
-`report.py` and `html_report.py` say the result. What the log of a table names and no one can read is in
-`unreadable.py`: a loss can't be excluded there.
+`report.py` and `html_report.py` say the result. `unreadable.py` has the files that a table's log names and
+nobody can read: a loss can't be excluded there.
 """
