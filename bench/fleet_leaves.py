@@ -116,8 +116,11 @@ class AnnouncingLeaf:
 
     def _say(self) -> None:
         self._asked = None
-        if self.silent or not self.wire.open or not self.reachable:
+        if self.silent:
             self._later(UNANSWERED_SECONDS)
+            return
+        if not self.wire.open or not self.reachable:
+            self._unreachable()
             return
         announce = self._announce()
         newest = self._newest
@@ -130,6 +133,11 @@ class AnnouncingLeaf:
         self._asked = (announce, time.monotonic())
         self.wire.publish(announce_subject(self.domain), data, self._inbox)
         self._later(_ANSWER_SECONDS, self._unanswered)
+
+    def _unreachable(self) -> None:
+        """No registrar hears this leaf. As an agent does, it announces in full once there is one."""
+        self._newest = None
+        self._later(UNANSWERED_SECONDS)
 
     def _unanswered(self) -> None:
         self._counted.timed_out += 1

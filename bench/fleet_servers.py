@@ -14,7 +14,7 @@ from typing import Any, Final
 from agent.base.files import write_private
 from agent.base.nats_server import find_binary
 from agent.contract import DEFAULT_CLASS, Answer, batch_subject, inbox_prefix, link_consumer
-from bench.fleet_leaves import UNANSWERED_SECONDS, AnnouncingLeaf, consumer
+from bench.fleet_leaves import AnnouncingLeaf, consumer
 from bench.fleet_wire import LinkKey, Wire
 
 _PASSWORD: Final = "bench"
@@ -97,8 +97,8 @@ class RealLeaf(AnnouncingLeaf):
         if wait is not None and not wait.done():
             wait.set_result(body)
         elif subject == self._inbox and self._asked is not None and not body:
-            self._asked = None  # no registrar answers announcements
-            self._later(UNANSWERED_SECONDS)
+            self._asked = None
+            self._unreachable()
         else:
             super().received(subject, reply, body)
 
