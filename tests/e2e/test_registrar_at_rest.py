@@ -153,6 +153,21 @@ async def test_a_leaf_whose_exchange_is_not_known_is_told_so_however_many_announ
         assert "announce again" in await leaf.refused((await leaf.announcement()).encode())
 
 
+async def test_the_first_announcement_after_a_start_of_the_registrar_does_not_ask_for_the_leafs_consumer(
+    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = await hub_of(servers)
+    async with hub.registrar():
+        leaf = await settled(servers, hub)
+    async with hub.registrar() as registrar:
+        await registrar._commands.look()
+        with requests_of(monkeypatch) as counted:
+            held = (await leaf.say()).commands
+        assert not counted
+        assert held is not None
+        assert held.behind == 0
+
+
 async def test_a_command_consumer_that_is_deleted_is_made_again_for_an_unchanged_leaf(
     servers: ServerPair,
 ) -> None:

@@ -98,7 +98,11 @@ class CommandStream:
     async def _compare(self, old: StreamInfo | None, info: StreamInfo) -> None:
         if old is None or info.created != old.created or info.last < old.last:
             await self._read_subjects()
-            self._delivers.clear()
+            # All at once: after a start of the registrar each leaf's next announcement asks about its own.
+            self._delivers = {
+                consumer.name: consumer.config.get("deliver_subject", "")
+                async for consumer in self._js.consumers(COMMANDS)
+            }
             self._listed_at = float("-inf")
         else:
             await self._read_new(old, info)
