@@ -72,6 +72,8 @@ async def bounded_gather(ask: Callable[[Item], Awaitable[T]], items: Iterable[It
     """The results of `ask` for all items, in their order, with at most 32 under way. Raises what one of them
     raises, and cancels the others then."""
     waiting = list(items)
+    if len(waiting) < 2:  # no task is needed; most leaves have one class
+        return [await ask(item) for item in waiting]
     numbered, results = iter(enumerate(waiting)), dict[int, T]()
 
     async def ask_in_turn() -> None:

@@ -71,6 +71,14 @@ async def test_of_many_items_only_those_under_way_have_a_task() -> None:
     assert max(tasks) <= 1 + 32
 
 
+async def test_one_item_needs_no_task() -> None:
+    async def ask(number: int) -> tuple[int, asyncio.Task[None] | None]:
+        return -number, asyncio.current_task()
+
+    assert await bounded_gather(ask, [3]) == [(-3, asyncio.current_task())]
+    assert await bounded_gather(ask, []) == []
+
+
 async def test_what_waits_its_turn_is_not_asked_any_more_once_one_has_failed() -> None:
     asked = list[int]()
 
