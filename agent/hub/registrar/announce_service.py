@@ -16,7 +16,7 @@ from agent.contract import Answer, ContractError
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.command_consumers import CommandConsumers
-from agent.hub.registrar.exchanges import Exchanges, encoded
+from agent.hub.registrar.exchanges import UNKNOWN, Exchanges, encoded
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_watch import FleetWatch
 from agent.hub.registrar.metrics import RegistrarMetrics
@@ -27,8 +27,9 @@ from agent.jetstream import JetStreamError, UnavailableError
 MAX_ANNOUNCE: Final = 256 * 1024
 """Bytes: room for a leaf of `MAX_CLASSES`, of which each takes at most 1 KiB."""
 PENDING: Final = 4096
-_WAITING: Final = 1024
-"""More announcements than that are asked at once to come again: they would not be answered in time."""
+_WAITING: Final = 4096
+"""More announcements than that are asked at once to come again: they would not be answered in time. A leaf
+that comes again takes time of the hub too, so few of a fleet that comes at once should."""
 _AT_ONCE: Final = 64
 _TOO_OFTEN: Final = "{domain!r} announces itself too often; one announcement in ten seconds is enough"
 _ANSWER_SECONDS: Final = 4.0
@@ -77,8 +78,8 @@ class AnnounceService:
         elif self._nothing_new(domain, msg.data):
             self._taken_in.inc()
             await respond(msg, msg.data)
-        elif (unknown := self._exchanges.unknown(domain, msg.data)) is not None:
-            await respond(msg, unknown.encode())  # the leaf announces again at once
+        elif self._exchanges.is_unknown(domain, msg.data):
+            await respond(msg, UNKNOWN)  # the leaf announces again at once
         elif len(self._busy) >= _WAITING:
             self._refused.inc()
             self._problems.begin(

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from agent.contract import (
     Announce,
@@ -30,12 +31,13 @@ class Exchange:
     reconnect: int = 0
 
 
-class UnknownExchangeError(Exception):
-    """A leaf repeats an exchange that is not known here: it shall announce in full."""
+_UNKNOWN: Final = "what this leaf announced is not known here; announce it in full"
+UNKNOWN: Final = Answer(refused=_UNKNOWN, later=True).encode()
+"""The answer to a leaf that repeats an exchange that is not known here."""
 
-    def answer(self) -> Answer:
-        """The answer to the leaf."""
-        return Answer(refused=f"what {self} announced is not known here; announce it in full", later=True)
+
+class UnknownExchangeError(ContractError):
+    """A leaf repeats an exchange that is not known here."""
 
 
 class Exchanges:
@@ -51,17 +53,18 @@ class Exchanges:
             return None
         return newest
 
-    def unknown(self, domain: str, data: bytes) -> Answer | None:
-        """The answer if this repeats an exchange that is not known here, None if it does not."""
+    def is_unknown(self, domain: str, data: bytes) -> bool:
+        """Whether this repeats an exchange that is not known here. After a start of the registrar each leaf
+        does so once."""
         if len(data) > MAX_REPEAT:
-            return None
+            return False
         try:
             self.read(domain, data)
-        except UnknownExchangeError as error:
-            return error.answer()
+        except UnknownExchangeError:
+            return True
         except ContractError:
-            pass  # it is refused when it is read
-        return None
+            return False  # it is refused when it is read
+        return False
 
     def read(self, domain: str, data: bytes) -> Announce:
         """What a leaf announces. Raises `ContractError`, and `UnknownExchangeError` if it repeats an exchange
@@ -71,7 +74,7 @@ class Exchanges:
             return parse_announce(data, domain)
         newest = self._newest.get(domain)
         if newest is None or newest.answer.exchange != repeat.exchange:
-            raise UnknownExchangeError(domain)
+            raise UnknownExchangeError(_UNKNOWN)
         return newest.announce
 
     def named(

@@ -9,7 +9,7 @@ import pytest
 from agent import contract
 from agent.contract import Announce, Answer, ClassAnswer, ContractError, Repeat, new_exchange, new_run
 from agent.hub.registrar.announce_service import MAX_ANNOUNCE
-from agent.hub.registrar.exchanges import Exchanges, UnknownExchangeError, encoded
+from agent.hub.registrar.exchanges import UNKNOWN, Exchanges, UnknownExchangeError, encoded
 
 ANNOUNCE = Announce("edge-1", "m", new_run(), {}, {})
 ANSWER = Answer({"normal": ClassAnswer("TELEMETRY_0", 7, "id", "flowing")})
@@ -56,19 +56,23 @@ def test_an_answer_that_was_lost_on_its_way_is_not_taken_for_known() -> None:
 def test_an_exchange_of_another_registrar_or_leaf_is_unknown(domain: str) -> None:
     exchanges = Exchanges()
     exchanges.named(ANNOUNCE, ANSWER)
-    with pytest.raises(UnknownExchangeError) as error:
+    with pytest.raises(UnknownExchangeError):
         exchanges.read(domain, Repeat(new_exchange()).encode())
-    assert error.value.answer().later
 
 
 def test_what_is_not_a_repeat_or_is_known_is_not_called_unknown() -> None:
     exchanges = Exchanges()
     answer = exchanges.named(ANNOUNCE, ANSWER)
     for data in (repeat_of(answer), ANNOUNCE.encode(), b"", b"{}", b'{"v":1,"same":1}'):
-        assert exchanges.unknown("edge-1", data) is None, data
-    unknown = exchanges.unknown("edge-1", Repeat(new_exchange()).encode())
-    assert unknown is not None
-    assert unknown.later
+        assert not exchanges.is_unknown("edge-1", data), data
+    assert exchanges.is_unknown("edge-1", Repeat(new_exchange()).encode())
+
+
+def test_a_leaf_that_is_not_known_is_to_announce_again_at_once_and_never_to_repeat_that_answer() -> None:
+    answer = contract.parse_answer(UNKNOWN)
+    assert answer.refused is not None
+    assert answer.later
+    assert not answer.exchange
 
 
 def test_an_answer_without_a_name_is_sent_in_full() -> None:
