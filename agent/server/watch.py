@@ -27,6 +27,7 @@ from agent.base.logs import LogEdge
 from agent.base.nats_server import ServerError
 from agent.base.wait import Backoff, event_within, loop_time
 from agent.config.values import Windows, local_time
+from agent.jetstream import request
 from agent.jetstream.connection import EXPECTED, OpenConnection, connected
 from agent.server.health import ServerHealth, Trouble, TroubleKind, diagnose, sync_seconds, unsynced
 from agent.server.process import EmbeddedServer
@@ -125,7 +126,7 @@ class ServerWatch:
             await event_within(link.over, LOOK_SECONDS)
 
     async def _ask_settings(self, nc: Client, name: str) -> None:
-        varz = await _ask(nc, "VARZ", name)
+        varz = await ask_server(nc, "VARZ", name)
         if varz is None:
             unknown = "its system user may not ask $SYS.REQ.SERVER.PING.VARZ"
             self._health.synced(f"whether acknowledged means synced is not known: {unknown}", known=False)
@@ -137,7 +138,7 @@ class ServerWatch:
             self._store = Path(where) if where else None
 
     async def _look(self, nc: Client, name: str) -> None:
-        healthz = await _ask(nc, "HEALTHZ", name, details=True)
+        healthz = await ask_server(nc, "HEALTHZ", name)
         if healthz is None:
             return
         self._health.answers += 1
@@ -217,12 +218,15 @@ def _short(trouble: Trouble, left: Room) -> bool:
     return left.low or (trouble.wants_room and not left.enough)
 
 
-async def _ask(nc: Client, question: str, name: str, **more: Any) -> Mapping[str, Any] | None:
-    """The answer of one server of its cluster; None when this user may not ask."""
-    request = json.dumps({"server_name": name, "exact_match": True, **more}).encode()
+async def ask_server(
+    nc: Client, question: str, name: str, seconds: float = ANSWER_SECONDS
+) -> Mapping[str, Any] | None:
+    """What the server of this name answers on its system account to `VARZ`, `LEAFZ` or `HEALTHZ`; None where
+    it does not, or this user may not ask."""
+    details = json.dumps({"server_name": name, "exact_match": True, "details": True}).encode()
     try:
-        answer = await nc.request(f"$SYS.REQ.SERVER.PING.{question}", request, timeout=ANSWER_SECONDS)
-    except EXPECTED:
+        answer = await request(nc, f"$SYS.REQ.SERVER.PING.{question}", details, seconds)
+        data = json.loads(answer.data).get("data")
+    except (*EXPECTED, ValueError, AttributeError):
         return None
-    data = json.loads(answer.data).get("data")
     return data if isinstance(data, dict) else None

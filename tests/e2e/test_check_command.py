@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from agent.cli.checks import local_probe
 from agent.cli.main import app
+from agent.server.watch import ask_server
 from tests.harness.agent_process import Agent, hub_and_leaf
 from tests.harness.check_cases import bad, check, config_of
 from tests.harness.servers import Leaf, ServerPair
@@ -116,11 +117,11 @@ class Answers:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, after: Callable[[], None]) -> None:
         self.seen: list[int] = []
-        self._after, self._ask = after, local_probe._ask
-        monkeypatch.setattr(local_probe, "_ask", self.ask)
+        self._after = after
+        monkeypatch.setattr(local_probe, "ask_server", self.ask)
 
-    async def ask(self, nc: Client, question: str, server: str) -> Mapping[str, Any] | None:
-        answer = await self._ask(nc, question, server)
+    async def ask(self, nc: Client, question: str, server: str, seconds: float) -> Mapping[str, Any] | None:
+        answer = await ask_server(nc, question, server, seconds)
         if question == local_probe.HEALTH:
             self.seen.append(int((answer or {}).get("status_code", 200)))
             if len(self.seen) == 1:

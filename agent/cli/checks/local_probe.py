@@ -22,6 +22,7 @@ from agent.jetstream import request
 from agent.jetstream.connection import EXPECTED, connected
 from agent.server.health import TroubleKind, diagnose
 from agent.server.permissions import Permissions
+from agent.server.watch import ask_server
 
 HEALTH: Final = "HEALTHZ"
 QUESTIONS: Final = ("VARZ", "LEAFZ", HEALTH)
@@ -100,7 +101,9 @@ async def system(url: str, seed: Path, identity: str, server: str) -> System:
         async with asyncio.timeout(longest), _open(url, seed, identity, refusals) as link:
             answers = await asyncio.gather(
                 *(
-                    _health(link.nc, server) if question == HEALTH else _ask(link.nc, question, server)
+                    _health(link.nc, server)
+                    if question == HEALTH
+                    else ask_server(link.nc, question, server, _SECONDS)
                     for question in QUESTIONS
                 )
             )
@@ -127,25 +130,15 @@ def _why(error: BaseException, refusals: Sequence[str]) -> str:
     return reasons[0].removeprefix("nats: ").strip("'\"") if reasons else SILENCE
 
 
-async def _ask(nc: Client, question: str, server: str) -> Mapping[str, Any] | None:
-    payload = json.dumps({"server_name": server, "exact_match": True, "details": True}).encode()
-    try:
-        answer = await request(nc, f"$SYS.REQ.SERVER.PING.{question}", payload, _SECONDS)
-        data = json.loads(answer.data).get("data")
-    except (*EXPECTED, ValueError, AttributeError):
-        return None
-    return data if isinstance(data, dict) else None
-
-
 async def _health(nc: Client, server: str) -> Mapping[str, Any] | None:
     """What a server says of its health: the first answer that is well or names what only a restart mends,
     else the last one of `HEALTH_SECONDS`."""
     loop = asyncio.get_running_loop()
     until = loop.time() + HEALTH_SECONDS
-    healthz = await _ask(nc, HEALTH, server)
+    healthz = await ask_server(nc, HEALTH, server, _SECONDS)
     while healthz is not None and _is_doubtful(healthz) and loop.time() < until:
         await asyncio.sleep(_HEALTH_PAUSE)
-        healthz = await _ask(nc, HEALTH, server) or healthz
+        healthz = await ask_server(nc, HEALTH, server, _SECONDS) or healthz
     return healthz
 
 
