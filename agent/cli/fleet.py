@@ -33,9 +33,8 @@ from agent.cli.configuration import (
     store,
     store_or_end,
 )
-from agent.config import Config, ConfigError, load, read_table
+from agent.config import Config, ConfigError, read_table
 from agent.contract import Exit
-from agent.leaf.inputs import OPTIONS
 
 if TYPE_CHECKING:
     from agent.cli.site.edit import Enrolled
@@ -220,24 +219,19 @@ def _change(
 ) -> Config | None:
     """Change the leaves of a file and have the hub's agent reload them, or render the topology. Returns the
     hub's configuration, None for a topology."""
-    from agent.cli.site.edit import MemberError
+    from agent.cli.site.apply import edited_or_end, loaded_or_end
 
     try:
         table = read_table(path)
-        text = edit(path.read_text())
     except ConfigError as error:
         end(error.problems)
-    except MemberError as error:
-        end([f"{path}: {error}"])
+    text = edited_or_end(path, edit)
     if "role" not in table:
         _render(path, text, out, done)
         return None
     if out is not None:
         end(["--out is for a topology, and this is the configuration of an agent"])
-    try:
-        settings = load(path, OPTIONS, text)
-    except ConfigError as error:
-        end(error.problems)
+    settings = loaded_or_end(path, text)
     if settings.role != "hub":
         end(["leaves are let in at the hub; name the hub's configuration with -c"])
     store_or_end(path, text)
@@ -260,20 +254,10 @@ def _render(path: Path, text: str, out: Path | None, done: str) -> None:
 
 
 def _apply(settings: Config, domain: str, done: str) -> None:
-    from agent.cli.site.apply import NotAppliedError, apply_members, fleet_of, unsent
+    from agent.cli.site.apply import apply_members, apply_or_end, fleet_of, unsent
 
     left = unsent(fleet_of(settings), domain)
-    try:
-        fleet: dict[str, Any] | None = asyncio.run(apply_members(settings))
-    except (NotAppliedError, OSError) as error:
-        end([str(error)], Exit.UNREACHABLE)
-    if fleet is None:
-        typer.echo(
-            "the change is in the file, and the hub's agent applies it when it starts: none runs with "
-            f"the state directory {settings.state_dir}"
-        )
-    else:
-        typer.echo(done)
+    apply_or_end("the hub's agent", settings, apply_members(settings), done)
     if left and domain not in {leaf.domain for leaf in settings.leaf if leaf.key}:
         typer.echo(f"{left} messages that it announced are not at the hub, and stay on its machine")
     if settings.nats.server == "external":

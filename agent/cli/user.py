@@ -7,7 +7,6 @@ agent has not applied it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -15,9 +14,7 @@ from typing import Annotated
 import typer
 
 from agent.cli.configuration import ConfigFile, configuration, end, store_or_end
-from agent.config import Config, ConfigError, load
-from agent.contract import Exit
-from agent.leaf.inputs import OPTIONS
+from agent.config import Config
 
 app = typer.Typer(help="Programs with an account of their own on the server here.", no_args_is_help=True)
 
@@ -107,28 +104,10 @@ def forget(config: ConfigFile, name: Name) -> None:
 
 def _change(path: Path, edit: Callable[[str], str], done: str) -> Config:
     """Change the users of a file, and have the running agent reload them."""
-    from agent.cli.site.apply import NotAppliedError, apply_users
-    from agent.cli.site.edit import MemberError
+    from agent.cli.site.apply import apply_or_end, apply_users, edited_or_end, loaded_or_end
 
-    try:
-        text = edit(path.read_text())
-        settings = load(path, OPTIONS, text)
-    except OSError as error:
-        end([f"{path}: cannot be read ({error.strerror}); name a file with -c or PETIOLE_CONFIG"])
-    except MemberError as error:
-        end([f"{path}: {error}"])
-    except ConfigError as error:
-        end(error.problems)
+    text = edited_or_end(path, edit)
+    settings = loaded_or_end(path, text)
     store_or_end(path, text)
-    try:
-        taken = asyncio.run(apply_users(settings))
-    except (NotAppliedError, OSError) as error:
-        end([str(error)], Exit.UNREACHABLE)
-    if taken:
-        typer.echo(done)
-    else:
-        typer.echo(
-            "the change is in the file, and the agent applies it when it starts: none runs with the state "
-            f"directory {settings.state_dir}"
-        )
+    apply_or_end("the agent", settings, apply_users(settings), done)
     return settings

@@ -1,20 +1,27 @@
-"""Applies a changed configuration to the running agent, and makes the hub forget a leaf."""
+"""Changes the leaves and users of a configuration while its agent runs, and makes the hub forget a leaf. What
+cannot be done is printed and ends the process."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+import typer
 
 from agent.base import machine
+from agent.cli.configuration import end
 from agent.cli.query import AdminStatusError, own_server, status_of
-from agent.config import Config, members_digest, users_digest
-from agent.contract import COMMANDS, FLEET_BUCKET, command_consumer
+from agent.cli.site.edit import MemberError
+from agent.config import Config, ConfigError, load, members_digest, users_digest
+from agent.contract import COMMANDS, FLEET_BUCKET, Exit, command_consumer
 from agent.jetstream import JetStream
 from agent.jetstream.connection import EXPECTED
 from agent.jetstream.info import reason_of
+from agent.leaf.inputs import OPTIONS
 
 SECONDS: Final = 30.0
 _LEAF_SECONDS: Final = 0.01
@@ -22,44 +29,70 @@ _LEAF_SECONDS: Final = 0.01
 _POLL: Final = 0.1
 _CONNECT_SECONDS: Final = 5.0
 
-T = TypeVar("T")
-
 
 class NotAppliedError(Exception):
     """The agent has not applied the configuration; the text says what to do."""
 
 
-async def apply_members(config: Config) -> dict[str, Any] | None:
-    """Have the hub's agent reload, and return what it then says of the fleet; None if no agent runs. Raises
-    `NotAppliedError` or `OSError`."""
+def edited_or_end(path: Path, edit: Callable[[str], str]) -> str:
+    """The text of a file after a change to its leaves or users; one that cannot be made ends the process."""
+    try:
+        return edit(path.read_text())
+    except OSError as error:
+        end([f"{path}: cannot be read ({error.strerror}); name a file with -c or PETIOLE_CONFIG"])
+    except MemberError as error:
+        end([f"{path}: {error}"])
+
+
+def loaded_or_end(path: Path, text: str) -> Config:
+    """The configuration that this text would be in the place of a file; its problems end the process."""
+    try:
+        return load(path, OPTIONS, text)
+    except ConfigError as error:
+        end(error.problems)
+
+
+def apply_or_end(whose: str, config: Config, apply: Coroutine[Any, Any, bool], done: str) -> None:
+    """Apply a stored change, and print what became of it: it is `done`, or waits for the agent to start. An
+    agent that does not take it in ends the process."""
+    try:
+        taken = asyncio.run(apply)
+    except (NotAppliedError, OSError) as error:
+        end([str(error)], Exit.UNREACHABLE)
+    waits = f"the change is in the file, and {whose} applies it when it starts: none runs with the state"
+    typer.echo(done if taken else f"{waits} directory {config.state_dir}")
+
+
+async def apply_members(config: Config) -> bool:
+    """Have the hub's agent reload its leaves; False if none runs. Raises `NotAppliedError` or `OSError`."""
     digest = members_digest(config.leaf)
 
-    def applied() -> dict[str, Any] | None:
+    def applied() -> bool:
         fleet = fleet_of(config)
-        return fleet if fleet.get("configured") == digest and fleet.get("links_settled") else None
+        return fleet.get("configured") == digest and bool(fleet.get("links_settled"))
 
     return await _reloaded(config, "the hub's agent", applied)
 
 
 async def apply_users(config: Config) -> bool:
-    """Have the agent reload its users; False if no agent runs. Raises `NotAppliedError` or `OSError`."""
+    """Have the agent reload its users; False if none runs. Raises `NotAppliedError` or `OSError`."""
     digest = users_digest(config.user)
-    return bool(await _reloaded(config, "the agent", lambda: _status(config).get("users") == digest))
+    return await _reloaded(config, "the agent", lambda: _status(config).get("users") == digest)
 
 
-async def _reloaded(config: Config, whose: str, applied: Callable[[], T | None]) -> T | None:
-    """Have the agent reload, and return what `applied` does once that is true; None if no agent runs."""
+async def _reloaded(config: Config, whose: str, applied: Callable[[], bool]) -> bool:
+    """Have the agent reload, and return once it has `applied` the file; False if no agent runs."""
     pid = machine.running(config.state_dir)
     if pid is None:
-        return None
+        return False
     os.kill(pid, signal.SIGHUP)
     seconds = SECONDS + len(config.leaf) * _LEAF_SECONDS
     try:
         async with asyncio.timeout(seconds):
             while True:
                 await asyncio.sleep(_POLL)
-                if answer := applied():
-                    return answer
+                if applied():
+                    return True
     except TimeoutError:
         raise NotAppliedError(
             f"{whose} (process {pid}) has not taken the change in within {seconds:.0f} s; see its log"
