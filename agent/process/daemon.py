@@ -139,36 +139,42 @@ async def _serve(
     ended = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         admin_task = group.create_task(keep_serving("admin", partial(admin.run, ended), ended))
-        made = partial(until_made, stopping=stopping, waiting=partial(_missing, health, supervisor))
-        server = await _server(config, state.current.machine, health, group, made)
-        watch = _watch(config, server and server[0], health)
-        watching = None if watch is None else group.create_task(keep_serving("server watch", watch.run))
-        gate = None
-        if server is not None and config.link.windows:
-            gate = LinkScheduler(server[0], Windows(config.link.windows), health)
-        gating = None if gate is None else group.create_task(keep_serving("link gate", gate.run))
-        opening = None
-        if server is not None and config.nats.mqtt.on:
-            opening = group.create_task(keep_serving("mqtt", partial(_open_mqtt, server[0], role)))
-        saving = None if config.role == "leaf" else group.create_task(keep_serving("state", state.run))
+        waiting = partial(_missing, health, supervisor)
+        server = await _server(config, state.current.machine, health, stopping, waiting)
+        services = _services(config, state, health, role, server)
+        apply = partial(_apply, role, server, state.current.machine)
+        services["reload"] = partial(reloader.run, apply, restart, supervisor, stopping.is_set)
+        tasks = [group.create_task(keep_serving(*service)) for service in services.items()]
+        if server is not None:
+            tasks.append(group.create_task(server.supervise()))
         log.info("started", domain=config.domain, role=config.role, pid=os.getpid())
-        apply = partial(_apply, role, server and server[0], state.current.machine)
-        reload = partial(reloader.run, apply, restart, supervisor, stopping.is_set)
-        reloading = group.create_task(keep_serving("reload", reload))
-        telling = None
         if supervisor is not None:
-            telling = group.create_task(_vitals(supervisor, role, server and server[0], health).run())
+            tasks.append(group.create_task(_vitals(supervisor, role, server, health).run()))
             group.create_task(_tell_end(supervisor, stopping, again))
         await role.run(stopping)
-        for task in (watching, gating, opening, saving, reloading, telling):
-            if task is not None:
-                task.cancel()
+        for task in tasks:
+            task.cancel()
         if server is not None:
-            server[1].cancel()
-            server[0].release()
+            server.release()
         ended.set()
         await admin_task
     log.info("stopped", domain=config.domain)
+
+
+def _services(
+    config: Config, state: StateFile, health: ServerHealth, role: Role, server: EmbeddedServer | None
+) -> dict[str, Callable[[], Awaitable[None]]]:
+    """What runs beside the role, by its name in the log; a leaf writes its state file itself."""
+    services: dict[str, Callable[[], Awaitable[None]]] = {}
+    if (watch := _watch(config, server, health)) is not None:
+        services["server watch"] = watch.run
+    if server is not None and config.link.windows:
+        services["link gate"] = LinkScheduler(server, Windows(config.link.windows), health).run
+    if server is not None and config.nats.mqtt.on:
+        services["mqtt"] = partial(_open_mqtt, server, role)
+    if config.role == "hub":
+        services["state"] = state.run
+    return services
 
 
 def _vitals(supervisor: Notifier, role: Role, server: EmbeddedServer | None, health: ServerHealth) -> Vitals:
@@ -254,19 +260,18 @@ async def _server(
     config: Config,
     machine: str,
     health: ServerHealth,
-    group: asyncio.TaskGroup,
-    made: Callable[[Callable[[], Awaitable[ServerConfig | None]]], Awaitable[ServerConfig | None]],
-) -> tuple[EmbeddedServer, asyncio.Task[None]] | None:
-    """The embedded server, started if it can be, and what keeps it running; None where it is not ours. `made`
-    waits for keys that are not there yet, and returns None when the agent is to end before. Raises
-    `RenderError`."""
-    values = await made(partial(asyncio.to_thread, _values, config, machine))
+    stopping: asyncio.Event,
+    waiting: Callable[[str], None],
+) -> EmbeddedServer | None:
+    """The embedded server, started if it can be; None where it is not ours, or the agent is to end before its
+    keys are there. `waiting` is called with each reason to wait for them. Raises `RenderError`."""
+    values = await until_made(partial(asyncio.to_thread, _values, config, machine), stopping, waiting)
     health.unstarted = None
     if values is None:
         return None
     server = EmbeddedServer(values, server_directory(config), report=health.started)
     await server.try_start()
-    return server, group.create_task(server.supervise())
+    return server
 
 
 def _values(config: Config, machine: str) -> ServerConfig | None:
