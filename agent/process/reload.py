@@ -28,6 +28,7 @@ _LIVE: Final = frozenset({"rule", "log", "leaf"})
 """What a running agent applies in addition to its inputs; for anything else it restarts."""
 _LIVE_AT_HUB: Final = _LIVE | {"user"}
 
+_INPUT: Final = "input."
 Parts = Mapping[str, bytes]
 """A digest for each part: the tables at the top, and `input.<name>` for each input."""
 
@@ -52,12 +53,12 @@ class ConfigChange:
     def __str__(self) -> str:
         """What happens, in words."""
         if self.restart:
-            return f"the agent restarts, for {_listed(self.restart)} changed"
+            return f"the agent restarts, for {', '.join(self.restart)} changed"
         if not self:
             return "nothing in it has changed"
         both = set(self.end) & set(self.begin)
         said = [
-            f"{verb} {_listed(names)}"
+            f"{verb} {', '.join(names)}"
             for verb, names in (
                 ("input restarted:", sorted(both)),
                 ("input ended:", sorted(set(self.end) - both)),
@@ -73,14 +74,16 @@ class ConfigChange:
 def parts(config: Config) -> Parts:
     """The parts of a configuration. Reads the files that it names."""
     found = {
-        one.encode_name: _digest(getattr(config, one.name)) for one in fields(config) if one.name != "input"
+        table.encode_name: _digest(getattr(config, table.name))
+        for table in fields(config)
+        if table.name != "input"
     }
     if config.nats.extra or config.nats.remote:
         from agent.config.server_overlay import named_files  # not held in memory where nothing is added
 
         added = [*named_files(config.nats.extra), *named_files(config.nats.remote)]
         found["nats"] = _digest([config.nats, added])
-    return found | {f"input.{one.name}": _digest(one) for one in config.input}
+    return found | {f"{_INPUT}{options.name}": _digest(options) for options in config.input}
 
 
 def change(
@@ -90,19 +93,16 @@ def change(
     names the agent starts again, as for the tables that it can't take in while it runs."""
     live = _LIVE_AT_HUB if hub else _LIVE
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-    inputs = {name for name in changed if name.startswith("input.")}
-    restart = sorted(
-        {name for name in changed - inputs if name not in live}
-        | {name for name in inputs if name.removeprefix("input.") in reserved}
-    )
+    inputs = {name for name in changed if name.startswith(_INPUT)}
+    restart = (changed - inputs - live) | {name for name in inputs if name.removeprefix(_INPUT) in reserved}
     return ConfigChange(
-        tuple(sorted(name.removeprefix("input.") for name in inputs & before.keys())),
-        tuple(sorted(name.removeprefix("input.") for name in inputs & after.keys())),
+        tuple(sorted(name.removeprefix(_INPUT) for name in inputs & before.keys())),
+        tuple(sorted(name.removeprefix(_INPUT) for name in inputs & after.keys())),
         "rule" in changed,
         "log" in changed,
         "leaf" in changed,
         hub and "user" in changed,
-        tuple(restart),
+        tuple(sorted(restart)),
     )
 
 
@@ -124,10 +124,6 @@ def _plain(value: object) -> object:
     except OSError:
         pass  # who uses the file says what is wrong with it
     return str(value)
-
-
-def _listed(names: tuple[str, ...] | list[str]) -> str:
-    return ", ".join(names)
 
 
 _FIXED: Final = ("domain", "role", "state_dir")
@@ -158,18 +154,12 @@ class Files(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A configuration that is to hold from now on, what changed with it, and the inputs that begin."""
+    """A configuration that is to hold from now on, what changes with it, the inputs that begin, and the parts
+    `before` and `after` it."""
 
     config: Config
     change: ConfigChange
     inputs: Sequence[Input]
-
-
-@dataclass(frozen=True, slots=True)
-class ReloadPlan:
-    """What a file would change, and the parts of the configuration `before` and `after` it."""
-
-    applied: Applied
     before: Parts
     after: Parts
 
@@ -180,19 +170,19 @@ class Reloader:
     def __init__(self, running: Config, files: Files) -> None:
         self._files = files
         self._running, self._parts = running, parts(running)
-        self._wanted: asyncio.Queue[ReloadPlan | None] = asyncio.Queue()
+        self._wanted: asyncio.Queue[Applied | None] = asyncio.Queue()
 
-    def plan(self) -> ReloadPlan:
+    def plan(self) -> Applied:
         """What the file as it is now would change. Blocks. Raises `ReloadError` with every problem."""
         try:
             return self._plan()
         except ReloadError:
             raise
         except Exception as error:  # a file that cannot be judged cannot be taken either
-            why = f"{type(error).__name__}: {error}"
-            raise ReloadError(f"it cannot be checked ({why}); change what is new in it") from error
+            why = f"it cannot be checked ({type(error).__name__}: {error}); change what is new in it"
+            raise ReloadError(why) from error
 
-    def _plan(self) -> ReloadPlan:
+    def _plan(self) -> Applied:
         before = self._parts
         try:
             config = self._files.read()
@@ -213,15 +203,11 @@ class Reloader:
             found += self._files.problems(config, inputs, restart=bool(todo.restart))
         if found:
             raise ReloadError("; ".join(found))
-        return ReloadPlan(Applied(config, todo, inputs), before, new)
+        return Applied(config, todo, inputs, before, new)
 
-    def take(self, planned: ReloadPlan) -> None:
-        """Bring a plan in soon; if another one comes first, what the file says then."""
+    def wanted(self, planned: Applied | None = None) -> None:
+        """Bring in soon what the file says, or a plan, unless another reload comes first."""
         self._wanted.put_nowait(planned)
-
-    def wanted(self) -> None:
-        """Look at the file soon, and bring in what it says."""
-        self._wanted.put_nowait(None)
 
     async def run(
         self,
@@ -247,7 +233,7 @@ class Reloader:
 
     async def _bring_in(
         self,
-        planned: ReloadPlan | None,
+        planned: Applied | None,
         apply: Callable[[Applied], Awaitable[None]],
         ending: Callable[[], bool],
     ) -> bool:
@@ -269,21 +255,20 @@ class Reloader:
         if ending():
             log.info("reload ignored", reason="the agent ends")
             return False
-        applied = planned.applied
-        log.info("configuration reloaded", what=str(applied.change))
-        if not applied.change:
+        log.info("configuration reloaded", what=str(planned.change))
+        if not planned.change:
             return False
-        if applied.change.restart:
-            LISTEN_SOCKETS.keep(_listened(applied.config))
+        if planned.change.restart:
+            LISTEN_SOCKETS.keep(_listened(planned.config))
             return True
-        LISTEN_SOCKETS.keep(_listened(applied.config, applied.change.begin))
+        LISTEN_SOCKETS.keep(_listened(planned.config, planned.change.begin))
         asyncio.get_running_loop().call_later(KEPT_SECONDS, LISTEN_SOCKETS.close)
         try:
-            await apply(applied)
+            await apply(planned)
         except Exception as error:  # a part of it may hold already, and which part is unknown
             log.error("reload failed halfway; restarting the agent", exc_info=error)
             return True
-        self._running, self._parts = applied.config, planned.after
+        self._running, self._parts = planned.config, planned.after
         return False
 
 
@@ -308,6 +293,6 @@ def by_command(reloader: Reloader) -> Callable[[], Reply]:
             planned = reloader.plan()
         except ReloadError as error:
             raise CommandError(f"the agent goes on as it is; correct its configuration: {error}") from None
-        return Reply(f"the configuration is valid; {planned.applied.change}", partial(reloader.take, planned))
+        return Reply(f"the configuration is valid; {planned.change}", partial(reloader.wanted, planned))
 
     return reload

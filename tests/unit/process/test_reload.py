@@ -165,7 +165,7 @@ async def test_a_plan_that_another_reload_overtook_begins_no_input_a_second_time
         running = group.create_task(reloader.run(applied.put, lambda: None))
         reloader.wanted()
         assert (await applied.get()).change.begin == ("socket",)
-        reloader.take(planned)
+        reloader.wanted(planned)
         files.config = config(SOCKET, HTTP)
         assert (await applied.get()).change == ConfigChange(begin=("http",))
         running.cancel()
