@@ -76,6 +76,9 @@ def system_clock() -> Callable[[], ClockReading]:
 class CommandRunner:
     """The commands of one run of the agent. `cls` is the class in which the answers are stored."""
 
+    _intake: Intake
+    _stopping: asyncio.Event
+
     def __init__(
         self,
         cls: str,
@@ -114,17 +117,16 @@ class CommandRunner:
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Run commands until `stopping` is set. Raises `ContractError` if the position of the last command
         cannot be read: to go on would run commands again."""
+        self._intake, self._stopping = intake, stopping
         answered = await unless(stopping, intake.position(COMMANDS_INPUT))
         if answered is None or stopping.is_set():
             return
-        cursor = CommandCursor(await self._last(answered.position, intake, stopping), self._recent)
+        cursor = CommandCursor(await self._last(answered.position), self._recent)
         while not stopping.is_set():
-            moved = await self._step(cursor, intake, stopping)
+            moved = await self._step(cursor)
             await event_within(stopping, SPACING if moved else POLL_SECONDS)
 
-    async def _last(
-        self, text: str | None, intake: Intake, stopping: asyncio.Event
-    ) -> CommandPosition | None:
+    async def _last(self, text: str | None) -> CommandPosition | None:
         """The last command that was begun, answered first if it was not."""
         answered = None if text is None else parse_position(text)
         saved = self._state.current.command
@@ -132,15 +134,15 @@ class CommandRunner:
         if begun is None or not unanswered(begun, answered, self._recent):
             return answered
         ended = "the agent ended after it had begun this command; it is not run again"
-        await self._answer(begun, CommandOutcome.INTERRUPTED, ended, intake, stopping)
+        await self._answer(begun, CommandOutcome.INTERRUPTED, ended)
         return begun
 
-    async def _step(self, cursor: CommandCursor, intake: Intake, stopping: asyncio.Event) -> bool:
+    async def _step(self, cursor: CommandCursor) -> bool:
         """Poll once and run the command found; False if the next poll may wait."""
         if self._js is None:
             return False
         try:
-            message = await unless(stopping, _next(self._js, cursor, intake.domain))
+            message = await unless(self._stopping, _next(self._js, cursor, self._intake.domain))
         except JetStreamError as error:
             # Before the first link there is no mirror yet: not a fault of this leaf.
             if not (isinstance(error, ApiError) and error.err_code == STREAM_NOT_FOUND):
@@ -154,44 +156,36 @@ class CommandRunner:
         position = cursor.take(message.seq, stored, ident, verb_of(message.subject))
         if position is not None:
             run = (position.seq, stored, position.id)
-            if await self._handle(position, command, malformed, run, intake, stopping):
+            if await self._handle(position, command, malformed, run):
                 self._recent.add(run)
                 self._state.mark()
         return True
 
     async def _handle(
-        self,
-        position: CommandPosition,
-        command: Command | None,
-        malformed: str,
-        run: RunCommand,
-        intake: Intake,
-        stopping: asyncio.Event,
+        self, position: CommandPosition, command: Command | None, malformed: str, run: RunCommand
     ) -> bool:
         """Run a command if it may run; False if the agent stops before its answer is stored."""
         if command is None:
-            return await self._answer(position, CommandOutcome.MALFORMED, malformed, intake, stopping)
+            return await self._answer(position, CommandOutcome.MALFORMED, malformed)
         handler = self._handlers.get(position.verb)
         if handler is None:
             unknown = (
                 f"there is no verb {position.verb!r} here; there are {', '.join(sorted(self._handlers))}"
             )
-            return await self._answer(position, CommandOutcome.UNKNOWN, unknown, intake, stopping)
-        too_late = await self._too_late(command.expires, run[1] / 1e9, handler, stopping)
-        if stopping.is_set():
+            return await self._answer(position, CommandOutcome.UNKNOWN, unknown)
+        too_late = await self._too_late(command.expires, run[1] / 1e9, handler)
+        if self._stopping.is_set():
             return False
         if too_late is not None:
-            return await self._answer(position, CommandOutcome.EXPIRED, too_late, intake, stopping)
+            return await self._answer(position, CommandOutcome.EXPIRED, too_late)
         self._recent.add(run)
         outcome, reply = await self._carry_out(position, handler, command)
-        is_stored = await self._answer(position, outcome, reply.text, intake, stopping)
+        is_stored = await self._answer(position, outcome, reply.text)
         if is_stored and reply.then is not None:
             reply.then()
         return is_stored
 
-    async def _too_late(
-        self, expires: float | None, stored: float, handler: CommandHandler, stopping: asyncio.Event
-    ) -> str | None:
+    async def _too_late(self, expires: float | None, stored: float, handler: CommandHandler) -> str | None:
         """Why a command must not run any more, None if it may."""
         loop = asyncio.get_running_loop()
         while True:
@@ -205,13 +199,13 @@ class CommandRunner:
                 return None
             if verdict is ExpiryVerdict.EXPIRED:
                 return f"expired at {_time(expires or 0.0)}; here it is {_time(now.wall)}; it was not run"
-            if stopping.is_set() or loop.time() - (self._unsure_since or 0.0) > CLOCK_SECONDS:
+            if self._stopping.is_set() or loop.time() - (self._unsure_since or 0.0) > CLOCK_SECONDS:
                 return (
                     f"cannot tell whether it has expired: this machine's clock says {_time(now.wall)}, "
                     f"but the hub had stored the command at {_time(stored)}. It was not run; set the clock "
                     "and send it again"
                 )
-            await event_within(stopping, POLL_SECONDS)
+            await event_within(self._stopping, POLL_SECONDS)
 
     async def _carry_out(
         self, position: CommandPosition, handler: CommandHandler, command: Command
@@ -236,32 +230,25 @@ class CommandRunner:
             log.error("command handler failed", verb=position.verb, exc_info=error)
             return CommandOutcome.FAILED, Reply(f"{type(error).__name__}: {error}")
 
-    async def _answer(
-        self,
-        position: CommandPosition,
-        outcome: CommandOutcome,
-        text: str,
-        intake: Intake,
-        stopping: asyncio.Event,
-    ) -> bool:
+    async def _answer(self, position: CommandPosition, outcome: CommandOutcome, text: str) -> bool:
         """Store the answer; False if the agent stops before it is stored."""
         log.info("command", verb=position.verb, id=position.id, outcome=outcome.value, answer=text[:_CUT])
         self._metrics.commands.labels(outcome.value).inc()
         answer = CommandAnswer(position.seq, position.verb, position.id or None, outcome, text)
-        line = answer.reading(machine_time(wall_ns()), intake.domain).encode() + b"\n"
+        line = answer.reading(machine_time(wall_ns()), self._intake.domain).encode() + b"\n"
         chunk = Chunk(line, 1, position=position.encode())
-        while not stopping.is_set():
+        while not self._stopping.is_set():
             try:
-                await intake.submit(COMMANDS_INPUT, self._cls, chunk)
+                await self._intake.submit(COMMANDS_INPUT, self._cls, chunk)
                 stored = True
             except RefusedError as refusal:
                 self._storing.begin(f"answers to commands cannot be stored, further commands wait: {refusal}")
                 delay = min(refusal.retry_after or _RETRY, _MAX_RETRY)
-                await event_within(stopping, delay)
+                await event_within(self._stopping, delay)
                 stored = False
             except UnknownOutcomeError as error:
                 self._storing.begin(str(error))
-                reached = await unless(stopping, intake.position(COMMANDS_INPUT))
+                reached = await unless(self._stopping, self._intake.position(COMMANDS_INPUT))
                 stored = reached is not None and reached.position == chunk.position
             if stored:
                 self._storing.end()

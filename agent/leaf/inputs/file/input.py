@@ -65,6 +65,9 @@ _SHOWN: Final = 3
 class FileInput(ConfiguredInput[FileOptions]):
     """Tails files."""
 
+    _intake: Intake
+    _stopping: asyncio.Event
+
     def __init__(self, options: FileOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
         super().__init__(options, metrics, server)
         paths = [options.path] if isinstance(options.path, str) else options.path
@@ -110,6 +113,7 @@ class FileInput(ConfiguredInput[FileOptions]):
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Tail the files until `stopping` is set. Raises `contract.ContractError` when the stored position
         is lost or can't be read: going on without it would lose or repeat lines."""
+        self._intake, self._stopping = intake, stopping
         resume = await unless(stopping, intake.position(self.name))
         if resume is None:
             return
@@ -132,47 +136,38 @@ class FileInput(ConfiguredInput[FileOptions]):
         )
         try:
             while not stopping.is_set():
-                if not await self._step(following, parser, intake, stopping):
+                if not await self._step(following, parser):
                     await event_within(stopping, options.poll)
         finally:
             following.close()
 
-    async def _step(
-        self, following: TailGroup, parser: LineParser, intake: Intake, stopping: asyncio.Event
-    ) -> bool:
+    async def _step(self, following: TailGroup, parser: LineParser) -> bool:
         """Look once and store what was found; False when the next look may wait."""
         gathered, parsed = await asyncio.to_thread(_look, following, parser)
         self._tell(gathered)
         if not gathered.pieces:
             return gathered.more
-        return await self._store(following, gathered, parsed, intake, stopping)
+        return await self._store(following, gathered, parsed)
 
-    async def _store(
-        self,
-        following: TailGroup,
-        gathered: ReadResult,
-        parsed: list[Parsed],
-        intake: Intake,
-        stopping: asyncio.Event,
-    ) -> bool:
+    async def _store(self, following: TailGroup, gathered: ReadResult, parsed: list[Parsed]) -> bool:
         chunk = Chunk(
             b"".join(part.payload for part in parsed),
             sum(part.count for part in parsed),
             position=gathered.position,
             letters=tuple(itertools.chain.from_iterable(map(_letters, gathered.pieces, parsed))),
         )
-        if not await self._submit(chunk, intake, stopping):
+        if not await self._submit(chunk):
             return False
         for letter in chunk.letters:
             self._skip(letter.at, "bad_line", letter.reason)
         following.take()
         return True
 
-    async def _submit(self, chunk: Chunk, intake: Intake, stopping: asyncio.Event) -> bool:
+    async def _submit(self, chunk: Chunk) -> bool:
         """Submit a chunk until it is stored; False when the agent stops before."""
-        while not stopping.is_set():
+        while not self._stopping.is_set():
             try:
-                await intake.submit(self.name, self._options.class_, chunk)
+                await self._intake.submit(self.name, self._options.class_, chunk)
                 stored = True
             except RefusedError as refusal:
                 if (dead := unstorable(chunk, refusal)) is not None:
@@ -181,11 +176,11 @@ class FileInput(ConfiguredInput[FileOptions]):
                     continue
                 self._storing.begin(str(refusal))
                 delay = min(refusal.retry_after or _RETRY, _MAX_RETRY)
-                await event_within(stopping, delay)
+                await event_within(self._stopping, delay)
                 stored = False
             except UnknownOutcomeError as error:
                 self._storing.begin(str(error))
-                resume = await unless(stopping, intake.position(self.name))
+                resume = await unless(self._stopping, self._intake.position(self.name))
                 stored = resume is not None and resume.position == chunk.position
             if stored:
                 self._storing.end()

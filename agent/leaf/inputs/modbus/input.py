@@ -44,6 +44,9 @@ class _Unit:
 class ModbusInput(ConfiguredInput[ModbusOptions]):
     """Samples the units of one line."""
 
+    _intake: Intake
+    _stopping: asyncio.Event
+
     def __init__(self, options: ModbusOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
         super().__init__(options, metrics, server)
         self._invalid = metrics.invalid
@@ -59,6 +62,7 @@ class ModbusInput(ConfiguredInput[ModbusOptions]):
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Take and store samples until `stopping` is set."""
+        self._intake, self._stopping = intake, stopping
         from agent.leaf.inputs.modbus.line import Line  # with pymodbus, where it is needed
 
         self._up.set(0)
@@ -67,24 +71,20 @@ class ModbusInput(ConfiguredInput[ModbusOptions]):
         try:
             async with asyncio.TaskGroup() as group:
                 for interval, reads in groups.items():
-                    group.create_task(self._follow(interval, reads, line, intake, stopping))
+                    group.create_task(self._follow(interval, reads, line))
         finally:
             line.close()
 
-    async def _follow(
-        self, interval: float, reads: list[Read], line: Line, intake: Intake, stopping: asyncio.Event
-    ) -> None:
+    async def _follow(self, interval: float, reads: list[Read], line: Line) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time()
-        while not stopping.is_set():
-            reads = await self._sample(reads, line, intake, stopping)
+        while not self._stopping.is_set():
+            reads = await self._sample(reads, line)
             self._up.set(0 if self._connecting or self._failing else 1)
             due = next_due(due, loop.time(), interval)
-            await event_within(stopping, due - loop.time())
+            await event_within(self._stopping, due - loop.time())
 
-    async def _sample(
-        self, reads: list[Read], line: Line, intake: Intake, stopping: asyncio.Event
-    ) -> list[Read]:
+    async def _sample(self, reads: list[Read], line: Line) -> list[Read]:
         """Read all once and store it; returns the requests of the next sample."""
         from agent.leaf.inputs.modbus.line import ILLEGAL_ADDRESS, BusError, UnitError
 
@@ -95,10 +95,10 @@ class ModbusInput(ConfiguredInput[ModbusOptions]):
         for place, read in enumerate(ordered, 1):
             following.append(read)
             unit = self._units[read.unit]
-            if stopping.is_set() or time.monotonic() < unit.silent_until:
+            if self._stopping.is_set() or time.monotonic() < unit.silent_until:
                 continue
             try:
-                answer = await unless(stopping, line.read(read))
+                answer = await unless(self._stopping, line.read(read))
             except BusError as error:
                 self._connecting.begin(f"{self._options.url} cannot be read: {error}")
                 self._invalid.labels(self.name, "unreachable").inc()
@@ -113,10 +113,12 @@ class ModbusInput(ConfiguredInput[ModbusOptions]):
                 continue
             self._connecting.end()
             if answer is not None:
-                lines += self._lines(read, unit, answer, intake.domain)
+                lines += self._lines(read, unit, answer, self._intake.domain)
         for first in range(0, len(lines), _CHUNK_READINGS):
-            parsed = split_valid(encode(lines[first : first + _CHUNK_READINGS]), intake.domain, wall_ns())
-            if not await self._store.store(Chunk(parsed.payload, parsed.count), intake):
+            parsed = split_valid(
+                encode(lines[first : first + _CHUNK_READINGS]), self._intake.domain, wall_ns()
+            )
+            if not await self._store.store(Chunk(parsed.payload, parsed.count), self._intake):
                 break
         return following
 

@@ -45,6 +45,9 @@ class _Begun(NamedTuple):
 class MqttInput(SessionInput[MqttOptions]):
     """Stores what one broker sends."""
 
+    _intake: Intake
+    _stopping: asyncio.Event
+
     _source = "broker"
     _connected = "the broker is connected"
     _stored = "messages are stored again"
@@ -64,21 +67,22 @@ class MqttInput(SessionInput[MqttOptions]):
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Take and store messages until `stopping` is set."""
+        self._intake, self._stopping = intake, stopping
         from agent.leaf.inputs.mqtt.session import BrokerError, Session  # with paho, where it is needed
 
         self._up.set(0)
-        await self._restore(intake, stopping)
+        await self._restore()
 
         async def hold() -> str:
             session = Session(broker(self._options, intake.domain), self._flows)
             async with session.connected([topic.filter for topic in self._options.topics]):
                 self._redelivery.connected(time.monotonic(), resumed=session.resumed)
-                return await self._pump(session, intake, stopping)
+                return await self._pump(session)
 
         await self._hold(hold, (BrokerError, SeedError, OSError), stopping)
 
-    async def _restore(self, intake: Intake, stopping: asyncio.Event) -> None:
-        resume, now = await unless(stopping, intake.position(self.name)), time.monotonic()
+    async def _restore(self) -> None:
+        resume, now = await unless(self._stopping, self._intake.position(self.name)), time.monotonic()
         if resume is None:
             return
         try:
@@ -90,35 +94,35 @@ class MqttInput(SessionInput[MqttOptions]):
         except ValueError as error:
             self._log.warning("what the broker sends again may be stored twice", reason=str(error))
 
-    async def _pump(self, session: Session, intake: Intake, stopping: asyncio.Event) -> str:
+    async def _pump(self, session: Session) -> str:
         """Store what comes until the connection is over, and say why it is."""
         if self._begun is not None and session.resumed:
-            await self._go_on(self._begun, session, intake, stopping)
+            await self._go_on(self._begun, session)
         self._begun = None
-        while not stopping.is_set():
-            batch = await self._next(session, stopping, _BATCH_MESSAGES)
+        while not self._stopping.is_set():
+            batch = await self._next(session, _BATCH_MESSAGES)
             if batch:
-                await self._handle(batch, None, session, intake, stopping)
+                await self._handle(batch, None, session)
             elif session.over is not None:
                 return session.over
         return "stopping"
 
-    async def _next(self, session: Session, stopping: asyncio.Event, count: int) -> list[Received]:
+    async def _next(self, session: Session, count: int) -> list[Received]:
         """The messages that wait, at most so many; none when the connection is over or the agent stops."""
-        messages = await unless(stopping, session.next(count, _BATCH_BYTES)) or []
+        messages = await unless(self._stopping, session.next(count, _BATCH_BYTES)) or []
         for message in messages:
             if message.qos:
                 self._redelivery.heard(identity(message))
         return messages
 
-    async def _go_on(self, begun: _Begun, session: Session, intake: Intake, stopping: asyncio.Event) -> None:
+    async def _go_on(self, begun: _Begun, session: Session) -> None:
         """Submit the piece again of which parts are stored, when the broker sends it as it was."""
         batch: list[Received] = []
         left = len(begun.held)
         try:
             async with asyncio.timeout(_AGAIN_SECONDS):
-                while left > 0 and session.over is None and not stopping.is_set():
-                    messages = await self._next(session, stopping, left)
+                while left > 0 and session.over is None and not self._stopping.is_set():
+                    messages = await self._next(session, left)
                     batch += messages
                     left -= sum(1 for message in messages if self._is_new(message))
         except TimeoutError:
@@ -126,26 +130,19 @@ class MqttInput(SessionInput[MqttOptions]):
         # What Sparkplug says depends on births, which are not known any more.
         identities = [identity(message) for message in batch if self._is_new(message)]
         same = not self._sorter.has_sparkplug and are_same_messages(identities, begun.held)
-        if batch and not stopping.is_set():
-            await self._handle(batch, begun.position if same else None, session, intake, stopping)
+        if batch and not self._stopping.is_set():
+            await self._handle(batch, begun.position if same else None, session)
 
-    async def _handle(
-        self,
-        batch: list[Received],
-        position: str | None,
-        session: Session,
-        intake: Intake,
-        stopping: asyncio.Event,
-    ) -> None:
+    async def _handle(self, batch: list[Received], position: str | None, session: Session) -> None:
         """Store messages and acknowledge them. What is left when the agent stops comes again."""
         while batch:
-            part = self._sorter.sort(batch, [self._is_new(message) for message in batch], intake.domain)
+            part = self._sorter.sort(batch, [self._is_new(message) for message in batch], self._intake.domain)
             taken, batch = batch[: part.taken], batch[part.taken :]
             for command in part.commands:
                 session.publish(*command)
             if part.lossy.lines:
-                await self._try(part.lossy, intake)
-            if part.piece.lines and not await self._store(part.piece, position, intake, stopping):
+                await self._try(part.lossy)
+            if part.piece.lines and not await self._store(part.piece, position):
                 return
             for message in taken:
                 if session.acknowledge(message):
@@ -154,27 +151,25 @@ class MqttInput(SessionInput[MqttOptions]):
     def _is_new(self, message: Received) -> bool:
         return not (message.qos and message.repeat and self._redelivery.is_stored(identity(message)))
 
-    async def _store(
-        self, piece: Piece, position: str | None, intake: Intake, stopping: asyncio.Event
-    ) -> bool:
+    async def _store(self, piece: Piece, position: str | None) -> bool:
         """Submit a piece until it is stored; False when the agent stops before."""
         identities = [identity(message) for message in piece.messages if message.qos]
         if position is None:
             position = self._redelivery.position(secrets.token_hex(4), identities, time.monotonic())
-        is_stored = await self._submit(piece.chunk(position), intake, stopping)
+        is_stored = await self._submit(piece.chunk(position), self._intake, self._stopping)
         if is_stored:
             for message in identities:
                 self._redelivery.store(message, time.monotonic())
         return is_stored
 
-    async def _try(self, piece: Piece, intake: Intake) -> None:
+    async def _try(self, piece: Piece) -> None:
         """Submit what came with QoS 0 once: the broker does not have it any more."""
         cls = self._options.class_
         try:
             if piece.count:
-                await intake.submit(self.name, cls, piece.chunk())
+                await self._intake.submit(self.name, cls, piece.chunk())
             if piece.letters:
-                await intake.dead_letter(self.name, cls, piece.letters)
+                await self._intake.dead_letter(self.name, cls, piece.letters)
         except RefusedError as refusal:
             self._storing.begin(f"what came with QoS 0 is dropped: {refusal}")
         except UnknownOutcomeError as error:

@@ -36,6 +36,9 @@ _NEW: Final = "the server has no earlier subscription of this agent"
 class OpcuaInput(SessionInput[OpcuaOptions]):
     """Stores what one server reports."""
 
+    _intake: Intake
+    _stopping: asyncio.Event
+
     _source = "server"
     _connected = "the server reports"
     _stored = "values are stored again"
@@ -55,20 +58,21 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Take and store notifications until `stopping` is set."""
+        self._intake, self._stopping = intake, stopping
         from agent.leaf.inputs.opcua.session import OpcuaError, connected  # with asyncua, where it is needed
 
         self._up.set(0)
-        await self._restore(intake, stopping)
+        await self._restore()
 
         async def hold() -> str:
             async with connected(self._options, intake.domain) as session:
-                await self._follow(session, intake, stopping)
+                await self._follow(session)
             return "stopping"
 
         await self._hold(hold, (OpcuaError, OSError), stopping)
 
-    async def _restore(self, intake: Intake, stopping: asyncio.Event) -> None:
-        resume = await unless(stopping, intake.position(self.name))
+    async def _restore(self) -> None:
+        resume = await unless(self._stopping, self._intake.position(self.name))
         if resume is None:
             return
         try:
@@ -81,7 +85,7 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
         except ValueError as error:
             self._log.warning("the present values are stored again", reason=str(error))
 
-    async def _follow(self, session: Session, intake: Intake, stopping: asyncio.Event) -> None:
+    async def _follow(self, session: Session) -> None:
         """Go on where the input was, and store what the server reports until the session is over."""
         from agent.leaf.inputs.opcua.nodes import find
         from agent.leaf.inputs.opcua.notifications import digest
@@ -107,9 +111,9 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
             }
             subscription = await self._begin(session, server, meaning, nodes)
         self._flows()
-        while not stopping.is_set():
-            message = await self._next(session, subscription, stopping)
-            if message is None or not await self._store(message, nodes, known, intake, stopping):
+        while not self._stopping.is_set():
+            message = await self._next(session, subscription)
+            if message is None or not await self._store(message, nodes, known):
                 return
             session.stored(subscription, int(message.SequenceNumber))
             known = None
@@ -139,18 +143,16 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
         self._position = Position(server, subscription.id, meaning, 0, 0)
         return subscription
 
-    async def _next(
-        self, session: Session, subscription: Subscription, stopping: asyncio.Event
-    ) -> ua.NotificationMessage | None:
+    async def _next(self, session: Session, subscription: Subscription) -> ua.NotificationMessage | None:
         """The next notification: one that is not acknowledged, then new ones. None when the agent stops."""
         from agent.leaf.inputs.opcua.notifications import endings
         from agent.leaf.inputs.opcua.session import OpcuaError
 
         message = None
-        while message is None and subscription.waiting and not stopping.is_set():
-            message = await unless(stopping, session.again(subscription, subscription.waiting.pop(0)))
+        while message is None and subscription.waiting and not self._stopping.is_set():
+            message = await unless(self._stopping, session.again(subscription, subscription.waiting.pop(0)))
         if message is None:
-            message = await unless(stopping, session.next())
+            message = await unless(self._stopping, session.next())
         if message is None:
             return None
         if ended := endings(message):
@@ -161,24 +163,19 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
         return message
 
     async def _store(
-        self,
-        message: ua.NotificationMessage,
-        nodes: Sequence[FollowedNode],
-        known: dict[int, Change] | None,
-        intake: Intake,
-        stopping: asyncio.Event,
+        self, message: ua.NotificationMessage, nodes: Sequence[FollowedNode], known: dict[int, Change] | None
     ) -> bool:
         """Store a notification; False when the agent stops before."""
         from agent.leaf.inputs.opcua.notifications import sort
 
         position, sequence = self._position, int(message.SequenceNumber)
         assert position is not None, "a subscription has a position"
-        parts = sort(message, nodes, intake.domain, known)
+        parts = sort(message, nodes, self._intake.domain, known)
         done = position.parts if position.sequence == sequence else 0
         for part, piece in enumerate(parts.pieces[done:], done + 1):
             after = structs.replace(position, sequence=sequence, parts=part)
             chunk = Chunk(piece.payload, piece.count, position=after.encode(), letters=piece.letters)
-            if not await self._submit(chunk, intake, stopping):
+            if not await self._submit(chunk, self._intake, self._stopping):
                 return False
             self._position = position = after
             if piece.letters:

@@ -50,6 +50,9 @@ _MAX_URLS: Final = 64
 class PrometheusInput(ConfiguredInput[PrometheusOptions]):
     """Scrapes some targets."""
 
+    _intake: Intake
+    _stopping: asyncio.Event
+
     def __init__(self, options: PrometheusOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
         super().__init__(options, metrics, server)
         self._invalid = metrics.invalid
@@ -87,6 +90,7 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Scrape until `stopping` is set. Raises `AccessError` when `tls_ca` cannot be used."""
+        self._intake, self._stopping = intake, stopping
         import aiohttp  # a tenth of what an agent without it needs
 
         self._warn()
@@ -98,7 +102,7 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
             asyncio.TaskGroup() as group,
         ):
             for url in self._options.urls:
-                group.create_task(self._follow(url, session, intake, stopping))
+                group.create_task(self._follow(url, session))
 
     def _warn(self) -> None:
         if self._options.token_file is None:
@@ -108,32 +112,28 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
             if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
                 self._log.warning("the token is sent in clear text; use https", url=url)
 
-    async def _follow(
-        self, url: str, session: aiohttp.ClientSession, intake: Intake, stopping: asyncio.Event
-    ) -> None:
+    async def _follow(self, url: str, session: aiohttp.ClientSession) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time()
-        while not stopping.is_set():
-            await self._sample(url, session, intake, stopping)
+        while not self._stopping.is_set():
+            await self._sample(url, session)
             due = next_due(due, loop.time(), self._options.interval)
-            await event_within(stopping, due - loop.time())
+            await event_within(self._stopping, due - loop.time())
 
-    async def _sample(
-        self, url: str, session: aiohttp.ClientSession, intake: Intake, stopping: asyncio.Event
-    ) -> None:
+    async def _sample(self, url: str, session: aiohttp.ClientSession) -> None:
         """Scrape once, and store what came."""
         options = self._options
         instance = urlsplit(url).netloc
-        device = Device(options.device, intake.domain)
-        reading = SampleMapping(self._names, device, {"instance": instance}, intake.domain, wall_ns())
+        device = Device(options.device, self._intake.domain)
+        reading = SampleMapping(self._names, device, {"instance": instance}, self._intake.domain, wall_ns())
         began, count = time.monotonic(), 0
         try:
             limits = ScrapeLimits(options.timeout, options.body)
-            exposition = await unless(stopping, scrape(session, url, options.token_file, limits))
+            exposition = await unless(self._stopping, scrape(session, url, options.token_file, limits))
             if exposition is None:
                 return
             took = time.monotonic() - began
-            count = await self._take(reading.parts(*exposition), intake)
+            count = await self._take(reading.parts(*exposition))
         except (ScrapeError, ExpositionError) as error:
             took = time.monotonic() - began
             reason = error.reason if isinstance(error, ScrapeError) else "exposition"
@@ -145,9 +145,9 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
             self._down.discard(url)
         self._up.set(0 if self._down else 1)
         about = {"up": float(url not in self._down), "scrape_duration_seconds": took, "scrape_samples": count}
-        await self._store.store(_about(reading, instance, about), intake)
+        await self._store.store(_about(reading, instance, about), self._intake)
 
-    async def _take(self, parts: Iterator[ExpositionPart], intake: Intake) -> int:
+    async def _take(self, parts: Iterator[ExpositionPart]) -> int:
         """Store the parts of an exposition, one after the other; returns how many samples they were. What
         follows one that was refused is dropped unread."""
         count = 0
@@ -155,7 +155,7 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
             for reason, left_out in part.left_out.items():
                 self._invalid.labels(self.name, reason).inc(left_out)
             count += part.count
-            if part.count and not await self._store.store(Chunk(part.payload, part.count), intake):
+            if part.count and not await self._store.store(Chunk(part.payload, part.count), self._intake):
                 break
         return count
 
