@@ -242,7 +242,7 @@ def mqtt_topic(data: bytes) -> None:
     wanted, _, topic = data.decode(errors="replace").partition("\0")
     for template in ("{1}", "{2+}", wanted):
         one = TopicTemplate(filter=wanted, device=template)
-        if not one.problems() and one.matches(topic):
+        if not list(one.problems()) and one.matches(topic):
             one.place(topic)
 
 

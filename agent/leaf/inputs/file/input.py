@@ -243,12 +243,10 @@ def _bounded(parsed: Parsed) -> Parsed:
     return Parsed(b"", 0, ((0, f"this line has {parsed.count} fields, above {contract.MAX_BATCH_READINGS}"),))
 
 
-def _same(named: list[str]) -> list[str]:
+def _same(named: list[str]) -> Iterator[str]:
     """Which of the paths that were named mean one file."""
     by_target: dict[str, str] = {}
-    problems = []
     for path in named:
         first = by_target.setdefault(os.path.realpath(path), path)
         if first != path:
-            problems.append(f"{path} and {first} are one file; name it once")
-    return problems
+            yield f"{path} and {first} are one file; name it once"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -23,18 +23,9 @@ Group = Literal[
     "battery",
     "container",
 ]
-USUAL: Final[tuple[Group, ...]] = (
-    "cpu",
-    "memory",
-    "disk",
-    "network",
-    "temperature",
-    "system",
-    "pressure",
-    "sockets",
-)
-"""What is collected unless it is said otherwise."""
-GROUPS: Final[tuple[Group, ...]] = (*USUAL, "cores", "fans", "battery", "container")
+GROUPS: Final[tuple[Group, ...]] = get_args(Group)
+USUAL: Final = GROUPS[: GROUPS.index("cores")]
+"""What is collected unless the options say otherwise."""
 
 
 class HostOptions(InputOptions, tag="host", kw_only=True):

@@ -31,14 +31,13 @@ class Sample(NamedTuple):
 
 
 class Sampler:
-    """Takes samples of some groups. May block, so it is called in a thread, in any one but never in two at
-    once."""
+    """Takes samples of these groups, of file systems where `measures_mount` accepts their mount point. May
+    block, so it is called in a thread, in any but never in two at once."""
 
     def __init__(
         self, groups: tuple[Group, ...], measures_mount: Callable[[str], bool] = lambda _mount: True
     ) -> None:
-        """`wanted` says of which mount points the file systems are measured."""
-        self._groups, self._wanted = groups, measures_mount
+        self._groups, self._measures_mount = groups, measures_mount
         self._cpu: dict[str, float] | None = None
         self._cores: list[dict[str, float]] = []
 
@@ -94,7 +93,7 @@ class Sampler:
             (partition.device, partition.mountpoint, partition.fstype)
             for partition in psutil.disk_partitions()
         ):
-            if self._wanted(mount):
+            if self._measures_mount(mount):
                 yield from _usage(mount)
 
 

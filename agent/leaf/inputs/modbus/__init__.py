@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
@@ -76,32 +77,25 @@ class RegisterSelection(Struct, forbid_unknown_fields=True, kw_only=True):
         """The address after the last value."""
         return self.address + self.count * WIDTHS[self.kind]
 
-    def problems(self) -> list[str]:
+    def problems(self) -> Iterator[str]:
         """What is wrong with it."""
-        mistakes = []
         what = f"the register {self.metric!r:.80}"
         if not self.metric:
-            mistakes.append("a register has no metric; name what it measures")
+            yield "a register has no metric; name what it measures"
         if not 0 <= self.unit <= _MAX_UNIT + 8:
-            mistakes.append(f"{what} is of unit {self.unit}; take 0 to 255")
+            yield f"{what} is of unit {self.unit}; take 0 to 255"
         if not 1 <= self.count <= MAX_VALUES or self.address < 0 or self.end - 1 > _MAX_ADDRESS:
-            mistakes.append(
-                f"{what} reaches from {self.address} to {self.end - 1}; addresses are 0 to {_MAX_ADDRESS}"
-            )
+            yield f"{what} reaches from {self.address} to {self.end - 1}; addresses are 0 to {_MAX_ADDRESS}"
         if self.count > 1 and ADDRESS not in self.metric + self.device:
-            mistakes.append(f"{what} names {self.count} values alike; write {ADDRESS} in metric or device")
+            yield f"{what} names {self.count} values alike; write {ADDRESS} in metric or device"
         if not (math.isfinite(self.scale) and math.isfinite(self.offset)) or self.scale == 0:
-            mistakes.append(
+            yield (
                 f"{what} has scale {self.scale} and offset {self.offset}; take finite numbers, scale not 0"
             )
         if self.interval is not None and (problem := check_interval(self.interval)) is not None:
-            mistakes.append(f"{what}: {problem}")
-        mistakes += [
-            f"{what} makes a name longer than {contract.MAX_NAME} characters"
-            for name in (self.metric, self.device)
-            if len(name) + 5 > contract.MAX_NAME
-        ]
-        return mistakes
+            yield f"{what}: {problem}"
+        if max(len(self.metric), len(self.device)) + 5 > contract.MAX_NAME:
+            yield f"{what} makes a name longer than {contract.MAX_NAME} characters"
 
 
 class Link(Struct, frozen=True):
@@ -128,22 +122,22 @@ def parse_link(url: str) -> Link | None:
     return None
 
 
-def problems(options: ModbusOptions) -> list[str]:
+def problems(options: ModbusOptions) -> Iterator[str]:
     """What of the options can't be used."""
-    mistakes = []
     if parse_link(options.url) is None:
-        mistakes.append("url is neither; write it as tcp://<host>:502 or rtu:///dev/ttyUSB0")
+        yield "url is neither; write it as tcp://<host>:502 or rtu:///dev/ttyUSB0"
     if not options.registers:
-        mistakes.append('registers is empty; write registers = [{ metric = "speed", address = 0 }]')
-    mistakes += [problem for register in options.registers for problem in register.problems()]
+        yield 'registers is empty; write registers = [{ metric = "speed", address = 0 }]'
+    for register in options.registers:
+        yield from register.problems()
     if sum(register.count for register in options.registers) > MAX_VALUES:
-        mistakes.append(f"registers are more than {MAX_VALUES} values; make several inputs")
+        yield f"registers are more than {MAX_VALUES} values; make several inputs"
     if (problem := check_interval(options.interval)) is not None:
-        mistakes.append(problem)
+        yield problem
     if not 0.01 <= options.timeout <= 60:
-        mistakes.append(f"timeout is {options.timeout} s; take 10ms to 60s")
+        yield f"timeout is {options.timeout} s; take 10ms to 60s"
     if not 0 <= options.gap <= _MAX_GAP:
-        mistakes.append(f"gap is {options.gap}; take 0 to {_MAX_GAP} registers")
+        yield f"gap is {options.gap}; take 0 to {_MAX_GAP} registers"
     if not 300 <= options.baud <= 4_000_000 or options.stop_bits not in (1, 2):
-        mistakes.append("baud is 300 to 4000000 and stop_bits 1 or 2; write what the line is set to")
-    return [*mistakes, *missing_extra("modbus", "pymodbus", "serial")]
+        yield "baud is 300 to 4000000 and stop_bits 1 or 2; write what the line is set to"
+    yield from missing_extra("modbus", "pymodbus", "serial")

@@ -57,7 +57,7 @@ class ModbusInput(ConfiguredInput[ModbusOptions]):
         self._failing: dict[tuple[int, str, int], LogEdge] = {}
         """The requests that fail, by unit, table and address: others of the unit may succeed meanwhile."""
 
-    def _mistakes(self) -> list[str]:
+    def _mistakes(self) -> Iterator[str]:
         return problems(self._options)
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 from urllib.parse import urlsplit
@@ -53,24 +54,22 @@ class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
     metric: str = "{0}"
     format: Literal["json", "sparkplug"] = "json"
 
-    def problems(self) -> list[str]:
+    def problems(self) -> Iterator[str]:
         """What is wrong with it."""
-        mistakes = []
         levels = _own(self.filter).split("/")
         wrong = (
             any(("#" in level or "+" in level) and len(level) > 1 for level in levels) or "#" in levels[:-1]
         )
         if wrong or not 1 <= len(self.filter.encode()) <= _MOST or not self.filter.isprintable():
-            mistakes.append(f"filter {self.filter!r:.80} is no topic filter of MQTT, such as plant/+/#")
+            yield f"filter {self.filter!r:.80} is no topic filter of MQTT, such as plant/+/#"
         for name, template in (("device", self.device), ("metric", self.metric)):
             if (problem := template_problem(template)) is not None:
-                mistakes.append(f"{name} {problem}")
+                yield f"{name} {problem}"
         if self.format == "sparkplug":
             if not self.filter.startswith("spBv1.0/"):
-                mistakes.append(f"filter {self.filter!r:.80} is not of Sparkplug B; write it as spBv1.0/#")
+                yield f"filter {self.filter!r:.80} is not of Sparkplug B; write it as spBv1.0/#"
             if self.device or self.metric != "{0}":
-                mistakes.append("device and metric are said by Sparkplug B; leave them out of its topics")
-        return mistakes
+                yield "device and metric are said by Sparkplug B; leave them out of its topics"
 
     def matches(self, topic: str) -> bool:
         """Whether the filter covers a topic."""
@@ -99,41 +98,38 @@ def _own(filter_: str) -> str:
     return _SHARED.sub("", filter_, count=1)
 
 
-def problems(options: MqttOptions) -> list[str]:
+def problems(options: MqttOptions) -> Iterator[str]:
     """What of the options can't be used."""
-    mistakes = [*_values(options), *missing_extra("mqtt", "paho")]
+    yield from _values(options)
+    yield from missing_extra("mqtt", "paho")
     if any(topic.format == "sparkplug" for topic in options.topics):
-        mistakes += missing_extra("sparkplug", "google", "google.protobuf")
-    return mistakes
+        yield from missing_extra("sparkplug", "google", "google.protobuf")
 
 
-def _values(options: MqttOptions) -> list[str]:
-    mistakes = []
+def _values(options: MqttOptions) -> Iterator[str]:
     if not names_server(options.url, _PORTS):
-        mistakes.append("url is no broker without a user in it; write it as mqtt://<host>:1883")
+        yield "url is no broker without a user in it; write it as mqtt://<host>:1883"
     if not options.topics:
-        mistakes.append('topics is empty; write topics = [{ filter = "plant/+/#" }]')
-    mistakes += [problem for topic in options.topics for problem in topic.problems()]
+        yield 'topics is empty; write topics = [{ filter = "plant/+/#" }]'
+    for topic in options.topics:
+        yield from topic.problems()
     if not _MIN_KEEPALIVE <= options.keepalive <= _MAX_KEEPALIVE:
-        mistakes.append(f"keepalive is {options.keepalive} s; take 1s to 1h")
+        yield f"keepalive is {options.keepalive} s; take 1s to 1h"
     if options.password_file is not None and options.user is None:
-        mistakes.append("password_file stands without user; give both")
+        yield "password_file stands without user; give both"
     if (options.tls_cert is None) != (options.tls_key is None):
-        mistakes.append("tls_cert and tls_key go together; give both, or none")
-    return mistakes
+        yield "tls_cert and tls_key go together; give both, or none"
 
 
-def file_problems(options: MqttOptions) -> list[str]:
+def file_problems(options: MqttOptions) -> Iterator[str]:
     """What of the files that are named can't be used now."""
-    obstacles = []
     if options.password_file is not None and (wrong := check_password(options.password_file)) is not None:
-        obstacles.append(wrong)
+        yield wrong
     if options.url.startswith("mqtts:") and (options.tls_cert is None) == (options.tls_key is None):
         try:
             _tls(options)
         except (OSError, ValueError) as error:
-            obstacles.append(f"the files of TLS cannot be used: {error}; put them there in PEM")
-    return obstacles
+            yield f"the files of TLS cannot be used: {error}; put them there in PEM"
 
 
 def broker(options: MqttOptions, domain: str) -> Broker:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.base.metrics import Metrics
@@ -58,10 +59,10 @@ class MqttInput(SessionInput[MqttOptions]):
         self._begun: _Begun | None = None
         self._sorter = Sorter(options, self._redelivery, metrics, self._log)
 
-    def _mistakes(self) -> list[str]:
+    def _mistakes(self) -> Iterator[str]:
         return problems(self._options)
 
-    def _obstacles(self) -> list[str]:
+    def _obstacles(self) -> Iterator[str]:
         # A broker that does not answer is none.
         return file_problems(self._options)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal
@@ -61,23 +62,19 @@ class NodeSelection(Struct, forbid_unknown_fields=True, kw_only=True):
     device: str = ""
     metric: str = "{1+}"
 
-    def problems(self) -> list[str]:
+    def problems(self) -> Iterator[str]:
         """What is wrong with it."""
-        mistakes = []
         if (self.id is None) == (self.path is None):
-            mistakes.append(
-                'a node has neither or both of id and path; write id = "ns=2;s=Line1.Speed" or path'
-            )
+            yield 'a node has neither or both of id and path; write id = "ns=2;s=Line1.Speed" or path'
         elif self.id is not None and _NODE_ID.fullmatch(self.id) is None:
-            mistakes.append(f"id {self.id!r:.80} is no node id, such as ns=2;s=Line1.Speed or ns=3;i=1001")
+            yield f"id {self.id!r:.80} is no node id, such as ns=2;s=Line1.Speed or ns=3;i=1001"
         elif self.path is not None and not all(self.path.split("/")):
-            mistakes.append(f"path {self.path!r:.80} is no path below Objects, such as Line*/Motor/Speed")
+            yield f"path {self.path!r:.80} is no path below Objects, such as Line*/Motor/Speed"
         for name, template in (("device", self.device), ("metric", self.metric)):
             if (problem := template_problem(template)) is not None:
-                mistakes.append(f"{name} {problem}")
+                yield f"{name} {problem}"
         if not self.metric:
-            mistakes.append('metric is empty; leave it out, or write metric = "{2+}"')
-        return mistakes
+            yield 'metric is empty; leave it out, or write metric = "{2+}"'
 
     def names(self, path: str) -> TopicNames:
         """What the variable at a path (names parted by `/`) is called."""
@@ -86,41 +83,40 @@ class NodeSelection(Struct, forbid_unknown_fields=True, kw_only=True):
         )
 
 
-def problems(options: OpcuaOptions) -> list[str]:
+def problems(options: OpcuaOptions) -> Iterator[str]:
     """What of the options can't be used."""
-    return [*_values(options), *_secrets(options), *missing_extra("opcua", "asyncua")]
+    yield from _values(options)
+    yield from _secrets(options)
+    yield from missing_extra("opcua", "asyncua")
 
 
-def _values(options: OpcuaOptions) -> list[str]:
-    mistakes = []
+def _values(options: OpcuaOptions) -> Iterator[str]:
     if not names_server(options.url, ("opc.tcp",)):
-        mistakes.append("url is no server without a user in it; write it as opc.tcp://<host>:4840")
+        yield "url is no server without a user in it; write it as opc.tcp://<host>:4840"
     if not options.nodes:
-        mistakes.append('nodes is empty; write nodes = [{ path = "Line1/*" }]')
-    mistakes += [problem for node in options.nodes for problem in node.problems()]
+        yield 'nodes is empty; write nodes = [{ path = "Line1/*" }]'
+    for node in options.nodes:
+        yield from node.problems()
     if options.interval is not None and options.interval > MAX_INTERVAL:
-        mistakes.append(f"interval is {options.interval} s; take at most 1d, or leave it out for each change")
+        yield f"interval is {options.interval} s; take at most 1d, or leave it out for each change"
     if not _MIN_PUBLISH <= options.publish <= 3600:
-        mistakes.append(f"publish is {options.publish} s; take 10ms to 1h")
+        yield f"publish is {options.publish} s; take 10ms to 1h"
     if not 1 <= options.queue <= _MAX_QUEUE:
-        mistakes.append(f"queue is {options.queue}; take 1 to {_MAX_QUEUE} values")
+        yield f"queue is {options.queue}; take 1 to {_MAX_QUEUE} values"
     if not _MIN_KEEP <= options.keep <= _MAX_KEEP:
-        mistakes.append(f"keep is {options.keep} s; take 10s to 7d")
-    return mistakes
+        yield f"keep is {options.keep} s; take 10s to 7d"
 
 
-def _secrets(options: OpcuaOptions) -> list[str]:
-    mistakes = []
+def _secrets(options: OpcuaOptions) -> Iterator[str]:
     files = (options.cert, options.key, options.server_cert)
     if options.security == "none" and any(file is not None for file in files):
-        mistakes.append('cert, key and server_cert stand without security; write security = "encrypt"')
+        yield 'cert, key and server_cert stand without security; write security = "encrypt"'
     if options.security != "none" and None in files:
-        mistakes.append(f'security = "{options.security}" needs cert, key and server_cert; name all three')
+        yield f'security = "{options.security}" needs cert, key and server_cert; name all three'
     if (options.user is None) != (options.password_file is None):
-        mistakes.append("user and password_file go together; give both, or none")
+        yield "user and password_file go together; give both, or none"
     elif options.user is not None and options.security == "none" and not _is_local(options.url):
-        mistakes.append('the password would go unprotected over the network; write security = "encrypt"')
-    return mistakes
+        yield 'the password would go unprotected over the network; write security = "encrypt"'
 
 
 def _is_local(url: str) -> bool:
@@ -131,18 +127,16 @@ def _is_local(url: str) -> bool:
         return False
 
 
-def file_problems(options: OpcuaOptions) -> list[str]:
+def file_problems(options: OpcuaOptions) -> Iterator[str]:
     """What of the files that are named can't be used now."""
-    obstacles = []
     if options.password_file is not None and (wrong := check_password(options.password_file)) is not None:
-        obstacles.append(wrong)
+        yield wrong
     for path in (options.cert, options.key, options.server_cert):
         if path is not None:
             try:
                 open_regular(path).close()
             except OSError as error:
-                obstacles.append(f"a file of security cannot be read: {error}; put it there in PEM or DER")
-    return obstacles
+                yield f"a file of security cannot be read: {error}; put it there in PEM or DER"
 
 
 class Position(Struct, frozen=True):

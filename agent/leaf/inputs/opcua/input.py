@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
@@ -49,10 +49,10 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
         self._changes: dict[str, Change] = {}
         """The last stored change of each variable, by its id: a new subscription begins with it once more."""
 
-    def _mistakes(self) -> list[str]:
+    def _mistakes(self) -> Iterator[str]:
         return problems(self._options)
 
-    def _obstacles(self) -> list[str]:
+    def _obstacles(self) -> Iterator[str]:
         # A server that does not answer is none.
         return file_problems(self._options)
 

@@ -31,8 +31,6 @@ import contextlib
 import socket
 from collections.abc import Iterator
 
-from structlog.typing import FilteringBoundLogger
-
 from agent.base.http_access import is_loopback
 from agent.base.listen_sockets import LISTEN_SOCKETS
 from agent.base.metrics import Metrics
@@ -51,7 +49,7 @@ from agent.leaf.inputs.socket import (
 )
 from agent.leaf.inputs.socket.datagrams import Datagrams, widen
 from agent.leaf.inputs.socket.groups import Groups
-from agent.leaf.inputs.socket.streams import Connections, Flow, StreamConnection, Terms
+from agent.leaf.inputs.socket.streams import Flow, StreamConnection, Terms, open_connections
 from agent.leaf.intake import Intake
 
 
@@ -97,11 +95,22 @@ class SocketInput(ConfiguredInput[SocketOptions]):
             )
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Read until `stopping` is set, then store what was read. Raises `ConfigError` when the address can't
-        be listened on."""
-        address = parse_listen(self._options.listen)
+        """Read until `stopping` is set, then store what was read, and answer what is under way. Raises
+        `ConfigError` when the address can't be listened on."""
+        options, address = self._options, parse_listen(self._options.listen)
         self._warn(address)
-        await serve(self._options, address, self._metrics, self._log, intake, stopping)
+        submitter = RetryingSubmitter(options, self._metrics, intake, stopping, self._log)
+        parser = make_parser(
+            options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
+        )
+        with _opened(address, options) as listening:
+            if address.is_stream:
+                await self._serve_streams(address, listening, submitter, parser, intake, stopping)
+            else:
+                if address.scheme == "udp":
+                    widen(listening, options.receive_buffer, self._log)
+                await self._read_datagrams(listening, submitter, parser, stopping)
+        submitter.end()
 
     def _warn(self, address: Address) -> None:
         if not address.is_path and not is_loopback(address.host):
@@ -110,75 +119,49 @@ class SocketInput(ConfiguredInput[SocketOptions]):
                 "the input http with a token"
             )
 
-
-async def serve(
-    options: SocketOptions,
-    address: Address,
-    metrics: Metrics,
-    log: FilteringBoundLogger,
-    intake: Intake,
-    stopping: asyncio.Event,
-) -> None:
-    """Serve until `stopping` is set, then store what was read, and answer what is under way."""
-    submitter = RetryingSubmitter(options, metrics, intake, stopping, log)
-    parser = make_parser(
-        options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
-    )
-    with _opened(address, options) as listening:
-        if not address.is_stream:
-            if address.scheme == "udp":
-                widen(listening, options.receive_buffer, log)
-            async with asyncio.TaskGroup() as group:
-                dropped = metrics.dropped.labels(options.name)
-                datagrams = Datagrams(
-                    listening, Buffer(options.buffer, group), parser, submitter, dropped.inc
-                )
-                datagrams.start()
-                try:
-                    await stopping.wait()
-                finally:
-                    datagrams.stop()
-        else:
-            show_count = metrics.input_connections.labels(options.name).set
-            terms = Terms(submitter, options.max_connections, options.line, options.idle, show_count)
-            await _serve_streams(terms, parser, options, address, listening, intake, stopping)
-    submitter.end()
-
-
-async def _serve_streams(
-    terms: Terms,
-    parser: LineParser,
-    options: SocketOptions,
-    address: Address,
-    listening: socket.socket,
-    intake: Intake,
-    stopping: asyncio.Event,
-) -> None:
-    loop = asyncio.get_running_loop()
-    connections: Connections | None = None
-    try:
+    async def _read_datagrams(
+        self,
+        listening: socket.socket,
+        submitter: RetryingSubmitter,
+        parser: LineParser,
+        stopping: asyncio.Event,
+    ) -> None:
         async with asyncio.TaskGroup() as group:
-            buffer = Buffer(options.buffer, group)
-            connections = Connections(terms, buffer)
-            limit = min(MAX_SHARE, options.buffer // options.max_connections)
+            buffer = Buffer(self._options.buffer, group)
+            dropped = self._metrics.dropped.labels(self.name)
+            datagrams = Datagrams(listening, buffer, parser, submitter, dropped.inc)
+            datagrams.start()
+            try:
+                await stopping.wait()
+            finally:
+                datagrams.stop()
+
+    async def _serve_streams(
+        self,
+        address: Address,
+        listening: socket.socket,
+        submitter: RetryingSubmitter,
+        parser: LineParser,
+        intake: Intake,
+        stopping: asyncio.Event,
+    ) -> None:
+        loop, options = asyncio.get_running_loop(), self._options
+        show_count = self._metrics.input_connections.labels(self.name).set
+        terms = Terms(submitter, options.max_connections, options.line, options.idle, show_count)
+        async with open_connections(terms, options.buffer) as connections:
 
             def make() -> StreamConnection:
                 if options.reply:
+                    limit = min(MAX_SHARE, options.buffer // options.max_connections)
                     return Groups(connections, parser, options, intake, limit)
                 return Flow(connections, parser)
 
-            if address.is_path:
-                server = await loop.create_unix_server(make, sock=listening)
-            else:
-                server = await loop.create_server(make, sock=listening)
+            serve = loop.create_unix_server if address.is_path else loop.create_server
+            server = await serve(make, sock=listening)
             try:
                 await stopping.wait()
             finally:
                 server.close()
-                connections.stop()
-    finally:
-        if connections is not None:
-            connections.close()
 
 
 @contextlib.contextmanager

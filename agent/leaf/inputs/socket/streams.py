@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
 import struct
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -88,6 +89,23 @@ class Connections:
             if connection.heard < before and not connection.source.held:
                 connection.close()
         self._look = loop.call_later(min(15.0, self.terms.idle / 4), self._look_at_all)
+
+
+@contextlib.asynccontextmanager
+async def open_connections(terms: Terms, buffer: int) -> AsyncIterator[Connections]:
+    """Connections that share a buffer of so many bytes. At the end of the scope they read no more, what was
+    read is stored and what is under way answered, and then they are closed."""
+    connections: Connections | None = None
+    try:
+        async with asyncio.TaskGroup() as group:
+            connections = Connections(terms, Buffer(buffer, group))
+            try:
+                yield connections
+            finally:
+                connections.stop()
+    finally:
+        if connections is not None:
+            connections.close()
 
 
 class StreamConnection(asyncio.BufferedProtocol):

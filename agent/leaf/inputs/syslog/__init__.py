@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -29,20 +30,18 @@ class SyslogOptions(ListenOptions, tag="syslog", kw_only=True):
     buffer: Size = Size(16 * 2**20)
 
 
-def problems(options: SyslogOptions) -> list[str]:
+def problems(options: SyslogOptions) -> Iterator[str]:
     """What of the options can't be used."""
-    mistakes = []
     try:
         check_name(options.metric, "metric")
     except LineError as error:
-        mistakes.append(str(error))
+        yield str(error)
     if options.tls_ca is not None and options.tls_cert is None:
-        mistakes.append("tls_ca asks senders for certificates, and that needs tls_cert and tls_key")
+        yield "tls_ca asks senders for certificates, and that needs tls_cert and tls_key"
     if not _LEAST_MESSAGE <= options.message <= contract.MAX_BATCH_BYTES:
-        mistakes.append(f"message is {options.message} bytes; take 2KiB to 256KiB")
+        yield f"message is {options.message} bytes; take 2KiB to 256KiB"
     elif options.buffer // options.max_connections < options.message:
-        mistakes.append(
+        yield (
             f"buffer does not hold a message of {options.message} bytes for each of "
             f"{options.max_connections} connections; make it larger, or the others smaller"
         )
-    return mistakes

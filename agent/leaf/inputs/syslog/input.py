@@ -23,9 +23,9 @@ from agent.base.listen_sockets import PortServer, cannot_listen
 from agent.config import ConfigError, listen_address
 from agent.contract import Letter
 from agent.leaf.inputs.shared.access import ListenInput
-from agent.leaf.inputs.shared.gatherer import Buffer, Gatherer
+from agent.leaf.inputs.shared.gatherer import Gatherer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
-from agent.leaf.inputs.socket.streams import Connections, StreamConnection, Terms
+from agent.leaf.inputs.socket.streams import Connections, StreamConnection, Terms, open_connections
 from agent.leaf.inputs.syslog import SyslogOptions, problems
 from agent.leaf.inputs.syslog.framing import Cut, MessageCutter, framed, message_at
 from agent.leaf.inputs.syslog.parse import MessageParser
@@ -156,10 +156,8 @@ class SyslogInput(ListenInput[SyslogOptions]):
         submitter = RetryingSubmitter(options, self._metrics, intake, stopping, self._log)
         show_count = self._metrics.input_connections.labels(options.name).set
         terms = Terms(submitter, options.max_connections, options.message, options.idle, show_count)
-        connections: Connections | None = None
         try:
-            async with asyncio.TaskGroup() as group:
-                connections = Connections(terms, Buffer(options.buffer, group))
+            async with open_connections(terms, options.buffer) as connections:
 
                 def make() -> SyslogConnection:
                     parser = MessageParser(options.metric, intake.domain)
@@ -175,10 +173,6 @@ class SyslogInput(ListenInput[SyslogOptions]):
                     await stopping.wait()
                 finally:
                     port.close()
-                    connections.stop()
         except* ConfigError as errors:
             raise errors.exceptions[0] from None
-        finally:
-            if connections is not None:
-                connections.close()
         submitter.end()

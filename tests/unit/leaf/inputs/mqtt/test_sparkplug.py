@@ -262,10 +262,10 @@ def test_a_request_for_births_is_what_nodes_expect() -> None:
 
 def test_topics_of_sparkplug_say_device_and_metric_themselves() -> None:
     right = TopicTemplate(filter="spBv1.0/#", format="sparkplug")
-    assert right.problems() == []
+    assert list(right.problems()) == []
     for wrong in (
         TopicTemplate(filter="plant/#", format="sparkplug"),
         TopicTemplate(filter="$share/a/spBv1.0/#", format="sparkplug"),
         TopicTemplate(filter="spBv1.0/#", device="{2}", format="sparkplug"),
     ):
-        assert len(wrong.problems()) == 1
+        assert len(list(wrong.problems())) == 1

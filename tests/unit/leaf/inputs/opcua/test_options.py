@@ -49,7 +49,7 @@ def test_a_mistake_is_named_with_its_remedy(given: dict[str, Any], wrong: str) -
     ],
 )
 def test_what_can_be_used_has_no_mistake(given: dict[str, Any]) -> None:
-    assert problems(options(**given)) == []
+    assert list(problems(options(**given))) == []
 
 
 @pytest.mark.parametrize(
