@@ -66,7 +66,7 @@ def observe(known: Timeline | None, instant: Instant, domain: str) -> Observed:
     if not clock.synchronised or known.now.believed:
         return Observed(known, step)
     believed = Timeline(known.boot, structs.replace(known.now, believed=True))
-    corrections = [_correction(domain, known, one) for one in known.doubtful if _off(known, one)]
+    corrections = [_correction(domain, known, segment) for segment in known.doubtful if _off(known, segment)]
     return Observed(believed, step, tuple(corrections))
 
 
@@ -83,11 +83,11 @@ def _stepped(known: Timeline, instant: Instant) -> Timeline:
     return Timeline(known.boot, Segment(at, instant.offset), doubtful)
 
 
-def _off(known: Timeline, one: Segment) -> bool:
-    return abs(known.now.offset - one.offset) > TOLERANCE
+def _off(known: Timeline, segment: Segment) -> bool:
+    return abs(known.now.offset - segment.offset) > TOLERANCE
 
 
-def _correction(domain: str, known: Timeline, one: Segment) -> Correction:
-    assert one.until is not None
-    by = known.now.offset - one.offset
-    return Correction(domain, known.boot, one.since, one.until, one.offset, by)
+def _correction(domain: str, known: Timeline, segment: Segment) -> Correction:
+    assert segment.until is not None
+    by = known.now.offset - segment.offset
+    return Correction(domain, known.boot, segment.since, segment.until, segment.offset, by)

@@ -81,8 +81,8 @@ class OpenWindow(Struct, array_like=True):
             self.last_ts, self.last = other.last_ts, other.last
         if other.numbers:
             bounds = (self, other) if self.numbers else (other,)
-            self.least = min(one.least for one in bounds)
-            self.most = max(one.most for one in bounds)
+            self.least = min(window.least for window in bounds)
+            self.most = max(window.most for window in bounds)
             self.total = _plus(self.total, other.total)
         self.numbers += other.numbers
         self.count += other.count
@@ -120,7 +120,7 @@ def _fraction(text: str) -> tuple[int, int]:
 
 def _plus(first: str, second: str) -> str:
     """The sum of two fractions whose denominators are powers of two."""
-    (over, under), (other, finer) = sorted(map(_fraction, (first, second)), key=lambda one: one[1])
+    (over, under), (other, finer) = sorted(map(_fraction, (first, second)), key=lambda fraction: fraction[1])
     return f"{over * (finer // under) + other:x}/{finer:x}"
 
 

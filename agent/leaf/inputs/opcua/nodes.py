@@ -38,8 +38,8 @@ async def find(session: Session, selections: Sequence[NodeSelection]) -> tuple[l
         )
         if not found:
             lacking.append(f"no variable of the server is {selection.id or selection.path!r:.200}")
-        for one in found:
-            ident, path = one.id.to_string(), "/".join(one.path)
+        for variable in found:
+            ident, path = variable.id.to_string(), "/".join(variable.path)
             nodes.setdefault(ident, FollowedNode(ident, path, selection.names(path)))
         if len(nodes) > MAX_NODES:
             raise OpcuaError(
@@ -63,8 +63,9 @@ async def _by_path(browse: Browse, path: str) -> list[_Found]:
     for _ in range(_MAX_DEPTH):
         below: list[_Found] = []
         for first in range(0, len(level), _TOGETHER):
-            some = level[first : first + _TOGETHER]
-            for parent, references in zip(some, await browse([one.id for one in some]), strict=True):
+            parents = level[first : first + _TOGETHER]
+            answers = await browse([parent.id for parent in parents])
+            for parent, references in zip(parents, answers, strict=True):
                 for reference in references:
                     child = _Found(_local(reference.NodeId), (*parent.path, reference.BrowseName.Name or ""))
                     if not leads(child.path, pattern) or child.id.to_string() in seen:

@@ -119,7 +119,7 @@ class Index:
                 IndexedMessage(seq, "" if run == _NO_RUN else str(uuid.UUID(bytes=run)), n, readings)
             )
             if len(found) == most:
-                return found, min(last, max(one.seq for one in found))
+                return found, min(last, max(message.seq for message in found))
         return found, last
 
     def drop(self) -> None:
@@ -168,7 +168,7 @@ Range = tuple[int, int, int, str]
 def extend(ranges: list[Range], first: int, last: int, count: int, reason: str) -> bool:
     """Put numbers into ranges that are in order; False where they are there already. A neighbour of the same
     reason is joined."""
-    at = bisect_right(ranges, first, key=lambda one: one[0])
+    at = bisect_right(ranges, first, key=lambda range_: range_[0])
     before = ranges[at - 1] if at else None
     if before is not None and last <= before[1]:
         return False
@@ -184,30 +184,34 @@ def extend(ranges: list[Range], first: int, last: int, count: int, reason: str) 
 
 
 class RunClaims(Struct):
-    """What was discarded of one run: `ranges` of numbers of batches, and all their `readings`. `recorded` is
-    where a record says so that the stream still holds or the hub has, 0 where one is due."""
+    """What was discarded of one run."""
 
     ranges: list[Range] = []
+    """Of numbers of batches."""
     readings: int = 0
+    """All their readings."""
     recorded: int = 0
+    """Where a record says so that the stream still holds or the hub has; 0 if one is due."""
 
 
 class EvictionRecord(Struct):
-    """One class. All up to sequence `judged` of the stream made at `created` is judged, all up to `taken` is
-    known to be at the hub; `delivered` and `deliveries` are up to which sequence and how often the link
-    consumer of `epoch` had delivered then. `doubtful` was sent and may be at the hub or not. `gone` are the
-    sequences that were discarded, with how many direct messages stood there."""
+    """One class, whose stream was created at `created`; the link had this `epoch` when it was judged."""
 
     version: int = VERSION
     created: str = ""
     judged: int = 0
+    """Up to which sequence all is judged."""
     taken: int = 0
+    """Up to which sequence all is known to be at the hub."""
     epoch: str = ""
     delivered: int = 0
+    """Up to which sequence the link consumer had delivered then, and how often (`deliveries`)."""
     deliveries: int = 0
-    doubtful: list[tuple[int, str, int, int]] = []
+    doubtful: list[IndexedMessage] = []
+    """What was sent and may be at the hub or not."""
     runs: dict[str, RunClaims] = {}
     gone: list[Range] = []
+    """The sequences that were discarded, with how many direct messages stood there."""
 
     def begin(self, created: str, judged: int) -> None:
         """The stream is one of which nothing is known up to this sequence."""
@@ -216,9 +220,9 @@ class EvictionRecord(Struct):
 
     def claim(self, entry: IndexedMessage, reason: str) -> int:
         """A message of the agent was discarded; returns its readings."""
-        for one in self.runs.values():
-            if one.recorded == entry.seq:
-                one.recorded = 0
+        for claims in self.runs.values():
+            if claims.recorded == entry.seq:
+                claims.recorded = 0
         if not entry.run:
             return 0
         known = self.runs.setdefault(entry.run, RunClaims())
@@ -245,17 +249,18 @@ class EvictionRecord(Struct):
 
 @dataclass(frozen=True, slots=True)
 class StreamObservation:
-    """A class's stream and link at one moment, the stream first: its `first` sequence; up to where the hub is
-    known to hold all of this `epoch` (`confirmed`), which begins at `start`; and up to which sequence
-    (`delivered`) and how often (`deliveries`) the link consumer has delivered, and its ack floor."""
+    """A class's stream and link at one moment, the stream first; `epoch` begins at `start`."""
 
     first: int
     confirmed: int
+    """Up to where the hub is known to hold all of this epoch."""
     epoch: str
     start: int
     delivered: int
+    """Up to which sequence the link consumer has delivered, and how often (`deliveries`)."""
     deliveries: int
     floor: int
+    """The consumer's ack floor."""
 
 
 @dataclass(frozen=True, slots=True)

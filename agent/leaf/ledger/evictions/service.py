@@ -103,7 +103,7 @@ class EvictionMonitor:
                 group.create_task(self._follow(name))
 
     async def _follow(self, name: str) -> None:
-        """Look whenever somebody has."""
+        """Look at a class each time its stream was looked at."""
         due, backoff = self._due[name], Backoff(2 * _SAVE_SECONDS, _LONGEST_SECONDS)
         while True:
             await due.wait()
@@ -193,20 +193,20 @@ class EvictionMonitor:
         has."""
         if cls not in self._trackers:
             return []
-        known = self._trackers[cls].claims.runs
-        return [run for run, one in known.items() if run != self._run and not one.recorded]
+        runs = self._trackers[cls].claims.runs
+        return [run for run, claims in runs.items() if run != self._run and not claims.recorded]
 
     def record(self, cls: str, run: str, stream: StreamState) -> Ledger:
         """What was discarded of an earlier run, as a record of it."""
-        one = self._trackers[cls].claims.runs[run]
-        ranges = tuple(one.ranges)
+        claims = self._trackers[cls].claims.runs[run]
+        ranges = tuple(claims.ranges)
         return Ledger(
             domain=self._domain,
             cls=cls,
             run=run,
             n=max((last for _, last, _, _ in ranges), default=0),
             stored=tuple((first, last) for first, last, _, _ in ranges),
-            readings=Readings(one.readings, one.readings, 0, one.readings),
+            readings=Readings(claims.readings, claims.readings, 0, claims.readings),
             stream=stream,
             discarded=ranges,
         )
@@ -214,9 +214,9 @@ class EvictionMonitor:
     def recorded(self, cls: str, record: Ledger, seq: int) -> None:
         """A record of an earlier run was stored. What was discarded meanwhile is in none, so another is
         due."""
-        one = self._trackers[cls].claims.runs.get(record.run)
-        if one is not None and tuple(one.ranges) == record.discarded:
-            one.recorded = seq
+        claims = self._trackers[cls].claims.runs.get(record.run)
+        if claims is not None and tuple(claims.ranges) == record.discarded:
+            claims.recorded = seq
 
     def status(self, cls: str) -> dict[str, Any] | None:
         """What a class has discarded, as a row of `/status`; None for one that does not."""
@@ -224,7 +224,7 @@ class EvictionMonitor:
             return None
         claims = self._trackers[cls].claims
         return {
-            "readings": sum(one.readings for one in claims.runs.values()),
+            "readings": sum(run.readings for run in claims.runs.values()),
             "direct": sum(direct for _, _, direct, _ in claims.gone),
             "in_doubt": len(claims.doubtful),
         }

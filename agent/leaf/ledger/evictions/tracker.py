@@ -138,7 +138,11 @@ class EvictionTracker:
         self._index.flush()  # a disk that takes none keeps the claims as they are
         verdict = judge(self.claims, seen)
         reason = FULL if info.bytes * 2 >= max_bytes else PURGED
-        counted = self._settle(verdict.taken, reason) if verdict.settled else self._taken(verdict.taken)
+        counted = 0
+        if verdict.settled:
+            counted = self._settle(verdict.taken, reason)
+        else:
+            self.claims.doubtful = [entry for entry in self.claims.doubtful if entry.seq > verdict.taken]
         begin = self.claims.judged
         for entries, first, last in self._pieces(begin, verdict.gone):
             counted += self._piece(entries, first, last, verdict.taken, verdict.doubtful, reason)
@@ -172,35 +176,30 @@ class EvictionTracker:
         self, entries: list[IndexedMessage], first: int, last: int, taken: int, doubtful: int, reason: str
     ) -> int:
         """The messages of a piece of the stream that is gone."""
-        mine = {one.seq: one for one in entries}
+        own = {entry.seq: entry for entry in entries}
         for seq in range(max(first, taken + 1), min(last, doubtful) + 1):
-            one = mine.pop(seq, IndexedMessage(seq, readings=1))
-            self.claims.doubtful.append((one.seq, one.run, one.n, one.readings))
+            self.claims.doubtful.append(own.pop(seq, IndexedMessage(seq, readings=1)))
         counted = 0
         if len(self.claims.doubtful) > MAX_DOUBTFUL:
             counted += self._settle(taken, reason)
-        lost = [one for one in mine.values() if one.seq > max(taken, doubtful)]
+        lost = [entry for entry in own.values() if entry.seq > max(taken, doubtful)]
         first = max(first, taken + 1, doubtful + 1)
-        counted += sum(self.claims.claim(one, reason) for one in lost)
+        counted += sum(self.claims.claim(entry, reason) for entry in lost)
         if first <= last:
-            direct = last - first + 1 - sum(1 for one in lost if one.seq >= first)
+            direct = last - first + 1 - sum(1 for entry in lost if entry.seq >= first)
             self.claims.claim_sequences(first, last, direct, reason)
             counted += direct
         return counted
 
-    def _taken(self, taken: int) -> int:
-        self.claims.doubtful = [one for one in self.claims.doubtful if one[0] > taken]
-        return 0
-
     def _settle(self, taken: int, reason: str) -> int:
         """What was in doubt is not at the hub, but for what was taken."""
         counted = 0
-        for one in map(IndexedMessage._make, self.claims.doubtful):
-            if one.seq <= taken:
+        for entry in self.claims.doubtful:
+            if entry.seq <= taken:
                 continue
-            direct = 1 if not one.run and one.readings else 0
-            counted += direct + self.claims.claim(one, reason)
-            self.claims.claim_sequences(one.seq, one.seq, direct, reason)
+            direct = 1 if not entry.run and entry.readings else 0
+            counted += direct + self.claims.claim(entry, reason)
+            self.claims.claim_sequences(entry.seq, entry.seq, direct, reason)
         self.claims.doubtful = []
         return counted
 
