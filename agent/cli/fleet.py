@@ -182,7 +182,7 @@ def revoke(config: File, domain: Domain, out: Out = None) -> None:
     """Shut a leaf out and cut its link. What it sent stays, and what it has not sent, on its machine."""
     from agent.cli.site.edit import LEAVES, revoked
 
-    _change(config, out, domain, lambda text: revoked(text, LEAVES, domain), f"{domain} is let in no more")
+    _change(config, out, domain, lambda text: revoked(text, LEAVES, domain), f"{domain} is shut out")
 
 
 @app.command()
@@ -192,7 +192,7 @@ def forget(config: File, domain: Domain, out: Out = None) -> None:
     from agent.cli.site.edit import LEAVES, forgotten
 
     settings = _change(
-        config, out, domain, lambda text: forgotten(text, LEAVES, domain), f"{domain} is let in no more"
+        config, out, domain, lambda text: forgotten(text, LEAVES, domain), f"{domain} is shut out"
     )
     if settings is None:
         typer.echo(f"then, on the hub: petiole fleet forget {domain} -c /etc/petiole.toml")

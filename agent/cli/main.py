@@ -93,7 +93,7 @@ class Shell(StrEnum):
 def completion(
     shell: Annotated[Shell, typer.Argument(help="The shell that reads it.", show_default=False)],
 ) -> None:
-    """Print what a shell reads so that the tab key completes commands and options."""
+    """Print a script by which a shell completes commands and options with the tab key."""
     from typer._completion_shared import get_completion_script
 
     typer.echo(get_completion_script(prog_name="petiole", complete_var=_ASKED, shell=shell))

@@ -41,7 +41,7 @@ def command(
     keep: Annotated[float, typer.Option(help="Days that the lake keeps.")] = 365.0,
     as_json: AsJson = False,
 ) -> None:
-    """Reckon what machine, disk and line are needed, from figures that were measured."""
+    """Estimate the machine, disk and line that a load needs, from measured figures."""
     for option, value in (
         ("--readings-per-request", readings_per_request),
         ("--leaves", leaves),

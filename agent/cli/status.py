@@ -30,7 +30,7 @@ _LISTED: Final = 12
 """Leaves that the hub's status names; `petiole fleet` shows all."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print what /status answers; with --links also theirs.")]
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Repeat it until Ctrl-C.")]
 Links = Annotated[bool, typer.Option("--links", "-l", help="Every mirror and source with its true lag.")]
 Consumers = Annotated[
     bool, typer.Option("--consumers", help="Every consumer of the agent's streams and how far it is.")

@@ -91,7 +91,7 @@ def revoke(config: ConfigFile, name: Name) -> None:
     """Shut a program out and end its connections. Its streams stay."""
     from agent.cli.site.edit import USERS, revoked
 
-    _change(config, lambda text: revoked(text, USERS, name), f"{name} is let in no more; its streams stay")
+    _change(config, lambda text: revoked(text, USERS, name), f"{name} is shut out; its streams stay")
 
 
 @app.command()
@@ -99,7 +99,7 @@ def forget(config: ConfigFile, name: Name) -> None:
     """Shut a program out and remove its account. Its streams stay on disk until its name is let in again."""
     from agent.cli.site.edit import USERS, forgotten
 
-    _change(config, lambda text: forgotten(text, USERS, name), f"{name} is let in no more")
+    _change(config, lambda text: forgotten(text, USERS, name), f"{name} is shut out")
 
 
 def _change(path: Path, edit: Callable[[str], str], done: str) -> Config:

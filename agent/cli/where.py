@@ -31,7 +31,8 @@ LakeDir = Annotated[
 ]
 Device = Annotated[str | None, typer.Option("--device", help="Also how the readings of this device fare.")]
 From = Annotated[
-    str | None, typer.Option("--from", help="Only what was sealed from then on: ISO 8601, or 2h for two ago.")
+    str | None,
+    typer.Option("--from", help="Only what was sealed from then on: ISO 8601, or 2h for two hours ago."),
 ]
 To = Annotated[str | None, typer.Option("--to", help="Only what was sealed before then.")]
 

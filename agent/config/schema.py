@@ -162,7 +162,7 @@ class Admin(Struct, forbid_unknown_fields=True):
 class LeafMember(Struct, forbid_unknown_fields=True):
     """A leaf that the hub lets in (role hub): its domain, public key and classes; which of the hub's streams
     it may mirror or source (`takes`), and which of its own the hub may (`gives`). `revoked` are keys that it
-    had and that are let in no more; without a `key` it is not let in. With a `tenant` it is in that one's
+    had and that are no longer accepted; without a `key` it is not let in. With a `tenant` it is in that one's
     account. `users` are the keys with which its server links the accounts of users, by the users' names."""
 
     domain: str

@@ -33,7 +33,7 @@ def test_a_running_hub_takes_a_leaf_in_and_shuts_it_out(pair: Pair) -> None:
     server = pair.hub.server()
     assert "edge-1 is let in" in pair.fleet("add", "-", stdin=pair.key())
     assert pair.hub.status()["fleet"]["leaves"]["edge-1"]["state"] == "never seen"
-    assert "edge-1 is let in no more" in pair.fleet("revoke", "edge-1")
+    assert "edge-1 is shut out" in pair.fleet("revoke", "edge-1")
     assert "is revoked" in pair.hub.status()["fleet"]["leaves"]["edge-1"]["state"]
     assert pair.hub.server() == server, "all that by reloading the hub's server"
 

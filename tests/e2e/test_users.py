@@ -215,7 +215,7 @@ async def _a_key_that_is_revoked_is_shut_out_at_once(site: Site) -> None:
         closed_cb=over,
     )
     said = await asyncio.to_thread(site.leaf.petiole, "user", "revoke", USER)
-    assert (said.returncode, said.stdout) == (0, f"{USER} is let in no more; its streams stay\n"), said.stderr
+    assert (said.returncode, said.stdout) == (0, f"{USER} is shut out; its streams stay\n"), said.stderr
     async with asyncio.timeout(60):
         await closed.wait()
     await client.close()

@@ -21,7 +21,7 @@ def test_a_device_is_let_in_shut_out_let_in_with_another_key_and_forgotten(case:
     pair.post()
     pair.arrives(2)  # with the ledger of the start
 
-    assert "edge-1 is let in no more" in pair.fleet("revoke", "edge-1")
+    assert "edge-1 is shut out" in pair.fleet("revoke", "edge-1")
     wait_for(lambda: not pair.linked(), "its link is cut")
     assert "revoked" in pair.hub.status()["fleet"]["leaves"]["edge-1"]["state"]
     pair.post()
