@@ -92,9 +92,9 @@ async def connected(
         if isinstance(error, EXPECTED):
             if refused is not None:
                 refused(str(error))
-            log.debug("connection", identity=identity, error=str(error))
+            log.debug("connection error", identity=identity, error=str(error))
         else:
-            log.error("a message could not be handled", identity=identity, exc_info=error)
+            log.error("message handler failed", identity=identity, exc_info=error)
 
     try:
         await nc.connect(

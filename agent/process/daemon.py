@@ -250,7 +250,7 @@ def _watch(config: Config, server: EmbeddedServer | None, health: ServerHealth) 
 
 
 def _missing(health: ServerHealth, supervisor: Notifier | None, reason: str) -> None:
-    log.error("keys missing; retried", reason=reason)
+    log.error("keys not usable; retried", reason=reason)
     health.unstarted = f"a key is missing: {reason}"
     if supervisor is not None:
         supervisor.status(health.unstarted)

@@ -283,4 +283,4 @@ class HubAgent:
 
 
 async def _note(error: Exception) -> None:
-    log.debug("connection", error=str(error))
+    log.debug("connection error", error=str(error))

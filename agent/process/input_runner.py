@@ -201,9 +201,9 @@ async def drain(
             await ledger.close()
             log.info("drained: everything accepted is stored")
     except TimeoutError:
-        log.error("not drained in time: the run stays open, its tail is named by the audit")
+        log.error("drain timed out; the audit names the open tail")
     except (JetStreamError, OSError) as error:
-        log.error("the run could not be closed, its tail is named by the audit", error=str(error))
+        log.error("run not closed; the audit names its tail", error=str(error))
     sender.abandon()
     ledger.remember()
     for task in inputs:

@@ -153,7 +153,7 @@ class EmbeddedServer:
                     self._forget()
                 if time.monotonic() - began > _STEADY_SECONDS:
                     backoff.reset()
-                _log.warning("nats-server has ended; it is started again", server=self.config.server_name)
+                _log.warning("nats-server ended; restarting it", server=self.config.server_name)
             await asyncio.sleep(backoff.next())
             await self.try_start()
 

@@ -114,7 +114,7 @@ class ServerWatch:
                 async with connected(self._url, self._seed_file, self._identity) as link:
                     await self._follow(link)
             except (*EXPECTED, ServerError, ValueError, KeyError) as error:
-                log.debug("the server cannot be looked at", error=str(error))
+                log.debug("server health unknown", error=str(error))
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _follow(self, link: OpenConnection) -> None:

@@ -62,7 +62,7 @@ async def test_a_leader_that_was_stopped_past_its_lease_changes_nothing_when_it_
     await asyncio.to_thread(
         wait_for, lambda: stopped.status().get("standby") == said, "the stopped agent stands by"
     )
-    assert "purged what is committed" not in stopped.log.read_text()
+    assert "committed messages purged" not in stopped.log.read_text()
     assert (await JetStream(jobs).stream_info(AGGREGATE)).first == 1
     # The same request does purge when it reaches one that leads.
     reply = await jobs.request(committed_subject(AGGREGATE), request, timeout=60)

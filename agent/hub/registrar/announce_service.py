@@ -141,7 +141,7 @@ class AnnounceService:
         except JetStreamError as error:
             answer = Answer(refused=f"the hub cannot take this in now: {error}", later=True)
         except Exception:  # one announcement must not end the service for all the others
-            log.exception("an announcement could not be answered", domain=domain)
+            log.exception("announcement failed", domain=domain)
             answer = Answer(refused="the registrar failed on this announcement; its log says how")
         finally:
             self._busy.discard(domain)

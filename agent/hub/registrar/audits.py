@@ -82,7 +82,7 @@ class Audits(Collector):
             await self._readiness.wait()
             row["taken"] = await self._take(msg.data)
         except (ContractError, JetStreamError) as error:
-            log.warning("audit not accepted", reason=str(error))
+            log.warning("audit rejected", reason=str(error))
             row["refused"] = str(error)
         await respond(msg, json.dumps(row).encode())
 
@@ -130,7 +130,7 @@ class Audits(Collector):
                 await self._store.save_audit(number, whole[number][1])
             self._coming = {}
             self._hold(whole)
-            log.info("audit taken in", at=part.at, verdict=part.verdict)
+            log.info("audit received", at=part.at, verdict=part.verdict)
         return part.part
 
     def _hold(self, whole: Iterable[tuple[AuditPart, bytes]]) -> None:

@@ -71,7 +71,7 @@ class FleetStore:
         info = await self._js.ensure_stream(fleet_config(self._replicas))
         if info.created == self._created and info.last >= last and info.messages >= records:
             return
-        log.warning("the hub's records of leaves are not what was stored; they are stored again")
+        log.warning("fleet records differ; stored again")
         self._stored.clear()
         self._created, self._last = info.created, info.last
 
@@ -138,7 +138,7 @@ class FleetStore:
         try:
             return await read_all(self._nc, await self._js.stream_info(_STREAM))
         except JetStreamError as error:
-            log.info("records are read one by one", reason=str(error))
+            log.info("reading records one by one", reason=str(error))
             return None
 
     async def _load(self, subject: str, what: str, decode: Callable[[bytes], Record]) -> Record | None:

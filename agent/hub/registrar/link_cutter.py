@@ -61,7 +61,7 @@ class LinkCutter:
             if not self._compared:
                 await self._compare(links, complete)
         except (JetStreamError, nats.errors.Error) as error:
-            log.error("links cannot be cut yet", reason=str(error))
+            log.error("links not cut yet", reason=str(error))
 
     async def refuses(self, event: LinkEvent) -> bool:
         """Whether a link that came up has a key that was revoked; then it is cut. Only a hub's server with an
@@ -83,7 +83,7 @@ class LinkCutter:
         doomed = {link for link in links if link[0] not in self._cleared} if gone else set()
         if doomed:
             self._cleared |= {server for server, _ in doomed}
-            log.warning("all links are cut, for a key is let in no more", keys=len(gone))
+            log.warning("all links cut: a key was revoked", keys=len(gone))
             self._unconfirmed |= await self._cut(doomed)
         if self._unconfirmed or (gone and not complete):
             return
@@ -105,7 +105,7 @@ class LinkCutter:
             try:
                 answer = await nc.request(KICK.format(server), body, timeout=_SECONDS)
             except (nats.errors.Error, TimeoutError) as error:
-                log.error("a link cannot be cut yet", server=server, reason=str(error) or "no answer")
+                log.error("link not cut yet", server=server, reason=str(error) or "no answer")
                 return False
             return "error" not in json.loads(answer.data)
 

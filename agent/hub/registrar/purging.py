@@ -78,7 +78,7 @@ class Purging:
         purge_up_to(committed, (await self._aggregates.controllers[stream].observe()).info, self._keep)
         purged = await self._js.purge(stream, up_to)
         self._metrics.purged.labels(stream).inc(purged)
-        log.info("purged what is committed", stream=stream, messages=purged, up_to=up_to)
+        log.info("committed messages purged", stream=stream, messages=purged, up_to=up_to)
         return purged
 
     async def _remember(self, seen: Observation, up_to: int) -> None:

@@ -295,6 +295,6 @@ class Registrar:
             if "synced" not in row:
                 self._upkeep.committed(stream)
         except (ContractError, JetStreamError) as error:
-            log.warning("what was committed is not purged", reason=str(error))
+            log.warning("committed messages not purged", reason=str(error))
             row["refused"] = str(error)
         await respond(msg, json.dumps(row).encode())

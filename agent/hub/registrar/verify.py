@@ -164,7 +164,7 @@ class Verifier:
         except TimeoutError:
             answer = VerifyAnswer(refused="the hub is busy with other verifications; ask again later")
         except Exception:  # one request must not end the registrar
-            log.exception("a verification failed", domain=domain)
+            log.exception("verification failed", domain=domain)
             answer = VerifyAnswer(refused="the registrar failed on this verification; its log says how")
         finally:
             self._busy.discard(domain)

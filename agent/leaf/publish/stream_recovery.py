@@ -84,7 +84,7 @@ class StreamRecovery:
                 if requests:
                     stored.append((requests, _sealed(message), message.time))
             except ContractError as error:
-                log.warning("a stored batch names its requests badly", seq=message.seq, error=str(error))
+                log.warning("idempotency keys of batch unreadable", seq=message.seq, error=str(error))
 
         start = {"deliver_policy": "by_start_sequence", "opt_start_seq": await self._recent(cls, now)}
         await self._read(cls, start, take)

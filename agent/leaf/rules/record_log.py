@@ -148,7 +148,7 @@ class RecordLog:
                 effect=_EFFECT,
             )
         if at < len(data):
-            log.warning("end of a log cut off: it was not written whole", bytes=len(data) - at)
+            log.warning("incomplete end of log cut off", bytes=len(data) - at)
         self._whole = not self.damaged and at == len(data)
         self._end = at
         return records

@@ -151,7 +151,7 @@ async def test_the_leading_machine_of_a_hub_is_cut_off_from_the_two_others(
             await storing
             await judge(case, hubs, leaf)
             case.recover_seconds = case.saw("all that was stored is at the hub")
-            assert "purged what is committed" not in agent.log.read_text()
+            assert "committed messages purged" not in agent.log.read_text()
             assert (await js.stream_info(AGGREGATE)).first == 1
             assert max(case.detect_seconds, known) < TAKEOVER_SECONDS
             # The same request does purge when it reaches one that leads.

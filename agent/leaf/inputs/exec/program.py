@@ -241,7 +241,7 @@ class Program(asyncio.SubprocessProtocol):
         for line in lines.splitlines():
             held_back = self._logged.held_back(time.monotonic())
             if held_back is not None:
-                self._log.warning("the command says", text=shown(line), not_reported_before=held_back)
+                self._log.warning("command wrote to stderr", text=shown(line), not_reported_before=held_back)
 
     def _pause(self) -> None:
         if not self._ending:

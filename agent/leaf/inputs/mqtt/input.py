@@ -93,7 +93,7 @@ class MqttInput(SessionInput[MqttOptions]):
                 identities = self._redelivery.restore(resume.until, now, begun=True)
                 self._begun = _Begun(resume.until, identities)
         except ValueError as error:
-            self._log.warning("what the broker sends again may be stored twice", reason=str(error))
+            self._log.warning("redelivered messages may be stored twice", reason=str(error))
 
     async def _pump(self, session: Session) -> str:
         """Store what comes until the connection is over, and say why it is."""

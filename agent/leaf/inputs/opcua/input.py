@@ -83,7 +83,7 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
                 begun = parse_position(resume.until)
                 self._position = structs.replace(begun, parts=begun.parts - 1)
         except ValueError as error:
-            self._log.warning("the present values are stored again", reason=str(error))
+            self._log.warning("present values stored again", reason=str(error))
 
     async def _follow(self, session: Session) -> None:
         """Go on where the input was, and store what the server reports until the session is over."""

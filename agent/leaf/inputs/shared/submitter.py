@@ -82,7 +82,7 @@ class RetryingSubmitter:
         self._invalid.labels(self._name, reason).inc(count)
         held_back = self._sparse.held_back(time.monotonic())
         if held_back is not None:
-            self._log.warning("not taken", at=location, reason=text, not_reported_before=held_back)
+            self._log.warning("data rejected", at=location, reason=text, not_reported_before=held_back)
 
     def end(self) -> None:
         """Say what was lost."""
