@@ -25,7 +25,7 @@ from agent.contract import (
 from agent.hub.registrar.aggregate_controller import AggregateController
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.records import LeafRecord
-from agent.jetstream import JetStreamError
+from agent.jetstream import JetStream, JetStreamError, UnavailableError
 from agent.leaf.link import controller
 from agent.leaf.link.announcer import HubExchange
 from agent.leaf.link.command_mirror import controller as command_controller
@@ -445,3 +445,51 @@ async def test_the_mirror_takes_nothing_but_commands_from_the_consumer_that_rese
         assert (mirror.messages, mirror.last) == (len(commands.sent), commands.sent[-1])
         await commands.send(1)
         await commands.arrived()
+
+
+async def test_what_resets_the_mirror_is_gone_after_an_agent_that_was_stopped_meanwhile(
+    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rest, "_HEARD", 600.0)
+    config = leaf_config(servers.leaf, tmp_path / "state", QUICK)
+    stream = leaf_stream("edge-1", "normal")
+    async with open_pair(LinkedPair, servers, config, LinkState.FLOWING) as pair:
+
+        async def is_there() -> bool:
+            return rest.RESETTER in await pair.probe.js.consumer_names(stream)
+
+        async def is_gone() -> bool:
+            return not await is_there()
+
+        await until(is_there, "the mirror is being reset")
+        await pair.agent.stop()
+        assert await is_there()
+        monkeypatch.setattr(LinkConfig, "rest_seconds", lambda *_: None)
+        await pair.start_agent()
+        await until(is_gone, "the next agent has deleted it")
+
+
+async def test_the_consumer_that_keeps_the_mirror_awake_goes_though_the_first_request_fails(
+    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with idle_pair(servers, tmp_path) as pair:
+        commands, deleted, failures = Commands(pair), JetStream.delete_consumer, 0
+        leaf = JetStream(await servers.leaf.connect("agent"))
+        await commands.rest()
+
+        async def delete(self: JetStream, stream: str, name: str) -> bool:
+            nonlocal failures
+            if name == rest.LISTENER and not failures:
+                failures += 1
+                raise UnavailableError("no answer")
+            return await deleted(self, stream, name)
+
+        async def is_gone() -> bool:
+            names = [info.name async for info in leaf.consumers(COMMANDS)]
+            return failures > 0 and rest.LISTENER not in names
+
+        monkeypatch.setattr(rest, "SETTLE_SECONDS", 600.0)  # it is made again no sooner
+        monkeypatch.setattr(JetStream, "delete_consumer", delete)
+        await commands.send()
+        await commands.arrived()
+        await until(is_gone, "the consumer is deleted")

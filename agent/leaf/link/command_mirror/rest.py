@@ -25,7 +25,7 @@ from agent.contract import COMMANDS, command_deliver
 from agent.jetstream import JetStream, JetStreamError
 
 LISTENER: Final = "petiole-listener"
-_RESETTER: Final = "petiole-reset"
+RESETTER: Final = "petiole-reset"
 """It delivers a message again and again: the mirror's count differs from what most of its heartbeats say."""
 _HEARTBEAT: Final = 3.0
 _QUICK_HEARTBEAT: Final = 0.1
@@ -64,6 +64,7 @@ class MirrorRest:
         self._domain, self._stream, self._after = domain, stream, after
         self._changed, self._now = changed, now
         self._stage, self._left_over = _Stage.AWAKE, True
+        """An agent that ends, or a request that fails, may leave a consumer behind."""
         self._place: tuple[str, int] | None = None
         self._since = 0.0
 
@@ -82,7 +83,8 @@ class MirrorRest:
             elif self._after is not None and (may_rest or self.listens):
                 await self._next(js, epoch, self._after)
             else:
-                self._stage, self._since = _Stage.AWAKE, self._now()
+                self._since = self._now()
+                await self._end(js)
         except JetStreamError as error:
             self._since = self._now()
             log.info("commands do not rest", reason=str(error))
@@ -104,22 +106,22 @@ class MirrorRest:
 
     async def _end(self, js: JetStream) -> None:
         if self._left_over or self._stage is not _Stage.AWAKE:
-            listened = self.listens
-            self._stage = _Stage.AWAKE
-            await js.delete_consumer(COMMANDS, LISTENER)
-            self._left_over = False
-            if listened:
+            if self.listens:
                 self._changed()
+            self._stage, self._left_over = _Stage.AWAKE, True
+            await js.delete_consumer(COMMANDS, LISTENER)
+            await js.delete_consumer(self._stream, RESETTER)
+            self._left_over = False
 
     async def _reset(self, js: JetStream, epoch: str) -> bool:
         """Have the mirror reset the hub's consumer; False if the stream has no message for it."""
         if not (await js.stream_info(self._stream)).messages:
             return False
-        try:
-            await js.create_consumer(self._stream, _resetter(self._domain, epoch))
-            await asyncio.sleep(_HEARD)
-        finally:
-            await js.delete_consumer(self._stream, _RESETTER)
+        self._left_over = True
+        await js.create_consumer(self._stream, _resetter(self._domain, epoch))
+        await asyncio.sleep(_HEARD)
+        await js.delete_consumer(self._stream, RESETTER)
+        self._left_over = False
         return True
 
 
@@ -148,7 +150,7 @@ def _listener(domain: str, epoch: str) -> dict[str, Any]:
 def _resetter(domain: str, epoch: str) -> dict[str, Any]:
     repeats = {"ack_policy": "explicit", "ack_wait": _nanoseconds(_ACK_WAIT)}
     message = {"deliver_policy": "last", "headers_only": True}
-    return _heartbeats(_RESETTER, domain, epoch, _QUICK_HEARTBEAT) | repeats | message
+    return _heartbeats(RESETTER, domain, epoch, _QUICK_HEARTBEAT) | repeats | message
 
 
 def _nanoseconds(seconds: float) -> int:
