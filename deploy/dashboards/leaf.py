@@ -94,7 +94,7 @@ LEAF: Final = Dashboard(
                 Panel(
                     "Refused, readings a second",
                     [Query(rate("petiole_refused_readings_total", "reason"), "{{reason}}")],
-                    "Their senders were told and still have them.",
+                    "Their senders got an answer and still have them.",
                 ),
                 Panel(
                     "Lost after acceptance",
@@ -153,7 +153,7 @@ LEAF: Final = Dashboard(
                 Panel(
                     "New epochs",
                     [Query(counted("petiole_epochs_total", "class, reason"), "{{class}} {{reason}}")],
-                    "In the chosen time. Any but first_start: a store or a state file was lost or put back.",
+                    "In the chosen time. Any but first_start: a store or a state file was lost or restored.",
                     Kind.VALUE,
                 ),
                 Panel(
