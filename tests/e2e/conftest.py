@@ -1,5 +1,5 @@
-"""An agent that does not run yet, in this process or as its own; servers that the tests of one module share,
-in the loop of that module; what a test alone has logged."""
+"""An agent that does not run yet, in this process or as its own; both sides of a link by hand; servers that
+the tests of one module share, in the loop of that module; what a test alone has logged."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from agent.config import Config
 from agent.demo import plan
 from agent.demo.ports import free_port
 from tests.harness.agent_process import Agent
-from tests.harness.agents import leaf_config
+from tests.harness.agents import StreamProbe, leaf_config, probe_stream
+from tests.harness.commands import Desk, open_desk
 from tests.harness.linked_pair import QUICK
 from tests.harness.places import IDS, PLACES, PREFIXES, Place
+from tests.harness.registrar import HubHand, LeafHand, hub_of
 from tests.harness.seed_servers import ACCOUNTS, Seed, open_seed
 from tests.harness.servers import ServerPair
 
@@ -43,6 +45,31 @@ async def at(request: pytest.FixtureRequest, contract_servers: Seed) -> Place:
 def config(servers: ServerPair, tmp_path: Path) -> Config:
     """An agent that seals its batches soon, beside the first leaf's server."""
     return leaf_config(servers.leaf, tmp_path / "state", QUICK)
+
+
+@pytest_asyncio.fixture
+async def hub(servers: ServerPair) -> HubHand:
+    """The hub's side, whose registrar does not run yet."""
+    return await hub_of(servers)
+
+
+@pytest_asyncio.fixture
+async def hand(servers: ServerPair) -> LeafHand:
+    """The side of the first leaf, with its stream and link consumer."""
+    return await LeafHand.make(servers.leaf)
+
+
+@pytest_asyncio.fixture
+async def desk(servers: ServerPair) -> AsyncIterator[Desk]:
+    """A hub that takes commands, and hands at both ends."""
+    async with open_desk(servers) as one:
+        yield one
+
+
+@pytest_asyncio.fixture
+async def probe(servers: ServerPair) -> StreamProbe:
+    """What the stream of the first leaf holds."""
+    return await probe_stream(servers.leaf)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from agent.leaf.state_file import StateFile, load
 from tests.harness.agents import Agent, agent, leaf_config
 from tests.harness.registrar import HubHand, LeafHand, hub_of
 from tests.harness.servers import ServerPair, open_server_pair
-from tests.harness.streams import make_mirror
+from tests.harness.streams import make_mirror, stored_messages
 from tests.harness.wait import until
 
 SESSIONS = ExitStack()
@@ -47,14 +47,10 @@ class Commands:
 
     async def here(self) -> list[str]:
         """What the mirror holds, in its order; nothing where there is none, or it goes meanwhile."""
-        leaf = await self._leaf()
         try:
-            info = await leaf.stream_info("COMMANDS")
-            places = range(max(1, info.first), info.last + 1)
-            found = [await leaf.get_message("COMMANDS", seq=seq) for seq in places]
+            return [one.data.decode() for one in await stored_messages(await self._leaf(), "COMMANDS")]
         except JetStreamError:
             return []
-        return [one.data.decode() for one in found if one is not None]
 
     async def arrived(self) -> None:
         """Return when the mirror holds what was sent."""
@@ -127,8 +123,7 @@ async def test_commands_survive_the_kill_of_either_server_and_a_cut(
         assert one.state().command_epoch == epoch
 
 
-async def test_a_consumer_that_was_deleted_by_hand_is_made_again(servers: ServerPair) -> None:
-    hub = await hub_of(servers)
+async def test_a_consumer_that_was_deleted_by_hand_is_made_again(servers: ServerPair, hub: HubHand) -> None:
     async with hub.registrar():
         leaf, commands = await LeafHand.make(servers.leaf), Commands(servers, hub)
         epoch = new_epoch()
@@ -143,8 +138,7 @@ async def test_a_consumer_that_was_deleted_by_hand_is_made_again(servers: Server
         await commands.arrived()
 
 
-async def test_another_epoch_delivers_every_command_again(servers: ServerPair) -> None:
-    hub = await hub_of(servers)
+async def test_another_epoch_delivers_every_command_again(servers: ServerPair, hub: HubHand) -> None:
     async with hub.registrar():
         leaf, commands = await LeafHand.make(servers.leaf), Commands(servers, hub)
         for _ in range(2):
@@ -157,9 +151,8 @@ async def test_another_epoch_delivers_every_command_again(servers: ServerPair) -
 
 
 async def test_a_look_while_an_announcement_is_under_way_is_no_fault(
-    servers: ServerPair, tmp_path: Path
+    servers: ServerPair, hub: HubHand, tmp_path: Path
 ) -> None:
-    hub = await hub_of(servers)
     async with hub.registrar():
         leaf, commands = await LeafHand.make(servers.leaf), Commands(servers, hub)
         mirror, state = await lone_mirror(servers, tmp_path)
@@ -183,8 +176,9 @@ async def test_a_look_while_an_announcement_is_under_way_is_no_fault(
         assert (state.current.command_epoch, await commands.here()) == (epoch, commands.sent)
 
 
-async def test_a_command_between_look_and_answer_is_not_missed(servers: ServerPair, tmp_path: Path) -> None:
-    hub = await hub_of(servers)
+async def test_a_command_between_look_and_answer_is_not_missed(
+    servers: ServerPair, hub: HubHand, tmp_path: Path
+) -> None:
     async with hub.registrar():
         leaf, commands = await LeafHand.make(servers.leaf), Commands(servers, hub)
         mirror, state = await lone_mirror(servers, tmp_path)

@@ -34,7 +34,6 @@ from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
 from agent.leaf.link.command_mirror.positions import HELD_UNTIL, is_held, is_leaving, kept_config
 from agent.leaf.link.command_mirror.rest import MirrorRest
 from agent.leaf.state_file import StateFile, load
-from agent.server.process import EmbeddedServer
 from tests.harness.commands import APP, Program, working
 from tests.harness.registrar import HubHand, LeafHand, hub_of
 from tests.harness.servers import ServerPair, open_server_pair
@@ -171,10 +170,7 @@ async def open_leaf(directory: Path) -> AsyncIterator[Leaf]:
     """A leaf whose server lets the program `plc` read its commands, with its mirror."""
     async with open_server_pair(directory, DOMAIN) as servers:
         node = servers.leaf
-        await node.stop()
-        node.config = dataclasses.replace(node.config, apps=(APP,))
-        node.server = EmbeddedServer(node.config, node.directory)
-        await node.start()
+        await node.start_with(apps=(APP,))
         await node.wait_linked()
         hub = await hub_of(servers)
         async with hub.registrar():

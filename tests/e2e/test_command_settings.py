@@ -7,12 +7,10 @@ import asyncio
 import json
 import sys
 import urllib.request
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from agent.base.metrics import Metrics
 from agent.config import Seconds, Size, StreamClass
@@ -23,8 +21,7 @@ from agent.leaf.inputs.host import HostOptions
 from agent.leaf.inputs.host.input import HostInput
 from agent.leaf.intake import RefusedError
 from tests.harness.agents import Agent, agent, chunk, leaf_config
-from tests.harness.commands import Desk, open_desk
-from tests.harness.servers import ServerPair
+from tests.harness.commands import Desk
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
 
@@ -36,13 +33,6 @@ ROOM = StreamClass(max_bytes=Size(2**28))
 
 def _samples(one: Agent) -> float:
     return one.value("petiole_stored_readings_total", input="host", **{"class": "normal"})
-
-
-@pytest_asyncio.fixture
-async def desk(servers: ServerPair) -> AsyncIterator[Desk]:
-    """A hub that takes commands, and hands at both ends."""
-    async with open_desk(servers) as one:
-        yield one
 
 
 async def test_a_rate_limit_refuses_what_is_above_it_until_its_time_is_over(

@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import json
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from agent.config import Config, Size, StreamClass
 from agent.contract import COMMANDS, MAX_COMMAND_BYTES
@@ -23,15 +22,8 @@ from agent.leaf.commands.handlers import AgentControls, CommandHandler, Reply, m
 from agent.process import leaf as leaf_module
 from tests.harness.agents import agent, leaf_config
 from tests.harness.commands import Desk, open_desk, soon
-from tests.harness.servers import Leaf, ServerPair, open_server_pair
+from tests.harness.servers import Leaf, open_server_pair
 from tests.harness.wait import until
-
-
-@pytest_asyncio.fixture
-async def desk(servers: ServerPair) -> AsyncIterator[Desk]:
-    """A hub that takes commands, and hands at both ends."""
-    async with open_desk(servers) as one:
-        yield one
 
 
 class Bell:

@@ -18,8 +18,7 @@ from agent.contract import (
 )
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.cursors import LOOK_SECONDS
-from tests.harness.registrar import MACHINE, LeafHand, flowing, hub_of
-from tests.harness.servers import ServerPair
+from tests.harness.registrar import MACHINE, HubHand, LeafHand, flowing
 from tests.harness.wait import until
 
 
@@ -40,49 +39,48 @@ async def told(leaf: LeafHand, question: CursorRequest, last: int) -> None:
     await until(reached, f"the hub says that it holds {last}")
 
 
-async def test_the_newest_batch_that_the_hub_holds_is_told(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_the_newest_batch_that_the_hub_holds_is_told(hub: HubHand, hand: LeafHand) -> None:
     async with hub.registrar():
-        question = CursorRequest(MACHINE, leaf.run, {"normal": leaf.epoch})
-        assert (await asked(leaf, question.encode())).refused == "'edge-1' has not been taken in"
-        await leaf.announce()
-        assert (await asked(leaf, question.encode())).held == {}
+        question = CursorRequest(MACHINE, hand.run, {"normal": hand.epoch})
+        assert (await asked(hand, question.encode())).refused == "'edge-1' has not been taken in"
+        await hand.announce()
+        assert (await asked(hand, question.encode())).held == {}
         for _ in range(3):
-            last = await leaf.store(5)
-            await told(leaf, question, last)
-        direct = await leaf.js.publish(direct_subject("edge-1", "normal", "pump", "bar"), b"1")
-        await hub.holds(leaf.domain, direct)
+            last = await hand.store(5)
+            await told(hand, question, last)
+        direct = await hand.js.publish(direct_subject("edge-1", "normal", "pump", "bar"), b"1")
+        await hub.holds(hand.domain, direct)
         await asyncio.sleep(2 * LOOK_SECONDS)  # the look before is shared for so long
-        assert (await asked(leaf, question.encode())).held["normal"].leaf_seq == last, "one without an id"
+        assert (await asked(hand, question.encode())).held["normal"].leaf_seq == last, "one without an id"
 
 
-async def test_a_question_that_is_not_of_the_present_link_is_not_answered(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_a_question_that_is_not_of_the_present_link_is_not_answered(
+    hub: HubHand, hand: LeafHand
+) -> None:
     async with hub.registrar():
-        await flowing(hub, leaf, 5)
-        question = CursorRequest(MACHINE, leaf.run, {"normal": leaf.epoch})
-        assert (await asked(leaf, question.encode())).held
+        await flowing(hub, hand, 5)
+        question = CursorRequest(MACHINE, hand.run, {"normal": hand.epoch})
+        assert (await asked(hand, question.encode())).held
         for other in (replace(question, run=new_run()), replace(question, machine="0123456789abcdef")):
-            assert "has to announce itself first" in str((await asked(leaf, other.encode())).refused)
-        for epochs in ({"normal": new_epoch()}, {"other": leaf.epoch}):
-            assert (await asked(leaf, replace(question, epochs=epochs).encode())).held == {}
-        assert "not JSON" in str((await asked(leaf, b"{")).refused)
-        assert "above the limit" in str((await asked(leaf, b" " * 5000)).refused)
-        assert (await asked(leaf, question.encode())).held, "and it goes on answering"
+            assert "has to announce itself first" in str((await asked(hand, other.encode())).refused)
+        for epochs in ({"normal": new_epoch()}, {"other": hand.epoch}):
+            assert (await asked(hand, replace(question, epochs=epochs).encode())).held == {}
+        assert "not JSON" in str((await asked(hand, b"{")).refused)
+        assert "above the limit" in str((await asked(hand, b" " * 5000)).refused)
+        assert (await asked(hand, question.encode())).held, "and it goes on answering"
 
 
 async def test_a_question_on_which_the_registrar_fails_does_not_end_it(
-    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+    hub: HubHand, hand: LeafHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await flowing(hub, leaf, 5)
-        question = CursorRequest(MACHINE, leaf.run, {"normal": leaf.epoch})
+        await flowing(hub, hand, 5)
+        question = CursorRequest(MACHINE, hand.run, {"normal": hand.epoch})
 
         async def fail(*_: object) -> None:
             raise KeyError("lost during the look")
 
         with monkeypatch.context() as patch:
             patch.setattr(Announcements, "newest", fail)
-            assert "failed on this question" in str((await asked(leaf, question.encode())).refused)
-        assert (await asked(leaf, question.encode())).held, "it goes on answering"
+            assert "failed on this question" in str((await asked(hand, question.encode())).refused)
+        assert (await asked(hand, question.encode())).held, "it goes on answering"

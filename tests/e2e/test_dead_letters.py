@@ -5,23 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from pathlib import Path
 
 import pytest
 
-from agent.config import Config, Publish, Size, StreamClass
+from agent.config import Config, Size, StreamClass
 from agent.contract import Letter, Readings, dead_subject, parse_batch_headers, parse_letter
 from agent.leaf.intake import RefusalReason, RefusedError
 from agent.leaf.publish.dead_letters import BURST_BYTES
 from agent.testing.stored_stream import lines_of
-from tests.harness.agents import CLASS, StreamProbe, agent, chunk, leaf_config, probe_stream
+from tests.harness.agents import CLASS, StreamProbe, agent, chunk, probe_stream
 from tests.harness.servers import ServerPair
-
-
-@pytest.fixture
-def config(servers: ServerPair, tmp_path: Path) -> Config:
-    """An agent beside the first leaf's server."""
-    return leaf_config(servers.leaf, tmp_path / "state", Publish())
 
 
 async def letters_in(probe: StreamProbe, input_name: str) -> list[tuple[int, list[Letter]]]:
@@ -77,7 +70,7 @@ async def test_garbage_without_end_is_counted_and_takes_no_more_than_its_share_o
 
 
 async def test_letters_that_are_refused_are_not_counted_and_are_stored_by_the_next_try(
-    servers: ServerPair, config: Config
+    probe: StreamProbe, config: Config
 ) -> None:
     letter = Letter(b"x", "f:0", "no")
     config.class_ = [StreamClass(max_bytes=Size(64 * 1024))]
@@ -89,7 +82,6 @@ async def test_letters_that_are_refused_are_not_counted_and_are_stored_by_the_ne
             await one.leaf.intake.dead_letter("udp", CLASS, [letter])
         assert caught.value.reason is RefusalReason.FULL
         assert one.leaf.status()["classes"][CLASS]["readings"]["dead"] == 0
-        probe = await probe_stream(servers.leaf)
         await probe.js.purge(probe.stream, (await probe.js.stream_info(probe.stream)).last)
         one.leaf._sender.has_room(CLASS)
         await one.leaf.intake.dead_letter("udp", CLASS, [letter])

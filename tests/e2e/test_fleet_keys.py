@@ -159,16 +159,16 @@ async def sources(hub: HubHand, domains: set[str]) -> bool:
 
 
 async def test_a_server_that_still_lets_a_revoked_key_in_has_its_link_cut_whenever_it_comes(
-    servers: ServerPair,
+    servers: ServerPair, hub: HubHand
 ) -> None:
-    hub, leaf = await hub_of(servers), servers.leaf
+    leaf = servers.leaf
     key = ensure_key(leaf.config.link_key_file)
     async with hub.registrar(members=[LeafMember("edge-1", revoked=[key])]):
         await until(lambda: kicks(servers) > 2, "it is cut when the hub begins and twice more")
 
 
-async def test_links_stay_when_no_key_has_gone(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), servers.leaf
+async def test_links_stay_when_no_key_has_gone(servers: ServerPair, hub: HubHand) -> None:
+    leaf = servers.leaf
     key = ensure_key(leaf.config.link_key_file)
     for _ in range(2):
         async with hub.registrar(members=[LeafMember("edge-1", key)]) as registrar:

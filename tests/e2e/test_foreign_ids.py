@@ -54,9 +54,8 @@ async def closed(one: Agent, probe: StreamProbe) -> tuple[tuple[tuple[int, int],
 
 
 async def test_readings_whose_ids_are_taken_are_stored_under_other_numbers(
-    servers: ServerPair, config: Config, forger: Forger, capsys: pytest.CaptureFixture[str]
+    probe: StreamProbe, config: Config, forger: Forger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    probe = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("a"))
         for n in range(2, 6):
@@ -77,7 +76,7 @@ async def test_readings_whose_ids_are_taken_are_stored_under_other_numbers(
 
 
 async def test_what_a_device_says_in_headers_is_no_request_and_no_position(
-    servers: ServerPair, config: Config, forger: Forger
+    probe: StreamProbe, config: Config, forger: Forger
 ) -> None:
     what = chunk("a", key="k")
     assert what.request is not None
@@ -88,7 +87,7 @@ async def test_what_a_device_says_in_headers_is_no_request_and_no_position(
     async with agent(config) as one:
         await one.submit(what)
         assert (await one.leaf.intake.position("valve")).position is None
-        assert await (await probe_stream(servers.leaf)).texts() == ["a/0"]
+        assert await probe.texts() == ["a/0"]
 
 
 async def test_ledger_records_are_stored_though_their_ids_are_taken(
@@ -102,10 +101,9 @@ async def test_ledger_records_are_stored_though_their_ids_are_taken(
 
 
 async def test_a_message_of_the_agent_is_stored_once_and_beside_one_that_has_its_id(
-    servers: ServerPair, config: Config, forger: Forger
+    servers: ServerPair, probe: StreamProbe, config: Config, forger: Forger
 ) -> None:
     async with agent(config):
-        probe = await probe_stream(servers.leaf)
         subject = clock_subject(servers.leaf.domain, CLASS)
 
         async def store(ident: str, data: bytes) -> int:

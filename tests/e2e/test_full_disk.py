@@ -4,7 +4,6 @@ in `tests/faults`."""
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +13,6 @@ import pytest
 from nats.errors import Error as NatsError
 
 from agent.leaf.intake import RefusalReason, RefusedError
-from agent.server.process import EmbeddedServer
 from agent.server.watch import ServerWatch
 from tests.faults.tools.disk import SmallDisk, missing, small_disk
 from tests.harness.agents import Agent, chunk, leaf_config, probe_stream
@@ -30,10 +28,7 @@ ALMOST = 2**20
 @asynccontextmanager
 async def beside(leaf: Leaf, disk: SmallDisk, state_dir: Path, *, ours: bool) -> AsyncIterator[Agent]:
     """An agent beside a leaf's server whose store is on a small disk; one of `ours` is looked after."""
-    await leaf.stop()
-    leaf.config = dataclasses.replace(leaf.config, store_dir=disk.path / "store")
-    leaf.server = EmbeddedServer(leaf.config, leaf.directory)
-    await leaf.start()
+    await leaf.start_with(store_dir=disk.path / "store")
     one = Agent(leaf_config(leaf, state_dir))
     watch = ServerWatch(
         leaf.url,

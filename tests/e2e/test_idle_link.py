@@ -33,7 +33,7 @@ from agent.leaf.link.command_mirror import rest
 from agent.leaf.link.status import LinkState
 from tests.harness.agents import leaf_config
 from tests.harness.linked_pair import QUICK, LinkedPair, open_pair
-from tests.harness.registrar import LeafHand, flowing, hub_of
+from tests.harness.registrar import HubHand, LeafHand, flowing, hub_of
 from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
@@ -127,24 +127,23 @@ async def test_what_a_program_publishes_during_a_rest_arrives_without_an_agent(
 
 
 async def test_a_reading_that_came_while_its_source_went_is_not_said_to_be_lacking(
-    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+    hub: HubHand, hand: LeafHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await flowing(hub, leaf)
+        await flowing(hub, hand)
 
         async def rested() -> bool:
-            said = await leaf.announcement(confirmed=1)
+            said = await hand.announcement(confirmed=1)
             idle = replace(said, classes={"normal": replace(said.classes["normal"], idle=True)})
             await asyncio.sleep(0.5)  # one announcement a second is taken, after ten
-            return (await leaf.say(idle.encode())).classes["normal"].state == "resting"
+            return (await hand.say(idle.encode())).classes["normal"].state == "resting"
 
         await until(rested, "the class rests")
         monkeypatch.setattr(AggregateController, "want", lambda *_: None)
-        await leaf.store()
-        said = await leaf.announcement(confirmed=1)
+        await hand.store()
+        said = await hand.announcement(confirmed=1)
         acked = replace(said, classes={"normal": replace(said.classes["normal"], acked=2)})
-        answer = (await leaf.say(acked.encode())).classes["normal"]
+        answer = (await hand.say(acked.encode())).classes["normal"]
         assert (answer.cursor, answer.certain, answer.agreed) == (1, False, None)
 
 

@@ -41,7 +41,6 @@ from tests.harness.agents import (
     agent,
     chunk,
     leaf_config,
-    probe_stream,
     refusal_of,
 )
 from tests.harness.clocks import SECOND, SYNCHRONISED, FakeMachine
@@ -49,21 +48,13 @@ from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
 
-@pytest.fixture
-def config(servers: ServerPair, tmp_path: Path) -> Config:
-    """An agent beside the first leaf's server."""
-    return leaf_config(servers.leaf, tmp_path / "state")
-
-
-async def test_what_was_answered_is_in_the_stream(servers: ServerPair, config: Config) -> None:
+async def test_what_was_answered_is_in_the_stream(probe: StreamProbe, config: Config) -> None:
     async with agent(config) as one:
         await one.submit(chunk("a", 3))
-        assert await (await probe_stream(servers.leaf)).texts() == ["a/0", "a/1", "a/2"]
+        assert await probe.texts() == ["a/0", "a/1", "a/2"]
 
 
-async def test_keys_of_two_scopes_are_known_apart_after_a_restart(
-    servers: ServerPair, config: Config
-) -> None:
+async def test_keys_of_two_scopes_are_known_apart_after_a_restart(probe: StreamProbe, config: Config) -> None:
     for _ in range(2):
         async with agent(config) as one:
             await one.submit(chunk("a", key="1", scope="http"))
@@ -71,30 +62,28 @@ async def test_keys_of_two_scopes_are_known_apart_after_a_restart(
             with pytest.raises(RefusedError, match="used within ten minutes for another request"):
                 await one.submit(chunk("c", key="1", scope="socket"))
             await one.crash()
-    assert await (await probe_stream(servers.leaf)).texts() == ["a/0", "b/0"]
+    assert await probe.texts() == ["a/0", "b/0"]
 
 
 async def test_a_request_that_an_agent_without_scopes_stored_is_known_after_a_restart(
-    servers: ServerPair, config: Config
+    probe: StreamProbe, config: Config
 ) -> None:
     again = chunk("a", key="k")
     assert again.request is not None
     async with agent(config) as one:
         await one.submit(replace(again, request=Request("k", again.request.crc)))
         await one.crash()
-    [message] = [
-        one for one in await (await probe_stream(servers.leaf)).messages() if H_REQUESTS in one.headers
-    ]
+    [message] = [one for one in await probe.messages() if H_REQUESTS in one.headers]
     assert H_REQUEST_DIGESTS not in message.headers
     async with agent(config) as one:
         await one.submit(again)
         with pytest.raises(RefusedError, match="another request"):
             await one.submit(chunk("b", key="k"))
-    assert await (await probe_stream(servers.leaf)).texts() == ["a/0"]
+    assert await probe.texts() == ["a/0"]
 
 
 async def test_requests_of_ten_minutes_are_known_after_a_restart_whatever_became_of_the_clock(
-    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+    probe: StreamProbe, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = FakeMachine(behind=50 * 365 * 86_400 * SECOND)
     monkeypatch.setattr(clock, "machine", machine)
@@ -106,15 +95,15 @@ async def test_requests_of_ten_minutes_are_known_after_a_restart_whatever_became
     async with agent(config) as one:
         await until(lambda: one.value("petiole_known_requests") == 9, "all requests are known")
         await one.submit(chunk("0", key="0"))
-    assert (await (await probe_stream(servers.leaf)).texts()).count("0/0") == 1
+    assert (await probe.texts()).count("0/0") == 1
 
 
 async def test_a_request_is_known_after_a_kill_though_older_batches_were_published_again_behind_it(
-    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+    probe: StreamProbe, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clock, "machine", FakeMachine(state=SYNCHRONISED))
     monkeypatch.setattr(stream_recovery, "_SPAN", 4)
-    probe, subject = await probe_stream(servers.leaf), batch_subject(config.domain, CLASS, "http")
+    subject = batch_subject(config.domain, CLASS, "http")
     old, hour_ago = new_run(now_ns=10**18), time.time_ns() - 3_600 * SECOND
     async with agent(config) as one:
         await one.submit(chunk("a", key="k"))
@@ -128,18 +117,18 @@ async def test_a_request_is_known_after_a_kill_though_older_batches_were_publish
 
 
 async def test_a_request_whose_sender_went_away_is_stored_and_known(
-    servers: ServerPair, config: Config
+    probe: StreamProbe, config: Config
 ) -> None:
     async with agent(config) as one:
         gone = asyncio.create_task(one.submit(chunk("a", key="k")))
         await asyncio.sleep(0)
         gone.cancel()
         await one.submit(chunk("a", key="k"))
-        assert await (await probe_stream(servers.leaf)).texts() == ["a/0"]
+        assert await probe.texts() == ["a/0"]
 
 
 async def test_a_chunk_above_the_servers_limit_is_refused_for_good(
-    servers: ServerPair, config: Config
+    servers: ServerPair, probe: StreamProbe, config: Config
 ) -> None:
     async with agent(config) as one:
         limit = (await servers.leaf.connect("agent")).max_payload
@@ -149,7 +138,7 @@ async def test_a_chunk_above_the_servers_limit_is_refused_for_good(
         assert caught.value.reason is RefusalReason.TOO_LARGE
         assert caught.value.retry_after is None
         await one.submit(chunk("a"))
-        (batch,) = await (await probe_stream(servers.leaf)).batches()
+        (batch,) = await probe.batches()
         assert batch.id.n == 1
 
 
@@ -160,57 +149,54 @@ def rows(size: int) -> Chunk:
     return Chunk((line + b"\n") * (count - 1) + line + b" " * rest + b"\n", count)
 
 
-async def test_what_is_acknowledged_can_be_unpacked_by_the_jobs(servers: ServerPair, config: Config) -> None:
+async def test_what_is_acknowledged_can_be_unpacked_by_the_jobs(probe: StreamProbe, config: Config) -> None:
     async with agent(config) as one:
         await one.submit(rows(MAX_UNPACKED_BYTES))
         with pytest.raises(RefusedError, match="send fewer readings") as caught:
             await one.submit(rows(MAX_UNPACKED_BYTES + 1))
         assert (caught.value.reason, caught.value.retry_after) == (RefusalReason.TOO_LARGE, None)
         assert one.value("petiole_unaccounted_readings", **{"class": CLASS}) == 0
-        probe = await probe_stream(servers.leaf)
         (stored,) = [m for m in await probe.messages() if H_ENCODING in m.headers]
         assert len(unpack(stored.data, compressed=True)) == MAX_UNPACKED_BYTES
 
 
 async def test_a_piece_that_the_jobs_could_not_unpack_goes_into_several_batches(
-    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+    probe: StreamProbe, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MAX_UNPACKED_BYTES", 200)
     async with agent(config) as one:
         await one.submit(chunk("a", 20, position="17"), "tail")
-        probe = await probe_stream(servers.leaf)
         assert await probe.texts() == [f"a/{number}" for number in range(20)]
         assert len(await probe.batches()) > 5
         assert (await one.leaf.intake.position("tail")).position == "17"
 
 
 async def test_a_message_above_the_servers_limit_is_an_error_of_jetstream(
-    servers: ServerPair, config: Config
+    servers: ServerPair, probe: StreamProbe, config: Config
 ) -> None:
     async with agent(config):
-        probe = await probe_stream(servers.leaf)
         limit = probe.nc.max_payload
         with pytest.raises(TooLargeError, match=f"{limit + 1} bytes, the server takes {limit}"):
             await probe.js.publish(batch_subject(servers.leaf.domain, CLASS, "http"), bytes(limit + 1))
         await probe.js.stream_info(probe.stream)
 
 
-async def test_a_position_is_stored_with_its_batch_and_read_back(servers: ServerPair, config: Config) -> None:
+async def test_a_position_is_stored_with_its_batch_and_read_back(probe: StreamProbe, config: Config) -> None:
     async with agent(config) as one:
         assert (await one.leaf.intake.position("tail")).position is None
         await one.submit(chunk("a", position="17"), "tail")
         await one.submit(chunk("b", position="99"), "other")
         assert (await one.leaf.intake.position("tail")).position == "17"
-        assert [one.position for one in await (await probe_stream(servers.leaf)).batches()] == ["17", "99"]
+        assert [one.position for one in await probe.batches()] == ["17", "99"]
     async with agent(config) as one:
         assert (await one.leaf.intake.position("tail")).position == "17"
 
 
-async def test_an_ordered_stop_closes_the_run(servers: ServerPair, config: Config) -> None:
+async def test_an_ordered_stop_closes_the_run(probe: StreamProbe, config: Config) -> None:
     async with agent(config) as one:
         await one.submit(chunk("a", 3))
         await one.stop()
-    first, last = await (await probe_stream(servers.leaf)).ledgers()
+    first, last = await probe.ledgers()
     assert (first.run, first.n, first.final) == (one.run, 0, False)
     assert (last.run, last.n, last.final, last.stored) == (one.run, 1, True, ((1, 1),))
     assert last.readings == Readings(accepted=3, stored=3)
@@ -218,7 +204,7 @@ async def test_an_ordered_stop_closes_the_run(servers: ServerPair, config: Confi
 
 
 async def test_a_stop_answers_all_that_is_under_way_and_refuses_what_comes_after(
-    servers: ServerPair, config: Config
+    probe: StreamProbe, config: Config
 ) -> None:
     async with agent(config) as one:
         under_way = [asyncio.create_task(one.submit(chunk(str(number)))) for number in range(50)]
@@ -229,7 +215,7 @@ async def test_a_stop_answers_all_that_is_under_way_and_refuses_what_comes_after
         assert refusal.reason is RefusalReason.STOPPING
         await stopped
         assert [task.done() and task.exception() for task in under_way] == [None] * 50
-    assert {*await (await probe_stream(servers.leaf)).texts()} >= {f"{number}/0" for number in range(50)}
+    assert {*await probe.texts()} >= {f"{number}/0" for number in range(50)}
 
 
 class Late:
@@ -243,15 +229,15 @@ class Late:
         await intake.submit(self.name, CLASS, chunk("late"))
 
 
-async def test_what_an_input_had_read_before_a_stop_is_stored(servers: ServerPair, config: Config) -> None:
+async def test_what_an_input_had_read_before_a_stop_is_stored(probe: StreamProbe, config: Config) -> None:
     async with agent(config, [Late()]) as one:
         await one.stop()
         assert one.state().acked[CLASS].closed
-    assert await (await probe_stream(servers.leaf)).texts() == ["late/0"]
+    assert await probe.texts() == ["late/0"]
 
 
 async def test_memory_in_flight_stays_within_its_bound_under_a_flood(
-    servers: ServerPair, tmp_path: Path
+    servers: ServerPair, probe: StreamProbe, tmp_path: Path
 ) -> None:
     bound = 200_000
     publish = Publish(in_flight=Size(bound), window=4, batch_bytes=Size(50_000))
@@ -275,13 +261,14 @@ async def test_memory_in_flight_stays_within_its_bound_under_a_flood(
         labels = {"input": "http", "class": CLASS}
         assert one.value("petiole_accepted_readings_total", **labels) == 30_000
         assert one.value("petiole_stored_readings_total", **labels) == 30_000
-    texts = await (await probe_stream(servers.leaf)).texts()
+    texts = await probe.texts()
     assert len(texts) == len({*texts}) == 30_000
 
 
-async def test_a_device_that_publishes_on_its_own_does_no_harm(servers: ServerPair, config: Config) -> None:
+async def test_a_device_that_publishes_on_its_own_does_no_harm(
+    servers: ServerPair, probe: StreamProbe, config: Config
+) -> None:
     device = await servers.leaf.connect("device")
-    probe = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("a", key="k", position="1"))
         for text in (b"21.5", b"not even JSON", b""):
@@ -322,8 +309,7 @@ async def test_a_user_is_shown_as_let_in_only_once_its_consumer_exists(
         await one.crash()
 
 
-async def test_the_first_epoch_is_made_before_anything_is_stored(servers: ServerPair, config: Config) -> None:
-    probe = await probe_stream(servers.leaf)
+async def test_the_first_epoch_is_made_before_anything_is_stored(probe: StreamProbe, config: Config) -> None:
     async with agent(config) as one:
         await one.submit(chunk("a"))
         name = link_consumer(one.state().epochs[CLASS])

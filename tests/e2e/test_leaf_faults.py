@@ -233,9 +233,8 @@ async def test_a_first_start_that_never_saw_a_server_stops_in_order(
 
 
 async def test_requests_repeated_after_the_agent_was_killed_are_stored_once(
-    servers: ServerPair, config: Config
+    probe: StreamProbe, config: Config
 ) -> None:
-    probe = await probe_stream(servers.leaf)
     for turn in range(3):
         process = await LeafProcess.start(config)
         process.ask(range(200 * turn + 200))
@@ -250,11 +249,10 @@ async def test_requests_repeated_after_the_agent_was_killed_are_stored_once(
 
 
 async def test_requests_that_a_stream_has_discarded_are_known_after_a_kill(
-    servers: ServerPair, config: Config
+    servers: ServerPair, probe: StreamProbe, config: Config
 ) -> None:
     device = JetStream(await servers.leaf.connect("device"))
     subject = direct_subject(servers.leaf.domain, CLASS, "camera", "noise")
-    probe = await probe_stream(servers.leaf)
     small = {"max_bytes": 256 * 1024, "discard": "old"}
     process = await LeafProcess.start(config, **small)
     process.ask(range(20))

@@ -217,7 +217,7 @@ class Unanswered(JetStream):
 
 
 async def test_a_store_put_back_is_told_of_again_where_its_old_link_consumer_could_not_be_deleted(
-    servers: ServerPair, config: Config
+    servers: ServerPair, probe: StreamProbe, config: Config
 ) -> None:
     async with agent(config) as one:
         await one.submit(chunk("before"))
@@ -225,7 +225,7 @@ async def test_a_store_put_back_is_told_of_again_where_its_old_link_consumer_cou
     state = StateFile(one.state_path, one.state())
     known, old = state.current.acked[CLASS], state.current.epochs[CLASS]
     nc = await servers.leaf.connect("agent")
-    klass, probe = config.class_[0], await probe_stream(servers.leaf)
+    klass = config.class_[0]
     state.current.acked[CLASS] = structs.replace(known, top=known.last + 10)
     begun: list[NewEpoch] = []
     with pytest.raises(UnavailableError):
@@ -261,10 +261,9 @@ async def test_a_position_is_the_newest_that_was_stored_whatever_store_and_state
 
 
 async def test_a_link_consumer_that_was_deleted_is_made_anew_without_the_hub(
-    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+    probe: StreamProbe, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent.leaf.link.decide.ANSWER_WITHIN", 0.5)  # for which the hub is waited for
-    probe = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("before"))
         await one.stop()
@@ -275,10 +274,7 @@ async def test_a_link_consumer_that_was_deleted_is_made_anew_without_the_hub(
         assert link_consumer(one.state().epochs[CLASS]) in await probe.link_consumers()
 
 
-async def test_a_state_file_that_was_lost_means_a_new_epoch_first(
-    servers: ServerPair, config: Config
-) -> None:
-    probe = await probe_stream(servers.leaf)
+async def test_a_state_file_that_was_lost_means_a_new_epoch_first(probe: StreamProbe, config: Config) -> None:
     async with agent(config) as one:
         await one.submit(chunk("before", key="k", position="7"), "tail")
         await one.stop()
@@ -294,7 +290,7 @@ async def test_a_state_file_that_was_lost_means_a_new_epoch_first(
 
 
 async def test_an_epoch_that_could_not_be_saved_is_saved_when_the_disk_takes_it(
-    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+    probe: StreamProbe, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = True
     replace = Path.replace
@@ -310,9 +306,7 @@ async def test_an_epoch_that_could_not_be_saved_is_saved_when_the_disk_takes_it(
         assert one.state().epochs == {}
         full = False
         await until(lambda: one.state().epochs != {}, "the epoch is saved")
-        assert await (await probe_stream(servers.leaf)).link_consumers() == [
-            link_consumer(one.state().epochs[CLASS])
-        ]
+        assert await probe.link_consumers() == [link_consumer(one.state().epochs[CLASS])]
 
 
 async def test_what_was_saved_of_a_stream_says_nothing_of_the_one_that_took_its_place(

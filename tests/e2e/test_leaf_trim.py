@@ -28,7 +28,6 @@ from tests.harness.agents import (
     chunk,
     insist,
     leaf_config,
-    probe_stream,
     refusal_of,
     registrar,
 )
@@ -37,12 +36,6 @@ from tests.harness.wait import until
 
 SMALL = StreamClass(max_bytes=Size(256 * 1024))
 """A stream that some incompressible chunks fill."""
-
-
-@pytest.fixture
-def config(servers: ServerPair, tmp_path: Path) -> Config:
-    """An agent whose stream has its usual room."""
-    return leaf_config(servers.leaf, tmp_path / "state")
 
 
 def small_leaf(servers: ServerPair, tmp_path: Path) -> Config:
@@ -66,7 +59,7 @@ async def fill(one: Agent) -> int:
 
 
 async def test_a_full_stream_refuses_and_the_ledger_names_what_was_refused(
-    servers: ServerPair, tmp_path: Path
+    servers: ServerPair, probe: StreamProbe, tmp_path: Path
 ) -> None:
     config = small_leaf(servers, tmp_path)
     async with agent(config) as one:
@@ -82,9 +75,9 @@ async def test_a_full_stream_refuses_and_the_ledger_names_what_was_refused(
         with pytest.raises(RefusedError) as caught:
             await one.submit(chunk("at once", key="at once"))
         assert caught.value.reason is RefusalReason.FULL
-        await _make_room(await probe_stream(servers.leaf))
+        await _make_room(probe)
         await one.stop()
-    record = (await (await probe_stream(servers.leaf)).ledgers())[-1]
+    record = (await probe.ledgers())[-1]
     assert (record.run, record.n, record.final) == (one.run, stored + 1, True)
     assert record.stored == ((1, stored),)
     assert record.refused == ((stored + 1, stored + 1, "stream_full"),)
@@ -95,10 +88,9 @@ async def _make_room(probe: StreamProbe) -> None:
 
 
 async def test_a_full_stream_takes_readings_again_once_the_hub_has_them(
-    servers: ServerPair, tmp_path: Path
+    servers: ServerPair, probe: StreamProbe, tmp_path: Path
 ) -> None:
     config = small_leaf(servers, tmp_path)
-    probe = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await one.submit(chunk("a", position="17"), "tail")
         await fill(one)
@@ -166,8 +158,9 @@ class HubByHand:
             await until(lambda before=asked: self.asked > before, "an announcement")  # type: ignore[misc]
 
 
-async def test_nothing_beyond_the_confirmed_message_is_trimmed(servers: ServerPair, tmp_path: Path) -> None:
-    probe = await probe_stream(servers.leaf)
+async def test_nothing_beyond_the_confirmed_message_is_trimmed(
+    servers: ServerPair, probe: StreamProbe, tmp_path: Path
+) -> None:
     hub = HubByHand()
     async with agent(small_leaf(servers, tmp_path)) as one:
         await fill(one)
@@ -189,8 +182,9 @@ async def test_nothing_beyond_the_confirmed_message_is_trimmed(servers: ServerPa
         await until(lambda: one.state().checkpoint.get(CLASS) == checkpoint, "the checkpoint is remembered")
 
 
-async def test_a_hub_that_holds_less_than_before_confirms_less(servers: ServerPair, config: Config) -> None:
-    probe = await probe_stream(servers.leaf)
+async def test_a_hub_that_holds_less_than_before_confirms_less(
+    servers: ServerPair, probe: StreamProbe, config: Config
+) -> None:
     hub = HubByHand()
     await hub.serve(servers)
     async with agent(config) as one:
@@ -216,10 +210,9 @@ async def _first(probe: StreamProbe) -> int:
 
 
 async def test_an_agent_that_starts_on_a_full_stream_is_trimmed_and_goes_on(
-    servers: ServerPair, tmp_path: Path
+    servers: ServerPair, probe: StreamProbe, tmp_path: Path
 ) -> None:
     config = small_leaf(servers, tmp_path)
-    probe = await probe_stream(servers.leaf)
     async with agent(config) as one:
         await fill(one)
         # A ledger record is small, so fill the last bytes too.
@@ -240,8 +233,7 @@ async def _stuff(probe: StreamProbe) -> None:
         await probe.js.publish(subject, b"")
 
 
-async def test_a_position_outlives_the_batch_that_carried_it(servers: ServerPair, config: Config) -> None:
-    probe = await probe_stream(servers.leaf)
+async def test_a_position_outlives_the_batch_that_carried_it(probe: StreamProbe, config: Config) -> None:
     async with agent(config) as one:
         await one.submit(chunk("a", position="17"), "tail")
         await one.stop()

@@ -14,10 +14,10 @@ from agent.contract import link_consumer
 from agent.leaf.link import controller
 from agent.leaf.link.observation import CAUGHT_UP
 from agent.leaf.link.status import LinkState
-from tests.harness.agents import CLASS, Agent, agent, chunk, leaf_config, probe_stream
+from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, leaf_config
 from tests.harness.registrar import HubHand, hub_of
 from tests.harness.servers import ServerPair, open_server_pair
-from tests.harness.streams import AGGREGATE
+from tests.harness.streams import AGGREGATE, stored_messages
 from tests.harness.wait import until
 
 BATCHES = 3 * CAUGHT_UP
@@ -26,9 +26,8 @@ CLASSES = ("alarms", "normal")
 
 async def arrived_since(hub: HubHand, seq: int) -> list[str]:
     """The classes of the batches that the hub got, in its order."""
-    last = (await hub.js.stream_info(AGGREGATE)).last
-    messages = [await hub.js.get_message(AGGREGATE, seq=one) for one in range(seq + 1, last + 1)]
-    return [one.subject.split(".")[2] for one in messages if one is not None and "._batch." in one.subject]
+    subjects = [one.subject for one in await stored_messages(hub.js, AGGREGATE, seq + 1)]
+    return [subject.split(".")[2] for subject in subjects if "._batch." in subject]
 
 
 @asynccontextmanager
@@ -116,9 +115,8 @@ async def test_data_flows_at_once_after_the_second_of_two_restarts_of_the_server
 
 
 async def test_a_class_gets_its_rate_and_another_one_later_within_one_epoch(
-    servers: ServerPair, tmp_path: Path
+    servers: ServerPair, probe: StreamProbe, tmp_path: Path
 ) -> None:
-    probe = await probe_stream(servers.leaf)
     epochs = []
     for rate, bits in ((125_000, 1_000_000), (10**6, 8_000_000), (None, 0)):
         stream = StreamClass(link_rate=None if rate is None else Size(rate))

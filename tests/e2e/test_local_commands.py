@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from nats.js.client import JetStreamContext
 from agent.config import Size, StreamClass
 from agent.contract import COMMANDS, Command, parse_command
 from agent.jetstream import JetStreamError
-from agent.server.process import EmbeddedServer
 from tests.harness.agents import agent, leaf_config
 from tests.harness.commands import Desk, open_desk
 from tests.harness.servers import ServerPair, ask
@@ -29,10 +27,7 @@ FILTER = "cmd.edge-1.plc.>"
 async def desk(servers: ServerPair, tmp_path: Path) -> AsyncIterator[Desk]:
     """A leaf whose server lets the program `plc` read its commands, with its agent and the mirror."""
     leaf = servers.leaf
-    await leaf.stop()
-    leaf.config = dataclasses.replace(leaf.config, apps=(APP, "robot"))
-    leaf.server = EmbeddedServer(leaf.config, leaf.directory)
-    await leaf.start()
+    await leaf.start_with(apps=(APP, "robot"))
     await leaf.wait_linked()
     config = leaf_config(leaf, tmp_path / "agent", stream=StreamClass(max_bytes=Size(2**28)))
     async with open_desk(servers) as one, agent(config):

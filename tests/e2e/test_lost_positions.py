@@ -14,7 +14,7 @@ from agent.leaf.inputs.file import FileOptions
 from agent.leaf.inputs.file.input import FileInput
 from agent.leaf.link.act import Trimmer
 from agent.leaf.state_file import StateError, load
-from tests.harness.agents import CLASS, Agent, StreamProbe, agent, leaf_config, probe_stream
+from tests.harness.agents import CLASS, Agent, StreamProbe, agent, leaf_config
 from tests.harness.linked_pair import QUICK
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
@@ -85,9 +85,8 @@ def moved_away_as_told(path: Path, domain: str) -> None:
 
 @pytest.mark.parametrize("lost", [removed, moved_away_as_told])
 async def test_a_lost_state_file_stores_no_line_again(
-    servers: ServerPair, tail: Tail, lost: Callable[[Path, str], None]
+    probe: StreamProbe, tail: Tail, lost: Callable[[Path, str], None]
 ) -> None:
-    probe = await probe_stream(servers.leaf)
     async with agent(tail.config, [tail.agent()]) as one:
         await holds(probe, tail.write(5))
         await trim(one, probe)
@@ -98,9 +97,8 @@ async def test_a_lost_state_file_stores_no_line_again(
 
 
 async def test_without_any_position_a_file_does_not_begin_unless_the_configuration_says_where(
-    servers: ServerPair, tail: Tail, capsys: pytest.CaptureFixture[str]
+    probe: StreamProbe, tail: Tail, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    probe = await probe_stream(servers.leaf)
     async with agent(tail.config, [tail.agent()]) as one:
         await holds(probe, tail.write(5))
         await trim(one, probe)
@@ -128,9 +126,8 @@ async def test_without_any_position_a_file_does_not_begin_unless_the_configurati
 
 
 async def test_an_input_that_is_new_begins_after_the_state_file_was_lost(
-    servers: ServerPair, tail: Tail, tmp_path: Path
+    probe: StreamProbe, tail: Tail, tmp_path: Path
 ) -> None:
-    probe = await probe_stream(servers.leaf)
     async with agent(tail.config, [tail.agent()]) as one:
         await holds(probe, tail.write(1))
         await one.stop()

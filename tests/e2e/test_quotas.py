@@ -24,7 +24,7 @@ from tests.harness.agents import Agent, chunk, leaf_config
 from tests.harness.linked_pair import QUICK
 from tests.harness.registrar import hub_of
 from tests.harness.servers import Leaf, ServerPair, open_server_pair
-from tests.harness.streams import AGGREGATE
+from tests.harness.streams import AGGREGATE, stored_messages
 from tests.harness.wait import until
 
 _WHY_NOT = missing()
@@ -39,10 +39,7 @@ CLASSES = [
 @asynccontextmanager
 async def _agent(leaf: Leaf, directory: Path, store: Path, max_file_store: int) -> AsyncIterator[Agent]:
     """An agent with both classes beside a server of its own that may store so much."""
-    await leaf.stop()
-    leaf.config = dataclasses.replace(leaf.config, store_dir=store, max_file_store=max_file_store)
-    leaf.server = EmbeddedServer(leaf.config, leaf.directory)
-    await leaf.start()
+    await leaf.start_with(store_dir=store, max_file_store=max_file_store)
     config = leaf_config(leaf, directory / "state", QUICK)
     config.class_ = CLASSES
     one = Agent(config)
@@ -134,10 +131,7 @@ async def _allow(servers: ServerPair, classes: tuple[str, ...]) -> None:
     hub.server.release()
     hub.server = EmbeddedServer(hub.config, hub.directory)
     assert await hub.server.start() == "reloaded"
-    await leaf.stop()
-    leaf.config = dataclasses.replace(leaf.config, classes=classes)
-    leaf.server = EmbeddedServer(leaf.config, leaf.directory)
-    await leaf.start()
+    await leaf.start_with(classes=classes)
     await leaf.wait_linked()
 
 
@@ -150,10 +144,8 @@ async def test_the_classes_of_a_leaf_come_to_the_hub_and_a_third_is_added_while_
         hub = await hub_of(servers)
 
         async def subjects() -> set[str]:
-            info = await hub.js.stream_info(AGGREGATE)
-            held = range(max(1, info.first), info.last + 1)
-            found = [await hub.js.get_message(AGGREGATE, seq=seq) for seq in held]
-            return {one.subject for one in found if one is not None and "._batch.http" in one.subject}
+            found = {message.subject for message in await stored_messages(hub.js, AGGREGATE)}
+            return {subject for subject in found if "._batch.http" in subject}
 
         for known in (classes[:2], classes):
             if known == classes:

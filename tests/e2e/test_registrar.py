@@ -28,52 +28,52 @@ from agent.contract import (
 from agent.hub.registrar import announcements, standing
 from agent.hub.registrar.announce_service import MAX_ANNOUNCE
 from agent.leaf.link.announcer import HubExchange
-from tests.harness.registrar import HubHand, LeafHand, flowing, hub_of
-from tests.harness.servers import ServerPair
+from tests.harness.registrar import HubHand, LeafHand, flowing
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
 
 
-async def test_a_leaf_that_announces_itself_is_sourced_under_its_own_domain(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_a_leaf_that_announces_itself_is_sourced_under_its_own_domain(
+    hub: HubHand, hand: LeafHand
+) -> None:
     async with hub.registrar() as registrar:
-        await leaf.store(3)
-        answer = await leaf.announce()
+        await hand.store(3)
+        answer = await hand.announce()
         assert answer.stream == AGGREGATE
-        info = await hub.holds(leaf.domain, 3)
+        info = await hub.holds(hand.domain, 3)
         assert info.last == 3
         message = await hub.js.get_message(AGGREGATE, seq=3)
         assert message is not None
-        assert message.subject == batch_subject(leaf.domain, "normal", "http")
+        assert message.subject == batch_subject(hand.domain, "normal", "http")
 
-        answer = await leaf.announce(confirmed=3)
+        answer = await hand.announce(confirmed=3)
         assert answer == ClassAnswer(
             AGGREGATE,
             3,
-            f"{leaf.run}-normal-3",
+            f"{hand.run}-normal-3",
             "flowing",
             None,
             Checkpoint(3, answer.message_id, AGGREGATE, 3),
         )
-        row = registrar.status()["leaves"][leaf.domain]
+        row = registrar.status()["leaves"][hand.domain]
         assert (row["state"], row["linked"], row["classes"]["normal"]["cursor"]) == ("flowing", True, 3)
 
 
-async def test_a_leaf_that_forges_the_domain_of_another_writes_into_its_own(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
-    forged = {"src": f"tel.{leaf.domain}.>", "dest": "tel.edge-9.>"}
-    await leaf.js.ensure_stream({"name": leaf.stream, "subject_transform": forged})
+async def test_a_leaf_that_forges_the_domain_of_another_writes_into_its_own(
+    hub: HubHand, hand: LeafHand
+) -> None:
+    forged = {"src": f"tel.{hand.domain}.>", "dest": "tel.edge-9.>"}
+    await hand.js.ensure_stream({"name": hand.stream, "subject_transform": forged})
     async with hub.registrar():
-        await flowing(hub, leaf)
+        await flowing(hub, hand)
         message = await hub.js.get_message(AGGREGATE, seq=1)
         assert message is not None
-        assert message.subject == batch_subject(leaf.domain, "normal", "http")
+        assert message.subject == batch_subject(hand.domain, "normal", "http")
 
 
-async def test_the_streams_of_the_hub_hold_what_must_not_be_lost(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_the_streams_of_the_hub_hold_what_must_not_be_lost(hub: HubHand, hand: LeafHand) -> None:
     async with hub.registrar():
-        await leaf.announce()
+        await hand.announce()
         config = (await hub.aggregate()).config
         assert "subjects" not in config
         assert (config["discard"], config["max_age"], config["compression"]) == ("new", 0, "s2")
@@ -101,76 +101,69 @@ def without(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     ],
 )
 async def test_what_is_wrong_with_an_announcement_is_said_and_the_next_one_is_answered(
-    servers: ServerPair, change: Callable[[dict[str, Any]], dict[str, Any]], words: str
+    hub: HubHand, hand: LeafHand, change: Callable[[dict[str, Any]], dict[str, Any]], words: str
 ) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        good = await leaf.announcement()
-        assert words in await leaf.refused(json.dumps(change(json.loads(good.encode()))).encode())
-        assert "not JSON" in await leaf.refused(b"\xff{")
-        assert (await leaf.announce()).stream == AGGREGATE
+        good = await hand.announcement()
+        assert words in await hand.refused(json.dumps(change(json.loads(good.encode()))).encode())
+        assert "not JSON" in await hand.refused(b"\xff{")
+        assert (await hand.announce()).stream == AGGREGATE
         assert hub.counted("petiole_announcements_total", outcome="refused") == 2
 
 
-async def test_a_domain_that_the_hub_does_not_know_is_refused(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_a_domain_that_the_hub_does_not_know_is_refused(hub: HubHand, hand: LeafHand) -> None:
     async with hub.registrar(knows_leaves=False):
-        words = await leaf.refused((await leaf.announcement()).encode())
+        words = await hand.refused((await hand.announcement()).encode())
         assert "'edge-1' is not among the leaves in the hub's configuration" in words
 
 
-async def test_a_flood_of_announcements_is_held_off(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_a_flood_of_announcements_is_held_off(hub: HubHand, hand: LeafHand) -> None:
     async with hub.registrar():
-        data = (await leaf.announcement()).encode()
-        answers = [await leaf.say(data) for _ in range(15)]
+        data = (await hand.announcement()).encode()
+        answers = [await hand.say(data) for _ in range(15)]
         refused = [one.refused for one in answers if one.refused]
         assert refused
         assert all("too often" in text for text in refused)
         assert answers[0].refused is None
 
 
-async def test_a_new_epoch_moves_the_source(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_a_new_epoch_moves_the_source(hub: HubHand, hand: LeafHand) -> None:
     async with hub.registrar():
-        await flowing(hub, leaf, 4)
-        old = leaf.epoch
-        await leaf.next_epoch(start=5)
-        answer = await leaf.announce()
+        await flowing(hub, hand, 4)
+        old = hand.epoch
+        await hand.next_epoch(start=5)
+        answer = await hand.announce()
         assert (answer.cursor, answer.checkpoint) == (0, None)
-        assert await leaf.js.delete_consumer(leaf.stream, link_consumer(old))
-        await hub.holds(leaf.domain, await leaf.store(2))
-        assert await hub.leaf_sequences(leaf.domain, 1) == [1, 2, 3, 4, 5, 6]
+        assert await hand.js.delete_consumer(hand.stream, link_consumer(old))
+        await hub.holds(hand.domain, await hand.store(2))
+        assert await hub.leaf_sequences(hand.domain, 1) == [1, 2, 3, 4, 5, 6]
 
 
-async def test_a_flood_of_epochs_is_held_off(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_a_flood_of_epochs_is_held_off(hub: HubHand, hand: LeafHand) -> None:
     async with hub.registrar():
-        await leaf.announce()
+        await hand.announce()
         for _ in range(3):
-            await leaf.next_epoch(start=1)
-            await leaf.announce()
-        await leaf.next_epoch(start=1)
-        words = await leaf.refused((await leaf.announcement()).encode())
+            await hand.next_epoch(start=1)
+            await hand.announce()
+        await hand.next_epoch(start=1)
+        words = await hand.refused((await hand.announcement()).encode())
         assert "new epochs too often" in words
 
 
-async def test_a_checkpoint_that_the_hub_does_not_hold_is_not_agreed(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_a_checkpoint_that_the_hub_does_not_hold_is_not_agreed(hub: HubHand, hand: LeafHand) -> None:
     async with hub.registrar():
-        await flowing(hub, leaf, 3)
-        held = (await leaf.announce(confirmed=3)).checkpoint
+        await flowing(hub, hand, 3)
+        held = (await hand.announce(confirmed=3)).checkpoint
         assert held is not None
-        assert (await leaf.announce(held)).agreed is True
-        assert (await leaf.announce(replace(held, message_id="another"))).agreed is False
-        assert (await leaf.announce(replace(held, hub_seq=2))).agreed is False
-        assert (await leaf.announce(replace(held, hub_seq=99))).agreed is False
+        assert (await hand.announce(held)).agreed is True
+        assert (await hand.announce(replace(held, message_id="another"))).agreed is False
+        assert (await hand.announce(replace(held, hub_seq=2))).agreed is False
+        assert (await hand.announce(replace(held, hub_seq=99))).agreed is False
 
 
-async def test_on_a_hub_server_that_is_too_old_no_leaf_is_taken_in(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_on_a_hub_server_that_is_too_old_no_leaf_is_taken_in(hub: HubHand, hand: LeafHand) -> None:
     async with hub.registrar(version="2.14.6") as registrar:
-        words = await leaf.refused((await leaf.announcement()).encode())
+        words = await hand.refused((await hand.announcement()).encode())
         assert "the hub's server is nats-server 2.14.6" in words
         assert "take 2.15.1" in words
         assert words.removeprefix("no leaf is taken in: ") in registrar.status()["state"]
@@ -203,57 +196,55 @@ def in_full(data: bytes) -> bool:
 
 
 async def test_what_is_announced_again_crosses_the_link_in_few_bytes_and_news_in_full(
-    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+    hub: HubHand, hand: LeafHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for looks in (announcements, standing):
         monkeypatch.setattr(looks, "OBSERVED", 0.0)
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
-    exchange = HubExchange(leaf.nc, leaf.domain)
+    exchange = HubExchange(hand.nc, hand.domain)
     async with hub.registrar(), announced(hub) as seen:
-        await flowing(hub, leaf)
-        announce = await leaf.announcement(confirmed=1)
+        await flowing(hub, hand)
+        announce = await hand.announcement(confirmed=1)
         first = await answered(exchange, announce)
         for _ in range(3):
             assert await answered(exchange, announce) == first
         assert [in_full(data) for data in seen] == [True, True, False, False, False]
         assert len(seen[-1]) < 40
-        await hub.holds(leaf.domain, await leaf.store())
+        await hub.holds(hand.domain, await hand.store())
         news = await answered(exchange, announce)
         assert news.classes["normal"].cursor == 2, "the hub has news for a leaf that has none"
         assert not in_full(seen[-1])
-        assert await answered(exchange, await leaf.announcement(confirmed=2)) != first
+        assert await answered(exchange, await hand.announcement(confirmed=2)) != first
         assert in_full(seen[-1])
 
 
-async def test_the_agent_of_a_leaf_counts_as_heard_when_it_says_nothing_new(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
-    exchange = HubExchange(leaf.nc, leaf.domain)
+async def test_the_agent_of_a_leaf_counts_as_heard_when_it_says_nothing_new(
+    hub: HubHand, hand: LeafHand
+) -> None:
+    exchange = HubExchange(hand.nc, hand.domain)
     async with hub.registrar() as registrar:
-        announce = await leaf.announcement()
+        announce = await hand.announcement()
         heard = []
         for _ in range(3):
             await answered(exchange, announce)
-            heard.append(registrar._fleet.ownership._heard[leaf.domain])
+            heard.append(registrar._fleet.ownership._heard[hand.domain])
         assert heard == sorted(set(heard))
 
 
-async def test_a_registrar_that_was_started_again_is_told_all(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
-    exchange = HubExchange(leaf.nc, leaf.domain)
-    announce = await leaf.announcement()
+async def test_a_registrar_that_was_started_again_is_told_all(hub: HubHand, hand: LeafHand) -> None:
+    exchange = HubExchange(hand.nc, hand.domain)
+    announce = await hand.announcement()
     async with announced(hub) as seen:
         async with hub.registrar():
             await answered(exchange, announce)
         async with hub.registrar() as registrar:
             await answered(exchange, announce)
         assert [in_full(data) for data in seen] == [True, False, True]
-        assert not registrar._problems.of(f"announcement of {leaf.domain}")
+        assert not registrar._problems.of(f"announcement of {hand.domain}")
 
 
-async def test_a_leaf_announces_in_full_to_a_hub_of_an_earlier_release(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
-    exchange = HubExchange(leaf.nc, leaf.domain)
-    announce = await leaf.announcement()
+async def test_a_leaf_announces_in_full_to_a_hub_of_an_earlier_release(hub: HubHand, hand: LeafHand) -> None:
+    exchange = HubExchange(hand.nc, hand.domain)
+    announce = await hand.announcement()
     async with hub.registrar():
         await answered(exchange, announce)
 
@@ -262,7 +253,7 @@ async def test_a_leaf_announces_in_full_to_a_hub_of_an_earlier_release(servers: 
     async def respond(msg: Msg) -> None:
         seen.append(msg.data)
         try:
-            parse_announce(msg.data, leaf.domain)
+            parse_announce(msg.data, hand.domain)
             row = json.loads(Answer().encode())
         except ContractError as error:
             row = json.loads(Answer(refused=str(error)).encode())
@@ -271,7 +262,7 @@ async def test_a_leaf_announces_in_full_to_a_hub_of_an_earlier_release(servers: 
 
     async def responds() -> bool:
         try:
-            return (await leaf.say(announce.encode())).refused is None
+            return (await hand.say(announce.encode())).refused is None
         except NoRespondersError:
             return False
 

@@ -97,9 +97,8 @@ async def settled(servers: ServerPair, hub: HubHand) -> Repeating:
 
 
 async def test_announcements_of_an_unchanged_leaf_cost_no_request_and_no_record(
-    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, hub: HubHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub = await hub_of(servers)
     async with hub.registrar() as registrar:
         leaf = await settled(servers, hub)
         written = (await hub.js.stream_info(BUCKET)).last
@@ -120,9 +119,8 @@ async def test_announcements_of_an_unchanged_leaf_cost_no_request_and_no_record(
 
 
 async def test_an_unchanged_leaf_is_told_of_a_command_and_the_others_are_not_asked_about(
-    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, hub: HubHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub = await hub_of(servers)
     async with hub.registrar():
         leaf = await settled(servers, hub)
         await hub.js.publish("cmd.edge-2.tool.ping", b"{}")
@@ -143,14 +141,13 @@ async def test_an_unchanged_leaf_is_told_of_a_command_and_the_others_are_not_ask
 
 
 async def test_a_leaf_whose_exchange_is_not_known_is_told_so_however_many_announcements_wait(
-    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+    hub: HubHand, hand: LeafHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await leaf.announce()
+        await hand.announce()
         monkeypatch.setattr(announce_service, "_WAITING", 0)
-        assert "announce it in full" in await leaf.refused(Repeat(new_exchange()).encode())
-        assert "announce again" in await leaf.refused((await leaf.announcement()).encode())
+        assert "announce it in full" in await hand.refused(Repeat(new_exchange()).encode())
+        assert "announce again" in await hand.refused((await hand.announcement()).encode())
 
 
 async def test_the_first_announcement_after_a_start_of_the_registrar_does_not_ask_for_the_leafs_consumer(
@@ -169,9 +166,8 @@ async def test_the_first_announcement_after_a_start_of_the_registrar_does_not_as
 
 
 async def test_a_command_consumer_that_is_deleted_is_made_again_for_an_unchanged_leaf(
-    servers: ServerPair,
+    servers: ServerPair, hub: HubHand
 ) -> None:
-    hub = await hub_of(servers)
     async with hub.registrar():
         leaf = await settled(servers, hub)
         await hub.js.delete_consumer(COMMANDS, command_consumer("edge-1"))
@@ -185,10 +181,9 @@ async def test_a_command_consumer_that_is_deleted_is_made_again_for_an_unchanged
 
 
 async def test_records_that_are_gone_from_the_bucket_are_stored_again(
-    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, hub: HubHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "_COMPARE_SECONDS", 0.5)
-    hub = await hub_of(servers)
     async with hub.registrar():
         leaf = await settled(servers, hub)
         await hub.js.purge(BUCKET, (await hub.js.stream_info(BUCKET)).last)
@@ -203,14 +198,13 @@ async def test_records_that_are_gone_from_the_bucket_are_stored_again(
 
 
 async def test_a_class_rests_on_when_the_registrar_is_started_again_and_not_after_a_start_of_the_server(
-    servers: ServerPair,
+    servers: ServerPair, hub: HubHand, hand: LeafHand
 ) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
 
     async def say() -> str:
-        said = await leaf.announcement(confirmed=1)
+        said = await hand.announcement(confirmed=1)
         idle = replace(said, classes={"normal": replace(said.classes["normal"], idle=True)})
-        return (await leaf.say(idle.encode())).classes["normal"].state
+        return (await hand.say(idle.encode())).classes["normal"].state
 
     async def rested() -> bool:
         await asyncio.sleep(0.5)
@@ -220,7 +214,7 @@ async def test_a_class_rests_on_when_the_registrar_is_started_again_and_not_afte
         return (await hub.aggregate()).config.get("sources") or []
 
     async with hub.registrar():
-        await flowing(hub, leaf)
+        await flowing(hub, hand)
         await until(rested, "the class rests")
     async with hub.registrar() as registrar:
         await until(lambda: registrar._fleet.resting == {"TEL_edge-1_normal"}, "the class rests")
@@ -253,9 +247,8 @@ async def test_the_records_of_many_leaves_are_read_in_one_request(
 
 @pytest.mark.parametrize("count", [1_000, 5_000])
 async def test_a_registrar_begins_with_a_few_requests_however_many_leaves_it_knows(
-    servers: ServerPair, count: int, monkeypatch: pytest.MonkeyPatch
+    hub: HubHand, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub = await hub_of(servers)
     async with hub.registrar():
         pass  # it makes the streams
     members = [LeafMember(f"edge-{n}", f"U{n}", []) for n in range(count)]

@@ -15,7 +15,7 @@ from agent.hub.registrar.aggregate import source
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.purging import Purging
 from agent.server import permissions
-from tests.harness.registrar import KEEP, LeafHand, flowing, hub_of
+from tests.harness.registrar import KEEP, HubHand, LeafHand, flowing, hub_of
 from tests.harness.servers import ServerPair, api, open_server_pair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
@@ -57,12 +57,11 @@ async def said(logs: list[Any], words: str) -> None:
     ids=["a source removed", "a source changed", "a source added", "another size", "an age"],
 )
 async def test_what_is_changed_by_hand_is_put_right_and_said_once(
-    servers: ServerPair, change: Callable[[dict[str, Any]], dict[str, Any]], words: str
+    hub: HubHand, hand: LeafHand, change: Callable[[dict[str, Any]], dict[str, Any]], words: str
 ) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     with structlog.testing.capture_logs() as logs:
         async with hub.registrar():
-            await flowing(hub, leaf, 3)
+            await flowing(hub, hand, 3)
             config = (await hub.aggregate()).config
             await hub.js.update_stream(change(config))
             await said(logs, words)
@@ -71,8 +70,8 @@ async def test_what_is_changed_by_hand_is_put_right_and_said_once(
                 return (await hub.aggregate()).config == config
 
             await until(right, "the configuration is as it was")
-            await hub.holds(leaf.domain, await leaf.store(3))
-    assert await hub.leaf_sequences(leaf.domain, 1) == [1, 2, 3, 4, 5, 6]
+            await hub.holds(hand.domain, await hand.store(3))
+    assert await hub.leaf_sequences(hand.domain, 1) == [1, 2, 3, 4, 5, 6]
 
 
 async def test_an_aggregate_that_is_deleted_is_made_anew_and_its_leaf_is_told_to_begin_a_new_epoch(

@@ -25,7 +25,7 @@ from agent.jetstream import JetStreamError
 from agent.server import setup
 from tests.harness.cluster import Cluster, open_cluster
 from tests.harness.fleet import Member, ids_in
-from tests.harness.registrar import HubHand, LeafHand, flowing, hub_of
+from tests.harness.registrar import HubHand, LeafHand, flowing
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import WAIT_SECONDS, until
@@ -64,26 +64,24 @@ async def agreed_on(leaf: LeafHand) -> Checkpoint:
 
 
 async def test_nothing_is_agreed_on_before_the_disk_of_the_hub_has_it(
-    servers: ServerPair, disk: threading.Event
+    hub: HubHand, hand: LeafHand, disk: threading.Event
 ) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar(sync_interval=OFTEN):
-        await leaf.announce()
+        await hand.announce()
         disk.clear()
-        await hub.holds(leaf.domain, await leaf.store(3))
-        answer = await leaf.announce(confirmed=3)
-        assert (answer.cursor, answer.message_id) == (3, f"{leaf.run}-normal-3")
+        await hub.holds(hand.domain, await hand.store(3))
+        answer = await hand.announce(confirmed=3)
+        assert (answer.cursor, answer.message_id) == (3, f"{hand.run}-normal-3")
         assert (answer.synced, answer.checkpoint) == (False, None)
-        older = replace(await leaf.announcement(), heeds_sync=False)
-        assert (await leaf.say(older.encode())).classes["normal"].message_id == ""
+        older = replace(await hand.announcement(), heeds_sync=False)
+        assert (await hand.say(older.encode())).classes["normal"].message_id == ""
         disk.set()
-        assert await agreed_on(leaf) == Checkpoint(3, f"{leaf.run}-normal-3", AGGREGATE, 3)
+        assert await agreed_on(hand) == Checkpoint(3, f"{hand.run}-normal-3", AGGREGATE, 3)
 
 
 async def test_an_epoch_begins_once_its_record_is_on_the_disk_that_refused_it(
-    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+    hub: HubHand, hand: LeafHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     broken = threading.Event()
 
     def sync(path: Path) -> None:
@@ -93,17 +91,16 @@ async def test_an_epoch_begins_once_its_record_is_on_the_disk_that_refused_it(
     monkeypatch.setattr(durability, "sync_file_system", sync)
     async with hub.registrar(sync_interval=OFTEN):
         broken.set()
-        assert "cannot be synced" in await leaf.refused((await leaf.announcement()).encode())
+        assert "cannot be synced" in await hand.refused((await hand.announcement()).encode())
         broken.clear()
-        await flowing(hub, leaf, 3)
+        await flowing(hub, hand, 3)
 
 
 async def test_ingest_is_told_what_is_on_the_disk_once_all_is(
-    servers: ServerPair, disk: threading.Event
+    hub: HubHand, hand: LeafHand, disk: threading.Event
 ) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar(sync_interval=SyncInterval(60.0)):
-        info = await flowing(hub, leaf, 3)
+        info = await flowing(hub, hand, 3)
         disk.clear()
         asked = asyncio.create_task(hub.committed(Committed(AGGREGATE, info.created, 0)))
         assert not (await asyncio.wait([asked], timeout=0.3))[0], "the disk has not answered"
@@ -114,60 +111,63 @@ async def test_ingest_is_told_what_is_on_the_disk_once_all_is(
 
 
 async def test_each_epoch_is_another_one_after_the_hub_was_without_power(
-    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, hub: HubHand, hand: LeafHand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its store is put back to the moment of the last sync, while the leaf's server knows more to be
     acknowledged: the hub's server goes on behind the hole before the registrar is there."""
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar(sync_interval=OFTEN):
-        await flowing(hub, leaf, 3)
-        await until(lambda: leaf.acknowledged(), "the leaf knows")
-        agreed = await agreed_on(leaf)
-        assert (await leaf.announce(agreed)).agreed is True
+        await flowing(hub, hand, 3)
+        await until(lambda: hand.acknowledged(), "the leaf knows")
+        agreed = await agreed_on(hand)
+        assert (await hand.announce(agreed)).agreed is True
     await asyncio.to_thread(shutil.copytree, servers.hub.config.store_dir, tmp_path / "on_disk")
-    await hub.holds(leaf.domain, await leaf.store(4))
-    await until(lambda: leaf.acknowledged(), "the leaf knows")
+    await hub.holds(hand.domain, await hand.store(4))
+    await until(lambda: hand.acknowledged(), "the leaf knows")
     await servers.hub.restore(tmp_path / "on_disk")
-    await hub.holds(leaf.domain, await leaf.store(2))
-    assert await hub.leaf_sequences(leaf.domain, 4) == [8, 9], "and 4 to 7 are not there"
+    await hub.holds(hand.domain, await hand.store(2))
+    assert await hub.leaf_sequences(hand.domain, 4) == [8, 9], "and 4 to 7 are not there"
     monkeypatch.setattr(clock.machine, "boot", "another")
     async with hub.registrar(sync_interval=OFTEN):
-        answer = await leaf.announce(agreed)
+        answer = await hand.announce(agreed)
         assert (answer.agreed, answer.cursor, answer.fallback) == (False, 0, agreed)
         assert agreed.leaf_seq == 3
-        await leaf.next_epoch(agreed.leaf_seq + 1)
-        assert (await leaf.announce(agreed)).agreed is True
-        await hub.holds(leaf.domain, 9)
-        assert set(await hub.leaf_sequences(leaf.domain, 1)) == set(range(1, 10))
+        await hand.next_epoch(agreed.leaf_seq + 1)
+        assert (await hand.announce(agreed)).agreed is True
+        await hub.holds(hand.domain, 9)
+        assert set(await hub.leaf_sequences(hand.domain, 1)) == set(range(1, 10))
 
 
 @pytest.mark.parametrize("remembered", [True, False])
 async def test_an_epoch_that_begins_behind_what_a_power_cut_took_is_another_one(
-    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remembered: bool
+    servers: ServerPair,
+    hub: HubHand,
+    hand: LeafHand,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    remembered: bool,
 ) -> None:
     """The leaf has chosen the beginning by what the hub held, and its announcement comes when the hub's disk
     has lost that. Without its records the hub can't know through which page cache an epoch came."""
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar(sync_interval=OFTEN):
-        await flowing(hub, leaf, 3)
-        agreed = await agreed_on(leaf)
-        assert (await leaf.announce(agreed)).agreed is True
+        await flowing(hub, hand, 3)
+        agreed = await agreed_on(hand)
+        assert (await hand.announce(agreed)).agreed is True
     await asyncio.to_thread(shutil.copytree, servers.hub.config.store_dir, tmp_path / "on_disk")
-    await hub.holds(leaf.domain, await leaf.store(4))
-    await leaf.next_epoch(8)
+    await hub.holds(hand.domain, await hand.store(4))
+    await hand.next_epoch(8)
     if not remembered:
         streams = tmp_path / "on_disk" / "jetstream" / ACCOUNT / "streams"
         await asyncio.to_thread(shutil.rmtree, streams / f"KV_{FLEET_BUCKET}")
     await servers.hub.restore(tmp_path / "on_disk")
-    await hub.holds(leaf.domain, await leaf.store(2))
+    await hub.holds(hand.domain, await hand.store(2))
     monkeypatch.setattr(clock.machine, "boot", "another")
     async with hub.registrar(sync_interval=OFTEN):
-        answer = await leaf.announce(agreed)
+        answer = await hand.announce(agreed)
         assert (answer.agreed, answer.cursor, answer.fallback) == (False, 0, agreed)
-        await leaf.next_epoch(agreed.leaf_seq + 1)
-        assert (await leaf.announce(agreed)).agreed is True
-        await hub.holds(leaf.domain, 9)
-        assert set(await hub.leaf_sequences(leaf.domain, 1)) == set(range(1, 10))
+        await hand.next_epoch(agreed.leaf_seq + 1)
+        assert (await hand.announce(agreed)).agreed is True
+        await hub.holds(hand.domain, 9)
+        assert set(await hub.leaf_sequences(hand.domain, 1)) == set(range(1, 10))
 
 
 @pytest_asyncio.fixture

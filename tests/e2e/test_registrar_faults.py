@@ -11,16 +11,15 @@ import structlog
 
 from agent.contract import COMMANDS, Committed, leaf_stream
 from agent.jetstream import JetStreamError
-from tests.harness.registrar import KEEP, MACHINE, HubHand, LeafHand, flowing, hub_of
+from tests.harness.registrar import KEEP, MACHINE, HubHand, LeafHand, flowing
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
 
 
-async def test_an_aggregate_that_would_drop_messages_is_set_right(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_an_aggregate_that_would_drop_messages_is_set_right(hub: HubHand, hand: LeafHand) -> None:
     async with hub.registrar():
-        await flowing(hub, leaf)
+        await flowing(hub, hand)
     config = (await hub.aggregate()).config
     await hub.js.update_stream({**config, "duplicate_window": 60 * 10**9, "max_age": 3600 * 10**9})
     with structlog.testing.capture_logs() as logs:
@@ -33,76 +32,73 @@ async def test_an_aggregate_that_would_drop_messages_is_set_right(servers: Serve
     assert any("max_age was not 0" in text for text in said)
 
 
-async def test_a_killed_hub_goes_on_where_it_was(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_a_killed_hub_goes_on_where_it_was(servers: ServerPair, hub: HubHand, hand: LeafHand) -> None:
     async with hub.registrar():
-        await flowing(hub, leaf, 10)
+        await flowing(hub, hand, 10)
         await servers.hub.kill()
-        last = await leaf.store(10)
+        last = await hand.store(10)
         await servers.hub.start()
-        await hub.holds(leaf.domain, last)
-        assert await hub.leaf_sequences(leaf.domain, 1) == list(range(1, last + 1))
+        await hub.holds(hand.domain, last)
+        assert await hub.leaf_sequences(hand.domain, 1) == list(range(1, last + 1))
         await servers.leaf.wait_linked()
-        assert (await leaf.announce(confirmed=last)).cursor == last
+        assert (await hand.announce(confirmed=last)).cursor == last
 
 
 async def test_what_a_source_held_before_a_purge_is_remembered_when_its_leaf_comes_back(
-    servers: ServerPair,
+    servers: ServerPair, hub: HubHand, hand: LeafHand
 ) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await flowing(hub, leaf, 10)
-        held = await leaf.announce(confirmed=10)
-        info = await hub.holds(leaf.domain, await leaf.store(2))
-        await until(leaf.acknowledged, "the hub's acknowledgements are back at the leaf")
+        await flowing(hub, hand, 10)
+        held = await hand.announce(confirmed=10)
+        info = await hub.holds(hand.domain, await hand.store(2))
+        await until(hand.acknowledged, "the hub's acknowledgements are back at the leaf")
         await hub.js.purge(AGGREGATE, info.last)
         await servers.leaf.stop()  # killed, it would forget its newest acknowledgements and send those again
         await servers.leaf.start()
-        await heard_again(hub, leaf.domain)
-        await until(leaf.answers, "the leaf's agent is connected again")
-        answer = await leaf.announce(held.checkpoint, confirmed=12)
+        await heard_again(hub, hand.domain)
+        await until(hand.answers, "the leaf's agent is connected again")
+        answer = await hand.announce(held.checkpoint, confirmed=12)
         assert (answer.cursor, answer.certain, answer.agreed) == (12, True, True)
-        await hub.holds(leaf.domain, await leaf.store(3))
-        found = await hub.leaf_sequences(leaf.domain, 1)
+        await hub.holds(hand.domain, await hand.store(3))
+        found = await hub.leaf_sequences(hand.domain, 1)
         assert found[-3:] == [13, 14, 15]
         assert set(found[:-3]) <= {11, 12}, "only the newest may come again"
 
 
-async def test_a_registrar_that_starts_leaves_sources_that_flow_alone(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_a_registrar_that_starts_leaves_sources_that_flow_alone(hub: HubHand, hand: LeafHand) -> None:
     async with hub.registrar():
-        await flowing(hub, leaf)
+        await flowing(hub, hand)
     async with hub.registrar():
-        await heartbeat(hub, leaf.domain)
-        assert (await leaf.announce()).state == "flowing"
+        await heartbeat(hub, hand.domain)
+        assert (await hand.announce()).state == "flowing"
         assert hub.counted("petiole_source_readds_total") == 0
 
 
 async def test_a_hub_that_was_killed_after_a_purge_keeps_its_cursor_and_loses_nothing(
-    servers: ServerPair,
+    servers: ServerPair, hub: HubHand, hand: LeafHand
 ) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        info = await flowing(hub, leaf, 10)
-        held = await leaf.announce(confirmed=10)
+        info = await flowing(hub, hand, 10)
+        held = await hand.announce(confirmed=10)
         await hub.js.purge(AGGREGATE, info.last)
         await servers.hub.kill()
         await servers.hub.start()
         await servers.leaf.wait_linked()
-        await heard_again(hub, leaf.domain)
-        answer = await leaf.announce(held.checkpoint, confirmed=10)
+        await heard_again(hub, hand.domain)
+        answer = await hand.announce(held.checkpoint, confirmed=10)
         assert (answer.cursor, answer.message_id, answer.agreed) == (10, held.message_id, True)
-        await hub.holds(leaf.domain, await leaf.store(5))
-        found = await hub.leaf_sequences(leaf.domain, 1)
+        await hub.holds(hand.domain, await hand.store(5))
+        found = await hub.leaf_sequences(hand.domain, 1)
         again = found[:-5]
         assert found[-5:] == [11, 12, 13, 14, 15]
         assert again == list(range(11 - len(again), 11)), "what comes again is the newest, in its order"
 
 
-async def test_the_aggregate_is_purged_up_to_what_is_committed_less_a_margin(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_the_aggregate_is_purged_up_to_what_is_committed_less_a_margin(
+    hub: HubHand, hand: LeafHand
+) -> None:
     async with hub.registrar() as registrar:
-        info = await flowing(hub, leaf, 20)
+        info = await flowing(hub, hand, 20)
         assert (await hub.committed(Committed(AGGREGATE, info.created, KEEP)))["purged"] == 0
         assert await hub.committed(Committed(AGGREGATE, info.created, 12)) == {"v": 1, "purged": 12 - KEEP}
         assert (await hub.aggregate()).first == 12 - KEEP + 1
@@ -112,35 +108,35 @@ async def test_the_aggregate_is_purged_up_to_what_is_committed_less_a_margin(ser
         )
 
 
-async def test_what_was_held_is_told_after_a_purge_though_the_hub_forgot_it(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_what_was_held_is_told_after_a_purge_though_the_hub_forgot_it(
+    hub: HubHand, hand: LeafHand
+) -> None:
     async with hub.registrar(keep=0):
-        info = await flowing(hub, leaf, 20)
-        await leaf.pause("2100-01-01T00:00:00Z")
+        info = await flowing(hub, hand, 20)
+        await hand.pause("2100-01-01T00:00:00Z")
         assert (await hub.committed(Committed(AGGREGATE, info.created, 20)))["purged"] == 20
     await forget(hub)
     async with hub.registrar():
-        answer = await leaf.announce()
-        assert (answer.cursor, answer.message_id) == (20, f"{leaf.run}-normal-20")
+        answer = await hand.announce()
+        assert (answer.cursor, answer.message_id) == (20, f"{hand.run}-normal-20")
         assert answer.certain
 
 
 async def test_a_cursor_is_uncertain_after_a_purge_that_the_registrar_did_not_make(
-    servers: ServerPair,
+    hub: HubHand, hand: LeafHand
 ) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await leaf.announce()
-    info = await hub.holds(leaf.domain, await leaf.store(20))
-    await leaf.pause("2100-01-01T00:00:00Z")
+        await hand.announce()
+    info = await hub.holds(hand.domain, await hand.store(20))
+    await hand.pause("2100-01-01T00:00:00Z")
     await hub.js.purge(AGGREGATE, info.last)
     await forget(hub)
     async with hub.registrar():
-        answer = await leaf.announce()
+        answer = await hand.announce()
         assert (answer.cursor, answer.certain) == (0, False)
-        await leaf.pause("2000-01-01T00:00:00Z")
-        await hub.holds(leaf.domain, await leaf.store())
-        answer = await leaf.announce(confirmed=21)
+        await hand.pause("2000-01-01T00:00:00Z")
+        await hub.holds(hand.domain, await hand.store())
+        answer = await hand.announce(confirmed=21)
         assert (answer.cursor, answer.certain) == (21, True)
 
 
@@ -152,10 +148,9 @@ async def forget(hub: HubHand) -> None:
     assert [one.get("seq", 0) for one in info.sources] == [0]
 
 
-async def test_nothing_is_purged_that_is_not_known_to_be_committed(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_nothing_is_purged_that_is_not_known_to_be_committed(hub: HubHand, hand: LeafHand) -> None:
     async with hub.registrar():
-        info = await flowing(hub, leaf, 20)
+        info = await flowing(hub, hand, 20)
         wrong = {
             "ends at 20, so 21 cannot be committed": Committed(AGGREGATE, info.created, 21),
             "is of a stream that is gone": Committed(AGGREGATE, "2020-01-01T00:00:00Z", 20),
@@ -168,25 +163,23 @@ async def test_nothing_is_purged_that_is_not_known_to_be_committed(servers: Serv
         assert (await hub.aggregate()).first == 1
 
 
-async def test_a_registrar_that_starts_again_reads_the_fleet_back(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_a_registrar_that_starts_again_reads_the_fleet_back(hub: HubHand, hand: LeafHand) -> None:
     async with hub.registrar():
-        await flowing(hub, leaf, 3)
-        held = await leaf.announce(confirmed=3)
+        await flowing(hub, hand, 3)
+        held = await hand.announce(confirmed=3)
     config = (await hub.aggregate()).config
     without_sources = {key: value for key, value in config.items() if key != "sources"}
     await hub.js.update_stream(without_sources)
     async with hub.registrar() as registrar:
-        row = registrar.status()["leaves"][leaf.domain]
+        row = registrar.status()["leaves"][hand.domain]
         assert (row["machine"], row["classes"]["normal"]["cursor"]) == (MACHINE, 3)
-        await hub.holds(leaf.domain, await leaf.store())
-        other = replace(await leaf.announcement(), machine="other")
-        assert "belongs to machine" in await leaf.refused(other.encode())
-        assert (await leaf.announce(held.checkpoint, confirmed=3)).agreed is True
+        await hub.holds(hand.domain, await hand.store())
+        other = replace(await hand.announcement(), machine="other")
+        assert "belongs to machine" in await hand.refused(other.encode())
+        assert (await hand.announce(held.checkpoint, confirmed=3)).agreed is True
 
 
-async def test_a_registrar_ends_in_order_while_its_server_is_away(servers: ServerPair) -> None:
-    hub = await hub_of(servers)
+async def test_a_registrar_ends_in_order_while_its_server_is_away(servers: ServerPair, hub: HubHand) -> None:
     async with hub.registrar() as registrar:
         await until(lambda: set(registrar.status()["leaves"]) == {"edge-1"}, "the leaf is known")
         await servers.hub.kill()
@@ -194,32 +187,31 @@ async def test_a_registrar_ends_in_order_while_its_server_is_away(servers: Serve
 
 
 async def test_a_purged_checkpoint_is_agreed_if_the_hub_remembers_one_as_new_and_not_otherwise(
-    servers: ServerPair,
+    hub: HubHand, hand: LeafHand
 ) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        await flowing(hub, leaf, 3)
-        held = (await leaf.announce(confirmed=3)).checkpoint
+        await flowing(hub, hand, 3)
+        held = (await hand.announce(confirmed=3)).checkpoint
         assert held is not None
-        assert (await leaf.announce(held)).agreed is True
-        await hub.holds(leaf.domain, await leaf.store(3))
+        assert (await hand.announce(held)).agreed is True
+        await hub.holds(hand.domain, await hand.store(3))
         await hub.js.purge(AGGREGATE, 5)
     async with hub.registrar():
-        assert (await leaf.announce(held)).agreed is True
-        await hub.holds(leaf.domain, await leaf.store(3))
+        assert (await hand.announce(held)).agreed is True
+        await hub.holds(hand.domain, await hand.store(3))
         await hub.js.purge(AGGREGATE, 9)
-        unknown = replace(held, leaf_seq=8, message_id=f"{leaf.run}-normal-8", hub_seq=8)
-        answer = await leaf.announce(unknown)
+        unknown = replace(held, leaf_seq=8, message_id=f"{hand.run}-normal-8", hub_seq=8)
+        answer = await hand.announce(unknown)
         assert answer.agreed is False, "a record that does not know of it was restored from before it"
         assert answer.fallback is not None
         assert answer.fallback.leaf_seq == 6
 
 
 async def test_a_purge_does_not_hide_that_a_stream_was_restored_without_its_records(
-    servers: ServerPair, tmp_path: Path
+    servers: ServerPair, hub: HubHand, tmp_path: Path
 ) -> None:
     """It is filled beyond what the records name before a registrar or the leaf's agent has looked."""
-    hub, leaf, copy = await hub_of(servers), await LeafHand.make(servers.leaf), tmp_path / "copy"
+    leaf, copy = await LeafHand.make(servers.leaf), tmp_path / "copy"
     async with hub.registrar():
         await flowing(hub, leaf, 3)
     store = next(servers.hub.config.store_dir.rglob(f"streams/{AGGREGATE}"))

@@ -25,7 +25,7 @@ from agent.jetstream import JetStreamError
 from tests.harness.fleet import Member, ids_in
 from tests.harness.registrar import MACHINE, HubHand, LeafHand, hub_of
 from tests.harness.servers import Leaf, ServerPair, make_leaf, open_server_pair
-from tests.harness.streams import AGGREGATE, make_leaf_stream
+from tests.harness.streams import AGGREGATE, make_leaf_stream, stored_messages
 from tests.harness.wait import until
 
 CLASSES = ("normal", "bulk")
@@ -93,11 +93,11 @@ async def test_a_leaf_of_an_aggregate_that_is_not_provided_any_more_is_told_the_
 
 
 async def test_a_domain_that_sends_too_much_waits_on_its_leaf_and_goes_on_by_itself(
-    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, hub: HubHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "Quota", partial(Quota, hour=3.0))
     monkeypatch.setattr(fleet_watch, "_TRAFFIC_SECONDS", 0.2)
-    hub, member = await hub_of(servers), await Member.make(servers.leaf, ("normal",))
+    member = await Member.make(servers.leaf, ("normal",))
     async with hub.registrar(bytes_per_hour=Size(200_000)) as registrar:
         await member.announce()
         await member.store(3, size=100_000)
@@ -121,10 +121,10 @@ async def test_a_domain_that_sends_too_much_waits_on_its_leaf_and_goes_on_by_its
 
 
 async def test_a_link_that_ends_before_it_is_looked_at_counts_with_all_that_it_carried(
-    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, hub: HubHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet_watch, "_TRAFFIC_SECONDS", 3600.0)
-    hub, member = await hub_of(servers), await Member.make(servers.leaf, ("normal",))
+    member = await Member.make(servers.leaf, ("normal",))
     async with hub.registrar(bytes_per_hour=Size(200_000)) as registrar:
         await member.announce()
         await member.store(3, size=100_000)
@@ -150,10 +150,9 @@ async def all_held(member: Member) -> bool:
 
 
 async def test_a_leaf_whose_agent_missed_three_announcements_is_silent_until_it_is_heard(
-    servers: ServerPair,
+    servers: ServerPair, hub: HubHand, hand: LeafHand
 ) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
-    leaf.every = 0.5
+    hand.every = 0.5
     async with hub.registrar() as registrar:
 
         def word() -> str:
@@ -165,8 +164,8 @@ async def test_a_leaf_whose_agent_missed_three_announcements_is_silent_until_it_
         def shown(state: str) -> bool:
             return hub.counted("petiole_leaf_state", domain="edge-1", state=state) == 1
 
-        await leaf.announce()
-        await hub.holds("edge-1", await leaf.store(1))
+        await hand.announce()
+        await hub.holds("edge-1", await hand.store(1))
         await until(lambda: word() == "flowing", "it flows")
         await until(lambda: shown("flowing"), "its state is a metric")
         assert hub.counted("petiole_leaf_linked", domain="edge-1") == 1
@@ -176,8 +175,8 @@ async def test_a_leaf_whose_agent_missed_three_announcements_is_silent_until_it_
         await until(lambda: counted() == 1, "it is counted")
         assert shown("silent")
         assert not shown("flowing")
-        leaf.every = 60.0
-        await leaf.announce()
+        hand.every = 60.0
+        await hand.announce()
         assert word() == "flowing"
         await until(lambda: counted() == 0, "it is not counted any more")
         await servers.leaf.stop()
@@ -187,20 +186,18 @@ async def test_a_leaf_whose_agent_missed_three_announcements_is_silent_until_it_
 
 
 async def test_an_agent_that_does_not_say_how_often_it_announces_itself_is_given_three_minutes(
-    servers: ServerPair,
+    hub: HubHand, hand: LeafHand
 ) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar() as registrar:
-        await leaf.announce()
+        await hand.announce()
         assert registrar._fleet.leaves["edge-1"].silent_after == 180.0
 
 
 async def test_a_leaf_whose_name_is_not_chosen_has_no_metrics_of_its_own_and_is_counted(
-    servers: ServerPair,
+    hub: HubHand, hand: LeafHand
 ) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar(metrics=["edge-2*"]) as registrar:
-        await leaf.announce()
+        await hand.announce()
         assert "edge-1" in registrar._fleet.leaves
         assert 'domain="edge-1"' not in generate_latest(hub.metrics.registry).decode()
         assert hub.counted("petiole_fleet_unshown_leaves") >= 1
@@ -233,18 +230,14 @@ async def announced(leaf: LeafHand, machine: str = MACHINE) -> Answer | None:
 
 async def ids_at(hub: HubHand, run: str) -> set[str]:
     """The ids of a run's messages that the hub holds."""
-    info, found = await hub.aggregate(), set()
-    for seq in range(info.first, info.last + 1):
-        message = await hub.js.get_message(AGGREGATE, seq=seq)
-        if message is not None and (name := message.headers[H_MESSAGE_ID]).startswith(run):
-            found.add(name)
-    return found
+    ids = {message.headers[H_MESSAGE_ID] for message in await stored_messages(hub.js, AGGREGATE)}
+    return {ident for ident in ids if ident.startswith(run)}
 
 
 async def test_a_second_machine_is_refused_while_the_first_flows_on_and_both_are_told(
-    servers: ServerPair, tmp_path: Path
+    servers: ServerPair, hub: HubHand, tmp_path: Path
 ) -> None:
-    hub, first = await hub_of(servers), await LeafHand.make(servers.leaf)
+    first = await LeafHand.make(servers.leaf)
     with capture_logs() as logs:
         async with hub.registrar() as registrar, another(servers, tmp_path / "other", "other") as leaf:
             await first.announce()
@@ -264,9 +257,9 @@ async def test_a_second_machine_is_refused_while_the_first_flows_on_and_both_are
 
 
 async def test_a_copied_disk_is_found_by_its_run_and_the_first_machine_goes_on_with_a_new_epoch(
-    servers: ServerPair, tmp_path: Path
+    servers: ServerPair, hub: HubHand, tmp_path: Path
 ) -> None:
-    hub, first = await hub_of(servers), await LeafHand.make(servers.leaf)
+    first = await LeafHand.make(servers.leaf)
     async with hub.registrar() as registrar:
         await first.announce()
         await hub.holds(first.domain, await first.store(5))

@@ -14,18 +14,18 @@ import pytest_asyncio
 from agent.base.range_set import Ranges
 from agent.cli.resend import ResendReport, ResendRequest, resend
 from agent.cli.resend import stream as resend_stream
-from agent.config import Config, Publish, Seconds, Size, StreamClass
+from agent.config import Config, Size, StreamClass
 from agent.contract import H_MESSAGE_ID, H_POSITION, H_REQUESTS, H_RESENT, Exit, MessageId, direct_subject
 from agent.hub.registrar import verify as registrar_verify
 from agent.jetstream import JetStream
 from agent.leaf import stream_configs
 from agent.leaf.intake import RefusedError
-from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, leaf_config, probe_stream
-from tests.harness.registrar import HubHand, held_ids, hub_of, lose, losing_world
+from tests.harness.agents import CLASS, Agent, StreamProbe, agent, chunk, leaf_config
+from tests.harness.linked_pair import QUICK
+from tests.harness.registrar import HubHand, held_ids, lose, losing_world
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
-QUICK = Publish(drain=Seconds(1.0))
 MISSING = ResendRequest(CLASS, missing=True)
 
 
@@ -36,12 +36,6 @@ async def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     monkeypatch.setattr(resend_stream, "_AGAIN_SECONDS", 0.05)
     async with losing_world(tmp_path, monkeypatch, "edge-1") as one:
         yield one
-
-
-@pytest.fixture
-def config(servers: ServerPair, tmp_path: Path) -> Config:
-    """An agent beside the leaf's server."""
-    return leaf_config(servers.leaf, tmp_path / "state", QUICK)
 
 
 class Told:
@@ -87,9 +81,9 @@ def sent(report: ResendReport) -> dict[str, Ranges]:
 
 
 async def test_what_the_hub_lost_is_brought_back_while_the_agent_runs_and_nothing_else(
-    servers: ServerPair, config: Config
+    hub: HubHand, probe: StreamProbe, config: Config
 ) -> None:
-    hub, probe, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
+    told = Told()
     async with hub.registrar(), agent(config) as one:
         await store(one, 1, 10)
         await arrived(hub, probe)
@@ -122,9 +116,9 @@ async def test_what_the_hub_lost_is_brought_back_while_the_agent_runs_and_nothin
 
 
 async def test_a_resent_batch_moves_no_input_back_and_is_not_counted_twice_by_the_next_run(
-    servers: ServerPair, config: Config
+    probe: StreamProbe, config: Config
 ) -> None:
-    probe, told = await probe_stream(servers.leaf), Told()
+    told = Told()
     async with agent(config) as one:
         await store(one, 1, 4)
         before = one.leaf.status()["classes"][CLASS]["readings"]
@@ -148,10 +142,10 @@ async def test_a_resent_batch_moves_no_input_back_and_is_not_counted_twice_by_th
 
 
 async def test_what_the_stream_still_drops_as_a_repeat_is_waited_for(
-    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+    probe: StreamProbe, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_configs, "DUPLICATE_WINDOW_NS", 5_000_000_000)
-    probe, told = await probe_stream(servers.leaf), Told()
+    told = Told()
     async with agent(config) as one:
         await store(one, 1, 2)
         report = await told.resend(config, ResendRequest(CLASS, first=1))
@@ -169,10 +163,10 @@ async def test_what_the_stream_still_drops_as_a_repeat_is_waited_for(
 
 
 async def test_what_a_device_published_under_the_id_of_a_batch_is_not_its_repeat(
-    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+    servers: ServerPair, hub: HubHand, probe: StreamProbe, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_configs, "DUPLICATE_WINDOW_NS", 1_000_000_000)
-    hub, probe, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
+    told = Told()
     device = JetStream(await servers.leaf.connect("device"))
     subject = direct_subject(probe.domain, CLASS, "pump", "bar")
     async with hub.registrar(), agent(config) as one:
@@ -220,9 +214,9 @@ async def test_without_the_hub_the_missing_cannot_be_told(
 
 
 async def test_a_hub_that_does_not_come_to_an_end_is_asked_so_often_and_no_more(
-    servers: ServerPair, config: Config, monkeypatch: pytest.MonkeyPatch
+    hub: HubHand, probe: StreamProbe, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub, probe, told = await hub_of(servers), await probe_stream(servers.leaf), Told()
+    told = Told()
     async with hub.registrar(), agent(config) as one:
         await store(one, 1, 2)
         await arrived(hub, probe)

@@ -20,7 +20,7 @@ from agent.contract import (
     verify_subject,
 )
 from agent.hub.registrar import verify
-from tests.harness.registrar import KEEP, LeafHand, flowing, hub_of, lose, losing_world
+from tests.harness.registrar import KEEP, HubHand, LeafHand, flowing, lose, losing_world
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 
@@ -37,42 +37,39 @@ async def asked(leaf: LeafHand, request: VerifyRequest | bytes) -> VerifyAnswer:
     return parse_verify_answer((await leaf.nc.request(verify_subject(leaf.domain), data, timeout=30)).data)
 
 
-async def test_the_batches_that_were_lost_at_the_hub_are_named(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_the_batches_that_were_lost_at_the_hub_are_named(hub: HubHand, hand: LeafHand) -> None:
     async with hub.registrar():
-        await flowing(hub, leaf, 10)
-        request = VerifyRequest("normal", leaf.run, 1, 12)
-        answer = await asked(leaf, request)
+        await flowing(hub, hand, 10)
+        request = VerifyRequest("normal", hand.run, 1, 12)
+        answer = await asked(hand, request)
         assert (answer.lacking, answer.found.held) == (((11, 12),), ((1, 10),))
 
         await lose(hub, 3, 4, 10)
-        answer = await asked(leaf, request)
+        answer = await asked(hand, request)
         assert answer.refused is None
         assert answer.complete
         assert answer.found.held == ((1, 2), (5, 9))
         assert answer.lacking == ((3, 4), (10, 12))
         assert answer.unknown == ()
         assert (answer.stream, answer.end, answer.cursor) == (AGGREGATE, 10, 10)
-        assert (await asked(leaf, replace(request, last=None))).last == 9
+        assert (await asked(hand, replace(request, last=None))).last == 9
 
 
-async def test_what_was_purged_is_told_apart_from_what_is_lacking(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_what_was_purged_is_told_apart_from_what_is_lacking(hub: HubHand, hand: LeafHand) -> None:
     async with hub.registrar():
-        info = await flowing(hub, leaf, 20)
+        info = await flowing(hub, hand, 20)
         await lose(hub, 18)
         committed = Committed(AGGREGATE, info.created, 15)
         assert (await hub.committed(committed))["purged"] == 15 - KEEP
-        answer = await asked(leaf, VerifyRequest("normal", leaf.run, 1, 20))
+        answer = await asked(hand, VerifyRequest("normal", hand.run, 1, 20))
         assert (answer.lacking, answer.unknown) == ((), ((1, 10), (18, 18)))
         assert answer.found.edge is not None
-        assert (answer.found.edge.run, answer.found.edge.seq) == (leaf.run, 11)
+        assert (answer.found.edge.run, answer.found.edge.seq) == (hand.run, 11)
 
 
 async def test_a_batch_in_the_name_of_this_leaf_from_anywhere_else_does_not_count(
-    servers: ServerPair,
+    servers: ServerPair, hub: HubHand
 ) -> None:
-    hub = await hub_of(servers)
     one, other = [await LeafHand.make(leaf) for leaf in servers.leaves.values()]
     async with hub.registrar():
         await one.announce()
@@ -84,17 +81,16 @@ async def test_a_batch_in_the_name_of_this_leaf_from_anywhere_else_does_not_coun
 
 
 async def test_a_look_that_takes_too_long_says_how_far_it_came_and_goes_on_from_there(
-    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+    hub: HubHand, hand: LeafHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     monkeypatch.setattr("agent.jetstream.readers._PULL", 4)
     async with hub.registrar():
-        await flowing(hub, leaf, 10)
+        await flowing(hub, hand, 10)
         await lose(hub, 6)
-        request, pages = VerifyRequest("normal", leaf.run, 1, 10), []
+        request, pages = VerifyRequest("normal", hand.run, 1, 10), []
         with monkeypatch.context() as slow:
             slow.setattr(verify, "_LOOK_SECONDS", -1.0)
-            answer = await asked(leaf, request)
+            answer = await asked(hand, request)
             assert (answer.complete, answer.found.next, answer.lacking) == (False, 1, ())
         # A look that has time for one pull: it is asked after each whether it was enough.
         slept = iter([0.0, 0.0, 1.0] * 10)
@@ -102,42 +98,39 @@ async def test_a_look_that_takes_too_long_says_how_far_it_came_and_goes_on_from_
             slow.setattr(verify, "_LOOK_SECONDS", 0.5)
             slow.setattr(verify, "loop_time", lambda: next(slept))
             while not answer.complete:
-                answer = await asked(leaf, replace(request, found=answer.found))
+                answer = await asked(hand, replace(request, found=answer.found))
                 pages.append(answer.found.next)
         assert pages == [5, 10, 11]
         assert answer.lacking == ((6, 6),)
 
 
-async def test_a_purge_while_the_hub_looks_makes_it_begin_again(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_a_purge_while_the_hub_looks_makes_it_begin_again(hub: HubHand, hand: LeafHand) -> None:
     async with hub.registrar():
-        info = await flowing(hub, leaf, 20)
+        info = await flowing(hub, hand, 20)
         looked = VerifiedRun(held=((1, 4),), next=5)
         await hub.committed(Committed(AGGREGATE, info.created, 15))
-        answer = await asked(leaf, VerifyRequest("normal", leaf.run, 1, 20, looked))
+        answer = await asked(hand, VerifyRequest("normal", hand.run, 1, 20, looked))
         assert answer.complete
         assert (answer.found.held, answer.lacking, answer.unknown) == (((11, 20),), (), ((1, 10),))
 
 
 async def test_what_cannot_be_answered_is_refused_in_words_and_the_next_is_answered(
-    servers: ServerPair,
+    hub: HubHand, hand: LeafHand
 ) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
     async with hub.registrar():
-        request = VerifyRequest("normal", leaf.run)
-        assert "not taken in yet" in str((await asked(leaf, request)).refused)
-        await leaf.announce()
-        assert "not in the hub's configuration" in str((await asked(leaf, replace(request, cls="x"))).refused)
-        assert "not JSON" in str((await asked(leaf, b"{")).refused)
-        assert "above the limit" in str((await asked(leaf, b" " * (verify.MAX_REQUEST + 1))).refused)
-        assert (await asked(leaf, request)).refused is None
+        request = VerifyRequest("normal", hand.run)
+        assert "not taken in yet" in str((await asked(hand, request)).refused)
+        await hand.announce()
+        assert "not in the hub's configuration" in str((await asked(hand, replace(request, cls="x"))).refused)
+        assert "not JSON" in str((await asked(hand, b"{")).refused)
+        assert "above the limit" in str((await asked(hand, b" " * (verify.MAX_REQUEST + 1))).refused)
+        assert (await asked(hand, request)).refused is None
 
 
-async def test_the_registrar_leaves_no_consumer_behind(servers: ServerPair) -> None:
-    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+async def test_the_registrar_leaves_no_consumer_behind(hub: HubHand, hand: LeafHand) -> None:
     async with hub.registrar():
-        await leaf.announce()
-        await leaf.js.publish(batch_subject(leaf.domain, "normal", "http"), b"", {H_MESSAGE_ID: "x"})
-        await asked(leaf, VerifyRequest("normal", leaf.run))
+        await hand.announce()
+        await hand.js.publish(batch_subject(hand.domain, "normal", "http"), b"", {H_MESSAGE_ID: "x"})
+        await asked(hand, VerifyRequest("normal", hand.run))
         state = (await hub.js.api(f"STREAM.INFO.{AGGREGATE}"))["state"]
         assert state["consumer_count"] == 0

@@ -19,6 +19,7 @@ from agent.mirrors.controller import MirrorController
 from agent.server.permissions import LinkRights
 from agent.server.setup import link_rights
 from tests.harness.servers import Node
+from tests.harness.streams import stored_messages
 from tests.harness.wait import until
 
 
@@ -41,19 +42,13 @@ class End:
     async def texts(self, stream: str) -> list[str]:
         """What a stream holds, in its order; nothing where there is none."""
         try:
-            info = await self.js.stream_info(stream)
-            found = [
-                await self.js.get_message(stream, seq=seq) for seq in range(max(1, info.first), info.last + 1)
-            ]
+            return [one.data.decode() for one in await stored_messages(self.js, stream)]
         except JetStreamError:
             return []
-        return [one.data.decode() for one in found if one is not None]
 
     async def subjects(self, stream: str) -> list[str]:
         """The subjects of what a stream holds, in its order."""
-        info = await self.js.stream_info(stream)
-        found = [await self.js.get_message(stream, seq=n) for n in range(max(1, info.first), info.last + 1)]
-        return [one.subject for one in found if one is not None]
+        return [one.subject for one in await stored_messages(self.js, stream)]
 
     async def holds(self, stream: str, texts: Iterable[str], seconds: float = 20.0) -> None:
         """Return when a stream holds exactly this, in whatever order sources come."""

@@ -13,6 +13,7 @@ from agent.hub.registrar.aggregate import parse_source_header
 from agent.jetstream import JetStream, JetStreamError
 from tests.harness.registrar import LeafHand
 from tests.harness.servers import Leaf
+from tests.harness.streams import stored_messages
 
 
 class Member:
@@ -56,11 +57,8 @@ class Member:
 
 async def ids_in(js: JetStream, stream: str) -> dict[str, list[str]]:
     """The ids of all messages of an aggregate, by the leaf's stream, in its order."""
-    info = await js.stream_info(stream)
     ids: dict[str, list[str]] = {}
-    for seq in range(info.first, info.last + 1):
-        message = await js.get_message(stream, seq=seq)
-        assert message is not None
+    for message in await stored_messages(js, stream):
         name, _ = parse_source_header(message.headers[H_SOURCE])
         ids.setdefault(name, []).append(message.headers[H_MESSAGE_ID])
     return ids

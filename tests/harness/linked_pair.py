@@ -23,7 +23,7 @@ from agent.contract import (
     parse_message_id,
 )
 from agent.hub.registrar.service import Registrar
-from agent.jetstream import ConsumerInfo, JetStreamError, RawMessage
+from agent.jetstream import ConsumerInfo, JetStreamError
 from agent.leaf.inputs.shared import InputOptions
 from agent.leaf.link.status import LinkState
 from agent.testing.stored_stream import lines_of
@@ -38,7 +38,7 @@ from tests.harness.agents import (
 )
 from tests.harness.registrar import HubHand, hub_of
 from tests.harness.servers import ServerPair
-from tests.harness.streams import AGGREGATE
+from tests.harness.streams import AGGREGATE, stored_messages
 from tests.harness.wait import WAIT_SECONDS, until
 
 QUICK = Publish(drain=Seconds(1.0))
@@ -90,16 +90,10 @@ class LinkedPair:
 
     async def arrived(self) -> list[str]:
         """The readings that the hub holds, by the texts of their batches, in its order."""
-        info = await self.hub.js.stream_info(AGGREGATE)
-        found = []
-        for seq in range(info.first, info.last + 1):
-            message = await self.hub.js.get_message(AGGREGATE, seq=seq)
-            if message is None or "._batch." not in message.subject:
-                continue
-            rows = [json.loads(line) for line in lines_of(message)]
-            # The agent's own readings, such as the time to the first loss, come in between.
-            found += [row["value"] for row in rows if row.get("device") == CHUNK_DEVICE]
-        return found
+        batches = [one for one in await stored_messages(self.hub.js, AGGREGATE) if "._batch." in one.subject]
+        rows = [json.loads(line) for batch in batches for line in lines_of(batch)]
+        # The agent's own readings, such as the time to the first loss, come in between.
+        return [row["value"] for row in rows if row.get("device") == CHUNK_DEVICE]
 
     async def all_there(self, seconds: float = WAIT_SECONDS) -> list[str]:
         """What the hub holds, once that is all that was sent."""
@@ -211,24 +205,23 @@ class LossyPair(LinkedPair):
 
     async def arrived_numbers(self) -> set[Number]:
         """The batches that the hub holds."""
-        return {number for message in await self._at_hub() if (number := _number(message.headers))}
+        return {
+            number
+            for message in await stored_messages(self.hub.js, AGGREGATE)
+            if (number := _number(message.headers))
+        }
 
     async def ledgers(self) -> dict[str, Ledger]:
         """For each run the record at the hub that names most."""
         found: dict[str, Ledger] = {}
         subject = ledger_subject(self.config.domain, CLASS)
-        for message in await self._at_hub():
+        for message in await stored_messages(self.hub.js, AGGREGATE):
             if message.subject == subject:
                 one = parse_ledger(message.data)
                 known = found.get(one.run)
                 if known is None or known.readings.discarded <= one.readings.discarded:
                     found[one.run] = one
         return found
-
-    async def _at_hub(self) -> list[RawMessage]:
-        info = await self.hub.js.stream_info(AGGREGATE)
-        found = [await self.hub.js.get_message(AGGREGATE, seq=n) for n in range(info.first, info.last + 1)]
-        return [one for one in found if one is not None]
 
     async def named(self) -> dict[Number, int]:
         """The batches that records at the hub call discarded; each range with its readings at its last

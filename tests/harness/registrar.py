@@ -42,7 +42,7 @@ from agent.jetstream.connection import end
 from agent.leaf.link.announcer import acknowledged
 from agent.server import permissions
 from tests.harness.servers import Leaf, ServerPair, open_server_pair
-from tests.harness.streams import AGGREGATE, make_leaf_stream, make_link_consumer
+from tests.harness.streams import AGGREGATE, make_leaf_stream, make_link_consumer, stored_messages
 from tests.harness.wait import WAIT_SECONDS, until
 
 MACHINE = "test"
@@ -206,7 +206,7 @@ class HubHand:
         stopping = asyncio.Event()
         task = asyncio.create_task(registrar.run(stopping))
         try:
-            await until(lambda: bool(registrar.status()["aggregates"]), "the registrar is ready")
+            await until(lambda: _ready(registrar), "the registrar is ready")
             yield registrar
         finally:
             stopping.set()
@@ -237,15 +237,9 @@ class HubHand:
 
     async def leaf_sequences(self, domain: str, first: int) -> list[int]:
         """The leaf sequences that the aggregate holds of a leaf, from a hub sequence on, in its order."""
-        info = await self.aggregate()
-        found = []
-        for seq in range(max(first, info.first), info.last + 1):
-            message = await self.js.get_message(AGGREGATE, seq=seq)
-            assert message is not None
-            name, leaf_seq = parse_source_header(message.headers[H_SOURCE])
-            if name == leaf_stream(domain, "normal"):
-                found.append(leaf_seq)
-        return found
+        messages = await stored_messages(self.js, AGGREGATE, first)
+        found = [parse_source_header(message.headers[H_SOURCE]) for message in messages]
+        return [leaf_seq for name, leaf_seq in found if name == leaf_stream(domain, "normal")]
 
     async def committed(self, record: Committed, stream: str = AGGREGATE) -> dict[str, Any]:
         """What the registrar answers to `ingest`."""
@@ -256,6 +250,12 @@ class HubHand:
     def counted(self, name: str, **labels: str) -> float:
         """A metric of the running registrar."""
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+def _ready(registrar: Registrar) -> bool:
+    """Whether it has read the fleet back, or says why it does not."""
+    begun = registrar._readiness.is_at(0) or registrar.trouble() is not None
+    return begun and bool(registrar.status()["aggregates"])
 
 
 @asynccontextmanager
@@ -311,10 +311,4 @@ async def lose(hub: HubHand, *seqs: int) -> None:
 
 async def held_ids(hub: HubHand) -> dict[int, str]:
     """The message ids that the aggregate holds, by sequence."""
-    info = await hub.aggregate()
-    found = {}
-    for seq in range(info.first, info.last + 1):
-        message = await hub.js.get_message(AGGREGATE, seq=seq)
-        if message is not None:
-            found[seq] = message.headers.get(H_MESSAGE_ID, "")
-    return found
+    return {one.seq: one.headers.get(H_MESSAGE_ID, "") for one in await stored_messages(hub.js, AGGREGATE)}

@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -83,6 +84,13 @@ class Node:
     async def start(self) -> None:
         """Run the server; again after `kill` or `stop`, with the same store and ports."""
         await self.server.start()
+
+    async def start_with(self, **changed: Any) -> None:
+        """Stop the server and run it with these fields of its configuration."""
+        await self.stop()
+        self.config = replace(self.config, **changed)
+        self.server = EmbeddedServer(self.config, self.directory)
+        await self.start()
 
     async def kill(self) -> None:
         """End the server by SIGKILL; returns when it is gone."""

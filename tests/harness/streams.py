@@ -23,11 +23,13 @@ from agent.contract import (
     leaf_subjects,
     link_consumer,
 )
-from agent.jetstream import JetStream, UnavailableError
+from agent.jetstream import JetStream, RawMessage, UnavailableError
 from tests.harness.servers import api
 
 AGGREGATE = aggregate(0)
 STREAM = {"storage": "file", "retention": "limits", "discard": "new", "max_bytes": 64 * 1024**2}
+_AT_ONCE = 100
+"""Messages that are asked for together."""
 
 
 async def make_leaf_stream(agent: Client, domain: str, epoch: str, cls: str = DEFAULT_CLASS) -> None:
@@ -102,6 +104,17 @@ async def make_mirror(agent: Client, domain: str, epoch: str, *, tenant: bool = 
         "consumer": {"name": command_consumer(domain), "deliver_subject": command_deliver(domain, epoch)},
     }
     await api(agent, "STREAM.CREATE.COMMANDS", {**STREAM, "name": "COMMANDS", "mirror": mirror})
+
+
+async def stored_messages(js: JetStream, stream: str, first: int = 1) -> list[RawMessage]:
+    """What a stream holds from a sequence on, in its order."""
+    info = await js.stream_info(stream)
+    found: list[RawMessage] = []
+    for begin in range(max(first, info.first, 1), info.last + 1, _AT_ONCE):
+        seqs = range(begin, min(begin + _AT_ONCE, info.last + 1))
+        got = await asyncio.gather(*(js.get_message(stream, seq=seq) for seq in seqs))
+        found += [message for message in got if message is not None]
+    return found
 
 
 async def held(client: Client, stream: str, messages: int) -> dict[str, Any]:

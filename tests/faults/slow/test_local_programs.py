@@ -4,7 +4,6 @@ the hub, the leaf's server and the agent, and however often the mirror has to be
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import random
 import shutil
@@ -18,7 +17,6 @@ import pytest
 
 from agent.contract import Command, command_subject, command_subjects, new_epoch, parse_command
 from agent.leaf.state_file import StateFile, load
-from agent.server.process import EmbeddedServer
 from tests.e2e.test_command_places import open_leaf
 from tests.faults.report import Case
 from tests.faults.schedule import seed_of
@@ -91,10 +89,7 @@ class Site:
 async def open_site(directory: Path) -> AsyncIterator[tuple[Site, Program]]:
     async with open_server_pair(directory, DOMAIN) as servers:
         leaf = servers.leaf
-        await leaf.stop()
-        leaf.config = dataclasses.replace(leaf.config, apps=(APP,))
-        leaf.server = EmbeddedServer(leaf.config, leaf.directory)
-        await leaf.start()
+        await leaf.start_with(apps=(APP,))
         hub = await hub_of(servers)
         async with hub.registrar(), working(await leaf.connect("device")) as program:
             site = Site(servers, hub, directory)
