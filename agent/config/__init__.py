@@ -13,7 +13,6 @@ from agent.config.schema import (
     LinkConfig,
     Log,
     MirrorConfig,
-    Nats,
     OriginConfig,
     Publish,
     RegistrarConfig,
@@ -23,6 +22,7 @@ from agent.config.schema import (
     Transform,
     User,
 )
+from agent.config.server_schema import Nats
 from agent.config.values import (
     ConfigError,
     Linger,

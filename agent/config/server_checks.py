@@ -16,7 +16,8 @@ from agent import contract
 from agent.base.files import named, open_regular, others_may
 from agent.base.logs import listed
 from agent.config.keys import check_password
-from agent.config.schema import Config, Mqtt, Nats
+from agent.config.schema import Config
+from agent.config.server_schema import Mqtt, Nats
 from agent.config.values import (
     Problem,
     contract_problem,

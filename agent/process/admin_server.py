@@ -94,8 +94,8 @@ class AdminServer:
         return None if path is None else read_token(path)
 
     def _tls(self) -> ssl.SSLContext | None:
-        cert, key = self._settings.tls_cert, self._settings.tls_key
-        return None if cert is None or key is None else tls_context(cert, key)
+        tls = self._settings.tls
+        return None if tls is None else tls_context(*tls)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set. Raises `ConditionError` when the address can't be listened on,

@@ -114,12 +114,11 @@ def _hub(config: Config, machine: str) -> HubConfig:
 
 def _cluster(config: Config) -> ClusterConfig:
     cluster = config.nats.cluster
-    cert, key, authority = cluster.tls_cert, cluster.tls_key, cluster.tls_ca
     return ClusterConfig(
         cluster.listen,
         routes=tuple(cluster.routes),
         password_file=cluster.password_file,
-        tls=None if cert is None or key is None or authority is None else (cert, key, authority),
+        tls=cluster.tls,
     )
 
 
@@ -202,7 +201,7 @@ def _mqtt(config: Config) -> MqttListener | None:
     return MqttListener(
         listen=mqtt.listen,
         users=tuple(MqttUser(user.name, user.password_file) for user in mqtt.users),
-        tls=None if mqtt.tls_cert is None or mqtt.tls_key is None else (mqtt.tls_cert, mqtt.tls_key),
+        tls=mqtt.tls,
         open=is_there(streams / contract.MQTT_MESSAGES),
     )
 

@@ -14,7 +14,7 @@ import pytest
 from agent.base.nats_server import find_binary
 from agent.cli.checks import Level, machine, mqtt
 from agent.config import Config
-from agent.config.schema import Mqtt, MqttUserConfig
+from agent.config.server_schema import Mqtt, MqttUserConfig
 from agent.demo.ports import free_port
 from agent.leaf.inputs.file import FileOptions
 from agent.server.child import Watched, greeting, reap, spawn

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from agent.base.logs import time_text
 from agent.cli.checks import Finding, Group
 from agent.config import listen_address
-from agent.config.schema import Cluster
+from agent.config.server_schema import Cluster
 
 GROUP: Final = Group("certificates")
 _SOON: Final = timedelta(days=30)
@@ -167,9 +167,9 @@ def look_at_cluster(cluster: Cluster) -> list[Finding]:
 
 def _contexts(cluster: Cluster) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
     """Of the server that dials and of the one that is dialled."""
-    cert, key, authority = cluster.tls_cert, cluster.tls_key, cluster.tls_ca
-    if cert is None or key is None or authority is None:
+    if cluster.tls is None:
         return None
+    cert, key, authority = cluster.tls
     contexts = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for context in contexts:
         context.load_cert_chain(cert, key, password=lambda: "")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.config import Config, Nats, SyncInterval
-from agent.config.schema import Cluster, Mqtt, MqttUserConfig
+from agent.config.server_schema import Cluster, Mqtt, MqttUserConfig
 from agent.server import setup
 from agent.server.setup import hub_sync_seconds, server_config
 from agent.server.values import HubConfig, LeafConfig

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agent.cli.checks import Level
 from agent.cli.checks.certificates import Validity, judge, look_at_cluster, validities, validity
-from agent.config.schema import Cluster
+from agent.config.server_schema import Cluster
 from tests.harness.certificates import Authority
 
 BEGINS = datetime(2026, 11, 1, tzinfo=UTC)
