@@ -83,7 +83,7 @@ class Instant:
 
     @property
     def offset(self) -> int:
-        """By how much the wall clock is ahead of the monotonic one."""
+        """By how much the wall clock is ahead of the monotonic clock, in ns."""
         return self.wall - self.clock.monotonic
 
 

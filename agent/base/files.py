@@ -172,13 +172,13 @@ class RelativePath(PosixPath):
     """A path that its file names relative to its own directory."""
 
     given = ""
-    """What stands there; empty for a path that was made of one."""
+    """The text in the file; empty for a path that was derived from such a path."""
 
 
 def place(text: str, directory: Path | None = None) -> Path:
-    """The path that a configuration in this directory names; without a directory a relative one stays so. One
-    that begins with `$CREDENTIALS_DIRECTORY/` is passed by systemd; a command run by hand finds it where the
-    shipped unit has it."""
+    """The path that a configuration in this directory names; without a directory a relative path stays
+    relative. systemd passes a path that begins with `$CREDENTIALS_DIRECTORY/`; a command that is run by hand
+    finds it where the shipped unit has it."""
     name = text.removeprefix(f"${_VARIABLE}/")
     if name != text:
         return _directory() / name

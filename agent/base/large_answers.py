@@ -1,7 +1,7 @@
-"""Large answers of an HTTP listener: made a piece at a time, once for all who ask together, sent in blocks.
+"""Large answers of an HTTP listener: made a piece at a time, shared by simultaneous requests, sent in blocks.
 
 They are made in the event loop and not in a thread: on a busy machine a thread waits for a processor while it
-has Python's lock, and then the loop stands still for as long.
+holds Python's lock, and the loop stands still meanwhile.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from agent.base.wait import Pacer
 _BLOCK: Final = 65_536
 """Bytes that are sent at a time."""
 _CHEAP: Final = 0.05
-"""What takes fewer CPU-seconds is made for each who asks."""
+"""An answer that takes fewer CPU seconds is made for each request."""
 _TIMES: Final = 4
-"""For so many times as long as it took to make is an answer kept: all who ask take a fifth of the loop."""
+"""An answer is kept this many times as long as it took to make, so requests take a fifth of the loop at
+most."""
 
 T = TypeVar("T")
 
@@ -40,8 +41,8 @@ async def blocks_of(pieces: Iterable[bytes]) -> list[bytes]:
 
 
 def in_blocks(blocks: Sequence[bytes], headers: Mapping[str, str]) -> Response:
-    """An answer that is sent a block at a time, as fast as its reader takes it: many readers of one large
-    answer hold it in memory once."""
+    """An answer that is sent a block at a time, as fast as its reader takes it: many readers share one copy
+    of it in memory."""
     length = {"Content-Length": str(sum(map(len, blocks)))}
     return Response(body=_each(blocks), headers={**headers, **length})
 
@@ -52,7 +53,7 @@ async def _each(blocks: Sequence[bytes]) -> AsyncIterator[bytes]:
 
 
 class Shared(Generic[T]):
-    """What `make` returns, for all who ask while it is made and for some time after, if it takes long."""
+    """What `make` returns, shared while it is being made and, if that takes long, for some time after."""
 
     def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
         self._make = make
@@ -60,7 +61,7 @@ class Shared(Generic[T]):
         self._kept: tuple[T] | None = None
 
     async def get(self) -> T:
-        """What was made last, or is made now. Raises what `make` raises, which is not kept."""
+        """The answer that is kept, or a new one. Raises what `make` raises; an error is not kept."""
         async with self._making:
             if self._kept is not None:
                 return self._kept[0]

@@ -1,10 +1,11 @@
 """The admin server: what a monitoring system, a supervisor or a person asks the agent over HTTP. It only
 answers questions; nothing can be changed through it.
 
-- `/metrics`: all metrics, in the text or OpenMetrics format, as `Accept` asks. - `/healthz`: 200 as long as
-it answers. No part of the agent dies alone: when one does, the process ends. - `/readyz`: 200 when the agent
-can do its work, otherwise 503 with a sentence that says why it can't. - `/status`: what the agent knows of
-itself, as JSON. - `/fleet`, at the hub: its leaves as pages for people, see `agent.hub.web`.
+- `/metrics`: all metrics, in the text or OpenMetrics format, as `Accept` asks.
+- `/healthz`: 200 as long as the agent answers; a part that fails for good ends the process.
+- `/readyz`: 200 when the agent can do its work, otherwise 503 with a sentence that says why it can't.
+- `/status`: what the agent knows of itself, as JSON.
+- `/fleet`, at the hub: its leaves as pages for people, see `agent.hub.web`.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ _CLOSING: Final = 1.0
 _METRICS: Final = "/metrics"
 _STATUS: Final = "/status"
 _OUTER: Final = 2
-"""Of the status: itself, the fleet and its leaves."""
+"""Levels of the status that are written entry by entry: itself, the fleet and its leaves."""
 _SAMPLES: Final = 100
-"""Of a metric with one for each leaf so many are written out at a time."""
+"""Samples of a metric that are written out at a time: some metrics have a sample for each leaf."""
 _FORMATS: Final = 4
-"""Of so many formats an answer is shared by those who ask: `Accept` may name any version."""
+"""Formats of `/metrics` whose answers are shared; there is a bound, for `Accept` may name any version."""
 _OPEN: Final = "/healthz"
-"""What says nothing of anything, and so is answered without the token."""
+"""The path that is answered without the token: it tells nothing about the agent."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
@@ -54,9 +55,8 @@ log = structlog.get_logger("admin")
 
 
 class AdminServer:
-    """Serves `metrics`, `status()` and `ready()` on `listen`, and the `fleet` where there is one; `ready`
-    gives a sentence along with its answer. With port 0, `address` is the port that was given once it
-    listens."""
+    """Serves `metrics`, `status()`, `ready()` (with the reason) and a hub's `fleet`. With port 0, `address`
+    has the real port once it listens."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class AdminServer:
         }
 
     def obstacles(self) -> list[str]:
-        """What prevents listening now, one sentence a problem."""
+        """Why it cannot listen now, a sentence each."""
         found = obstacle(self.address)
         problems = [] if found is None else [f"admin.listen: {found}"]
         for read in (self._read_token, self._tls):
@@ -142,8 +142,8 @@ class AdminServer:
         return response
 
     def _knows(self, request: BaseRequest) -> bool:
-        """Whether a request shows the token, where it needs to. Who shows it may call this server by any
-        name: a page under a foreign one cannot."""
+        """Whether a request shows the token or needs none. With the token any `Host` is answered: a page
+        under a foreign name cannot know it."""
         given = request.headers.get("Authorization")
         return self._token is None or request.path == _OPEN or shows(given, self._token)
 
@@ -152,7 +152,7 @@ class AdminServer:
 
     @property
     def paths(self) -> list[str]:
-        """All that can be asked for."""
+        """All paths that are answered."""
         fleet = () if self._fleet is None else self._fleet.paths
         return [_METRICS, *self._pages, _STATUS, *fleet]
 
@@ -227,7 +227,7 @@ def _exposition(encode: Callable[[Collector], bytes], families: Iterable[Metric]
 
 
 class _Collected(Collector):
-    """Metrics as they were collected."""
+    """Shows metrics that were collected before."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
@@ -241,7 +241,7 @@ def _sentence(status: int, text: str) -> Response:
 
 
 class _Connection(RequestHandler):
-    """One that was refused is lost before its task begins, which aiohttp does not expect."""
+    """A connection that may be closed before its task begins, which aiohttp does not expect."""
 
     __slots__ = ()
 
@@ -251,7 +251,7 @@ class _Connection(RequestHandler):
 
 
 class _BoundedServer(Server):
-    """Bounds how many connections there are and how long each lasts, however slowly its request comes."""
+    """Bounds the number of connections and the time of each, however slowly its request comes."""
 
     def __init__(self, handler: Callable[[BaseRequest], Awaitable[StreamResponse]]) -> None:
         super().__init__(handler)

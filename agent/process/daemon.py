@@ -50,7 +50,7 @@ class Role(Protocol):
         """Run until `stopping` is set, then end in order."""
 
     async def apply(self, new: Applied) -> None:
-        """Let a configuration hold of which only inputs, rules, logging, leaves and users are others."""
+        """Apply a configuration that differs only in inputs, rules, logging, leaves and users."""
 
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""
@@ -59,7 +59,7 @@ class Role(Protocol):
         """Whether it does its work, and why not."""
 
     def sentence(self) -> str:
-        """How it is, in one sentence."""
+        """Its state in one sentence."""
 
     def stalled(self) -> float:
         """Seconds for which something has waited in the publish path and nothing of it moved."""
@@ -94,8 +94,8 @@ def _alone(error: Exception) -> Exception:
 
 
 def _outcome(error: Exception) -> Exit:
-    """The exit code for what ended the agent, which is logged. A supervisor tries again after all but
-    `Exit.USAGE`."""
+    """The exit code for the error that ended the agent, which is logged. A supervisor restarts the agent
+    after any code but `Exit.USAGE`."""
     if isinstance(error, RenderError | OtherDomainError):
         log.error("configuration refused", reason=str(error))
         return Exit.USAGE
@@ -217,8 +217,8 @@ def _fleet(config: Config, role: Role) -> FleetPages | None:
 
 
 async def _apply(role: Role, server: EmbeddedServer | None, machine: str, new: Applied) -> None:
-    """Let a configuration hold; the hub's server lets leaves and users in, or shuts them out, before the
-    registrar is another one."""
+    """Apply a configuration. The hub's server lets leaves and users in, or shuts them out, before a registrar
+    begins that knows of them."""
     if (new.change.leaves or new.change.users) and server is not None:
         await server.set_config(await asyncio.to_thread(server_config, new.config, machine))
     await role.apply(new)

@@ -103,7 +103,7 @@ class HubAgent:
         self._term_over.set()
 
     async def _run(self, stopping: asyncio.Event) -> None:
-        """The same over one pair of connections."""
+        """One term, over one pair of connections."""
         mine = identities(self._config)
         clients: list[Client] = []
         try:
@@ -163,7 +163,7 @@ class HubAgent:
             self._ended, self._registrar, self._of_term.registry = self._registrar, None, None
 
     async def apply(self, new: Applied) -> None:
-        """Let a configuration hold of which only logging, the leaves and the users are others."""
+        """Apply a configuration that differs only in logging, leaves and users."""
         self._config = new.config
         logs.set_up(new.config.log.level, new.config.log.format)
         if new.change.leaves or new.change.users:
@@ -195,7 +195,7 @@ class HubAgent:
         }
 
     def audited(self, domain: str) -> contract.AuditedLeaf | None:
-        """What the newest audit found of a leaf, None where this agent knows of none."""
+        """What the newest audit found of a leaf; None if this agent does not lead, or knows of no audit."""
         return None if self._registrar is None else self._registrar.audits.leaf(domain)
 
     def ready(self) -> tuple[bool, str]:
@@ -211,7 +211,7 @@ class HubAgent:
         return True, "the registrar answers"
 
     def sentence(self) -> str:
-        """How the registrar is."""
+        """The state of the registrar."""
         return self.ready()[1]
 
     def _users(self, standby: str | None) -> str:
@@ -239,8 +239,8 @@ class HubAgent:
         self._metrics.connected.set(0)
 
     async def _connect(self, seed: Path, stopping: asyncio.Event) -> Client | None:
-        """A connection that reconnects for ever; the first one is tried until it is made, or `stopping` is
-        set: then None."""
+        """A connection that reconnects for ever. The first attempt is repeated until it succeeds; None if
+        `stopping` is set before."""
         async for attempt in tenacity.AsyncRetrying(
             wait=tenacity.wait_exponential(multiplier=_RECONNECT_SECONDS, max=_LONGEST_WAIT),
             retry=tenacity.retry_if_exception_type((NatsError, OSError, TimeoutError, ServerError)),

@@ -1,4 +1,5 @@
-"""Runs the inputs of a leaf's agent, each with a switch and exchangeable one by one, and drains the agent."""
+"""Runs the inputs of a leaf's agent, each with a switch of its own, and drains the agent. A reload exchanges
+single inputs."""
 
 from __future__ import annotations
 
@@ -36,17 +37,19 @@ class _Entry:
 
 
 def levels_of(config: Config) -> dict[str, Level]:
-    """What an acknowledgement of each input means, by its name."""
-    return {one.name: one.ack for one in config.input}
+    """The acknowledgement level of each input, by its name."""
+    return {input_.name: input_.ack for input_ in config.input}
 
 
 def lingers_of(config: Config) -> dict[str, float]:
-    """How long batches of an input wait for more readings, by its name, of those that say it."""
-    return {one.name: one.linger for one in config.input if one.linger is not None}
+    """How long batches of an input wait for more readings, by the input's name; only of inputs that set
+    it."""
+    return {input_.name: input_.linger for input_ in config.input if input_.linger is not None}
 
 
 class InputSet:
-    """Runs inputs, which hand in to `intake`; `levels` and `lingers` are what the core knows of them."""
+    """Runs inputs, which submit to `intake`. The core shares `levels` and `lingers`, which a reload changes
+    in place."""
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class InputSet:
         self._core, self._levels, self._lingers, self._metrics = core, levels, lingers, metrics
         self._aggregates = aggregates_of(core, config, metrics)
         self.intake = SwappableIntake(with_rules(core, config, metrics, self._aggregates))
-        self._entries = {one.name: _Entry(one, Switch()) for one in inputs}
+        self._entries = {input_.name: _Entry(input_, Switch()) for input_ in inputs}
         self._group: asyncio.TaskGroup | None = None
         self._stopped = False
         self._ended = asyncio.Event()
@@ -73,7 +76,7 @@ class InputSet:
 
     @property
     def switches(self) -> Mapping[str, Switch]:
-        """What turns each on and off."""
+        """The switch of each input."""
         return {name: entry.switch for name, entry in self._entries.items()}
 
     @property
@@ -83,21 +86,21 @@ class InputSet:
         return tasks if self._storing is None else [*tasks, self._storing]
 
     def begin(self, group: asyncio.TaskGroup) -> None:
-        """Run them all in a group."""
+        """Run all inputs in a group."""
         self._group = group
         for entry in self._entries.values():
             self._start(entry)
         self._store_aggregates()
 
     def stop(self) -> None:
-        """Let all end in order, and none begin any more."""
+        """End all inputs in order, and begin none any more."""
         self._stopped = True
         self._ended.set()
         for entry in self._entries.values():
             entry.ended.set()
 
     async def apply(self, new: Applied) -> None:
-        """Let a configuration hold: end what it has no more or otherwise, begin what is new."""
+        """Apply a configuration: end the inputs that it changes or lacks, and begin its new ones."""
         switches = await self._end(new.change.end)
         self._levels.clear()
         self._levels.update(levels_of(new.config))
@@ -107,12 +110,13 @@ class InputSet:
             self._aggregates = self._aggregates or aggregates_of(self._core, new.config, self._metrics)
             self.intake.behind = with_rules(self._core, new.config, self._metrics, self._aggregates)
             self._store_aggregates()
-        for one in new.inputs:
-            entry = self._entries[one.name] = _Entry(one, switches.get(one.name) or Switch())
+        for input_ in new.inputs:
+            entry = _Entry(input_, switches.get(input_.name) or Switch())
+            self._entries[input_.name] = entry
             self._start(entry)
 
     async def _end(self, names: Iterable[str]) -> dict[str, Switch]:
-        """Let these end in order, and take them out. Returns their switches."""
+        """End these inputs in order and forget them. Returns their switches."""
         leaving = [self._entries[name] for name in names]
         for entry in leaving:
             entry.ended.set()
@@ -141,8 +145,8 @@ class InputSet:
 
 
 def aggregates_of(core: CoreIntake, config: Config, metrics: Metrics) -> RuleAggregates | None:
-    """The windows of aggregated readings, where a rule makes some or some may be left. Raises
-    `StateError`."""
+    """The windows of aggregated readings; None where no rule aggregates and no window is left from before.
+    Raises `StateError`."""
     directory = config.state_dir / "aggregates"
     if not any(rule.aggregate for rule in config.rule) and not directory.exists():
         return None
@@ -157,7 +161,7 @@ def aggregates_of(core: CoreIntake, config: Config, metrics: Metrics) -> RuleAgg
 def with_rules(
     core: CoreIntake, config: Config, metrics: Metrics, aggregates: RuleAggregates | None
 ) -> Intake:
-    """What inputs hand their readings to: the core's intake, behind the rules where there are any."""
+    """What inputs submit to: the core's intake, behind the rules if there are any."""
     if aggregates is not None:
         aggregates.use(config.rule)
     elif not config.rule:
@@ -167,17 +171,17 @@ def with_rules(
     return RulesIntake(core, config.rule, metrics, aggregates)
 
 
-async def keep_running(one: Input, intake: Intake, stopping: asyncio.Event, metrics: Metrics) -> None:
-    """Run an input until it has ended, and again when it fails while `stopping` is not set."""
+async def keep_running(input_: Input, intake: Intake, stopping: asyncio.Event, metrics: Metrics) -> None:
+    """Run an input until it ends, and again when it fails while `stopping` is not set."""
 
     async def run() -> None:
-        metrics.input_up.labels(one.name).set(1)
+        metrics.input_up.labels(input_.name).set(1)
         try:
-            await one.run(intake, stopping)
+            await input_.run(intake, stopping)
         finally:
-            metrics.input_up.labels(one.name).set(0)
+            metrics.input_up.labels(input_.name).set(0)
 
-    await restart_failing(run, stopping, "input", one.name)
+    await restart_failing(run, stopping, "input", input_.name)
 
 
 async def drain(
@@ -188,8 +192,8 @@ async def drain(
     state: StateFile,
     seconds: float,
 ) -> None:
-    """Settle what is in flight and close the run, within so many seconds. The inputs take in nothing new by
-    now."""
+    """Settle what is in flight and close the run, within so many seconds. Call it once the inputs take in
+    nothing new."""
     log.info("draining", at_most_seconds=seconds)
     try:
         async with asyncio.timeout(seconds):

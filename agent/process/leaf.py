@@ -224,8 +224,8 @@ class LeafAgent:
             tasks += [group.create_task(keep_serving(*service)) for service in services.items()]
             self._inputs.begin(group)
             own = [
-                group.create_task(keep_running(one, self._core, taking, self._metrics), name=one.name)
-                for one in (self._commands, self._report)
+                group.create_task(keep_running(part, self._core, taking, self._metrics), name=part.name)
+                for part in (self._commands, self._report)
             ]
             await stopping.wait()
             taking.set()
@@ -237,8 +237,8 @@ class LeafAgent:
                 task.cancel()
 
     async def apply(self, new: Applied) -> None:
-        """Let a configuration hold of which only inputs, rules and logging are others. Inputs that did not
-        change take no notice."""
+        """Apply a configuration that differs only in inputs, rules and logging. Inputs that did not change
+        run on."""
         self._config = new.config
         if new.change.log:
             logs.set_up(new.config.log.level, new.config.log.format)
@@ -282,7 +282,7 @@ class LeafAgent:
         return False, why
 
     def sentence(self) -> str:
-        """How the link is."""
+        """The state of the link."""
         return self.link.status.sentence
 
     def stalled(self) -> float:
@@ -291,8 +291,8 @@ class LeafAgent:
 
     @contextlib.asynccontextmanager
     async def _session(self, nc: Client) -> AsyncIterator[None]:
-        """All that is bound to one connection: begun once its streams are ready, ended with it. Raises
-        `ServerError`, `JetStreamError`, `NatsError` or `OSError`."""
+        """All that is bound to one connection: it begins once the streams are ready, and ends with the
+        connection. Raises `ServerError`, `JetStreamError`, `NatsError` or `OSError`."""
         try:
             self._health.admit(server_version(nc))
             js = JetStream(nc)

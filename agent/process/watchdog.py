@@ -18,13 +18,13 @@ from agent.base.machine import Notifier
 from agent.base.wait import loop_time
 
 READY_SECONDS: Final = 10.0
-"""After so long it is ready even though nothing can be stored yet: an agent without a server waits for
-it, and must not be ended for that."""
+"""The agent reports ready after this time even if nothing can be stored yet: it waits for its server, and the
+supervisor must not end it for that."""
 STALLED_SECONDS: Final = 120.0
 """How long batches may wait for an answer that does not come. Above `agent.leaf.publish.sender.RETRY_WITHIN`,
 after which the path helps itself by a new connection."""
 SILENT_SECONDS: Final = 60.0
-"""How long an embedded server that runs may leave the look at it unanswered."""
+"""How long an embedded server that runs may leave its watch unanswered."""
 _LOOK_SECONDS: Final = 1.0
 
 log = structlog.get_logger("agent")
@@ -32,15 +32,16 @@ log = structlog.get_logger("agent")
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What is looked at: for how many seconds something has waited in the publish path and nothing of it
-    moved, and how long the embedded server that runs has not answered; 0 where there is no such thing."""
+    """By what the agent is called alive."""
 
     stalled: float = 0.0
+    """Seconds for which something has waited in the publish path and nothing of it moved."""
     silent: float = 0.0
+    """Seconds for which the embedded server runs and has not answered."""
 
 
 def ailment(signs: Signs) -> str | None:
-    """Why the agent can't be called alive; None where it can. Pure."""
+    """Why the agent can't be called alive, None if it can. Pure."""
     if signs.stalled > STALLED_SECONDS:
         return f"readings wait and nothing of the publish path has moved for {signs.stalled:.0f} s"
     if signs.silent > SILENT_SECONDS:
@@ -49,7 +50,7 @@ def ailment(signs: Signs) -> str | None:
 
 
 class EmbeddedServer(Protocol):
-    """An embedded server."""
+    """What is asked of an embedded server."""
 
     @property
     def pid(self) -> int | None:
@@ -61,9 +62,10 @@ class EmbeddedServer(Protocol):
 
 
 class Looks(Protocol):
-    """Who looks at the server."""
+    """What the watch of the server reports to."""
 
     answers: int
+    """How often the server has answered."""
 
 
 class ServerSilence:
@@ -74,7 +76,8 @@ class ServerSilence:
         self._since, self._answers = 0.0, -1
 
     def seconds(self) -> float:
-        """So long; 0 where there is none, or it is only being started. To be asked each few seconds."""
+        """Seconds without an answer; 0 if no server runs or it is being started. Poll it every few
+        seconds."""
         now = loop_time()
         in_hand = self._server.pid is None or self._server.is_starting
         if in_hand or self._looks.answers != self._answers:
@@ -83,13 +86,13 @@ class ServerSilence:
 
 
 class Worker(Protocol):
-    """What of the role is reported."""
+    """The role of the process, as it is reported."""
 
     def ready(self) -> tuple[bool, str]:
         """Whether it does its work, and why not."""
 
     def sentence(self) -> str:
-        """How it is."""
+        """Its state."""
 
 
 class Vitals:
@@ -128,7 +131,7 @@ class Vitals:
             self._said = words
 
     def _feed(self, now: float) -> None:
-        """Each quarter of the time within which it has to be."""
+        """Ping the watchdog, four times within its period."""
         if self._notifier.watchdog is not None and now - self._fed >= self._notifier.watchdog / 4:
             self._notifier.alive()
             self._fed = now

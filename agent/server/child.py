@@ -44,7 +44,7 @@ def spawn(command: list[str], directory: Path, output: Path) -> int:
 
 
 def reap(pid: int) -> None:
-    """Take note that a process has ended, where it was a child of this one."""
+    """Collect the exit of a process, if it was a child of this process."""
     child = _children.pop(pid, None)
     if child is not None:
         child.wait()
@@ -81,7 +81,7 @@ class Watched:
         self._loop.add_reader(self._descriptor, self._end)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; to a process that has ended it is nothing."""
+        """Send a signal; nothing happens if the process has ended."""
         if self._descriptor >= 0:
             try:
                 signal.pidfd_send_signal(self._descriptor, number)
@@ -89,7 +89,7 @@ class Watched:
                 return
 
     def close(self) -> None:
-        """Look no longer; the process goes on."""
+        """Stop watching; the process goes on."""
         if self._descriptor >= 0:
             self._loop.remove_reader(self._descriptor)
             os.close(self._descriptor)
@@ -111,11 +111,11 @@ class Greeting:
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """Something listens, but it does not greet as a nats-server does (or hangs)."""
+    """A listener that does not greet as a nats-server does, or hangs."""
 
 
 async def greeting(address: tuple[str, int]) -> Greeting | Stranger | None:
-    """What answers on an address within a second; None when nothing listens there."""
+    """Who answers on an address within a second; None if nothing listens there."""
     host, port = address
     try:
         async with asyncio.timeout(_GREETING_SECONDS):

@@ -59,11 +59,10 @@ class Workspace:
             self._lock = None
 
     async def write(self, config: ServerConfig, binary: Path) -> str:
-        """Put the configuration in place, when nats-server finds no fault in it, and return its digest. What
-        is there already, and a server runs or ran with, is not written again: a full disk is no hindrance
-        then.
+        """Put the configuration in place and return its digest, if nats-server finds no fault in it. A
+        configuration that a server runs or ran with is not written again, so it needs no room on a full disk.
 
-        Raises `ServerError`, or `RenderError`, and leaves the old one there otherwise.
+        Raises `ServerError` or `RenderError`, and then leaves the old configuration in place.
         """
         rendered = await paced(pieces(config))
         digest, is_new = await asyncio.to_thread(self._draft, config, rendered)
@@ -76,7 +75,7 @@ class Workspace:
         return digest
 
     def applied(self) -> tuple[int, str] | None:
-        """Which process runs with the configuration of which digest, as far as it was noted."""
+        """The process that runs, and the digest of its configuration, as far as they were noted."""
         try:
             pid, digest = self._applied.read_text().split()
             return int(pid), digest
@@ -84,8 +83,8 @@ class Workspace:
             return None
 
     def note_applied(self, pid: int, digest: str) -> None:
-        """Note that this process runs with the configuration of this digest. Where that cannot be written the
-        next agent has the server read its configuration again."""
+        """Note that this process runs with the configuration of this digest. If the note cannot be written,
+        the next agent has the server read its configuration again."""
         if self.applied() != (pid, digest):
             with suppress(OSError):
                 write_private(self._applied, f"{pid} {digest}\n".encode())

@@ -35,13 +35,13 @@ class StoredStream:
         for begin in range(info.first, info.last + 1, 100):
             end = min(begin + 100, info.last + 1)
             got = await asyncio.gather(*(self.js.get_message(self.stream, seq=n) for n in range(begin, end)))
-            found += [one for one in got if one is not None]
+            found += [message for message in got if message is not None]
         return found
 
     async def rows(self, cls: str) -> list[list[dict[str, Any]]]:
         """The readings of all batches of a class, whose stream this is of, in order."""
         prefix = batch_subject(self.domain, cls, "")
-        return [rows_of(one) for one in await self.messages() if one.subject.startswith(prefix)]
+        return [rows_of(message) for message in await self.messages() if message.subject.startswith(prefix)]
 
 
 @asynccontextmanager
