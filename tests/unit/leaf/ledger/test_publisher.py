@@ -37,6 +37,7 @@ BEFORE, NOW = new_run(now_ns=10**18), new_run()
 CREATED, OTHER = "2026-11-21T06:00:00Z", "2026-11-21T07:00:00Z"
 SESSIONS = ExitStack()
 """Connections that last as long as the tests."""
+LETTERS = "tel.edge-1.normal._dead.file"
 KNOWN = Acked(BEFORE, 10, 20, CREATED, Readings(accepted=120, stored=100, refused=20))
 
 
@@ -71,45 +72,61 @@ def previous(books: LedgerPublisher) -> tuple[int, Readings]:
     return found.n, found.readings
 
 
-async def test_a_run_that_ended_when_the_state_was_saved_is_told_as_it_was_known(
-    books: LedgerPublisher,
+@pytest.mark.parametrize(
+    ("created", "since", "expected"),
+    [
+        pytest.param(CREATED, [], (10, KNOWN.readings), id="nothing since"),
+        pytest.param(
+            CREATED,
+            [stored(21, f"{BEFORE}-normal-11"), stored(22, f"{BEFORE}-normal-12")],
+            (12, Readings(accepted=120, stored=110, refused=20)),
+            id="batches stored after the state was saved",
+        ),
+        pytest.param(
+            CREATED,
+            [StoredHeaders(21, 0.0, {**stored(21, f"{BEFORE}-normal-9").headers, H_RESENT: "9"})],
+            (10, KNOWN.readings),
+            id="a batch that was published again",
+        ),
+        pytest.param(
+            CREATED,
+            [stored(21, f"{BEFORE}-normal-11", "50")],
+            (11, Readings(accepted=150, stored=150, refused=20)),
+            id="no more is stored than was accepted",
+        ),
+        pytest.param(
+            CREATED,
+            [stored(21, f"{BEFORE}-normal-9")],
+            (10, Readings(accepted=120, stored=105, refused=20)),
+            id="a batch stored late under an earlier number",
+        ),
+        pytest.param(
+            CREATED,
+            [
+                stored(21, f"{new_run(now_ns=0)}-normal-11"),
+                stored(22, "nonsense"),
+                stored(23, f"{BEFORE}-normal-11", "many"),
+                StoredHeaders(24, 0.0, {}),
+            ],
+            (10, KNOWN.readings),
+            id="what others stored",
+        ),
+        pytest.param(
+            CREATED,
+            [StoredHeaders(21, 0.0, stored(21, f"{BEFORE}-normal-11", "40").headers, LETTERS)],
+            (11, Readings(accepted=140, stored=100, refused=20, dead=40)),
+            id="dead letters",
+        ),
+        pytest.param(
+            OTHER, [stored(21, f"{BEFORE}-normal-11")], (10, KNOWN.readings), id="of another stream"
+        ),
+    ],
+)
+async def test_what_was_stored_of_the_run_before_after_its_state_was_saved_is_counted_once(
+    books: LedgerPublisher, created: str, since: list[StoredHeaders], expected: tuple[int, Readings]
 ) -> None:
-    books.recall("normal", CREATED, [])
-    assert previous(books) == (10, KNOWN.readings)
-
-
-async def test_batches_stored_after_the_state_was_saved_are_counted(books: LedgerPublisher) -> None:
-    books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-11"), stored(22, f"{BEFORE}-normal-12")])
-    assert previous(books) == (12, Readings(accepted=120, stored=110, refused=20))
-
-
-async def test_a_batch_that_was_published_again_is_not_counted_again(books: LedgerPublisher) -> None:
-    again = stored(21, f"{BEFORE}-normal-9")
-    books.recall("normal", CREATED, [StoredHeaders(21, 0.0, {**again.headers, H_RESENT: "9"})])
-    assert previous(books) == (10, KNOWN.readings)
-
-
-async def test_no_more_is_stored_than_was_accepted(books: LedgerPublisher) -> None:
-    books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-11", "50")])
-    assert previous(books) == (11, Readings(accepted=150, stored=150, refused=20))
-
-
-async def test_a_batch_that_was_stored_late_under_an_earlier_number_is_counted(
-    books: LedgerPublisher,
-) -> None:
-    books.recall("normal", CREATED, [stored(21, f"{BEFORE}-normal-9")])
-    assert previous(books) == (10, Readings(accepted=120, stored=105, refused=20))
-
-
-async def test_what_others_stored_is_not_counted(books: LedgerPublisher) -> None:
-    foreign = [
-        stored(21, f"{new_run(now_ns=0)}-normal-11"),
-        stored(22, "nonsense"),
-        stored(23, f"{BEFORE}-normal-11", "many"),
-        StoredHeaders(24, 0.0, {}),
-    ]
-    books.recall("normal", CREATED, foreign)
-    assert previous(books) == (10, KNOWN.readings)
+    books.recall("normal", created, since)
+    assert previous(books) == expected
 
 
 async def test_a_later_run_of_which_only_the_stream_knows_is_the_one_before(books: LedgerPublisher) -> None:
@@ -122,11 +139,6 @@ async def test_a_later_run_of_which_only_the_stream_knows_is_the_one_before(book
     books.recall("normal", CREATED, since)
     found = books._ledgers["normal"].previous
     assert found == Previous(later, 2, Readings(accepted=10, stored=10), closed=False)
-
-
-async def test_a_stream_that_is_another_one_tells_nothing_of_the_run_before(books: LedgerPublisher) -> None:
-    books.recall("normal", OTHER, [stored(21, f"{BEFORE}-normal-11")])
-    assert previous(books) == (10, KNOWN.readings)
 
 
 async def test_recalling_twice_counts_once(books: LedgerPublisher) -> None:
@@ -161,16 +173,6 @@ async def test_a_first_run_has_no_previous_one(tmp_path: Path) -> None:
     books = LedgerPublisher("edge-1", NOW, {"normal": ledger}, state, no_discards(tmp_path))
     books.recall("normal", CREATED, [])
     assert ledger.previous is None
-
-
-async def test_dead_letters_stored_after_the_state_was_saved_are_counted_as_such(
-    books: LedgerPublisher,
-) -> None:
-    letters = StoredHeaders(
-        21, 0.0, {H_MESSAGE_ID: f"{BEFORE}-normal-11", H_COUNT: "40"}, "tel.edge-1.normal._dead.file"
-    )
-    books.recall("normal", CREATED, [letters])
-    assert previous(books) == (11, Readings(accepted=140, stored=100, refused=20, dead=40))
 
 
 def begin(books: LedgerPublisher, js: JetStream, streams: dict[str, StreamInfo]) -> None:
