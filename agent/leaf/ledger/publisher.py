@@ -22,14 +22,7 @@ from agent.contract import (
     Readings,
     StreamState,
 )
-from agent.jetstream import (
-    ApiError,
-    JetStream,
-    JetStreamError,
-    StreamInfo,
-    UnavailableError,
-    nanoseconds,
-)
+from agent.jetstream import ApiError, JetStream, JetStreamError, StreamInfo, UnavailableError, nanoseconds
 from agent.jetstream.client import publish_own
 from agent.jetstream.readers import StoredHeaders
 from agent.leaf.events import BatchStored

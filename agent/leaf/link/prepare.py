@@ -63,15 +63,7 @@ async def prepare_stream(
             await drop_other_epochs(js, domain, cls.name, epoch)
         recorded = () if kept is None else await recorded_losses(js, domain, cls.name, info.created, kept)
         await remember_epoch(
-            state,
-            cls.name,
-            epoch,
-            due,
-            info,
-            remembered.acked,
-            kept,
-            recorded,
-            begun=partial(begun, due),
+            state, cls.name, epoch, due, info, remembered.acked, kept, recorded, begun=partial(begun, due)
         )
     return info
 

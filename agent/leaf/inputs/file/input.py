@@ -44,13 +44,7 @@ from agent.leaf.inputs.file.glob import is_wild
 from agent.leaf.inputs.file.open_file import TailedLines
 from agent.leaf.inputs.file.positions import MAX_FILES, parse_positions
 from agent.leaf.inputs.file.tail_group import ReadResult, TailGroup
-from agent.leaf.inputs.formats import (
-    MAX_LINE,
-    LineParser,
-    Parsed,
-    join_parsed,
-    make_parser,
-)
+from agent.leaf.inputs.formats import MAX_LINE, LineParser, Parsed, join_parsed, make_parser
 from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.inputs.shared.submitter import unstorable
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError

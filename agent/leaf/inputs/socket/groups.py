@@ -33,12 +33,7 @@ class Groups(LineConnection):
     """A connection in groups of at most `limit` bytes."""
 
     def __init__(
-        self,
-        connections: Connections,
-        parser: LineParser,
-        options: InputOptions,
-        intake: Intake,
-        limit: int,
+        self, connections: Connections, parser: LineParser, options: InputOptions, intake: Intake, limit: int
     ) -> None:
         super().__init__(connections)
         self._parser = parser

@@ -224,12 +224,7 @@ class Flow(LineConnection):
         super().__init__(connections)
         self._self_ending = parser.self_ending
         self.source = Gatherer(
-            connections.buffer,
-            parser,
-            self.terms.submitter,
-            self.pause,
-            self.resume,
-            self._garbage,
+            connections.buffer, parser, self.terms.submitter, self.pause, self.resume, self._garbage
         )
 
     def take(self, lines: bytes) -> None:

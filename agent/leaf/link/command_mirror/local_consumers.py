@@ -70,10 +70,7 @@ class ProgramPositions:
             return
         except (OSError, ValueError) as error:
             log.error(
-                "positions of local programs lost",
-                path=str(self._path),
-                error=str(error),
-                effect=_EFFECT,
+                "positions of local programs lost", path=str(self._path), error=str(error), effect=_EFFECT
             )
 
     @property

@@ -59,10 +59,7 @@ def test_what_was_discarded_and_what_was_refused_after_acceptance_is_named() -> 
     for batches, gone in (((), ()), (((1, 2, 20, "stream_full"),), ((4, 6, 1, "stream_full"),))):
         one.discard(batches, 10 * len(batches), gone)
     record = one.record(STREAM)
-    assert (record.discarded, record.gone) == (
-        ((1, 2, 20, "stream_full"),),
-        ((4, 6, 1, "stream_full"),),
-    )
+    assert (record.discarded, record.gone) == (((1, 2, 20, "stream_full"),), ((4, 6, 1, "stream_full"),))
     assert record.readings == Readings(accepted=10, refused=10, refused_late=3, discarded=10)
 
 

@@ -122,12 +122,7 @@ def test_aggregates_are_at_the_begin_of_the_window_in_the_time_in_which_the_read
 
 
 @pytest.mark.parametrize(
-    "sent",
-    [
-        line(1, "x" * 3000),
-        line(1, 1, metric="m" * 255),
-        line("0001-01-01T00:00:00+01:00", 1),
-    ],
+    "sent", [line(1, "x" * 3000), line(1, 1, metric="m" * 255), line("0001-01-01T00:00:00+01:00", 1)]
 )
 def test_what_a_window_cannot_hold_is_sent_as_it_is(sent: bytes) -> None:
     found = split(OpenWindows(), sent)

@@ -233,11 +233,7 @@ class _Message:
                 self._say_gap(node.lacks("unknown_alias", self.payload.seq))
             raise ValueRefusedError("unknown_alias", "no known birth gives it a name")
         value: contract.Value = "" if metric.is_null else value_of(metric, datatype)
-        tags = {
-            "is_null": metric.is_null,
-            "is_historical": metric.is_historical,
-            "after_gap": node.after_gap,
-        }
+        tags = {"is_null": metric.is_null, "is_historical": metric.is_historical, "after_gap": node.after_gap}
         at = self.payload.time if metric.time is None else metric.time
         self._say(name, value, at=at, tags={tag: "true" for tag, is_set in tags.items() if is_set})
 

@@ -156,13 +156,7 @@ CASES = [
         "at most 10 commands",
         10,
     ),
-    Case(
-        "local programs were further than the hub is now",
-        replace(WELL, top=90),
-        Release(),
-        "flowing",
-        0,
-    ),
+    Case("local programs were further than the hub is now", replace(WELL, top=90), Release(), "flowing", 0),
     Case(
         "local programs wait for a hub that does not answer",
         replace(WELL, held=None, top=30),

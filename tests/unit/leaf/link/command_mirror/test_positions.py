@@ -78,8 +78,7 @@ def test_what_was_not_read_and_is_not_there_any_more_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pending", "limit", "above"),
-    [(1, -1, [9, 10]), (1, 5, []), (2, -1, []), (3, -1, []), (0, -1, [])],
+    ("pending", "limit", "above"), [(1, -1, [9, 10]), (1, 5, []), (2, -1, []), (3, -1, []), (0, -1, [])]
 )
 def test_of_what_is_acknowledged_out_of_order_is_known_what_is_above_a_single_one(
     pending: int, limit: int, above: list[int]
