@@ -17,11 +17,12 @@ command is wrong, however plausible it looks.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, structs
 
 from agent.contract import ContractError
 
@@ -29,8 +30,7 @@ RECENT_COMMANDS: Final = 256
 """Far more than a mirror takes in until it is compared with the hub and recreated."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandPosition:
+class CommandPosition(Struct, frozen=True, forbid_unknown_fields=True):
     """A command that was begun."""
 
     created: str
@@ -46,20 +46,15 @@ class CommandPosition:
 
     def encode(self) -> str:
         """The position as printable ASCII."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json.dumps(structs.asdict(self), separators=(",", ":"))
 
 
 def parse_position(text: str) -> CommandPosition:
     """Read a position back; raises `ContractError`."""
     try:
-        row = json.loads(text)
-        position = CommandPosition(**row)
-    except (ValueError, TypeError) as error:
+        return msgspec.json.decode(text, type=CommandPosition)
+    except msgspec.MsgspecError as error:
         raise ContractError(f"position of a command: {error} in {text!r:.200}") from None
-    for name, kind in _TYPES.items():
-        if type(getattr(position, name)) is not kind:
-            raise ContractError(f"position of a command: {name} has another type in {text!r:.200}")
-    return position
 
 
 def unanswered(
@@ -206,4 +201,3 @@ def judge_expiry(expires: float | None, stored: float, now: ClockReading) -> Exp
 
 TOLERANCE: Final = 60.0
 """By how much two clocks that are both right may differ here."""
-_TYPES: Final = {"created": str, "origin": str, "seq": int, "time": int, "id": str, "verb": str}

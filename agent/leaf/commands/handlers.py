@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,19 +60,19 @@ def make_handlers(controls: AgentControls) -> dict[str, CommandHandler]:
     """The handlers by verb."""
 
     async def ping(args: Mapping[str, Any]) -> Reply:
-        no_arguments(args)
+        only(args)
         return Reply("here")
 
     async def status(args: Mapping[str, Any]) -> Reply:
-        no_arguments(args)
+        only(args)
         return Reply(report(controls.status()))
 
     async def flush(args: Mapping[str, Any]) -> Reply:
-        no_arguments(args)
+        only(args)
         return Reply(f"{controls.flush()} open batches sealed")
 
     async def reload(args: Mapping[str, Any]) -> Reply:
-        no_arguments(args)
+        only(args)
         if controls.reload is None:
             raise CommandError("this agent was not started by `petiole run`, so it has no configuration file")
         return await asyncio.to_thread(controls.reload)
@@ -111,7 +111,7 @@ def setting_handlers(overrides: Overrides) -> dict[str, CommandHandler]:
         return Reply(f"link paused for {seconds:g} s; readings are stored here meanwhile")
 
     async def resume_link(args: Mapping[str, Any]) -> Reply:
-        no_arguments(args)
+        only(args)
         _need_link(overrides)
         was_paused = await overrides.drop(LINK)
         return Reply("link resumed" if was_paused else "link was not paused")
@@ -139,20 +139,11 @@ def _need_link(overrides: Overrides) -> None:
         raise CommandError("this agent does not control its link, so it cannot pause it")
 
 
-def no_arguments(args: Mapping[str, Any]) -> None:
-    """Reject all arguments."""
-    if args:
-        raise ArgumentError(f"{_names(args)}: this verb takes no arguments; leave them out")
-
-
-def only(args: Mapping[str, Any], name: str) -> None:
-    """Reject all arguments but one."""
+def only(args: Mapping[str, Any], name: str | None = None) -> None:
+    """Reject all arguments but this one."""
     if others := args.keys() - {name}:
-        raise ArgumentError(f"{_names(others)}: this verb takes only {name!r}; leave the rest out")
-
-
-def _names(args: Iterable[str]) -> str:
-    return ", ".join(map(repr, sorted(args)))[:200]
+        takes = "no arguments; leave them out" if name is None else f"only {name!r}; leave the rest out"
+        raise ArgumentError(f"{', '.join(map(repr, sorted(others)))[:200]}: this verb takes {takes}")
 
 
 def _for(args: Mapping[str, Any]) -> float:

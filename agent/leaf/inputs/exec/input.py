@@ -31,6 +31,7 @@ from typing import Final
 
 from agent.base.files import UnseenError, mode_at
 from agent.leaf.inputs.exec import ExecOptions
+from agent.leaf.inputs.exec.program import Schedule
 from agent.leaf.inputs.formats import LEAST_LINE, MAX_LINE
 from agent.leaf.inputs.shared import ConfiguredInput
 from agent.leaf.intake import Intake
@@ -72,9 +73,6 @@ class ExecInput(ConfiguredInput[ExecOptions]):
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Run the command until `stopping` is set, then end it and store what it has printed."""
-        # Imported here, so that an agent without such an input does not hold it in memory.
-        from agent.leaf.inputs.exec.program import Schedule
-
         await Schedule(self._options, self._metrics, intake, stopping, self._log).run()
 
 

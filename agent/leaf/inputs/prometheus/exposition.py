@@ -18,6 +18,7 @@ from agent import contract
 from agent.base.files import open_regular
 from agent.base.http_access import AccessError, read_token
 from agent.leaf.inputs.formats import split_valid
+from agent.leaf.inputs.prometheus import PrometheusOptions
 from agent.leaf.inputs.shared.samples import Names, SampleLine, encode
 
 if TYPE_CHECKING:
@@ -30,19 +31,18 @@ _READINGS: Final = 1_000
 _OPEN: Final = "application/openmetrics-text"
 
 
-async def scrape(
-    session: aiohttp.ClientSession, url: str, token_file: Path | None, limits: ScrapeLimits
-) -> tuple[bytes, str]:
+async def scrape(session: aiohttp.ClientSession, url: str, options: PrometheusOptions) -> tuple[bytes, str]:
     """The body and its content type. Raises `ScrapeError`. It asks for a plain body, for the size of a
     packed one is unknown, and follows no redirection, which might take the token elsewhere."""
     import aiohttp
 
     headers = {"Accept": ACCEPT, "Accept-Encoding": "identity"}
     try:
-        if token_file is not None:
-            headers["Authorization"] = f"Bearer {(await asyncio.to_thread(read_token, token_file)).decode()}"
+        if options.token_file is not None:
+            token = await asyncio.to_thread(read_token, options.token_file)
+            headers["Authorization"] = f"Bearer {token.decode()}"
         async with (
-            asyncio.timeout(limits.timeout),
+            asyncio.timeout(options.timeout),
             session.get(url, headers=headers, allow_redirects=False) as answer,
         ):
             if answer.status != 200:
@@ -52,24 +52,16 @@ async def scrape(
             body = bytearray()
             async for chunk in answer.content.iter_chunked(_CHUNK):
                 body += chunk
-                if len(body) > limits.body:
-                    text = f"it has more than {limits.body} bytes; make body larger, or expose less"
+                if len(body) > options.body:
+                    text = f"it has more than {options.body} bytes; make body larger, or expose less"
                     raise ScrapeError("too_large", text)
             return bytes(body), answer.headers.get("Content-Type", "")
     except AccessError as error:
         raise ScrapeError("token", str(error)) from None
     except TimeoutError:
-        raise ScrapeError("timeout", f"it has not answered within {limits.timeout:g} s") from None
+        raise ScrapeError("timeout", f"it has not answered within {options.timeout:g} s") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise ScrapeError("unreachable", f"{type(error).__name__}: {error!s:.200}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class ScrapeLimits:
-    """How long a scrape may take, in seconds, and how many bytes it may have."""
-
-    timeout: float
-    body: int
 
 
 class ScrapeError(Exception):

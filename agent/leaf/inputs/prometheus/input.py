@@ -33,7 +33,6 @@ from agent.leaf.inputs.prometheus.exposition import (
     ExpositionPart,
     SampleMapping,
     ScrapeError,
-    ScrapeLimits,
     scrape,
     trust,
 )
@@ -128,8 +127,7 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
         reading = SampleMapping(self._names, device, {"instance": instance}, self._intake.domain, wall_ns())
         began, count = time.monotonic(), 0
         try:
-            limits = ScrapeLimits(options.timeout, options.body)
-            exposition = await unless(self._stopping, scrape(session, url, options.token_file, limits))
+            exposition = await unless(self._stopping, scrape(session, url, options))
             if exposition is None:
                 return
             took = time.monotonic() - began
