@@ -20,7 +20,8 @@ _KNOWN_IDS: Final = 1_000
 
 class HubAckWaiters:
     """The waits of all classes. Those that wait for one sequence share it; nothing is kept of a wait that was
-    given up. `sentence(cls)` says how the link of a class is. `wanted` is set while somebody waits."""
+    given up. `sentence(cls)` says how the link of a class is. `wanted` is set while a submission
+    waits."""
 
     def __init__(self, sentence: Callable[[str], str]) -> None:
         self._sentence = sentence
@@ -76,11 +77,11 @@ class HubAckWaiters:
         return self._ids.get(cls, {}).get(seq)
 
     def classes(self) -> list[str]:
-        """The classes for which somebody waits."""
+        """The classes for which a submission waits."""
         return [cls for cls, waits in self._waits.items() if waits]
 
     def reached(self, cls: str, seq: int) -> bool:
-        """The hub holds all of a class up to a sequence; whether somebody had waited for that."""
+        """The hub holds all of a class up to a sequence; returns whether a submission waited for that."""
         self._reached[cls] = seq
         done = [reached_seq for reached_seq in self._waits.get(cls, ()) if reached_seq <= seq]
         for reached_seq in done:

@@ -68,7 +68,7 @@ class ClockMonitor:
             state.corrections = [*state.corrections, *observed.corrections][-MAX_WAITING:]
             for correction in observed.corrections:
                 seconds = correction.by / 1e9
-                log.warning("clock was wrong; its times are corrected", seconds=seconds)
+                log.warning("clock was wrong, times are corrected", seconds=seconds)
         return instant
 
     async def run(self) -> None:

@@ -24,23 +24,25 @@ The core knows it by the input's name; docs/acknowledgement.md says what each su
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Readings that are stored together or not at all, but for what rules make of them: `payload` is NDJSON
-    of `count` validated lines with `ts` and `device`, each ended by a newline. A push input names its
-    `request`, a pull input the `position` after these lines, printable ASCII of up to `MAX_POSITION`
-    characters as it travels in a header, and the `letters` for what of the piece could not be taken. Raises
-    `ValueError` for another position, and for letters without one.
-
-    Within the core the lines may be `dead` letters, a position holds more than the input's own, and
-    `on_settled` is called with the sequence at which the stream holds the chunk, or with None once it is
-    certain that it does not and will not."""
+    """Readings that are stored together or not at all, but for what rules make of them. Raises `ValueError`
+    for a position that cannot travel in a header, and for letters without a position."""
 
     payload: bytes
+    """NDJSON: validated lines with `ts` and `device`, each ended by a newline."""
     count: int
+    """How many lines."""
     request: Request | None = None
+    """That of a push input, by which a repeat is recognised."""
     position: str | None = None
+    """That of a pull input after these lines: printable ASCII of up to `MAX_POSITION` characters. Within the
+    core it holds more than the input's own."""
     letters: tuple[Letter, ...] = ()
+    """What of the piece of a pull input is no reading."""
     dead: bool = False
+    """Whether the lines are dead letters; set within the core only."""
     on_settled: Callable[[int | None], None] | None = None
+    """Called within the core with the sequence at which the stream holds the chunk, or with None once it is
+    certain that the stream does not and will not."""
 
     def __post_init__(self) -> None:
         position = self.position
@@ -54,14 +56,16 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where a pull input goes on: behind `position` (None: at its beginning). Where `until` is given, some
-    lines from there up to it are stored already: the next chunk must hold the same lines as before, end there
-    and have this very text as its position; what is stored of it is then left out. `lost` says that where the
-    input was is not known any more, though it may have stored a lot."""
+    """Where a pull input goes on."""
 
     position: str | None = None
+    """Go on behind this position, None: at the beginning."""
     until: str | None = None
+    """If it is given, a part of the lines from `position` up to here is stored already. The next chunk must
+    hold the same lines as before, end here and have this text as its position; the core then leaves out what
+    is stored."""
     lost: bool = False
+    """Whether the position is lost, though the input may have stored a lot."""
 
 
 class RefusalReason(StrEnum):
@@ -123,8 +127,8 @@ class Intake(Protocol):
         What a message does not hold goes into further ones, and is counted only where those are refused."""
 
     async def position(self, input_name: str) -> ResumePoint:
-        """Where the input goes on. Waits while a batch of it is in flight and without a local server:
-        an input that is stopping gives the wait up. Raises `ContractError` when what is stored can't be
+        """Where the input goes on. Waits while a batch of the input is in flight, and for the local server;
+        an input that is stopping cancels the wait. Raises `ContractError` when what is stored can't be
         read."""
 
 

@@ -83,19 +83,24 @@ class Flight:
 
 @dataclass(slots=True)
 class _Series:
-    """One series: the value that is known as stored last, None where none is; at which sequence, by which
-    flight (several may share a batch), and when it was settled, in steps; `flying` are its moves in flight by
-    the number of their flight, `span` reaches over them. Where none is known, a flight that began before
-    `doubtful` cannot say what was stored last."""
+    """One series."""
 
     last: LastSent | None = None
+    """The value that is known as stored last."""
     seq: int = 0
+    """The sequence at which it is stored."""
     number: int = 0
+    """The flight that stored it; several may share a batch."""
     settled: int = 0
+    """When that was settled, in steps."""
     doubtful: int = 0
+    """While no value is known, a flight that began before this step cannot say what was stored last."""
     flying: dict[int, LastSent] = field(default_factory=dict)
+    """The moves in flight, by the number of their flight."""
     span: Span | None = None
+    """Reaches over all of them, None if it is out of date."""
     gone: int = 0
+    """How many have left since `span` was made."""
 
     def begin(self, number: int, reading: LastSent) -> None:
         self.flying[number] = reading

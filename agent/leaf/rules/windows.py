@@ -42,26 +42,32 @@ class WindowPlan(NamedTuple):
 
 
 class OpenWindow(Struct, array_like=True):
-    """A window of a series, or what one chunk adds to it: `begin` in seconds since 1970, `offset` as it ends
-    each `ts`. `count` is of all readings; `numbers` of those that `total`, an exact fraction, and
-    `least` and `most` are of. `last` is the value with the latest `ts`, `last_ts`."""
+    """A window of a series, or what one chunk adds to it."""
 
     series: bytes
     begin: int
+    """In seconds since 1970."""
     rule: str
     functions: tuple[str, ...]
     length: int
+    """In seconds, as is `late`."""
     late: float
     cls: str
     metric: str
     device: str
     tags: str
+    """As they stand in the lines."""
     offset: str
+    """The end of each `ts`: its offset from UTC."""
     last_ts: float = _NEVER
     last: Number | str | bool = 0
+    """The value with the latest `ts`."""
     count: int = 0
+    """Of all readings."""
     numbers: int = 0
+    """How many readings are numbers; `total`, `least` and `most` are of these."""
     total: str = "0/1"
+    """An exact fraction, hexadecimal."""
     least: Number = 0
     most: Number = 0
 

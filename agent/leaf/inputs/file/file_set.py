@@ -34,14 +34,16 @@ _NO_PERMIT: Final = -1
 
 @dataclass(slots=True, eq=False)
 class TrackedFile:
-    """One file, with what stands for its path in a position. `named`: not found by wildcards. `idle_until` is
-    when to look again, `gone` since when none is at its path (monotonic seconds)."""
+    """One file. Times are monotonic seconds."""
 
     tailer: Tailer
     key: bytes
+    """Stands for its path in a position."""
     named: bool
+    """Whether the options name it, so that wildcards did not find it."""
     idle_until: float = -math.inf
     gone: float | None = None
+    """Since when no file is at its path."""
     packed: tuple[FilePosition, bytes] | None = None
 
     def record(self, position: FilePosition) -> bytes:

@@ -28,18 +28,23 @@ _LEAST: Final = 1024
 
 @dataclass(slots=True)
 class ReadResult:
-    """What was read: pieces, and the position behind all of them. `lost` are sentences on what is, `warnings`
-    on what may be a mistake, `problems` on what cannot be read; `too_long` are places of lines that were
-    passed over, `absent` paths at which there is no file; `more` says that reading on at once is worth it."""
+    """What was read of all files."""
 
     pieces: list[TailedLines] = field(default_factory=list)
     position: str = ""
+    """The position behind all pieces."""
     lost: list[str] = field(default_factory=list)
+    """Sentences on what is lost."""
     warnings: list[str] = field(default_factory=list)
+    """Sentences on what may be a mistake."""
     too_long: list[str] = field(default_factory=list)
+    """Where lines are that were skipped."""
     absent: list[str] = field(default_factory=list)
+    """Paths at which there is no file."""
     problems: list[str] = field(default_factory=list)
+    """Sentences on what cannot be read."""
     more: bool = False
+    """Whether reading on at once is worth it."""
 
 
 class TailGroup:

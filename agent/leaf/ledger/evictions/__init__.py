@@ -1,10 +1,9 @@
 """What a stream with the policy `old` has discarded: which batches of which runs, how many readings, and
 which direct messages. Here are its index and its record; both know nothing of the server.
 
-The index remembers which batch is at which sequence of a stream, in a file in the order of the stream: what a
-sequence held is known after the message is gone, and after a kill. Why a message went is not its concern. Its
-records have 40 bytes: the sequence, the number of the batch, its readings, the 16 bytes of its run, and the
-CRC-32 of these. What a kill or a power cut has kept from the file's end is read from the stream again.
+The index remembers which batch is at which sequence, in a file in the order of the stream: what a sequence
+held is known after the message is gone. Its records have 40 bytes: the sequence, the number of the batch, its
+readings, the 16 bytes of its run, and their CRC-32. What a power cut took is read from the stream again.
 
 The record says what a stream evicted, and how that is classified and kept on disk; it is pure. A batch is
 claimed when it went from the stream before the hub was known to have it. That is at most too much, never too
@@ -152,7 +151,7 @@ class Index:
 VERSION: Final = 1
 FULL: Final = "stream_full"
 PURGED: Final = "purged"
-"""Reasons: the stream was full and made room for newer messages; or it was not, and somebody purged it."""
+"""Reasons: the stream was full and made room for newer messages; or it was purged by a person or program."""
 
 MAX_RANGES: Final = 1_000
 """Ranges of a run that are named; of more than that the lowest are in the sums only."""
