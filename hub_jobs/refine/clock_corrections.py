@@ -110,9 +110,12 @@ def corrections_of(bronze: Table, history: StreamHistory, after: int) -> Iterato
     """The corrections among the rows of a history above `after` and up to its `done`, without bad ones."""
     where = history.rows(after, history.done or 0)
     seqs: list[int] = []
-    for batch in batches(bronze, ["seq", "subject", "class"], where):
-        of_clock = pc.and_(pc.ends_with(batch["subject"], "._clock"), pc.is_valid(batch["class"]))
-        seqs += batch.filter(of_clock)["seq"].to_pylist()
+    for batch in batches(bronze, ["seq", "subject", "class"], where, coded=True):
+        subjects = batch["subject"]
+        are_of_clock = pc.ends_with(subjects.dictionary, "._clock")
+        if pc.any(are_of_clock).as_py():
+            of_clock = pc.and_(are_of_clock.take(subjects.indices), pc.is_valid(batch["class"]))
+            seqs += batch.filter(of_clock)["seq"].to_pylist()
     if not seqs:
         return
     records = rows(bronze, ["seq", "domain", "payload"], [*where, ("seq", "in", seqs)])

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from hub_jobs.tables.placed_rows import Placed, Places
+from hub_jobs.tables.places import plain_texts
 from hub_jobs.tables.ranges import CodedNumbers, CodedRanges, History, Keys, Mask, Numbers, different_rows
 
 
@@ -76,7 +77,7 @@ def _numbers(placed: Placed, rows: Numbers) -> CodedNumbers:
 def _twice(codes: Numbers, numbers: Numbers) -> Mask:
     """Rows whose number is there more than once."""
     packed = Keys.of(codes, numbers)
-    if packed is not None and np.diff(np.sort(packed.keys)).all():
+    if packed is not None and np.diff(packed.in_order()).all():
         return np.zeros(codes.size, dtype=np.bool_)
     order = np.lexsort((numbers, codes))
     same = (np.diff(codes[order]) == 0) & (np.diff(numbers[order]) == 0)
@@ -137,7 +138,7 @@ def _first(values: Numbers) -> Mask:
 
 def _sequences(ids: pa.Table, rows: Numbers) -> dict[History, list[int]]:
     """The hub sequences of rows, by history."""
-    picked = ids.select(["stream", "created", "seq"]).take(pa.array(rows))
+    picked = plain_texts(ids.select(["stream", "created", "seq"]).take(pa.array(rows)))
     grouped = picked.group_by(["stream", "created"]).aggregate([("seq", "list")])
     columns = (grouped[name].to_pylist() for name in ("stream", "created", "seq_list"))
     return {(stream, created): sequences for stream, created, sequences in zip(*columns, strict=True)}

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hub_jobs.tables.places import plain_texts
 from hub_jobs.tables.ranges import Numbers, different_rows
 
 BATCH: Final = ("domain", "class", "run")
@@ -76,5 +77,6 @@ def _placed(ids: pa.Table, kind: str, columns: tuple[str, ...], number: str) -> 
     first, which = different_rows(found.columns)
     placed = np.full(ids.num_rows, -1, dtype=np.int64)
     placed[rows] = which
-    names = pc.binary_join_element_wise(kind, *found.take(pa.array(first)).columns, "/").to_pylist()
+    parts = plain_texts(found.take(pa.array(first))).columns
+    names = pc.binary_join_element_wise(kind, *parts, "/").to_pylist()
     return Placed(names, placed, pc.fill_null(ids[number], 0).to_numpy())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,10 +118,16 @@ def arrow_paths(at: list[Place]) -> dict[str, Any]:
     return {"source": [str(path) for path in at]}
 
 
-CHECKED: Final = ds.ParquetFileFormat(
-    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-)
-"""How a dataset of our files is read: a page whose bits are not those that were written is an `OSError`."""
+def checked(coded: Sequence[str] = ()) -> ds.ParquetFileFormat:
+    """How a dataset of our files is read: a page whose bits are not those that were written is an `OSError`;
+    some columns of text as dictionaries."""
+    return ds.ParquetFileFormat(
+        read_options=ds.ParquetReadOptions(dictionary_columns=coded),
+        default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True),
+    )
+
+
+CHECKED: Final = checked()
 
 
 class UnreadableError(OSError):

@@ -63,6 +63,10 @@ def _coded(values: Numbers) -> Numbers:
     return found
 
 
+_RUN: Final = 1_000
+"""Numbers that rise one after the other, from which on an order that keeps runs is the quicker one."""
+
+
 class Keys(NamedTuple):
     """A key for each number in the space of its code, in the order of both; no key of one space follows on
     one of another."""
@@ -81,6 +85,14 @@ class Keys(NamedTuple):
         if (int(codes.max()) + 1) * span >= _MOST_CODES:
             return None
         return Keys(codes * span + (numbers - least), span, least)
+
+    def in_order(self) -> Numbers:
+        """The keys as they rise. Those of one source mostly come so, file by file, and to merge a few runs
+        takes a tenth of sorting."""
+        falls = int(np.count_nonzero(self.keys[1:] < self.keys[:-1]))
+        if not falls:
+            return self.keys
+        return np.sort(self.keys, kind="stable" if falls < self.keys.size // _RUN else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +128,7 @@ class CodedRanges:
         an order of two columns."""
         if (packed := Keys.of(codes, numbers)) is None:
             return CodedRanges.of(codes, numbers, numbers)
-        keys = np.sort(packed.keys)
+        keys = packed.in_order()
         starts = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 2) > 1)
         first, last = keys[starts], keys[np.append(starts[1:], keys.size)[: starts.size] - 1]
         return CodedRanges(first // packed.span, *(end % packed.span + packed.least for end in (first, last)))

@@ -26,6 +26,7 @@ from hub_jobs.tables.places import (
     CHECKED,
     Place,
     arrow_paths,
+    checked,
     fitted_groups,
     parquet_columns,
     parquet_file,
@@ -102,25 +103,50 @@ def _read_by_arrow(
 
 
 def batches(
-    table: Table, columns: Sequence[str], where: Sequence[Condition] = (), batch_rows: int = _BATCH_ROWS
+    table: Table,
+    columns: Sequence[str],
+    where: Sequence[Condition] = (),
+    batch_rows: int = _BATCH_ROWS,
+    *,
+    coded: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Some columns of the rows that fulfil `where`, a bounded piece at a time. Raises `UnreadableError`."""
-    found = file_paths(table, where)
+    """Some columns of the rows that fulfil `where`, a bounded piece at a time; `coded`: texts as
+    dictionaries, each of its batch. Raises `UnreadableError`."""
+    chosen = _chosen(table, where)
+    found = _paths(table, chosen)
+    where = [condition for condition in where if not _hold_only(chosen, condition)]
     kept = _all_of(where)
     names = dict.fromkeys([*columns, *(name for name, _, _ in where)])
     for path in found:
         if not is_own(path.name):  # its types a dataset can't compare
             schema = pa.schema([table.schema.field(name) for name in names])
-            yield from _file_batches(path, schema, columns, kept, batch_rows)
+            for batch in _file_batches(path, schema, columns, kept, batch_rows):
+                yield _with_coded_texts(batch) if coded else batch
     paths = [path for path in found if is_own(path.name)]
     if not paths:
         return
+    schema, form = _coded(table.schema) if coded else (table.schema, CHECKED)
     try:
-        dataset = ds.dataset(**arrow_paths(paths), schema=table.schema, format=CHECKED)
+        dataset = ds.dataset(**arrow_paths(paths), schema=schema, format=form)
         yield from dataset.to_batches(columns=list(columns), filter=kept, batch_size=batch_rows)
     except (OSError, pa.ArrowException):
         _name_unreadable(table, paths, {*columns, *(name for name, _, _ in where)})
         raise
+
+
+def _coded(schema: pa.Schema) -> tuple[pa.Schema, ds.ParquetFileFormat]:
+    """A schema with texts as dictionaries, and how files are read so."""
+    texts = [field.name for field in schema if pa.types.is_string(field.type)]
+    kinds = {name: pa.dictionary(pa.int32(), pa.string()) for name in texts}
+    fields = [field.with_type(kinds.get(field.name, field.type)) for field in schema]
+    return pa.schema(fields), checked(texts)
+
+
+def _with_coded_texts(rows: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [
+        column.dictionary_encode() if pa.types.is_string(column.type) else column for column in rows.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, rows.schema.names)
 
 
 def _file_batches(
@@ -195,10 +221,42 @@ def changed_files(table: Table, version: int | None) -> list[Place] | None:
 def file_paths(table: Table, where: Sequence[Condition] = ()) -> list[Place]:
     """The files that may hold a row that fulfils `where`, in the order of their names, without those that the
     table has put aside."""
+    return _paths(table, _chosen(table, where))
+
+
+def _paths(table: Table, found: pa.Table) -> list[Place]:
+    return [table.path / path for path in sorted({*found["path"].to_pylist()} - table.aside)]
+
+
+def _chosen(table: Table, where: Sequence[Condition]) -> pa.Table:
+    """Those of `files` that may hold a row that fulfils `where`."""
     found = files(table)
     if where and found.num_rows:  # the statistics of no files have no types
         found = found.filter(reduce(pc.and_, (_may_hold(found, condition) for condition in where)))
-    return [table.path / path for path in sorted({*found["path"].to_pylist()} - table.aside)]
+    return found
+
+
+def _hold_only(found: pa.Table, condition: Condition) -> bool:
+    """Whether the log says of files that every row fulfils a condition, so that no row need be asked: of
+    texts and whole numbers, whose bounds leave nothing out, and that no row lacks."""
+    name, sign, value = condition
+    if (
+        sign not in _COMPARE
+        or not isinstance(value, str | int)
+        or f"null_count.{name}" not in found.column_names
+    ):
+        return False
+    least, most = bounds(found, f"min.{name}"), bounds(found, f"max.{name}")
+    nulls = bounds(found, f"null_count.{name}")
+    compare = _COMPARE[sign]
+    return all(
+        none == 0
+        and first is not None
+        and last is not None
+        and compare(first, value)
+        and compare(last, value)
+        for first, last, none in zip(least, most, nulls, strict=True)
+    )
 
 
 def _all_of(where: Sequence[Condition]) -> Any:

@@ -184,12 +184,12 @@ def read(table: Table) -> SeenNumbers:
 
 
 def identities(bronze: Table, history: StreamHistory, after: int) -> Iterator[pa.Table]:
-    """The identities of a history's rows above `after` and up to its `done`, a bounded piece at a
-    time."""
+    """The identities of a history's rows above `after` and up to its `done`, a bounded piece at a time, with
+    texts as dictionaries."""
     done = history.done or 0
     if done <= after:
         return
-    for batch in batches(bronze, ID_COLUMNS, history.rows(after, done)):
+    for batch in batches(bronze, ID_COLUMNS, history.rows(after, done), coded=True):
         yield pa.Table.from_batches([batch])
 
 

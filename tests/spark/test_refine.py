@@ -128,7 +128,7 @@ def test_what_was_seen_is_made_again_when_a_file_of_it_is_damaged(
 def test_what_was_seen_is_not_made_again_when_it_is_only_not_given_out(
     lake: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def refused(*_: object) -> None:
+    def refused(*_: object, **__: object) -> None:
         raise UnreadableError(lake, "Access denied", damaged=False)
 
     assert _run(lake) == Exit.WELL

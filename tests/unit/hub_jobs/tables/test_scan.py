@@ -11,7 +11,8 @@ import pytest
 from hub_jobs.rollup.run import spans
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import PartWriter
-from hub_jobs.tables.scan import Condition, file_paths, rows
+from hub_jobs.tables.places import plain_texts
+from hub_jobs.tables.scan import Condition, batches, file_paths, rows
 from hub_jobs.tables.schemas import BRONZE
 
 HOUR = timedelta(hours=1)
@@ -31,6 +32,44 @@ def test_a_table_without_rows_has_no_file_for_any_condition(tmp_path: Path, cond
     table = ensure_table(tmp_path, "bronze")
     assert file_paths(table, [condition]) == []
     assert rows(table, ["seq"], [condition]).num_rows == 0
+
+
+def test_rows_are_asked_where_the_log_does_not_say_that_all_of_a_file_fulfil_a_condition(
+    tmp_path: Path,
+) -> None:
+    table = ensure_table(tmp_path, "bronze")
+    with PartWriter(tmp_path, "bronze", 1) as writer:
+        for first, streams in ((1, ["A", "A"]), (3, ["A", None]), (5, ["A", "B"]), (7, ["B", "B"])):
+            given = [{"seq": first + at, "stream": stream} for at, stream in enumerate(streams)]
+            lacking = dict.fromkeys(BRONZE.names)
+            writer.write(pa.Table.from_pylist([lacking | row for row in given], BRONZE))
+    table.commit(writer.files, {})
+    table = ensure_table(tmp_path, "bronze")
+
+    of_a: list[Condition] = [("stream", "=", "A"), ("seq", ">", 0), ("seq", "<=", 8)]
+    both: list[Condition] = [("stream", "=", "A"), ("seq", ">", 1), ("seq", "<=", 2)]
+
+    assert sorted(rows(table, ["seq"], of_a)["seq"].to_pylist()) == [1, 2, 3, 5]
+    assert sorted(rows(table, ["seq"], both)["seq"].to_pylist()) == [2]
+
+
+def test_texts_that_are_read_as_dictionaries_are_the_same_texts(tmp_path: Path) -> None:
+    table = ensure_table(tmp_path, "bronze")
+    with PartWriter(tmp_path, "bronze", 1) as writer:
+        for first, subjects in ((1, ["a", "b", "a"]), (4, [None, "b", "c"])):
+            given = [{"seq": first + at, "subject": text} for at, text in enumerate(subjects)]
+            writer.write(pa.Table.from_pylist([dict.fromkeys(BRONZE.names) | row for row in given], BRONZE))
+    table.commit(writer.files, {})
+    table = ensure_table(tmp_path, "bronze")
+
+    where: list[Condition] = [("seq", ">", 1), ("subject", "=", "b")]
+    columns = ["seq", "subject", "headers"]
+    found = pa.Table.from_batches(list(batches(table, columns, coded=True)))
+    asked = pa.Table.from_batches(list(batches(table, columns, where, coded=True)))
+
+    assert pa.types.is_dictionary(found.schema.field("subject").type)
+    assert plain_texts(found).sort_by("seq").to_pylist() == rows(table, columns).sort_by("seq").to_pylist()
+    assert sorted(asked["seq"].to_pylist()) == [2, 5]
 
 
 def test_a_reading_that_is_years_late_opens_no_file_of_the_years_between(tmp_path: Path) -> None:
