@@ -22,7 +22,7 @@ from agent.base.wait import unless
 from agent.config.keys import SeedError
 from agent.leaf.inputs.mqtt import MqttOptions, broker, file_problems, problems
 from agent.leaf.inputs.mqtt.redelivery import MessageIdentity, Redelivery, are_same_messages
-from agent.leaf.inputs.mqtt.sorter import Piece, Sorter, identity
+from agent.leaf.inputs.mqtt.sorter import MessagePiece, Sorter, identity
 from agent.leaf.inputs.shared import NO_SERVER, LocalServer
 from agent.leaf.inputs.shared.session_input import SessionInput
 from agent.leaf.intake import Intake, RefusedError, UnknownOutcomeError
@@ -152,7 +152,7 @@ class MqttInput(SessionInput[MqttOptions]):
     def _is_new(self, message: Received) -> bool:
         return not (message.qos and message.repeat and self._redelivery.is_stored(identity(message)))
 
-    async def _store(self, piece: Piece, position: str | None) -> bool:
+    async def _store(self, piece: MessagePiece, position: str | None) -> bool:
         """Submit a piece until it is stored; False when the agent stops before."""
         identities = [identity(message) for message in piece.messages if message.qos]
         if position is None:
@@ -163,7 +163,7 @@ class MqttInput(SessionInput[MqttOptions]):
                 self._redelivery.store(message, time.monotonic())
         return is_stored
 
-    async def _try(self, piece: Piece) -> None:
+    async def _try(self, piece: MessagePiece) -> None:
         """Submit what came with QoS 0 once: the broker does not have it any more."""
         cls = self._options.class_
         try:

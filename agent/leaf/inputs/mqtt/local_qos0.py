@@ -48,7 +48,7 @@ class Qos0Message(NamedTuple):
 
 
 @dataclass(slots=True)
-class Sorted:
+class ClassGroup:
     """Messages of one class with the lines that were made of them, and letters for what is no reading."""
 
     messages: list[Qos0Message] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Qos0Input:
 
     async def _store(self, intake: Intake) -> None:
         """Store what has come so far, a chunk a class, and dead-letter what is no reading."""
-        by_class: dict[str, Sorted] = {}
+        by_class: dict[str, ClassGroup] = {}
         size = count = 0
         while self._waiting and size < _CHUNK_BYTES and count < _CHUNK_MESSAGES:
             message = self._waiting.popleft()
@@ -133,16 +133,16 @@ class Qos0Input:
             if group.letters:
                 await self._submit(intake.dead_letter(self.name, cls, group.letters))
 
-    def _sort(self, message: Qos0Message, by_class: dict[str, Sorted]) -> None:
+    def _sort(self, message: Qos0Message, by_class: dict[str, ClassGroup]) -> None:
         match message.subject.split("."):
             case [_, cls, device, _] if cls in self._classes and device.startswith("_"):
                 # With QoS 1 and 2, and over NATS, the hub finds the same.
-                group = by_class.setdefault(cls, Sorted())
+                group = by_class.setdefault(cls, ClassGroup())
                 self._refuse(
                     message, "bad_topic", "a device that begins with _ is the agent's own", group.letters
                 )
             case [_, cls, device, metric] if cls in self._classes:
-                group = by_class.setdefault(cls, Sorted())
+                group = by_class.setdefault(cls, ClassGroup())
                 names = TopicNames(contract.mqtt_text(device), contract.mqtt_text(metric))
                 try:
                     group.lines.append(reading_line(message.data, names, fixed=True))
@@ -150,7 +150,7 @@ class Qos0Input:
                 except MessageError as error:
                     self._refuse(message, "bad_message", str(error), group.letters)
             case _:
-                group = by_class.setdefault(self._classes[0], Sorted())
+                group = by_class.setdefault(self._classes[0], ClassGroup())
                 self._refuse(message, "bad_topic", "not readings/<class>/<device>/<metric>", group.letters)
 
     def _refuse(self, message: Qos0Message, reason: str, text: str, letters: list[Letter]) -> None:

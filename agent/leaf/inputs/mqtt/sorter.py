@@ -29,7 +29,7 @@ it has twice as many."""
 
 
 @dataclass(slots=True)
-class Piece:
+class MessagePiece:
     """Messages that are submitted together, as `count` readings and letters."""
 
     messages: list[Received] = field(default_factory=list)
@@ -49,12 +49,12 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Sorted:
+class SortedMessages:
     """The first messages of a batch, `taken` of them: `piece` is stored for certain, `lossy` is lost where it
     can't be stored at once. `commands` are to be published."""
 
-    piece: Piece = field(default_factory=Piece)
-    lossy: Piece = field(default_factory=Piece)
+    piece: MessagePiece = field(default_factory=MessagePiece)
+    lossy: MessagePiece = field(default_factory=MessagePiece)
     commands: list[NodeCommand] = field(default_factory=list)
     taken: int = 0
 
@@ -71,10 +71,10 @@ class Sorter:
         self.has_sparkplug = any(topic.format == "sparkplug" for topic in options.topics)
         self._sparkplug: SparkplugDecoder | None = None
 
-    def sort(self, messages: list[Received], new: list[bool], domain: str) -> Sorted:
+    def sort(self, messages: list[Received], new: list[bool], domain: str) -> SortedMessages:
         """Take apart as many messages as a piece may have, at least one; those that are not `new` are
         stored."""
-        part = Sorted()
+        part = SortedMessages()
         for message, is_new in zip(self._fitting(messages), new, strict=False):
             if self.has_sparkplug and part.piece.lines >= _FULL:
                 break
@@ -107,7 +107,7 @@ class Sorter:
         return batch
 
     def _take_json(
-        self, message: Received, template: TopicTemplate | None, domain: str, piece: Piece
+        self, message: Received, template: TopicTemplate | None, domain: str, piece: MessagePiece
     ) -> None:
         if len(message.payload) > MAX_LINE:
             self._refuse(message, "too_large", f"longer than {MAX_LINE} bytes", piece)
@@ -126,7 +126,7 @@ class Sorter:
             piece.payloads.append(parsed.payload)
             piece.count += parsed.count
 
-    def _take_sparkplug(self, message: Received, domain: str, part: Sorted) -> None:
+    def _take_sparkplug(self, message: Received, domain: str, part: SortedMessages) -> None:
         if self._sparkplug is None:
             from agent.leaf.inputs.mqtt.sparkplug import SparkplugDecoder  # with protobuf, where it is needed
 
@@ -145,10 +145,10 @@ class Sorter:
             self._log.info("rebirth requested", topic=command.topic)
             part.commands.append(command)
 
-    def _refuse(self, message: Received, reason: str, text: str, piece: Piece) -> None:
+    def _refuse(self, message: Received, reason: str, text: str, piece: MessagePiece) -> None:
         self._keep(Letter(message.payload, message.topic, text), reason, 1, piece)
 
-    def _keep(self, letter: Letter, reason: str, times: int, piece: Piece) -> None:
+    def _keep(self, letter: Letter, reason: str, times: int, piece: MessagePiece) -> None:
         """Keep and count what is no reading, and say so."""
         piece.letters.append(letter)
         self._metrics.invalid.labels(self._name, reason).inc(times)

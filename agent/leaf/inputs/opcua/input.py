@@ -27,7 +27,7 @@ from agent.leaf.intake import Chunk, Intake
 if TYPE_CHECKING:
     from asyncua import ua
 
-    from agent.leaf.inputs.opcua.notifications import Change, FollowedNode, Piece
+    from agent.leaf.inputs.opcua.notifications import Change, FollowedNode, NotificationPiece
     from agent.leaf.inputs.opcua.session import Session, Subscription
 
 _NEW: Final = "the server has no earlier subscription of this agent"
@@ -185,7 +185,7 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
             self._missed(f"the server's queue was too short for {listed(parts.overflowed)}; raise queue")
         return True
 
-    def _refuse(self, piece: Piece) -> None:
+    def _refuse(self, piece: NotificationPiece) -> None:
         self._invalid.labels(self.name, "bad_value").inc(len(piece.letters))
         held_back = self._sparse.held_back(time.monotonic())
         if held_back is not None:

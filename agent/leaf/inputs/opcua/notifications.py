@@ -51,7 +51,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class NotificationPiece:
     """What is stored together of a message: NDJSON of `count` readings, and letters."""
 
     payload: bytes
@@ -60,10 +60,10 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Sorted:
+class SortedNotification:
     """A message taken apart."""
 
-    pieces: list[Piece]
+    pieces: list[NotificationPiece]
     newest: dict[int, Change]
     """The last change of each handle."""
     overflowed: list[str]
@@ -80,10 +80,10 @@ def sort(
     nodes: Sequence[FollowedNode],
     domain: str,
     known: dict[int, Change] | None = None,
-) -> Sorted:
+) -> SortedNotification:
     """Take a message apart. What `known` has of a handle already is passed over: a new subscription begins
     with the present value of each variable."""
-    result = Sorted([], {}, [])
+    result = SortedNotification([], {}, [])
     lines: list[bytes] = []
     letters: list[Letter] = []
     size = 0
@@ -205,8 +205,8 @@ def _aware(time: datetime) -> datetime:
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
-def _piece(lines: list[bytes], letters: list[Letter], domain: str) -> Piece:
+def _piece(lines: list[bytes], letters: list[Letter], domain: str) -> NotificationPiece:
     block = b"".join(lines)
     parsed = split_valid(block, domain, wall_ns())
     bad = [Letter(block[at : block.find(b"\n", at)], "a value", reason) for at, reason in parsed.bad]
-    return Piece(parsed.payload, parsed.count, (*letters, *bad))
+    return NotificationPiece(parsed.payload, parsed.count, (*letters, *bad))

@@ -182,7 +182,7 @@ def extend(ranges: list[Range], first: int, last: int, count: int, reason: str) 
     return True
 
 
-class RunClaims(Struct):
+class EvictedRun(Struct):
     """What was discarded of one run."""
 
     ranges: list[Range] = []
@@ -208,7 +208,7 @@ class EvictionRecord(Struct):
     deliveries: int = 0
     doubtful: list[IndexedMessage] = []
     """What was sent and may be at the hub or not."""
-    runs: dict[str, RunClaims] = {}
+    runs: dict[str, EvictedRun] = {}
     gone: list[Range] = []
     """The sequences that were discarded, with how many direct messages stood there."""
 
@@ -224,7 +224,7 @@ class EvictionRecord(Struct):
                 claims.recorded = 0
         if not entry.run:
             return 0
-        known = self.runs.setdefault(entry.run, RunClaims())
+        known = self.runs.setdefault(entry.run, EvictedRun())
         if not extend(known.ranges, entry.n, entry.n, entry.readings, reason):
             return 0
         known.readings += entry.readings

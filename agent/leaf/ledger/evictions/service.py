@@ -22,7 +22,7 @@ from agent.contract import Ledger, Readings, StreamState
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.jetstream.readers import StoredHeaders, read_headers
 from agent.leaf.ledger import ClassLedger
-from agent.leaf.ledger.evictions import IndexedMessage, RunClaims, StreamObservation
+from agent.leaf.ledger.evictions import EvictedRun, IndexedMessage, StreamObservation
 from agent.leaf.ledger.evictions.tracker import EvictionTracker
 
 _SAVE_SECONDS: Final = 1.0
@@ -231,5 +231,5 @@ class EvictionMonitor:
 
     def _tell(self, cls: str) -> None:
         claims = self._trackers[cls].claims
-        own = claims.runs.get(self._run, RunClaims())
+        own = claims.runs.get(self._run, EvictedRun())
         self._ledgers[cls].discard(tuple(own.ranges), own.readings, tuple(claims.gone))

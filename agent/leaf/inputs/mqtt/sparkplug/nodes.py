@@ -155,13 +155,11 @@ class EdgeNode:
         self.expected, self.size = None, 0
         return stale
 
-    def forget(self, device: str | None) -> bool:
-        """Forget the birth of a source; whether there was one."""
+    def forget(self, device: str | None) -> None:
+        """Forget the birth of a source, if there was one."""
         births = self.births.pop(device, None)
-        if births is None:
-            return False
-        self.size -= births.size
-        return True
+        if births is not None:
+            self.size -= births.size
 
 
 class TooManyError(Exception):

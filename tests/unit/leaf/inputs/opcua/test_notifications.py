@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 from agent import contract
 from agent.leaf.inputs.formats.message import TopicNames
 from agent.leaf.inputs.opcua.nodes import covers, leads
-from agent.leaf.inputs.opcua.notifications import Change, FollowedNode, Sorted, digest, endings, sort
+from agent.leaf.inputs.opcua.notifications import (
+    Change,
+    FollowedNode,
+    SortedNotification,
+    digest,
+    endings,
+    sort,
+)
 
 SOURCE = ua.DateTime(2026, 3, 1, 12, 0, 0, 500_000, UTC)
 SERVER = ua.DateTime(2026, 3, 1, 12, 0, 1, tzinfo=UTC)
@@ -41,11 +48,11 @@ def message(*values: tuple[int, ua.DataValue], number: int = 1) -> ua.Notificati
     return ua.NotificationMessage(SequenceNumber=ua.Counter(number), NotificationData=[data])
 
 
-def rows(parts: Sorted) -> list[dict[str, Any]]:
+def rows(parts: SortedNotification) -> list[dict[str, Any]]:
     return [json.loads(line) for piece in parts.pieces for line in piece.payload.splitlines()]
 
 
-def reasons(parts: Sorted) -> list[str]:
+def reasons(parts: SortedNotification) -> list[str]:
     return [letter.reason for piece in parts.pieces for letter in piece.letters]
 
 
