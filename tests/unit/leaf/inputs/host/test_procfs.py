@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from agent.leaf.inputs.host import procfs
-from agent.leaf.inputs.host.psutil_metrics import Sampler
+from agent.leaf.inputs.host.procfs import Measure
 
 PSI = "some avg10=1.50 avg60=0.10 avg300=0.02 total=2500000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
 
@@ -57,24 +57,42 @@ def test_pressure_that_is_switched_off_is_no_problem(proc: Path, monkeypatch: py
     assert list(procfs.pressure(proc)) == []
 
 
-def test_sockets_are_told_by_what_went_wrong_with_them(proc: Path) -> None:
-    assert {one.metric: one.value for one in procfs.sockets(proc)} == {
-        "tcp_connections": 14,
-        "tcp_retransmitted_segments": 7,
-        "udp_receive_errors": 3,
-        "tcp_time_wait": 262,
-        "tcp_orphans": 2,
-    }
+@pytest.mark.parametrize(
+    ("group", "measured"),
+    [
+        (
+            procfs.sockets,
+            {
+                "tcp_connections": 14,
+                "tcp_retransmitted_segments": 7,
+                "udp_receive_errors": 3,
+                "tcp_time_wait": 262,
+                "tcp_orphans": 2,
+            },
+        ),
+        (
+            procfs.system,
+            {
+                "processes": 2,
+                "threads": 505,
+                "threads_running": 5,
+                "open_files": 2212,
+                "open_files_limit": float(2**63 - 1),
+            },
+        ),
+        (procfs.swap, {"swap_total_bytes": 307_200, "swap_used_bytes": 204_800}),
+    ],
+    ids=["sockets", "system", "swap"],
+)
+def test_what_the_kernel_counts_becomes_a_measure_each(
+    proc: Path, group: Callable[[Path], Iterator[Measure]], measured: dict[str, float]
+) -> None:
+    assert {measure.metric: measure.value for measure in group(proc)} == measured
 
 
-def test_the_system_is_told_by_its_processes_threads_and_open_files(proc: Path) -> None:
-    assert {one.metric: one.value for one in procfs.system(proc)} == {
-        "processes": 2,
-        "threads": 505,
-        "threads_running": 5,
-        "open_files": 2212,
-        "open_files_limit": float(2**63 - 1),
-    }
+def test_a_machine_without_swap_has_no_measure_of_it(proc: Path) -> None:
+    (proc / "meminfo").write_text("MemTotal: 1000 kB\n")
+    assert list(procfs.swap(proc)) == []
 
 
 @pytest.mark.parametrize("where", ["system.slice/petiole.service", "."])
@@ -102,28 +120,3 @@ def test_a_container_is_told_by_its_limits_and_what_it_uses(tmp_path: Path, proc
 
 def test_where_there_are_no_such_control_groups_nothing_is_told(tmp_path: Path) -> None:
     assert list(procfs.container(tmp_path / "none", tmp_path / "none")) == []
-
-
-def test_only_the_mounts_that_are_wanted_are_measured() -> None:
-    def measured(sampler: Sampler) -> set[str]:
-        return {one.tags["mount"] for one in sampler.sample().measures if "mount" in one.tags}
-
-    every = measured(Sampler(("disk",)))
-    assert measured(Sampler(("disk",), lambda mount: mount not in every)) == set()
-    assert measured(Sampler(("disk",), lambda mount: mount in every)) == every
-
-
-def test_cores_come_one_by_one_with_the_second_sample() -> None:
-    sampler = Sampler(("cores",))
-    assert sampler.sample().measures == []
-    for _ in range(10_000_000):
-        if cores := sampler.sample().measures:
-            break
-    assert all(0 <= one.value <= 100 for one in cores)
-    assert {one.metric for one in cores} == {"cpu_core_percent"}
-
-
-def test_swap_is_what_there_is_less_what_is_free(proc: Path) -> None:
-    assert list(procfs.swap(proc)) == [("swap_total_bytes", 307_200, {}), ("swap_used_bytes", 204_800, {})]
-    (proc / "meminfo").write_text("MemTotal: 1000 kB\n")
-    assert list(procfs.swap(proc)) == []

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from agent import contract
 from agent.base.metrics import Metrics
 from agent.config import Seconds
-from agent.leaf.inputs.host import GROUPS, HostOptions
+from agent.leaf.inputs.host import GROUPS, Group, HostOptions
 from agent.leaf.inputs.host.input import HostInput
+from agent.leaf.inputs.host.procfs import Measure
 from agent.leaf.inputs.host.psutil_metrics import Sampler, cpu_shares, mounts
 from agent.leaf.inputs.shared.samples import next_due
 from tests.harness.intakes import SampleCore
 
+CPU = {"cpu_percent", "cpu_mode_percent"}
 TIMES = st.fixed_dictionaries(
     {mode: st.floats(0, 1e6) for mode in ("user", "nice", "system", "idle", "iowait", "irq")}
 )
@@ -65,14 +67,24 @@ async def test_a_refused_sample_is_dropped_and_the_next_goes_on() -> None:
     ]
 
 
-def test_percentages_come_with_the_second_sample() -> None:
-    sampler = Sampler(("cpu",))
-    assert "cpu_percent" not in {one.metric for one in sampler.sample().measures}
-    deadline = 10_000_000
-    while not (shares := [one for one in sampler.sample().measures if one.metric.startswith("cpu_")]):
-        deadline -= 1
-        assert deadline
-    assert all(0 <= one.value <= 100 for one in shares)
+@pytest.mark.parametrize(("group", "metrics"), [("cpu", CPU), ("cores", {"cpu_core_percent"})])
+def test_percentages_come_with_the_second_sample(group: Group, metrics: set[str]) -> None:
+    sampler, shares = Sampler((group,)), list[Measure]()
+    assert not [measure for measure in sampler.sample().measures if measure.metric in metrics]
+    for _ in range(10_000_000):  # until the kernel has counted some time
+        if shares := [measure for measure in sampler.sample().measures if measure.metric in metrics]:
+            break
+    assert {measure.metric for measure in shares} == metrics
+    assert all(0 <= measure.value <= 100 for measure in shares)
+
+
+def test_only_the_mounts_that_are_wanted_are_measured() -> None:
+    def measured(sampler: Sampler) -> set[str]:
+        return {one.tags["mount"] for one in sampler.sample().measures if "mount" in one.tags}
+
+    every = measured(Sampler(("disk",)))
+    assert measured(Sampler(("disk",), lambda mount: mount not in every)) == set()
+    assert measured(Sampler(("disk",), lambda mount: mount in every)) == every
 
 
 def test_this_machine_can_be_measured_without_a_problem() -> None:
