@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +17,9 @@ from agent.base.metrics import Metrics
 from agent.base.wait import event_within, loop_time
 from agent.config import Config
 from agent.config.mirrors import ORIGIN_METADATA, Declared, Key, ResolvedOrigin, declared, key_of
-from agent.jetstream import JetStream, JetStreamError, merged, nanoseconds
+from agent.jetstream import JetStream, JetStreamError, merged
 from agent.jetstream.connection import EXPECTED, connected
+from agent.mirrors.comparison import MirrorComparison
 from agent.mirrors.decide import (
     MirrorMemory,
     MirrorState,
@@ -56,14 +56,13 @@ class MirrorController:
         self._copies = list(copies)
         self._identity, self._url, self._seed_file, self._metrics = identity, url, seed_file, metrics
         self._probe = StreamProbe(domain, identity)
+        self._comparison = MirrorComparison(self._probe)
         self.jetstream: Callable[[Client], JetStream] = JetStream
         """Makes the API for a connection; that of a hub of several machines changes nothing without the
         lead."""
         self._memories: dict[str, MirrorMemory] = {}
         self._missing_since: dict[str, float] = {}
         self._origins: dict[str, str] = {}
-        self._marks: dict[str, tuple[int, int]] = {}
-        """Of each mirror the sequence and time of its newest message when its origin ceased to answer."""
         self._rows: dict[str, dict[str, Any]] = {}
         for copy in self._copies:
             self._show_all(copy, MirrorVerdict(MirrorState.MAKING, "not checked yet"))
@@ -107,7 +106,7 @@ class MirrorController:
             remotes = {key: task.result() for key, task in probes.items()}
             first = remotes[copy.origins[0].key]
             if copy.kind == "mirror" and local is not None:
-                first = remotes[copy.origins[0].key] = await self._compared(nc, js, copy, local, first)
+                local = await self._comparison.compare(nc, js, copy, local, first)
             if (action := decide_stream(copy, local, first, self._waited(copy, local, now))) is not None:
                 await self._act(js, copy, local, first, action)
                 local = await self._probe.local(js, copy.name)
@@ -123,24 +122,6 @@ class MirrorController:
             )
             return False
         return all(verdict.state is MirrorState.FLOWING for verdict in verdicts)
-
-    async def _compared(
-        self, nc: Client, js: JetStream, copy: Declared, local: LocalStream, remote: RemoteStream
-    ) -> RemoteStream:
-        """Once an origin answers again, compare the mirror's newest message of before with the origin's: one
-        that lost its newest messages and has stored others under their sequences is not behind its mirror,
-        which takes none of those."""
-        origin, mark = copy.origins[0], self._marks.get(copy.name)
-        if remote.kind != "answers":
-            newest = await js.get_message(copy.name, seq=local.last) if mark is None and local.last else None
-            if newest is not None:
-                self._marks[copy.name] = newest.seq, nanoseconds(newest.time)
-        elif mark is not None:
-            time = await self._probe.time_at(nc, origin, mark[0])
-            if time is not None and nanoseconds(time) != mark[1]:
-                return replace(remote, contradicts=True)
-            del self._marks[copy.name]
-        return remote
 
     def _waited(self, copy: Declared, local: LocalStream | None, now: float) -> float:
         if local is not None:
@@ -176,7 +157,7 @@ class MirrorController:
     ) -> None:
         log.warning("declared link", stream=copy.name, doing=action)
         if action != "update":
-            self._marks.pop(copy.name, None)
+            self._comparison.forget(copy.name)
         if action == "recreate":
             await js.api(f"STREAM.DELETE.{copy.name}")
         if local is None or action == "recreate":

@@ -227,6 +227,11 @@ def needed_subjects(origin: ResolvedOrigin) -> list[str]:
     ]
 
 
+def is_mirror_of(copy: Declared, local: LocalStream) -> bool:
+    """Whether a stream was created as this mirror of this origin."""
+    return local.kind == copy.kind == "mirror" and not _other_mirror(copy, local)
+
+
 def _other_mirror(copy: Declared, local: LocalStream) -> bool:
     have, want = local.config.get("mirror") or {}, copy.origins[0].entry()
     starts: list[Callable[[dict[str, object]], object]] = [
@@ -241,7 +246,7 @@ def _origin_is_new(local: LocalStream, remote: RemoteStream) -> bool:
     if remote.kind != "answers":
         return False
     other = bool(local.origin_created) and local.origin_created != remote.created
-    return other or remote.contradicts or remote.last < local.last
+    return other or remote.last < local.last
 
 
 def _differs(copy: Declared, local: LocalStream, remote: RemoteStream) -> bool:

@@ -76,8 +76,6 @@ class RemoteStream:
     """Whether the link takes every sequence."""
     problem: str = ""
     """Why there was no answer."""
-    contradicts: bool = False
-    """Whether it holds another message at a place that the mirror has of it."""
 
 
 def local_stream(answer: Mapping[str, Any]) -> LocalStream:
@@ -125,6 +123,9 @@ class StreamProbe:
         if "permissions violation for publish" in violation.lower() and len(self._refused) < 1000:
             self._refused.add(violation.lower())
 
+    def _may_not_ask(self, subject: str) -> bool:
+        return any(f'"{subject.lower()}"' in violation for violation in self._refused)
+
     async def local(self, js: JetStream, name: str) -> LocalStream | None:
         """The stream on this side, None if it is missing. Raises `JetStreamError`."""
         try:
@@ -151,7 +152,7 @@ class StreamProbe:
                 return RemoteStream("absent")
             return RemoteStream("silent", problem=str(error))
         except JetStreamError as error:
-            if any(f'"{subject.lower()}"' in violation for violation in self._refused):
+            if self._may_not_ask(subject):
                 return RemoteStream(
                     "forbidden", problem=f"this side may not ask it; allow it to publish {subject}"
                 )
@@ -162,12 +163,17 @@ class StreamProbe:
         return RemoteStream("answers", info["created"], state["first_seq"], state["last_seq"], newest, exact)
 
     async def time_at(self, nc: Client, origin: ResolvedOrigin, seq: int) -> str | None:
-        """When the other end stored its message at a sequence; None if it has none or does not say."""
+        """When the other end stored its message at a sequence; None if it has none or may not be asked.
+        Raises `UnavailableError` where it does not answer."""
         subject = f"{origin.api or '$JS.API'}.STREAM.MSG.GET.{origin.stream}"
         try:
             answer = await self._api(nc, origin, subject, json.dumps({"seq": seq}).encode())
-        except JetStreamError:
+        except ApiError:
             return None
+        except UnavailableError:
+            if self._may_not_ask(subject):
+                return None
+            raise
         return str(answer["message"]["time"])
 
     async def _newest(self, nc: Client, origin: ResolvedOrigin, subject: str, filter_subject: str) -> int:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import nats.errors
+import pytest
 from prometheus_client import CollectorRegistry
 
 from agent import config as settings
 from agent.config import Config, Transform
 from agent.hub.leadership import Leadership, LeadJetStream
 from agent.hub.registrar.metrics import LeadMetrics
+from agent.jetstream import UnavailableError
+from agent.mirrors.observation import StreamProbe
 from tests.harness.configured import OpenServer, OpenServers, open_servers
 from tests.harness.declared import hub_source, kept, leaf_mirror
 from tests.harness.wait import until
@@ -183,30 +187,105 @@ async def test_a_mirror_of_a_stream_that_was_made_again_says_so_and_is_not_delet
             await one.is_in(MIRROR, "flowing")
 
 
-async def test_a_mirror_whose_origin_lost_messages_and_stored_others_says_so(tmp_path: Path) -> None:
-    """A power cut took the origin's newest messages; when the link is back it is ahead of the mirror again,
-    which takes none of those that have the sequences of the lost ones."""
-    async with open_servers(tmp_path, "edge-1") as servers:
-        hub, leaf = servers.ends["hub"], servers.ends["edge-1"]
+@asynccontextmanager
+async def lossy_origin(directory: Path) -> AsyncIterator[tuple[OpenServers, Callable[..., Awaitable[None]]]]:
+    """A mirror of five messages, and a power cut of the hub that takes the newest two of the origin, which
+    stores others then."""
+    async with open_servers(directory, "edge-1") as servers:
+        hub = servers.ends["hub"]
         await hub.make("PLANS", "plans.>")
         await hub.store("plans.a", *numbered(3))
-        async with at(servers.leaves["edge-1"], leaf_mirror(recreate=True)) as one:
+        async with at(servers.leaves["edge-1"], leaf_mirror()) as one:
             await one.is_in(MIRROR, "flowing")
-            store = next((tmp_path / "hub").rglob("streams/PLANS")) / "msgs"
-            shutil.copytree(store, tmp_path / "on_disk")
+            store = next((directory / "hub").rglob("streams/PLANS")) / "msgs"
+            shutil.copytree(store, directory / "on_disk")
             await hub.store("plans.a", "lost", "lost too")
-            await leaf.holds("PLANS", [*numbered(3), "lost", "lost too"])
-            servers.proxies["edge-1"].cut()
-            await one.is_in(MIRROR, "down")
+            await servers.ends["edge-1"].holds("PLANS", [*numbered(3), "lost", "lost too"])
+
+        async def cut_power(*stored: str) -> None:
             await servers.hub.kill()
             shutil.rmtree(store)
-            shutil.copytree(tmp_path / "on_disk", store)
+            shutil.copytree(directory / "on_disk", store)
             await servers.hub.start()
             await until(lambda: hub.nc.is_connected, "the hub answers")
-            await hub.store("plans.a", *numbered(4, "new"))
-            servers.proxies["edge-1"].restore()
+            await hub.store("plans.a", *stored)
+
+        yield servers, cut_power
+
+
+async def cut_power_while_kept(
+    servers: OpenServers, one: Any, cut_power: Callable[..., Awaitable[None]]
+) -> None:
+    """The power cut while the keeper looks, after which the link is back."""
+    await one.is_in(MIRROR, "flowing")
+    servers.proxies["edge-1"].cut()
+    await one.is_in(MIRROR, "down")
+    await cut_power(*numbered(4, "new"))
+    servers.proxies["edge-1"].restore()
+
+
+async def test_a_mirror_whose_origin_lost_messages_and_stored_others_says_so(tmp_path: Path) -> None:
+    """When the link is back the origin is ahead of the mirror again, which takes none of the messages that
+    have the sequences of the lost ones."""
+    async with lossy_origin(tmp_path) as (servers, cut_power):
+        leaf = servers.ends["edge-1"]
+        async with at(servers.leaves["edge-1"], leaf_mirror(recreate=True)) as one:
+            await cut_power_while_kept(servers, one, cut_power)
             await leaf.holds("PLANS", [*numbered(3), *numbered(4, "new")], 60)
             await one.is_in(MIRROR, "flowing")
+
+
+async def test_a_mirror_that_contradicts_its_origin_says_so_after_a_restart_of_the_agent_too(
+    tmp_path: Path,
+) -> None:
+    async with lossy_origin(tmp_path) as (servers, cut_power):
+        leaf = servers.ends["edge-1"]
+        async with at(servers.leaves["edge-1"], leaf_mirror()) as one:
+            await cut_power_while_kept(servers, one, cut_power)
+            await one.is_in(MIRROR, "recreated", seconds=60)
+            await leaf.holds("PLANS", [*numbered(3), "lost", "lost too", "new2", "new3"], 60)
+        async with at(servers.leaves["edge-1"], leaf_mirror()) as one:
+            await one.is_in(MIRROR, "recreated")
+
+
+async def test_a_mirror_is_compared_with_an_origin_that_lost_messages_while_no_agent_ran(
+    tmp_path: Path,
+) -> None:
+    async with lossy_origin(tmp_path) as (servers, cut_power):
+        leaf = servers.ends["edge-1"].nc
+        await cut_power("new0", "new1")
+
+        async def linked() -> bool:
+            try:
+                await leaf.request("$JS.hub.API.STREAM.INFO.PLANS", timeout=1)
+            except (nats.errors.Error, TimeoutError):
+                return False
+            return True
+
+        await until(linked, "the origin answers before the keeper looks")
+        async with at(servers.leaves["edge-1"], leaf_mirror()) as one:
+            await one.is_in(MIRROR, "recreated", seconds=60)
+
+
+async def test_a_mirror_is_compared_though_its_origin_does_not_answer_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, failures = StreamProbe._api, 0
+
+    async def ask(self: StreamProbe, nc: Any, origin: Any, subject: str, body: bytes) -> dict[str, Any]:
+        nonlocal failures
+        if "STREAM.MSG.GET" in subject and failures < 3:
+            failures += 1
+            raise UnavailableError("no answer")
+        return await asked(self, nc, origin, subject, body)
+
+    async with lossy_origin(tmp_path) as (servers, cut_power):
+        async with at(servers.leaves["edge-1"], leaf_mirror()) as one:
+            await one.is_in(MIRROR, "flowing")
+            monkeypatch.setattr(StreamProbe, "_api", ask)
+            await cut_power_while_kept(servers, one, cut_power)
+            await one.is_in(MIRROR, "recreated", seconds=60)
+        assert failures == 3
 
 
 async def mirrored_then_recreated(servers: OpenServers) -> None:
