@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -43,7 +42,6 @@ from agent.cli.configuration import local_server as input_server
 from agent.config import Config, ConfigError, listen_address
 from agent.config.files import hidden
 from agent.config.mirrors import declared
-from agent.config.values import Problem
 from agent.contract import Exit
 from agent.server import link_permissions
 from agent.server.permissions import Permissions
@@ -71,51 +69,32 @@ def _examined(path: Path, offline: bool) -> list[Finding]:
     try:
         settings = read(path)
     except ConfigError as error:
-        return judge_unusable(error.found)
+        return [
+            GROUP.failure(f"{problem.key}: {problem.stood}", problem.remedy, Exit.USAGE)
+            for problem in error.found
+        ]
     from agent.base import logs
 
     logs.set_up("error", "console")
-    if offline:
-        findings = check_offline(settings, path, partial(_in_the_way, settings))
-    else:
-        findings = asyncio.run(check_online(settings, path, partial(_in_the_way, settings)))
+    findings = check_offline(settings, path) if offline else asyncio.run(check_online(settings, path))
     return [
         replace(finding, sentence=hidden(finding.sentence), remedy=hidden(finding.remedy))
         for finding in findings
     ]
 
 
-def _in_the_way(settings: Config, runs: bool) -> tuple[list[str], list[str]]:
-    """The wrong options of the inputs, and what they lack on this machine now. Listeners are checked only
-    if the agent does not run."""
-    from agent.base.metrics import Metrics
-    from agent.leaf.inputs import make_inputs
-
-    inputs = make_inputs(settings.input, Metrics(), input_server(settings))
-    waiting = [
-        input_
-        for input_, options in zip(inputs, settings.input, strict=True)
-        if not (runs and options.listens)
-    ]
-    return mistakes(inputs), [*([] if runs else taken_ports(settings)), *obstacles(waiting)]
-
-
 GROUP: Final = Group("configuration")
 _MOST_HUBS: Final = 8
 
-InTheWay = Callable[[bool], tuple[list[str], list[str]]]
-"""Returns the wrong options of the agent's parts, and what they lack on this machine now. The argument says
-whether the agent runs."""
 
-
-def check_offline(config: Config, path: Path, problems: InTheWay) -> list[Finding]:
+def check_offline(config: Config, path: Path) -> list[Finding]:
     """Run the checks that ask no server."""
     now = machine.right_now()
-    findings = judge_configuration(path, *problems(True))
+    findings = _judged_configuration(config, path, runs=True)
     return [*findings, *machine.look(config, now), *machine.look_at_clock(now, None)]
 
 
-async def check_online(config: Config, path: Path, problems: InTheWay) -> list[Finding]:
+async def check_online(config: Config, path: Path) -> list[Finding]:
     """Run all checks."""
     now = machine.right_now()
     async with asyncio.TaskGroup() as group:
@@ -128,9 +107,9 @@ async def check_online(config: Config, path: Path, problems: InTheWay) -> list[F
     if not dialled and config.role == "leaf":
         dialled = await _look_where_it_dials(config, seen.system)
     joined = link.first_joined(dialled)
-    findings = [*judge_configuration(path, *problems(runs)), *machine.look(config, now)]
+    findings = [*_judged_configuration(config, path, runs=runs), *machine.look(config, now)]
     findings += machine.look_at_clock(now, None if joined is None else link.ahead(joined))
-    findings += [_certificate(probe, now) for probe in dialled if _shows_certificate(probe)]
+    findings += _certificates(dialled, now)
     findings += local_server.judge(config, seen, link.first_greeting(dialled))
     findings += _judged_there(config, seen, dialled)
     return [*findings, *devices.result(), *agent_status.judge(status.result())]
@@ -174,14 +153,10 @@ async def _look_at_devices(config: Config) -> list[Finding]:
     return [await mqtt.look((near_host(host), port), config.nats.mqtt.tls_cert is not None)]
 
 
-def _shows_certificate(probe: Dialled) -> bool:
-    return isinstance(probe.greeting, Greeted) and probe.greeting.certificate is not None
-
-
-def _certificate(probe: Dialled, now: datetime) -> Finding:
-    assert isinstance(probe.greeting, Greeted)
-    assert probe.greeting.certificate is not None
-    return machine.certificate(f"the certificate of {shown(probe.url)}", probe.greeting.certificate, now)
+def _certificates(dialled: Sequence[Dialled], now: datetime) -> Iterator[Finding]:
+    for probe in dialled:
+        if isinstance(probe.greeting, Greeted) and (shown_there := probe.greeting.certificate) is not None:
+            yield machine.certificate(f"the certificate of {shown(probe.url)}", shown_there, now)
 
 
 def _judged_there(
@@ -205,18 +180,19 @@ def _judged_there(
     return findings
 
 
-def judge_unusable(problems: Iterable[Problem]) -> list[Finding]:
-    """The findings of an unusable file; nothing else can be checked then."""
-    return [
-        GROUP.failure(f"{problem.key}: {problem.stood}", problem.remedy, Exit.USAGE) for problem in problems
+def _judged_configuration(config: Config, path: Path, *, runs: bool) -> list[Finding]:
+    """The findings of a readable file: wrong options of the inputs, and what they and the server lack on this
+    machine now. Addresses to listen on are checked only if the agent does not run."""
+    from agent.base.metrics import Metrics
+    from agent.leaf.inputs import make_inputs
+
+    inputs = make_inputs(config.input, Metrics(), input_server(config))
+    waiting = [
+        input_ for input_, options in zip(inputs, config.input, strict=True) if not (runs and options.listens)
     ]
-
-
-def judge_configuration(path: Path, mistakes: Iterable[str], obstacles: Iterable[str]) -> list[Finding]:
-    """The findings of a readable file: wrong options of the agent's parts, and what they lack on this
-    machine now."""
-    wrong = _failures(mistakes, Exit.USAGE)
-    return [*(wrong or [GROUP.ok(f"{path} can be used")]), *_failures(obstacles, Exit.FAILED)]
+    wrong = _failures(mistakes(inputs), Exit.USAGE)
+    lacking = [*([] if runs else taken_ports(config)), *obstacles(waiting)]
+    return [*(wrong or [GROUP.ok(f"{path} can be used")]), *_failures(lacking, Exit.FAILED)]
 
 
 def _failures(sentences: Iterable[str], code: Exit) -> list[Finding]:
