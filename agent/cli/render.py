@@ -33,19 +33,14 @@ class Written:
     stale: list[str] = field(default_factory=list)
 
 
-def write(topology: Path, out: Path, inputs: Mapping[str, type[Struct]]) -> tuple[Topology, Written]:
-    """Render a topology into a directory. Raises `ConfigError` with every problem, then nothing is written,
-    and `OSError`."""
-    return write_table(read_table(topology), out, inputs)
-
-
-def write_table(
+def write(
     table: dict[str, Any],
     out: Path,
     inputs: Mapping[str, type[Struct]],
     first: Callable[[], None] = lambda: None,
 ) -> tuple[Topology, Written]:
-    """The same for the tables of a topology; `first` is called before anything is written."""
+    """Render the tables of a topology into a directory; `first` is called before anything is written. Raises
+    `ConfigError` with every problem, and then nothing is written, or `OSError`."""
     site, problems = read_struct(Topology, table)
     files = rendered(site, inputs, _password(out), problems)
     first()
@@ -95,7 +90,7 @@ def render_or_end(
 ) -> Written:
     """Render the tables of a topology and print what was done. What is wrong ends the process."""
     try:
-        site, done = write_table(table(), out, OPTIONS, first)
+        site, done = write(table(), out, OPTIONS, first)
     except ConfigError as error:
         end(error.problems)
     except OSError as error:

@@ -37,15 +37,11 @@ def command(config: ConfigFile) -> None:
     settings = configuration(config)
     logs.set_up(settings.log.level, settings.log.format)
     metrics = Metrics()
-    inputs = _inputs(settings, metrics)
+    inputs = make_inputs(settings.input, metrics, local_server(settings))
     if wrong := mistakes(inputs):
         end(wrong)
     running = [*inputs, *_qos0(settings, metrics)]
     raise typer.Exit(daemon.run(settings, running, metrics, _Files(config, metrics)))
-
-
-def _inputs(settings: Config, metrics: Metrics) -> Sequence[CheckedInput]:
-    return make_inputs(settings.input, metrics, local_server(settings))
 
 
 def _qos0(settings: Config, metrics: Metrics) -> list[Input]:
@@ -74,9 +70,5 @@ class _Files:
         """What hinders these inputs on this machine, and the agent if it restarts."""
         if not restart:
             return problems(inputs)
-        admin = _admin(config, self._metrics)
+        admin = AdminServer(config.admin, self._metrics, dict, lambda: (False, ""))
         return [*map(str, check_files(config)), *mistakes(inputs), *obstacles([*inputs, admin])]
-
-
-def _admin(config: Config, metrics: Metrics) -> AdminServer:
-    return AdminServer(config.admin, metrics, dict, lambda: (False, ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -104,17 +105,19 @@ async def until(true: Callable[[], Awaitable[bool]], what: str, seconds: float) 
 
 
 async def leads(member: Member) -> bool:
-    try:
-        async with aiohttp.ClientSession() as session, session.get(f"{member.admin_url}/status") as answer:
-            fleet = (await answer.json()).get("fleet", {})
-    except aiohttp.ClientError:
-        return False
-    return bool(fleet.get("aggregates"))
+    """Whether the hub's agent on this machine leads."""
+    status = await _admin_answer(member, "/status")
+    return bool(status and json.loads(status).get("fleet", {}).get("aggregates"))
 
 
 async def ready(member: Member) -> bool:
+    return await _admin_answer(member, "/readyz") is not None
+
+
+async def _admin_answer(member: Member, path: str) -> bytes | None:
+    """What an agent's admin server answers with success."""
     try:
-        async with aiohttp.ClientSession() as session, session.get(f"{member.admin_url}/readyz") as answer:
-            return answer.status == 200
+        async with aiohttp.ClientSession() as session, session.get(member.admin_url + path) as answer:
+            return await answer.read() if answer.status == 200 else None
     except aiohttp.ClientError:
-        return False
+        return None

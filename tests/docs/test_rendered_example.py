@@ -6,13 +6,14 @@ import re
 from pathlib import Path
 
 from agent.cli.render import write
+from agent.config import read_table
 from agent.leaf.inputs import OPTIONS
 
 NATS = Path(__file__).parents[2] / "deploy" / "nats"
 
 
 def test_the_example_is_what_is_rendered(tmp_path: Path) -> None:
-    write(NATS / "site.toml", tmp_path, OPTIONS)
+    write(read_table(NATS / "site.toml"), tmp_path, OPTIONS)
     rendered = {path.name: path.read_text() for path in tmp_path.iterdir()}
     committed = {path.name: path.read_text() for path in (NATS / "site").iterdir()}
     assert committed == rendered, "petiole render deploy/nats/site.toml --out deploy/nats/site"

@@ -11,7 +11,7 @@ from agent.base.clock import Instant
 from agent.base.files import write_private
 from agent.cli.render import write
 from agent.cli.site.edit import LEAVES, Enrolled, MemberError, added, enrolled, forgotten, replaced, revoked
-from agent.config import ConfigError, load
+from agent.config import ConfigError, load, read_table
 from agent.contract import Checkpoint, Clock, Readings, new_run
 from agent.leaf import state
 from agent.leaf.inputs import OPTIONS
@@ -46,7 +46,7 @@ def configuration(data: bytes) -> None:
 @target(SITE.encode(), CLUSTER.encode(), b"leaf = 1\nhub = []\n")
 def topology(data: bytes) -> None:
     with only(ConfigError):
-        write(kept(data), PLACE / "out", OPTIONS)
+        write(read_table(kept(data)), PLACE / "out", OPTIONS)
 
 
 @target(

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from agent.cli.main import app
 from agent.cli.render import Written, write
-from agent.config import ConfigError
+from agent.config import ConfigError, read_table
 from agent.leaf.inputs import OPTIONS
 from tests.unit.server.test_render import key_of
 
@@ -58,7 +58,7 @@ class Site:
     def write(self, text: str) -> Written:
         """Render this text."""
         self.file.write_text(text)
-        return write(self.file, self.out, OPTIONS)[1]
+        return write(read_table(self.file), self.out, OPTIONS)[1]
 
     def problems(self, text: str) -> list[str]:
         """What is wrong with it; nothing is written then."""
