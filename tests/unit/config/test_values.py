@@ -1,4 +1,4 @@
-"""Windows of a day in which a metered link may be open."""
+"""Durations and addresses, and windows of a day in which a metered link may be open."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config.values import Window, Windows
+from agent.config.values import Seconds, Window, Windows, listen_address
 
 NIGHT = Windows(["22:00-06:00"])
 DAY = datetime(2026, 11, 21)
@@ -57,3 +57,25 @@ def test_a_closed_link_is_open_at_the_time_it_says(pairs: list[tuple[object, obj
         opens = at(said.split()[5])
         assert windows.open(opens)
         assert not windows.open(opens - timedelta(minutes=1)) or opens == moment
+
+
+@given(st.text(max_size=12))
+def test_a_duration_is_above_nothing_or_refused(text: str) -> None:
+    try:
+        assert Seconds.parse(text) > 0
+    except ValueError:
+        return
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("127.0.0.1:80", ("127.0.0.1", 80)), ("[::1]:0", ("::1", 0)), ("localhost:65535", ("localhost", 65535))],
+)
+def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
+    assert listen_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "8080", ":8080", "h:", "h:x", "h:65536", "h:-1", "h:٣"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not host:port"):
+        listen_address(text)

@@ -53,11 +53,6 @@ def test_a_domain_that_could_not_be_one_token_is_refused(domain: object) -> None
         contract.check_domain(domain)
 
 
-def test_a_domain_with_a_dot_is_refused_for_its_dot() -> None:
-    with pytest.raises(ContractError, match="a dot is not allowed"):
-        contract.check_domain("edge.1")
-
-
 @pytest.mark.parametrize("token", ["_x", "", "a.b", "a b", "*", ">", "a\n", "a\x00"])
 def test_a_device_must_be_one_token_that_is_not_the_agents(token: str) -> None:
     with pytest.raises(ContractError):

@@ -11,13 +11,10 @@ from tests.unit.contract.readings import lines, readings
 
 
 @given(readings())
-def test_a_reading_survives_its_line(reading: Reading) -> None:
-    assert parse_reading(reading.encode()) == reading
-
-
-@given(readings())
-def test_a_line_holds_no_newline(reading: Reading) -> None:
-    assert b"\n" not in reading.encode()
+def test_a_reading_is_one_line_and_read_back(reading: Reading) -> None:
+    line = reading.encode()
+    assert b"\n" not in line
+    assert parse_reading(line) == reading
 
 
 @given(lines() | st.binary(max_size=60) | st.text(max_size=60))
