@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from agent.contract import Ledger, LostStream, Readings, StreamState
 from hub_jobs.audit import stream_gaps
 from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.gap_reasons import Gap, Neighbours, of_source
 from hub_jobs.audit.ledgers import (
     EvictedRange,
     LedgerClaims,
-    LedgerRecords,
-    LostEnd,
     LostStores,
     Origin,
     Source,
@@ -27,7 +23,7 @@ from hub_jobs.tables import gap_notes, seen, stream_history
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.stream_history import GapReason, StreamHistory, reason_by_limits
 from tests.spark.lakes import add_bronze
-from tests.unit.hub_jobs.rows import RUN, direct_row
+from tests.unit.hub_jobs.rows import direct_row
 
 MADE = "2026-11-21T00:00:00Z"
 SOURCE = ("TEL_edge-1_normal", "abc")
@@ -70,7 +66,7 @@ def _forget_log(where: Path) -> None:
     assert not any("petiole.gaps" in commit for commit in ensure_table(where, "bronze").delta.history())
 
 
-def _gaps(
+def gaps(
     where: Path,
     gone: dict[Origin, list[EvictedRange]] | None = None,
     hub: dict[str, StreamInfo] | None = None,
@@ -88,7 +84,7 @@ def _gaps(
 def test_what_a_leaf_discarded_is_told_from_what_the_hub_never_had(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 2, 3, 4], source=[2, 5, 9, 10])
 
-    assert _gaps(tmp_path, {ORIGIN: [(1, 1, 1, "stream_full"), (6, 7, 2, "stream_full")]}) == [
+    assert gaps(tmp_path, {ORIGIN: [(1, 1, 1, "stream_full"), (6, 7, 2, "stream_full")]}) == [
         ("source", [(1, 1), (6, 7)], GapReason.DISCARDED, False),
         ("source", [(3, 4), (8, 8)], GapReason.NOT_SOURCED, True),
     ]
@@ -98,7 +94,7 @@ def test_what_a_leaf_discarded_is_told_from_what_the_hub_never_had(tmp_path: Pat
 def test_what_went_at_the_hub_has_the_reason_noted_when_it_was_found(tmp_path: Path, why: GapReason) -> None:
     _lake(tmp_path, hub=[1, 4, 5], source=[1, 4, 5], note=why)
 
-    assert _gaps(tmp_path) == [("hub", [(2, 3)], why, True), ("source", [(2, 3)], why, True)]
+    assert gaps(tmp_path) == [("hub", [(2, 3)], why, True), ("source", [(2, 3)], why, True)]
 
 
 def test_without_a_note_the_stream_as_it_is_now_tells_if_it_is_still_the_same(tmp_path: Path) -> None:
@@ -106,13 +102,13 @@ def test_without_a_note_the_stream_as_it_is_now_tells_if_it_is_still_the_same(tm
     limits = StreamLimits(max_age_ns=1)
 
     for created, why in ((MADE, GapReason.EXPIRED), ("later", GapReason.UNKNOWN)):
-        found = _gaps(tmp_path, hub={"TELEMETRY_0": _stream(limits, created)})
+        found = gaps(tmp_path, hub={"TELEMETRY_0": _stream(limits, created)})
         assert [one[2] for one in found] == [why, why]
 
 
 def test_a_stream_that_was_put_back_is_still_the_same_to_its_limits(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 4, 5], source=[1, 4, 5], created=f"{MADE}~1")
-    found = _gaps(tmp_path, hub={"TELEMETRY_0": _stream(StreamLimits(max_age_ns=1))})
+    found = gaps(tmp_path, hub={"TELEMETRY_0": _stream(StreamLimits(max_age_ns=1))})
 
     assert [one[2] for one in found] == [GapReason.EXPIRED, GapReason.EXPIRED]
 
@@ -123,7 +119,7 @@ def test_what_was_noted_of_several_holes_counts_for_each(tmp_path: Path) -> None
     add_bronze(tmp_path, more, numbered=True)
     _pass(tmp_path, [(5, 5)], 7, GapReason.LIMIT)
 
-    hub = {why: ranges for kind, ranges, why, _ in _gaps(tmp_path) if kind == "hub"}
+    hub = {why: ranges for kind, ranges, why, _ in gaps(tmp_path) if kind == "hub"}
     assert hub == {GapReason.EXPIRED: [(2, 2)], GapReason.LIMIT: [(5, 5)]}
 
 
@@ -137,10 +133,10 @@ def test_a_gap_keeps_its_reason_when_the_log_of_the_table_has_forgotten_it(tmp_p
         (8, GapReason.EXPIRED),
     ):
         _pass(tmp_path, [(gone, gone)], 9, why)
-    told = _gaps(tmp_path)
+    told = gaps(tmp_path)
     _forget_log(tmp_path)
 
-    assert sorted(_gaps(tmp_path)) == sorted(told)
+    assert sorted(gaps(tmp_path)) == sorted(told)
     assert {why: ranges for kind, ranges, why, _ in told if kind == "hub"} == {
         GapReason.EXPIRED: [(2, 2), (4, 4), (8, 8)],
         GapReason.LIMIT: [(6, 6)],
@@ -153,18 +149,18 @@ def test_what_an_earlier_release_noted_of_gaps_outlives_the_log_after_the_next_i
     for gone, why in ((2, GapReason.EXPIRED), (4, GapReason.LIMIT)):
         notes = gap_notes.notes_of(history.history, [(gone, gone)], why)
         ensure_table(tmp_path, "bronze").commit([], {history.ingested: 6}, notes)
-    told = _gaps(tmp_path)
+    told = gaps(tmp_path)
     _pass(tmp_path, [], 6, GapReason.UNKNOWN)
     _forget_log(tmp_path)
 
-    assert sorted(_gaps(tmp_path)) == sorted(told)
+    assert sorted(gaps(tmp_path)) == sorted(told)
     assert {why for kind, _, why, _ in told if kind == "hub"} == {GapReason.EXPIRED, GapReason.LIMIT}
 
 
 def test_a_message_that_the_hub_held_twice_stood_where_it_came_first(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 4, 6], source=[1, 4, 1], note=GapReason.EXPIRED)
 
-    assert _gaps(tmp_path)[-1] == ("source", [(2, 3)], GapReason.EXPIRED, True)
+    assert gaps(tmp_path)[-1] == ("source", [(2, 3)], GapReason.EXPIRED, True)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +188,7 @@ def test_holes_beyond_those_that_are_looked_at_are_named_all_the_same(
     monkeypatch.setattr(stream_gaps, "_LOOKED_AT", 1)
     _lake(tmp_path, hub=[1, 2, 3, 4], source=[1, 3, 5, 7])
 
-    assert _gaps(tmp_path) == [
+    assert gaps(tmp_path) == [
         ("source", [(2, 2)], GapReason.NOT_SOURCED, True),
         ("source", [(4, 4), (6, 6)], GapReason.UNKNOWN, True),
     ]
@@ -201,7 +197,7 @@ def test_holes_beyond_those_that_are_looked_at_are_named_all_the_same(
 def test_a_hole_larger_than_what_went_at_the_hub_is_not_explained_by_it(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 3, 4], source=[1, 4, 5], note=GapReason.EXPIRED)
 
-    assert _gaps(tmp_path) == [
+    assert gaps(tmp_path) == [
         ("hub", [(2, 2)], GapReason.EXPIRED, True),
         ("source", [(2, 3)], GapReason.UNKNOWN, True),
     ]
@@ -210,7 +206,7 @@ def test_a_hole_larger_than_what_went_at_the_hub_is_not_explained_by_it(tmp_path
 def test_what_went_elsewhere_at_the_hub_explains_nothing_of_a_source(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 4, 5, 6], source=[1, 2, 3, 6], note=GapReason.EXPIRED)
 
-    assert _gaps(tmp_path) == [
+    assert gaps(tmp_path) == [
         ("hub", [(2, 3)], GapReason.EXPIRED, True),
         ("source", [(4, 5)], GapReason.NOT_SOURCED, True),
     ]
@@ -219,7 +215,7 @@ def test_what_went_elsewhere_at_the_hub_explains_nothing_of_a_source(tmp_path: P
 def test_what_stands_before_the_first_that_came_is_named_and_no_loss_of_its_own(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 2], source=[8, 9])
 
-    assert _gaps(tmp_path) == [("source", [(1, 7)], GapReason.UNKNOWN, False)]
+    assert gaps(tmp_path) == [("source", [(1, 7)], GapReason.UNKNOWN, False)]
 
 
 @pytest.mark.parametrize(
@@ -252,15 +248,15 @@ def test_a_gap_is_said_in_one_sentence() -> None:
 def test_the_end_of_a_stream_whose_store_was_lost_is_named(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 2], source=[1, 2])
 
-    assert _gaps(tmp_path, lost=LostStores({ORIGIN: 5})) == [("source", [(3, 5)], GapReason.STORE_LOST, True)]
-    assert _gaps(tmp_path, lost=LostStores({ORIGIN: 3})) == [("source", [(3, 3)], GapReason.STORE_LOST, True)]
-    assert _gaps(tmp_path, lost=LostStores({ORIGIN: 2})) == []
+    assert gaps(tmp_path, lost=LostStores({ORIGIN: 5})) == [("source", [(3, 5)], GapReason.STORE_LOST, True)]
+    assert gaps(tmp_path, lost=LostStores({ORIGIN: 3})) == [("source", [(3, 3)], GapReason.STORE_LOST, True)]
+    assert gaps(tmp_path, lost=LostStores({ORIGIN: 2})) == []
 
 
 def test_the_end_of_a_lost_stream_is_what_stands_behind_the_last_that_came(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 2, 3], source=[1, 3, 4])
 
-    assert _gaps(tmp_path, lost=LostStores({ORIGIN: 5}))[-1] == (
+    assert gaps(tmp_path, lost=LostStores({ORIGIN: 5}))[-1] == (
         "source",
         [(5, 5)],
         GapReason.STORE_LOST,
@@ -273,7 +269,7 @@ def test_a_source_that_took_from_a_stream_nobody_named_may_have_taken_from_the_l
 ) -> None:
     _lake(tmp_path, hub=[1, 2], source=[1, 2])
 
-    assert _gaps(tmp_path, lost=LostStores({ORIGIN: 5}), origins={}) == [
+    assert gaps(tmp_path, lost=LostStores({ORIGIN: 5}), origins={}) == [
         ("source", [(3, 5)], GapReason.STORE_LOST, True)
     ]
 
@@ -282,170 +278,4 @@ def test_a_stream_of_which_nothing_ever_came_may_be_older_than_the_lake(tmp_path
     _lake(tmp_path, hub=[1, 2], source=[1, 2])
     older = ("edge-1", "normal", "older")
 
-    assert _gaps(tmp_path, lost=LostStores({older: 5})) == [("source", [(1, 5)], GapReason.STORE_LOST, False)]
-
-
-def _arrivals(where: Path, *rows: tuple[int, bytes, int]) -> None:
-    """Bronze of one source: of each message its sequence there, its payload, and when it arrived."""
-    made = [direct_row(payload, source_seq=seq, arrived=at) for seq, payload, at in rows]
-    add_bronze(where, [{**one, "seq": seq} for seq, one in enumerate(made, 1)], numbered=True)
-
-
-def _ends(*ends: tuple[int, int, int, int]) -> LostStores:
-    """Stores that were replaced: what the older one held, what the newer had held, and where the first record
-    stands that knows of it: when it arrived, and its sequence."""
-    return LostStores(
-        tails={LostEnd(ORIGIN, kept, last): {SOURCE: (at, seq)} for kept, last, at, seq in ends}
-    )
-
-
-@pytest.mark.parametrize(
-    ("before", "gone"),
-    [(3, [(4, 9)]), (5, [(6, 9)]), (9, [])],
-    ids=["the older store held all that the hub did", "the hub held more", "the hub held all"],
-)
-def test_what_stood_only_in_a_store_that_an_older_one_replaced_is_named(
-    tmp_path: Path, before: int, gone: list[tuple[int, int]]
-) -> None:
-    old = [(seq, b"old %d" % seq, seq) for seq in range(1, before + 1)]
-    new = [(seq, b"new %d" % seq, 100 + seq) for seq in range(4, 13)]
-    _arrivals(tmp_path, *old, *new)
-
-    expected = [("source", gone, GapReason.STORE_LOST, True)] if gone else []
-    for record in (4, 6, 9, 12):
-        assert _gaps(tmp_path, lost=_ends((3, 9, 100 + record, record))) == expected, record
-
-
-def test_what_the_new_store_has_not_sent_yet_does_not_stand_for_the_old(tmp_path: Path) -> None:
-    _arrivals(tmp_path, *((seq, b"old", 1) for seq in (1, 2, 3, 4, 7, 8)), (4, b"new", 9), (5, b"new", 9))
-
-    assert _gaps(tmp_path, lost=_ends((3, 9, 9, 5)))[-1] == (
-        "source",
-        [(5, 6), (9, 9)],
-        GapReason.STORE_LOST,
-        True,
-    )
-
-
-def test_of_two_stores_that_were_replaced_one_after_the_other_each_has_its_own_end(tmp_path: Path) -> None:
-    first = [(seq, b"first %d" % seq, seq) for seq in range(1, 8)]
-    second = [(seq, b"second %d" % seq, 100 + seq) for seq in range(4, 7)]
-    third = [(seq, b"third %d" % seq, 200 + seq) for seq in range(5, 10)]
-    _arrivals(tmp_path, *first, *second, *third)
-
-    lost = _ends((3, 8, 104, 4), (4, 7, 205, 5))
-    assert _gaps(tmp_path, lost=lost) == [("source", [(7, 8)], GapReason.STORE_LOST, True)]
-
-
-def test_of_two_stores_that_were_replaced_before_any_record_told_both_ends_are_looked_for(
-    tmp_path: Path,
-) -> None:
-    """Of the second, which held up to 6 and was replaced by one up to 2, nothing came."""
-    first = [(seq, b"first %d" % seq, seq) for seq in range(1, 9)]
-    third = [(seq, b"third %d" % seq, 100 + seq) for seq in range(3, 13)]
-    _arrivals(tmp_path, *first, *third)
-
-    lost = _ends((3, 9, 103, 3), (2, 6, 103, 3))
-    assert _gaps(tmp_path, lost=lost) == [("source", [(4, 6), (9, 9)], GapReason.STORE_LOST, True)]
-
-
-def test_of_two_stores_of_which_one_record_tells_the_first_may_have_held_the_record_before(
-    tmp_path: Path,
-) -> None:
-    first = [(seq, b"first %d" % seq, seq) for seq in range(1, 8)]
-    second = [(seq, b"second %d" % seq, 100 + seq) for seq in range(4, 8)]
-    fourth = [(seq, b"fourth %d" % seq, 200 + seq) for seq in range(5, 12)]
-    _arrivals(tmp_path, *first, *second, *fourth)
-
-    lost = _ends((3, 7, 106, 6), (4, 8, 207, 7), (5, 6, 207, 7))
-    assert _gaps(tmp_path, lost=lost) == [("source", [(6, 6), (8, 8)], GapReason.STORE_LOST, True)]
-
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-FIRST, SECOND = 1_763_000_000_123_456_789, 1_763_000_600_000_000_000
-"""When the stores that two copies replaced were seen last, in nanoseconds since 1970."""
-
-
-def _heard(*records: tuple[int, int, list[LostStream]]) -> LostStores:
-    """What ledger records say of lost stores: of each, when it arrived, its sequence, and what it says."""
-    gathered = LedgerRecords()
-    for at, seq, said in records:
-        record = Ledger(*ORIGIN[:2], RUN, 0, (), Readings(), StreamState("made", 1, seq), lost=tuple(said))
-        place = {"stream": "TELEMETRY_0", "seq": seq, "arrived": EPOCH + timedelta(microseconds=at)}
-        source = {"source_stream": SOURCE[0], "source_identity": SOURCE[1], "source_seq": seq}
-        named = {"payload": record.encode(), "domain": record.domain, "class": record.cls}
-        gathered.add({**named, **place, **source})
-    assert not gathered.unusable
-    return gathered.lost
-
-
-def test_a_copy_that_was_restored_twice_has_two_ends_though_both_look_alike(tmp_path: Path) -> None:
-    """Of the first store up to 7 came and of the second up to 5."""
-    first = [(seq, b"first %d" % seq, seq) for seq in range(1, 8)]
-    second = [(seq, b"second %d" % seq, 100 + seq) for seq in range(4, 6)]
-    third = [(seq, b"third %d" % seq, 200 + seq) for seq in range(4, 13)]
-    _arrivals(tmp_path, *first, *second, *third)
-    ends = [LostStream("made", 9, 3, FIRST), LostStream("made", 9, 3, SECOND)]
-
-    for told in (_heard((104, 4, ends[:1]), (204, 4, ends)), _heard((204, 4, ends), (104, 4, ends[:1]))):
-        assert _gaps(tmp_path, lost=told) == [
-            ("source", [(8, 9)], GapReason.STORE_LOST, True),
-            ("source", [(6, 9)], GapReason.STORE_LOST, True),
-        ]
-
-
-def test_a_copy_that_was_restored_twice_before_any_record_told_is_named_for_each_store(
-    tmp_path: Path,
-) -> None:
-    first = [(seq, b"first %d" % seq, seq) for seq in range(1, 8)]
-    third = [(seq, b"third %d" % seq, 200 + seq) for seq in range(4, 13)]
-    _arrivals(tmp_path, *first, *third)
-    told = _heard((204, 4, [LostStream("made", 9, 3, FIRST), LostStream("made", 9, 3, SECOND)]))
-
-    assert _gaps(tmp_path, lost=told) == [("source", [(4, 9)], GapReason.STORE_LOST, True)] * 2
-
-
-def test_an_end_of_which_an_earlier_release_tells_without_its_time_is_not_another_one(
-    tmp_path: Path,
-) -> None:
-    first = [(seq, b"first %d" % seq, seq) for seq in range(1, 8)]
-    second = [(seq, b"second %d" % seq, 100 + seq) for seq in range(4, 13)]
-    _arrivals(tmp_path, *first, *second)
-    with_time, without = LostStream("made", 9, 3, FIRST), LostStream("made", 9, 3)
-    expected = [("source", [(8, 9)], GapReason.STORE_LOST, True)]
-
-    assert _gaps(tmp_path, lost=_heard((104, 4, [with_time]), (112, 12, [without]))) == expected
-    assert _gaps(tmp_path, lost=_heard((104, 4, [without]), (112, 12, [without]))) == expected
-
-
-def test_an_end_that_an_earlier_release_found_is_another_one_than_that_found_since(tmp_path: Path) -> None:
-    first = [(seq, b"first %d" % seq, seq) for seq in range(1, 8)]
-    second = [(seq, b"second %d" % seq, 100 + seq) for seq in range(4, 6)]
-    third = [(seq, b"third %d" % seq, 200 + seq) for seq in range(4, 13)]
-    _arrivals(tmp_path, *first, *second, *third)
-    without, with_time = LostStream("made", 9, 3), LostStream("made", 9, 3, SECOND)
-
-    assert _gaps(tmp_path, lost=_heard((104, 4, [without]), (204, 4, [without, with_time]))) == [
-        ("source", [(8, 9)], GapReason.STORE_LOST, True),
-        ("source", [(6, 9)], GapReason.STORE_LOST, True),
-    ]
-
-
-def test_the_time_at_which_a_replaced_store_was_seen_last_is_told(tmp_path: Path) -> None:
-    _arrivals(tmp_path, (1, b"old", 1), (2, b"new", 9), (3, b"new", 9))
-    bronze = ensure_table(tmp_path, "bronze")
-    held = BronzeContents(seen.load(tmp_path, bronze, stream_history.all_of(bronze)).numbers())
-    told = _heard((9, 2, [LostStream("made", 2, 1, FIRST)]))
-
-    found = stream_gaps.find_gaps(bronze, held, LedgerClaims({}, {}, {}, {SOURCE: {ORIGIN}}, told, []), {})
-    assert [gap.detail.partition(";")[0] for gap in found] == [
-        "the store that held them was seen last at 2025-11-13T02:13:20.123456789Z"
-    ]
-
-
-def test_an_end_that_is_older_than_the_lake_is_no_loss_of_its_own(tmp_path: Path) -> None:
-    _arrivals(tmp_path, *((seq, b"new %d" % seq, seq) for seq in range(20, 24)))
-
-    found = _gaps(tmp_path, lost=_ends((3, 9, 20, 20)))
-    assert ("source", [(4, 9)], GapReason.STORE_LOST, False) in found
-    assert not any(lost for _, _, _, lost in found)
+    assert gaps(tmp_path, lost=LostStores({older: 5})) == [("source", [(1, 5)], GapReason.STORE_LOST, False)]
