@@ -138,12 +138,12 @@ def _audit(
     lake: Place, at: datetime, hub: HubClient | None, *, deep: bool, again: bool
 ) -> report.AuditReport:
     if again or deep:
-        return _audited(lake, at, hub, None, deep=deep)
+        return _audited(lake, at, hub, deep=deep, again=True)
     try:
-        return _audited(lake, at, hub, open_past, deep=False)
+        return _audited(lake, at, hub, deep=False, again=False)
     except UnsettledError as error:
         say(_NAME, f"all is read again: {error}")
-        audited = _audited(lake, at, hub, None, deep=False)
+        audited = _audited(lake, at, hub, deep=False, again=True)
         return replace(audited, settled=replace(audited.settled, read_again=str(error)))
 
 
@@ -172,12 +172,7 @@ def _settle(lake: Place, table: Table, counted: _Counted, recount: Callable[[Aud
 
 
 def _audited(
-    lake: Place,
-    at: datetime,
-    hub: HubClient | None,
-    past_of: Callable[[Table, AuditTables], Past] | None,
-    *,
-    deep: bool,
+    lake: Place, at: datetime, hub: HubClient | None, *, deep: bool, again: bool
 ) -> report.AuditReport:
     # The oldest snapshot first: what ingest and refine commit meanwhile then adds nothing that bronze lacks.
     settled = ensure_table(lake, "settled")
@@ -192,8 +187,8 @@ def _audited(
         stream_history.offsets(histories, readings),
         stream_history.offsets(histories, quarantine),
     )
-    if past_of is not None:
-        tables = replace(tables, past=past_of(settled, tables))
+    if not again:
+        tables = replace(tables, past=open_past(settled, tables))
     tables = replace(tables, cut=next_cut(tables))
     counted = _counted(tables, cache, histories)
     _, survey, held, claims, rows = counted
