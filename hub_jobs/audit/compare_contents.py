@@ -22,7 +22,7 @@ from hub_jobs.audit.rows.lookups import Key, decoded, refinable
 from hub_jobs.audit.rows.mismatches import run_of
 from hub_jobs.audit.rows.pieces import ArrivedSpan
 from hub_jobs.audit.rows.scan import AuditTables
-from hub_jobs.tables.placed_rows import BATCH, BATCH_KEY, HISTORY, SOURCE
+from hub_jobs.tables.placed_rows import BATCH, BATCH_KEY, HISTORY, SOURCE_KEY
 from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.ranges import Mask, Numbers, runs_of, text
 from hub_jobs.tables.scan import Condition, batches
@@ -108,10 +108,8 @@ def _compare(
     batch = held["n"].to_numpy() >= 0
     of_batches = read.filter(read["n"].is_valid())
     of_places = read.filter(read["n"].is_null())
-    for own, rows, names, number in (
-        (batch, of_batches, BATCH, "n"),
-        (~batch, of_places, SOURCE, "source_seq"),
-    ):
+    for own, rows, key in ((batch, of_batches, BATCH_KEY), (~batch, of_places, SOURCE_KEY)):
+        *names, number = key
         mine = held.filter(pa.array(own))
         (of_held, of_read), owners = coded([mine, rows], names)
         numbers = [table[number].fill_null(-1).to_numpy() for table in (mine, rows)]
@@ -121,7 +119,7 @@ def _compare(
         owner, at = np.concatenate([of_held, of_read])[firsts], np.concatenate(numbers)[firsts]
         wrong = _differing(found, mine, ids, actual, partly=bool(tables.unreadable))
         if wrong.size and tables.kept_since:
-            aged = _aged(tables, (*names, number), at[wrong])
+            aged = _aged(tables, key, at[wrong])
             kept = [(*owners[owner[each]], int(at[each])) not in aged for each in wrong.tolist()]
             wrong = wrong[np.array(kept)]
         _name(found, wrong, owner, at, owners)

@@ -55,20 +55,21 @@ class Places(NamedTuple):
 
 def by_batch(ids: pa.Table) -> Placed:
     """Batches by their number in their run."""
-    return _placed(ids, "batch", BATCH, "n")
+    return _placed(ids, "batch", BATCH_KEY)
 
 
 def by_source(ids: pa.Table) -> Placed:
     """All messages by their sequence in the stream they were sourced from. Of two streams of one name the
     identity differs."""
-    return _placed(ids, "source", SOURCE, "source_seq")
+    return _placed(ids, "source", SOURCE_KEY)
 
 
 def _by_hub(ids: pa.Table) -> Placed:
-    return _placed(ids, "hub", HISTORY, "seq")
+    return _placed(ids, "hub", HUB_KEY)
 
 
-def _placed(ids: pa.Table, kind: str, columns: tuple[str, ...], number: str) -> Placed:
+def _placed(ids: pa.Table, kind: str, key: tuple[str, ...]) -> Placed:
+    *columns, number = key
     has_place = pc.is_valid(ids[number]).to_numpy()
     for name in columns:
         has_place &= pc.is_valid(ids[name]).to_numpy()

@@ -15,7 +15,7 @@ from hub_jobs.audit.rows.grouping import coded
 from hub_jobs.audit.rows.pieces import ArrivedSpan, FileShare, UnsettledError
 from hub_jobs.audit.rows.scan import AuditTables, counted
 from hub_jobs.tables.delta import Table
-from hub_jobs.tables.placed_rows import BATCH, HISTORY, SOURCE
+from hub_jobs.tables.placed_rows import BATCH_KEY, HUB_KEY, SOURCE_KEY
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import Mask, Numbers, contains
 from hub_jobs.tables.scan import Condition, file_paths
@@ -46,37 +46,38 @@ def settled_too(
         return None
     keys = _Keys()
     for counts in new.values():
-        _add(keys.batches, counts.batches, BATCH, "n")
-        _add(keys.places, counts.direct, SOURCE, "source_seq")
+        _add(keys.batches, counts.batches, BATCH_KEY)
+        _add(keys.places, counts.direct, SOURCE_KEY)
     keys.batches = _settled(tables, "batch", keys.batches)
     keys.places = _settled(tables, "source", keys.places)
     named: _Numbers = {}
     for table in (new["quarantine"].named, new["quarantine"].other):
-        _add(named, table, HISTORY, "seq")
+        _add(named, table, HUB_KEY)
     named = _settled(tables, "hub", named)
     if named:
-        rows = _counted(tables, share, {"bronze": _where(named, HISTORY, "seq")})["bronze"]
-        _add(keys.batches, _chosen(rows.batches, HISTORY, "seq", named), BATCH, "n")
-        _add(keys.places, _chosen(rows.direct, HISTORY, "seq", named), SOURCE, "source_seq")
+        rows = _counted(tables, share, {"bronze": _where(named, HUB_KEY)})["bronze"]
+        _add(keys.batches, _chosen(rows.batches, HUB_KEY, named), BATCH_KEY)
+        _add(keys.places, _chosen(rows.direct, HUB_KEY, named), SOURCE_KEY)
     if not len(keys):
         return None
     if len(keys) > _MOST:
         raise UnsettledError(f"of {len(keys)} messages that were settled more has come")
-    wanted = [*_where(keys.batches, BATCH, "n"), *_where(keys.places, SOURCE, "source_seq")]
+    wanted = [*_where(keys.batches, BATCH_KEY), *_where(keys.places, SOURCE_KEY)]
     found = _counted(tables, share, {table.name: wanted for table in tables.existing})
     return {name: _of_keys(counts, keys) for name, counts in found.items()}
 
 
-def _add(numbers: _Numbers, rows: pa.Table, columns: tuple[str, ...], number: str) -> None:
+def _add(numbers: _Numbers, rows: pa.Table, key: tuple[str, ...]) -> None:
+    *columns, number = key
     (codes,), names = coded([rows], columns)
     order = np.argsort(codes, kind="stable")
     values = rows[number].to_numpy()[order]
     edges = np.searchsorted(codes[order], np.arange(len(names) + 1))
     for code, name in enumerate(names):
         if None not in name:
-            key = tuple(map(str, name))
+            owner = tuple(map(str, name))
             mine = np.unique(values[edges[code] : edges[code + 1]])
-            numbers[key] = np.union1d(numbers.get(key, mine), mine)
+            numbers[owner] = np.union1d(numbers.get(owner, mine), mine)
 
 
 def _settled(tables: AuditTables, kind: str, numbers: _Numbers) -> _Numbers:
@@ -88,15 +89,16 @@ def _settled(tables: AuditTables, kind: str, numbers: _Numbers) -> _Numbers:
     return {key: values for key, values in found.items() if values.size}
 
 
-def _where(numbers: _Numbers, columns: tuple[str, ...], number: str) -> list[list[Condition]]:
-    """What rules out files that hold none of these, for every key."""
+def _where(numbers: _Numbers, key: tuple[str, ...]) -> list[list[Condition]]:
+    """What rules out files that hold none of these, for every owner."""
+    *columns, number = key
     return [
         [
-            *((column, "=", value) for column, value in zip(columns, key, strict=True)),
+            *((column, "=", value) for column, value in zip(columns, owner, strict=True)),
             (number, ">=", int(values.min())),
             (number, "<=", int(values.max())),
         ]
-        for key, values in numbers.items()
+        for owner, values in numbers.items()
     ]
 
 
@@ -124,12 +126,13 @@ def _pieces(
 
 def _of_keys(found: RowCounts, keys: _Keys) -> RowCounts:
     return found._replace(
-        batches=_chosen(found.batches, BATCH, "n", keys.batches),
-        direct=_chosen(found.direct, SOURCE, "source_seq", keys.places),
+        batches=_chosen(found.batches, BATCH_KEY, keys.batches),
+        direct=_chosen(found.direct, SOURCE_KEY, keys.places),
     )
 
 
-def _chosen(rows: pa.Table, columns: tuple[str, ...], number: str, wanted: _Numbers) -> pa.Table:
+def _chosen(rows: pa.Table, key: tuple[str, ...], wanted: _Numbers) -> pa.Table:
+    *columns, number = key
     (codes,), names = coded([rows], columns)
     values = rows[number].to_numpy()
     mask: Mask = np.zeros(rows.num_rows, np.bool_)
