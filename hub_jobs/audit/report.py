@@ -17,7 +17,7 @@ from hub_jobs.audit.rows.hours import Hour
 from hub_jobs.audit.settled.settling import Settled
 from hub_jobs.audit.unreadable import Unreadable
 from hub_jobs.tables.delta import ensure_table
-from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables.parquet import write_rows
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.schemas import AUDIT, AUDIT_HOURS
 from hub_jobs.times import at_micros
@@ -173,9 +173,7 @@ def store(lake: Place, report: AuditReport) -> None:
 
 def _append(lake: Place, name: str, rows: pa.Table) -> None:
     table = ensure_table(lake, name)
-    with PartWriter(lake, name) as writer:
-        writer.write(rows)
-    table.commit(writer.files, {})
+    table.commit(write_rows(lake, name, rows), {})
 
 
 def _row(account: Account | Hour) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
-from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables.parquet import write_rows
 from hub_jobs.tables.places import Place, UnreadableError
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import SCHEMAS
@@ -61,11 +61,10 @@ def save(
     """Keep the rows for the next run: in the place of all others, or with those of the snapshot `beside`. A
     writer that was faster is as good."""
     table = beside or ensure_table(lake, name)
-    with PartWriter(lake, name) as writer:
-        writer.write(rows)
+    files = write_rows(lake, name, rows)
     offsets = {history.refined: history.done or 0 for history in upto}
     try:
-        table.commit(writer.files, offsets, replace=beside is None)
+        table.commit(files, offsets, replace=beside is None)
     except ConflictError:
         return
 

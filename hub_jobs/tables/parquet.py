@@ -237,6 +237,13 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date) else value
 
 
+def write_rows(lake: Place, table: str, rows: pa.Table) -> list[PartFile]:
+    """Write rows of a table's schema as one row group; the files that no commit names yet."""
+    with PartWriter(lake, table) as writer:
+        writer.write(rows)
+    return writer.files
+
+
 def written(rows: DataFrame, lake: Place, name: str) -> list[PartFile]:
     """Write rows that have the columns of a table; the files that no commit names yet."""
 

@@ -129,7 +129,7 @@ class SeenTable:
 
     def numbers(self) -> SeenNumbers:
         """All of it. Raises `UnreadableError`."""
-        return self._reread(lambda rows: _numbers(pa.concat_tables([SEEN.empty_table(), *rows])))
+        return self._reread(lambda rows: numbers_in(pa.concat_tables([SEEN.empty_table(), *rows])))
 
     def save(self, lake: Place, upto: Sequence[StreamHistory]) -> None:
         """Keep it for the next run. What was added goes into a file of its own, or with many of these among
@@ -180,7 +180,7 @@ def load(
 
 def read(table: Table) -> SeenNumbers:
     """What the table says, whatever bronze holds. Raises `UnreadableError`."""
-    return _numbers(rows(table, SEEN.names))
+    return numbers_in(rows(table, SEEN.names))
 
 
 def identities(bronze: Table, history: StreamHistory, after: int) -> Iterator[pa.Table]:
@@ -193,7 +193,8 @@ def identities(bronze: Table, history: StreamHistory, after: int) -> Iterator[pa
         yield pa.Table.from_batches([batch])
 
 
-def _numbers(known: pa.Table) -> SeenNumbers:
+def numbers_in(known: pa.Table) -> SeenNumbers:
+    """The numbers of ranges that have the columns of `seen`."""
     spaces: dict[str, list[tuple[int, int]]] = {}
     columns = (known[name].to_pylist() for name in ("space", "first", "last"))
     for space, first, last in zip(*columns, strict=True):

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table
-from hub_jobs.tables.parquet import PartFile, PartWriter
+from hub_jobs.tables.parquet import PartFile, write_rows
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import bounds, files, rows
 from hub_jobs.tables.schemas import SEEN
@@ -112,9 +112,7 @@ def _write(lake: Place, ordered: pa.Table) -> list[PartFile]:
     edges = [*np.unique(starts).tolist(), ordered.num_rows]
     written: list[PartFile] = []
     for first, end in pairwise(edges):
-        with PartWriter(lake, "seen") as writer:
-            writer.write(ordered.slice(first, end - first))
-        written += writer.files
+        written += write_rows(lake, "seen", ordered.slice(first, end - first))
     return written
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from agent.contract import Exit
 from hub_jobs.audit import run as audit
 from hub_jobs.tables.delta import ensure_table, open_table
-from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables.parquet import write_rows
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import BRONZE, SCHEMAS
@@ -53,9 +53,8 @@ def _tuples(found: pa.Table, columns: Sequence[str]) -> list[Any]:
 def commit(lake: Path, name: str, given: pa.Table | list[dict[str, Any]], *, replace: bool = False) -> None:
     """Add rows to a table as any writer may, or put them in the place of all that it holds."""
     table = ensure_table(lake, name)
-    with PartWriter(lake, name) as writer:
-        writer.write(pa.Table.from_pylist(given, SCHEMAS[name]) if isinstance(given, list) else given)
-    table.commit(writer.files, {}, replace=replace)
+    added = pa.Table.from_pylist(given, SCHEMAS[name]) if isinstance(given, list) else given
+    table.commit(write_rows(lake, name, added), {}, replace=replace)
 
 
 def replaced(lake: Path, name: str, change: Callable[[pa.Table], pa.Table]) -> None:
@@ -117,7 +116,5 @@ def add_bronze(
             chosen = [{**row, "seq": last + at} for at, row in enumerate(chosen, 1)]
         written = []
         for part in range(files):
-            with PartWriter(lake, "bronze") as writer:
-                writer.write(pa.Table.from_pylist(chosen[part::files], BRONZE))
-            written += writer.files
+            written += write_rows(lake, "bronze", pa.Table.from_pylist(chosen[part::files], BRONZE))
         table.commit(written, {one.ingested: max(row["seq"] for row in chosen)})

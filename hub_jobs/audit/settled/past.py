@@ -20,11 +20,11 @@ from hub_jobs.audit.rows.hours import Hour
 from hub_jobs.audit.rows.pieces import Past, UnsettledError
 from hub_jobs.audit.settled.files import TableMark
 from hub_jobs.tables.delta import Table
-from hub_jobs.tables.parquet import PartWriter
+from hub_jobs.tables.parquet import write_rows
 from hub_jobs.tables.places import Place, UnreadableError, fitted
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import SETTLED
-from hub_jobs.tables.seen import SeenNumbers
+from hub_jobs.tables.seen import numbers_in
 from hub_jobs.times import HOUR, at_micros, micros
 
 _COUNTS: Final = ("in_bronze", "late", "in_readings", "quarantined", "dead")
@@ -66,9 +66,8 @@ def marks_of(table: Table | None) -> tuple[int, dict[str, TableMark]]:
 
 def save(lake: Place, table: Table, past: Past, marks: Mapping[str, TableMark]) -> None:
     """Put what is settled in the place of what the table had. Raises `ConflictError`."""
-    with PartWriter(lake, table.name) as writer:
-        writer.write(_encoded(past, marks))
-    table.commit(writer.files, {_SETTLED_UNTIL: past.until // HOUR}, replace=True)
+    files = write_rows(lake, table.name, _encoded(past, marks))
+    table.commit(files, {_SETTLED_UNTIL: past.until // HOUR}, replace=True)
 
 
 def settled_until(table: Table | None) -> int:
@@ -170,18 +169,12 @@ def _decoded(held: pa.Table) -> tuple[Past, dict[str, TableMark]]:
     def of(kind: str) -> list[Row]:
         return by_kind[kind].to_pylist() if kind in by_kind else []
 
-    spaces: dict[str, list[tuple[int, int]]] = {}
-    ranges = by_kind.get("range", SETTLED.empty_table())
-    for space, first, last in zip(
-        *(ranges[name].to_pylist() for name in ("space", "first", "last")), strict=True
-    ):
-        spaces.setdefault(space, []).append((first, last))
     runs = of("run")
     hours = by_kind.get("hour", SETTLED.empty_table())
     past = Past(
         until=micros(held["until"][0].as_py()),
         records=_records(of("ledger"), of("naming"), json.loads(of("claims")[0]["detail"])),
-        ranges=SeenNumbers(spaces),
+        ranges=numbers_in(by_kind.get("range", SETTLED.empty_table())),
         rows=Counter({_history(row["space"]): row["last"] for row in of("rows")}),
         runs={(row["domain"], row["class"], row["run"]): _counts(row) for row in runs},
         findings={
