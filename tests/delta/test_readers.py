@@ -34,8 +34,8 @@ def test_spark_answers_as_the_other_readers_do(spark: SparkSession, tmp_path: Pa
     reader = delta_spark(spark)
     written = filled(tmp_path, "readings")
 
-    for one in PREDICATES:
-        assert reader.count(tmp_path / "readings", one) == fulfilling(written, one), one
+    for predicate in PREDICATES:
+        assert reader.count(tmp_path / "readings", predicate) == fulfilling(written, predicate), predicate
     assert reader.answer(tmp_path / "readings", SINCE) == expected(written)
     described = spark.sql(f"DESCRIBE DETAIL delta.`{tmp_path / 'readings'}`").collect()[0]
     assert (described.minReaderVersion, described.format) == (1, "delta")

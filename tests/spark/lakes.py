@@ -107,14 +107,14 @@ def add_bronze(
 ) -> None:
     """Commit rows as `ingest` does, in so many files; their sequences follow on the last one of their
     stream and incarnation, unless they are `numbered`."""
-    for history in sorted({(one["stream"], one["created"]) for one in given}):
+    for name in sorted({(row["stream"], row["created"]) for row in given}):
         table = ensure_table(lake, "bronze")
-        one = StreamHistory(*history)
-        last = table.offset(one.ingested) or 0
-        chosen = [row for row in given if (row["stream"], row["created"]) == history]
+        history = StreamHistory(*name)
+        last = table.offset(history.ingested) or 0
+        chosen = [row for row in given if (row["stream"], row["created"]) == name]
         if not numbered:
             chosen = [{**row, "seq": last + at} for at, row in enumerate(chosen, 1)]
         written = []
         for part in range(files):
             written += write_rows(lake, "bronze", pa.Table.from_pylist(chosen[part::files], BRONZE))
-        table.commit(written, {one.ingested: max(row["seq"] for row in chosen)})
+        table.commit(written, {history.ingested: max(row["seq"] for row in chosen)})

@@ -43,8 +43,10 @@ def bronze(sent: Iterable[Sent], run: str = RUN) -> list[dict[str, Any]]:
     """Rows of bronze, numbered by domain in the order of arrival: readings of one moment are a batch, which
     is sealed at once."""
     batches: dict[tuple[datetime, datetime, str, datetime | None], list[Sent]] = {}
-    for one in sent:
-        batches.setdefault((one.ts + one.late, one.ts, one.domain, one.booted), []).append(one)
+    for reading in sent:
+        batches.setdefault(
+            (reading.ts + reading.late, reading.ts, reading.domain, reading.booted), []
+        ).append(reading)
     numbers: dict[str, count[int]] = {}
     rows = []
     for (arrived, ts, domain, booted), held in sorted(batches.items(), key=lambda item: item[0][:3]):
@@ -107,7 +109,9 @@ def _shown(ts: datetime, booted: datetime | None) -> int:
     return ns(ts) if booted is None else ns(ts) - ns(booted)
 
 
-def _line(one: Sent) -> bytes:
-    ts = one.ts.isoformat() if one.booted is None else machine_time(_shown(one.ts, one.booted))
-    reading = {"ts": ts, "device": one.device, "metric": one.metric, "value": one.value}
-    return json.dumps(reading | ({"tags": dict(one.tags)} if one.tags else {})).encode() + b"\n"
+def _line(reading: Sent) -> bytes:
+    ts = (
+        reading.ts.isoformat() if reading.booted is None else machine_time(_shown(reading.ts, reading.booted))
+    )
+    line = {"ts": ts, "device": reading.device, "metric": reading.metric, "value": reading.value}
+    return json.dumps(line | ({"tags": dict(reading.tags)} if reading.tags else {})).encode() + b"\n"

@@ -51,7 +51,7 @@ def readers(spark: SparkSession) -> list[Reader]:
             "spark",
             lambda path: _frame(spark, path).toArrow(),
             lambda path, since: _ask_spark(spark, path, since),
-            lambda path, one: _frame(spark, path).where(_sql_of(one)).count(),
+            lambda path, predicate: _frame(spark, path).where(_sql_of(predicate)).count(),
         ),
     ]
 
@@ -59,8 +59,8 @@ def readers(spark: SparkSession) -> list[Reader]:
 def delta_spark(spark: SparkSession) -> Reader:
     """Spark with Delta's own jar, in a session that has it."""
 
-    def counted(path: Path, one: Predicate) -> int:
-        asked = f"SELECT count(*) AS rows FROM delta.`{path}` WHERE {_sql_of(one)}"
+    def counted(path: Path, predicate: Predicate) -> int:
+        asked = f"SELECT count(*) AS rows FROM delta.`{path}` WHERE {_sql_of(predicate)}"
         return int(spark.sql(asked).collect()[0].rows)
 
     return Reader(
@@ -79,37 +79,37 @@ def _read_by_polars(path: Path) -> pa.Table:
     return pl.scan_delta(str(path)).collect().to_arrow()
 
 
-def _sql_of(one: Predicate) -> str:
-    name, sign, value = one
+def _sql_of(predicate: Predicate) -> str:
+    name, sign, value = predicate
     return f"{name} {sign} '{value}'" if isinstance(value, str) else f"{name} {sign} {value!r}"
 
 
-def _count_by_delta_rs(path: Path, one: Predicate) -> int:
-    asked = f"SELECT 1 AS one FROM readings WHERE {_sql_of(one)}"
+def _count_by_delta_rs(path: Path, predicate: Predicate) -> int:
+    asked = f"SELECT 1 AS one FROM readings WHERE {_sql_of(predicate)}"
     found = QueryBuilder().register("readings", DeltaTable(path)).execute(asked)
     return int(pa.table(found.read_all()).num_rows)
 
 
-def _count_by_pandas(path: Path, one: Predicate) -> int:
-    return len(DeltaTable(path).to_pandas(columns=["n"], filters=[one]))
+def _count_by_pandas(path: Path, predicate: Predicate) -> int:
+    return len(DeltaTable(path).to_pandas(columns=["n"], filters=[predicate]))
 
 
-def _count_by_pyarrow(path: Path, one: Predicate) -> int:
-    name, sign, value = one
+def _count_by_pyarrow(path: Path, predicate: Predicate) -> int:
+    name, sign, value = predicate
     field = pc.field(name)
     kept = {"=": field == value, ">=": field >= value, "<": field < value}[sign]
     return int(DeltaTable(path).to_pyarrow_dataset().to_table(filter=kept).num_rows)
 
 
-def _count_by_polars(path: Path, one: Predicate) -> int:
-    name, sign, value = one
+def _count_by_polars(path: Path, predicate: Predicate) -> int:
+    name, sign, value = predicate
     column = pl.col(name)
     kept = {"=": column == value, ">=": column >= value, "<": column < value}[sign]
     return int(pl.scan_delta(str(path)).filter(kept).select(pl.len()).collect().item())
 
 
-def _count_by_duckdb(path: Path, one: Predicate) -> int:
-    asked = f"SELECT count(*) FROM delta_scan('{path}') WHERE {_sql_of(one)}"
+def _count_by_duckdb(path: Path, predicate: Predicate) -> int:
+    asked = f"SELECT count(*) FROM delta_scan('{path}') WHERE {_sql_of(predicate)}"
     return int(duckdb_with_delta().execute(asked).to_arrow_table().column(0)[0].as_py())
 
 
@@ -201,6 +201,6 @@ def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
     if value is not None and pa.types.is_map(kind):
-        pairs = [tuple(one.values()) if isinstance(one, dict) else tuple(one) for one in value]
+        pairs = [tuple(pair.values()) if isinstance(pair, dict) else tuple(pair) for pair in value]
         return sorted(pairs)
     return value

@@ -69,15 +69,15 @@ def bearings() -> Iterable[Sent]:
             if device == "pump-3" and at(27, 5) < ts < at(27, 20):
                 continue
             value = next((value for first, last, value in stretches if first <= ts <= last), 60.0)
-            one = Sent(ts, device, "bearing_temp", value, domain="north")
+            sent = Sent(ts, device, "bearing_temp", value, domain="north")
             if device == "pump-4":
                 away = ts >= at(28)
-                one = one._replace(
-                    domain="south", late=LINK_UP - ts if away else one.late, booted=BOOTED if away else None
+                sent = sent._replace(
+                    domain="south", late=LINK_UP - ts if away else sent.late, booted=BOOTED if away else None
                 )
             elif ts == at(23, 30):
-                one = one._replace(late=20 * MINUTE)
-            yield one
+                sent = sent._replace(late=20 * MINUTE)
+            yield sent
 
 
 def energy() -> Iterable[Sent]:
@@ -139,8 +139,8 @@ def plant() -> list[dict[str, Any]]:
     """All of it as it comes to bronze, with a line that is no reading, a batch that never comes, what the
     agents say of that, and of the clock."""
     rows = bronze([*bearings(), *energy(), *tanks(), *flows(), *pressures(), *states()])
-    last = {one["domain"]: one["n"] for one in rows}
-    counts = {name: sum(one["count"] for one in rows if one["domain"] == name) for name in last}
+    last = {row["domain"]: row["n"] for row in rows}
+    counts = {name: sum(row["count"] for row in rows if row["domain"] == name) for name in last}
     rows.append(batch(b"no reading\n", last["north"] + 1, "north", (at(9), at(9))))
     for domain, lacking in (("north", 0), ("south", 5)):
         n, stored = last[domain] + 1, counts[domain] + (1 if domain == "north" else lacking)
@@ -182,13 +182,13 @@ def asked(spark: Any, lake: Path, question: Question) -> list[list[str]]:
         names, rows = found.columns, found.collect()
     elif question.language == "sql duckdb":
         done = duckdb_with_delta().execute(query)
-        names, rows = [one[0] for one in done.description or ()], done.fetchall()
+        names, rows = [column[0] for column in done.description or ()], done.fetchall()
     else:
         assert question.language == "python polars"
         defined: dict[str, Any] = {}
         exec(query, defined)
         names, rows = defined["answer"].columns, defined["answer"].rows()
-    return [list(names), *([shown(cell) for cell in one] for one in rows)]
+    return [list(names), *([shown(cell) for cell in row] for row in rows)]
 
 
 def shown(cell: Any) -> str:
@@ -207,6 +207,6 @@ def test_there_are_ten_questions_and_each_has_an_answer() -> None:
     assert all(len(question.answer) > 1 for question in questions())
 
 
-@pytest.mark.parametrize("question", questions(), ids=lambda one: one.title.split(".")[0])
+@pytest.mark.parametrize("question", questions(), ids=lambda question: question.title.split(".")[0])
 def test_the_answer_is_what_the_document_says(spark: Any, lake: Path, question: Question) -> None:
     assert asked(spark, lake, question) == question.answer

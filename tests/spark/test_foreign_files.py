@@ -61,7 +61,7 @@ def ingest(lake: Path, first: int, *more: dict[str, Any]) -> None:
         given: dict[str, Any] = {"stream": stream, "source_identity": source, "run": run}
         batches = [batch_row(LINE * 2, n, source_seq=n, **given) for n in numbers]
         device = direct_row(b"21.5", source_seq=100 + first, stream=stream, source_identity=source)
-        add_bronze(lake, [*batches, device, *(one for one in more if one["stream"] == stream)])
+        add_bronze(lake, [*batches, device, *(row for row in more if row["stream"] == stream)])
 
 
 def job(name: Any, lake: Path, *options: str) -> Exit:
@@ -91,7 +91,7 @@ def test_every_job_reads_what_a_program_wrote_and_maintain_writes_it_as_before(
         act(there / name)
     assert everything(there) == everything(tmp_path / "here")
     known = stream_history.all_of(ensure_table(there, "bronze"))
-    assert [(one.stream, one.done) for one in known] == [("TELEMETRY_0", 8), ("TELEMETRY_1", 6)]
+    assert [(history.stream, history.done) for history in known] == [("TELEMETRY_0", 8), ("TELEMETRY_1", 6)]
 
     for lake in (tmp_path / "here", there):
         assert job(refine, lake) is Exit.WELL

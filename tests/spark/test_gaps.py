@@ -86,24 +86,25 @@ def test_who_is_silent_what_has_holes_and_what_came_late_is_told_and_kept(
         "holes": 3,
         "missing": 2 * 29 + 180,
     }
-    assert [(one["domain"], one["devices"], one["silent"]) for one in found["sites"]] == [
+    assert [(site["domain"], site["devices"], site["silent"]) for site in found["sites"]] == [
         ("edge-2", 2, 2),
         ("edge-1", 7, 2),
     ]
-    assert [(one["device"], one["since"], one["usual"]) for one in found["silent"]] == [
+    assert [(device["device"], device["since"], device["usual"]) for device in found["silent"]] == [
         ("pump-2", "2026-11-21T03:59:00Z", 60.0),
         ("pump-3", "2026-11-20T07:00:00Z", 3_600.0),
     ]
     holes = [
-        (one["metric"], one["series"], one["open"], one["seconds"], one["missing"]) for one in found["holes"]
+        (hole["metric"], hole["series"], hole["open"], hole["seconds"], hole["missing"])
+        for hole in found["holes"]
     ]
     assert holes == [("shake", 1, True, 10_860.0, 180), ("flow", 2, False, 1_800.0, 58)]
-    series = {(one["device"], one["metric"]): one for one in found["series"]}
+    series = {(row["device"], row["metric"]): row for row in found["series"]}
     flow, door = series["pump-1", "flow"], series["door", "open"]
     assert (flow["readings"], flow["median"], flow["p95"], flow["holes"]) == (331, 60.0, 60.0, 1)
     assert (door["readings"], door["median"], door["p95"], door["holes"]) == (108, 1.0, 598.0, 0)
     assert series["pump-1", "shake"]["tags"] == {"axis": "x"}
-    late = {one["domain"]: one for one in found["lateness"]}
+    late = {row["domain"]: row for row in found["lateness"]}
     counts = {name: count for name, count in late["edge-1"]["counts"].items() if count}
     # All of pump-1 (flow twice), the door; pump-2 quick at first and two hours late in the end; the direct
     # message has no time of its own.

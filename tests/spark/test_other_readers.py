@@ -50,9 +50,11 @@ def test_duckdb_polars_delta_rs_and_spark_agree_also_after_a_new_column_and_main
             for name, rows in written.items():
                 found = plain(reader.rows(tmp_path / name), SCHEMAS[name])
                 assert found == plain(rows, SCHEMAS[name]), f"{reader.name} reads {name} otherwise"
-            for one in PREDICATES:
-                count = reader.count(tmp_path / "readings", one)
-                assert count == fulfilling(written["readings"], one), f"{reader.name} finds other rows: {one}"
+            for predicate in PREDICATES:
+                count = reader.count(tmp_path / "readings", predicate)
+                assert count == fulfilling(written["readings"], predicate), (
+                    f"{reader.name} finds other rows: {predicate}"
+                )
             answer = reader.answer(tmp_path / "readings", SINCE)
             assert answer == expected(written["readings"]), f"{reader.name} answers otherwise"
 
@@ -63,9 +65,9 @@ def test_duckdb_polars_delta_rs_and_spark_agree_also_after_a_new_column_and_main
     agree()
 
 
-def fulfilling(rows: pa.Table, one: Predicate) -> int:
+def fulfilling(rows: pa.Table, predicate: Predicate) -> int:
     """How many rows should be found."""
-    name, sign, value = one
+    name, sign, value = predicate
     compare = {"=": operator.eq, ">=": operator.ge, "<": operator.lt}[sign]
     return sum(held is not None and compare(held, value) for held in rows[name].to_pylist())
 
@@ -121,17 +123,17 @@ def value(field: pa.Field, number: int) -> Any:
 def expected(rows: pa.Table) -> Answer:
     """What the readings that were written should give."""
     found: dict[str | None, list[dict[str, Any]]] = {}
-    for one in rows.to_pylist():
-        if one["ts"] is not None and one["ts"] >= SINCE:
-            found.setdefault(one["domain"], []).append(one)
+    for row in rows.to_pylist():
+        if row["ts"] is not None and row["ts"] >= SINCE:
+            found.setdefault(row["domain"], []).append(row)
     answer = [
         (
             domain,
             len(mine),
-            sum(one["value"] or 0 for one in mine),
-            min(one["ts"] for one in mine),
-            max(one["ts"] for one in mine),
-            sum(("site", "north") in (one["tags"] or []) for one in mine),
+            sum(row["value"] or 0 for row in mine),
+            min(row["ts"] for row in mine),
+            max(row["ts"] for row in mine),
+            sum(("site", "north") in (row["tags"] or []) for row in mine),
         )
         for domain, mine in found.items()
     ]

@@ -61,22 +61,22 @@ def readings(seed: int, count: int, start: datetime = START) -> list[Reading]:
 def store(lake: Path, given: Sequence[Reading], replaced: Sequence[str] = ()) -> None:
     rows = [
         {
-            "ts": one.ts,
+            "ts": reading.ts,
             "ts_source": "device",
             "domain": "edge-1",
-            "device": one.device,
-            "metric": one.metric,
-            "value": one.value,
-            "text": "on" if one.value is None else None,
-            "tags": list(one.tags),
+            "device": reading.device,
+            "metric": reading.metric,
+            "value": reading.value,
+            "text": "on" if reading.value is None else None,
+            "tags": list(reading.tags),
             "class": "normal",
             "run": "r",
-            "n": one.n,
+            "n": reading.n,
             "index": at,
-            "arrived": one.ts,
-            "event_date": one.ts.date(),
+            "arrived": reading.ts,
+            "event_date": reading.ts.date(),
         }
-        for at, one in enumerate(given)
+        for at, reading in enumerate(given)
     ]
     with PartWriter(lake, "readings") as writer:
         table = ensure_table(lake, "readings")
@@ -92,20 +92,24 @@ Key = tuple[datetime, str, str, frozenset[tuple[str, str]]]
 
 def expected(given: Sequence[Reading], step: timedelta) -> dict[Key, dict[str, float | None]]:
     series: dict[tuple[str, str, frozenset[tuple[str, str]]], list[Reading]] = {}
-    for one in sorted(given, key=lambda one: one.ts):
-        if one.value is not None:
-            series.setdefault((one.device, one.metric, frozenset(one.tags)), []).append(one)
+    for reading in sorted(given, key=lambda reading: reading.ts):
+        if reading.value is not None:
+            series.setdefault((reading.device, reading.metric, frozenset(reading.tags)), []).append(reading)
     windows: dict[Key, list[tuple[float, float | None]]] = {}
     for name, held in series.items():
-        for before, one in zip([None, *held], held, strict=False):
-            assert one.value is not None
+        for before, reading in zip([None, *held], held, strict=False):
+            assert reading.value is not None
             grown = None
-            if name[1].endswith("_total") and before is not None and one.ts - before.ts <= timedelta(hours=1):
+            if (
+                name[1].endswith("_total")
+                and before is not None
+                and reading.ts - before.ts <= timedelta(hours=1)
+            ):
                 assert before.value is not None
-                grown = one.value - before.value if one.value >= before.value else one.value
-            since_epoch = one.ts - datetime(1970, 1, 1, tzinfo=UTC)
-            window = one.ts - since_epoch % step
-            windows.setdefault((window, *name), []).append((one.value, grown))
+                grown = reading.value - before.value if reading.value >= before.value else reading.value
+            since_epoch = reading.ts - datetime(1970, 1, 1, tzinfo=UTC)
+            window = reading.ts - since_epoch % step
+            windows.setdefault((window, *name), []).append((reading.value, grown))
     found: dict[Key, dict[str, float | None]] = {}
     for key, pairs in windows.items():
         values = [value for value, _ in pairs]
@@ -119,7 +123,7 @@ def expected(given: Sequence[Reading], step: timedelta) -> dict[Key, dict[str, f
             "max": max(values),
             "first": values[0],
             "last": values[-1],
-            "stddev": math.sqrt(math.fsum((one - mean) ** 2 for one in values) / len(values)),
+            "stddev": math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values)),
             "increase": math.fsum(grew) if grew else None,
             "rate": math.fsum(grew) / step.total_seconds() if grew else None,
         }
@@ -249,7 +253,7 @@ def test_quantiles_keep_their_promise_about_ranks_also_in_windows_made_of_window
 def test_hours_of_a_day_are_made_together() -> None:
     hours = [START + timedelta(hours=at) for at in range(2_000)]
     pieces = list(rollup.chunks(hours))
-    assert [one for piece in pieces for one in piece] == hours
+    assert [hour for piece in pieces for hour in piece] == hours
     for before, after in pairwise(pieces):
         assert before[-1].date() < after[0].date()
     assert all(len(piece) < 31 * 24 + 24 for piece in pieces)

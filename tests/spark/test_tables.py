@@ -55,11 +55,11 @@ def test_spark_reads_every_column_of_readings_as_it_was_written(spark: SparkSess
     assert frame.columns == SCHEMAS["readings"].names
     columns = [name for name in frame.columns if name not in ("ts", "tags", "event_date", "arrived")]
     found = {row["metric"]: row for row in frame.collect()}
-    for one in written.to_pylist():
-        row = found[one["metric"]]
-        assert [row[name] for name in columns] == [one[name] for name in columns]
-        assert row["tags"] == dict(one["tags"])
-        assert row["event_date"] == one["event_date"]
+    for reading in written.to_pylist():
+        row = found[reading["metric"]]
+        assert [row[name] for name in columns] == [reading[name] for name in columns]
+        assert row["tags"] == dict(reading["tags"])
+        assert row["event_date"] == reading["event_date"]
     micros = {row.metric: row.us for row in frame.selectExpr("metric", "unix_micros(ts) AS us").collect()}
     assert micros["m"] == 946_684_799_999_999
     assert micros["on"] == 0

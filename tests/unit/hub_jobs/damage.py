@@ -11,7 +11,7 @@ def flip(file: Path, column: str, group: int = 0) -> None:
     """Change one bit in the last data page of a column; what Parquet needs to find it stays."""
     metadata = pq.read_metadata(file).row_group(group)
     (held,) = [
-        one for one in map(metadata.column, range(metadata.num_columns)) if one.path_in_schema == column
+        chunk for chunk in map(metadata.column, range(metadata.num_columns)) if chunk.path_in_schema == column
     ]
     first = held.data_page_offset if held.dictionary_page_offset is None else held.dictionary_page_offset
     changed = bytearray(file.read_bytes())

@@ -35,10 +35,10 @@ def refine_all(lake: Path) -> None:
         decision = plan.decide(bronze, planned, known)
         named = plan.quarantined(tables.quarantine, planned)
         done = [task.refine(part) for part in plan.parts(lake, planned, decision, named, {}, 1)]
-        quarantine = [file for one in done for file in one.quarantine]
+        quarantine = [file for part in done for file in part.quarantine]
         if quarantine or not planned.resumed:
             tables.quarantine.commit(quarantine, planned.offsets)
-        tables.readings.commit([file for one in done for file in one.readings], planned.offsets)
+        tables.readings.commit([file for part in done for file in part.readings], planned.offsets)
         known.save(lake, planned.after)
 
 

@@ -227,10 +227,10 @@ def test_two_records_of_a_run_say_together_the_most_that_either_does() -> None:
     named = ((2, 2, 10, "stream_full"),)
     naming = _ledger(4, ((1, 4),), Readings(accepted=40, stored=40, discarded=10), discarded=named)
 
-    one = merged(newest, naming)
+    both = merged(newest, naming)
 
-    assert (one.n, one.stored, one.previous, one.discarded) == (5, ((1, 5),), before, named)
-    assert one.readings == Readings(accepted=50, stored=50, discarded=10)
+    assert (both.n, both.stored, both.previous, both.discarded) == (5, ((1, 5),), before, named)
+    assert both.readings == Readings(accepted=50, stored=50, discarded=10)
     other = merged(naming, replace(newest, stored=((5, 7),), n=7))
     assert (other.n, other.stored, other.previous) == (7, ((1, 7),), before)
 

@@ -46,7 +46,7 @@ def fill(lake: Path, ledger: Ledger, *numbers: int, after: int = 0) -> None:
     """Batches of ten readings, and what their agent says, behind so many messages of its stream."""
     rows = [batch_row(LINE * 10, n=n) for n in numbers]
     rows.append(ledger_row(ledger))
-    add_bronze(lake, [one | {"source_seq": seq} for seq, one in enumerate(rows, after + 1)])
+    add_bronze(lake, [row | {"source_seq": seq} for seq, row in enumerate(rows, after + 1)])
 
 
 def test_what_is_not_refined_yet_is_pending_and_not_missing(tmp_path: Path) -> None:

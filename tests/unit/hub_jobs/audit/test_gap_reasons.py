@@ -43,7 +43,7 @@ def _lake(
 ) -> None:
     """Bronze of which only these hub sequences are there, with these sequences of one source."""
     rows = [direct_row(b"1", source_seq=at, created=created) for at in source]
-    numbered = [{**one, "seq": seq} for one, seq in zip(rows, hub, strict=True)]
+    numbered = [{**row, "seq": seq} for row, seq in zip(rows, hub, strict=True)]
     add_bronze(where, numbered, numbered=True)
     if note is not None:
         _pass(where, [(seq, seq) for seq in range(1, max(hub)) if seq not in hub], max(hub), note)
@@ -103,14 +103,14 @@ def test_without_a_note_the_stream_as_it_is_now_tells_if_it_is_still_the_same(tm
 
     for created, why in ((MADE, GapReason.EXPIRED), ("later", GapReason.UNKNOWN)):
         found = gaps(tmp_path, hub={"TELEMETRY_0": _stream(limits, created)})
-        assert [one[2] for one in found] == [why, why]
+        assert [gap[2] for gap in found] == [why, why]
 
 
 def test_a_stream_that_was_put_back_is_still_the_same_to_its_limits(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 4, 5], source=[1, 4, 5], created=f"{MADE}~1")
     found = gaps(tmp_path, hub={"TELEMETRY_0": _stream(StreamLimits(max_age_ns=1))})
 
-    assert [one[2] for one in found] == [GapReason.EXPIRED, GapReason.EXPIRED]
+    assert [gap[2] for gap in found] == [GapReason.EXPIRED, GapReason.EXPIRED]
 
 
 def test_what_was_noted_of_several_holes_counts_for_each(tmp_path: Path) -> None:

@@ -20,16 +20,16 @@ STATE = ClassState("0123456789abc", "made", first=3, last=20, confirmed=0, bytes
 def _way(state: ClassState, held: int, seen: list[tuple[int, int]]) -> InTransit:
     record = FleetRecord("edge-1", "2026-11-21T10:00:00+00:00", {"normal": state}, {"normal": held})
     spaces = SeenNumbers({source_space(*SOURCE): seen})
-    (one,) = in_transit_of({"edge-1": record}, spaces, {SOURCE: {("edge-1", "normal", "made")}})
-    return one
+    (transit,) = in_transit_of({"edge-1": record}, spaces, {SOURCE: {("edge-1", "normal", "made")}})
+    return transit
 
 
 def test_what_a_leaf_holds_behind_the_last_that_came_is_on_its_way() -> None:
-    one = _way(STATE, held=14, seen=[(1, 5), (8, 10)])
+    transit = _way(STATE, held=14, seen=[(1, 5), (8, 10)])
 
-    assert (one.ranges, one.at_hub, one.at_leaf, one.messages) == ([(11, 20)], 4, 6, 10)
-    assert one.stayed == [(6, 7)], "a hole before that is no way"
-    first, second = one.sentences()
+    assert (transit.ranges, transit.at_hub, transit.at_leaf, transit.messages) == ([(11, 20)], 4, 6, 10)
+    assert transit.stayed == [(6, 7)], "a hole before that is no way"
+    first, second = transit.sentences()
     assert first.endswith(
         "on their way at 2026-11-21 10:00:00 UTC: 6 messages that only the leaf has, and 4 at the hub "
         "that no ingest has taken (sequences 11-20 of the leaf's stream)"

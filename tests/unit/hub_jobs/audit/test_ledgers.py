@@ -185,14 +185,14 @@ def test_a_record_that_speaks_for_another_domain_or_class_is_not_heard() -> None
         found.add(row(HEARD, seq, **changed))
 
     assert (found.newest, found.origins) == ({}, {})
-    assert [one.seq for one in found.unusable] == [1, 2]
-    assert all("it speaks for edge-1, class normal" in one.fault for one in found.unusable)
+    assert [record.seq for record in found.unusable] == [1, 2]
+    assert all("it speaks for edge-1, class normal" in record.fault for record in found.unusable)
 
 
 @given(st.permutations([3, 5, 4]))
 def test_what_is_remembered_of_a_run_is_the_most_that_a_later_one_says(numbers: list[int]) -> None:
     said = [Previous(OTHER_RUN, n, Readings(stored=10 * n), closed=False) for n in numbers]
-    ledgers = [replace(BEGUN, n=at, previous=one) for at, one in enumerate(said)]
+    ledgers = [replace(BEGUN, n=at, previous=previous) for at, previous in enumerate(said)]
 
     assert remembered_runs([BEGUN, *ledgers]) == {
         ("edge-1", "normal", OTHER_RUN): Previous(OTHER_RUN, 5, Readings(stored=50), closed=False)

@@ -55,7 +55,7 @@ def findings(lake: Path, *options: str) -> Said:
 
 
 @pytest.mark.parametrize(
-    "plant", PLANTS, ids=[f"{one.table}: {one.lie} by {one.by}: {one.what}" for one in PLANTS]
+    "plant", PLANTS, ids=[f"{plant.table}: {plant.lie} by {plant.by}: {plant.what}" for plant in PLANTS]
 )
 def test_what_is_planted_below_what_is_settled_is_told(lake: Path, plant: Plant) -> None:
     plant.plant(lake)
@@ -67,7 +67,9 @@ def test_what_is_planted_below_what_is_settled_is_told(lake: Path, plant: Plant)
 
 
 def test_what_an_audit_of_everything_has_found_the_next_one_finds_too(lake: Path) -> None:
-    (plant,) = (one for one in PLANTS if (one.table, one.by, one.plain[0]) == ("readings", BIT, Exit.LOSS))
+    (plant,) = (
+        plant for plant in PLANTS if (plant.table, plant.by, plant.plain[0]) == ("readings", BIT, Exit.LOSS)
+    )
     plant.plant(lake)
     for options, due in ([], Exit.WELL), (["--all"], Exit.LOSS), ([], Exit.LOSS), ([], Exit.LOSS):
         assert findings(lake, *options)[0] is due, options

@@ -95,11 +95,11 @@ def test_the_worst_are_the_same_however_the_rows_are_cut_into_pieces() -> None:
         ("edge-1", 4, 2),
     ]
     assert whole.sites[1].since == END - timedelta(seconds=60)
-    assert [(one.series, one.metric, one.seconds, one.missing) for one in whole.holes] == [
+    assert [(hole.series, hole.metric, hole.seconds, hole.missing) for hole in whole.holes] == [
         (1, "flow", 300, 3),
         (2, "flow", 126, 6),
     ]
-    assert [(one.metric, one.tags) for one in whole.series] == [
+    assert [(pace.metric, pace.tags) for pace in whole.series] == [
         ("flow", {"axis": "x"}),
         ("heat", {"axis": "x"}),
     ]

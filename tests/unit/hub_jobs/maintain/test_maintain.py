@@ -35,35 +35,35 @@ smalls = st.lists(
         st.integers(1, 2 * TARGET),
     ),
     max_size=40,
-    unique_by=lambda one: one.path,
+    unique_by=lambda file: file.path,
 )
 
 
 @given(smalls)
 def test_neighbours_of_a_kind_are_written_together_and_nothing_large(held: list[Small]) -> None:
     found = groups(held, TARGET)
-    taken = [one for group in found for one in group]
+    taken = [file for group in found for file in group]
     assert len(set(taken)) == len(taken)
-    assert all(one.size < TARGET // 2 for one in taken)
+    assert all(file.size < TARGET // 2 for file in taken)
     for group in found:
         assert len(group) > 1
-        assert len({one.key for one in group}) == 1
+        assert len({file.key for file in group}) == 1
         assert group == sorted(group)
-        size = sum(one.size for one in group)
+        size = sum(file.size for file in group)
         assert TARGET // 2 <= size <= TARGET or len(group) >= FEW
         between = [
-            one
-            for one in held
-            if one.key == group[0].key and group[0] < one < group[-1] and one.size < TARGET // 2
+            file
+            for file in held
+            if file.key == group[0].key and group[0] < file < group[-1] and file.size < TARGET // 2
         ]
         assert set(between) <= set(group), "a file between them belongs to them"
 
 
 @given(smalls)
 def test_what_was_written_together_is_left_alone_or_waits_for_many(held: list[Small]) -> None:
-    after = [one for one in held if not any(one in group for group in groups(held, TARGET))]
+    after = [file for file in held if not any(file in group for group in groups(held, TARGET))]
     after += [
-        Small(group[0].key, group[0].place, group[0].path, sum(one.size for one in group))
+        Small(group[0].key, group[0].place, group[0].path, sum(file.size for file in group))
         for group in groups(held, TARGET)
     ]
     assert all(len(group) < len(held) for group in groups(after, TARGET))
@@ -131,7 +131,7 @@ def test_rows_that_are_added_meanwhile_are_not_lost_and_of_two_rewrites_one_wins
     filled(tmp_path)
     first, second = ensure_table(tmp_path, "bronze"), ensure_table(tmp_path, "bronze")
     (group,) = groups(small_files(first))
-    chosen = [one.path for one in group]
+    chosen = [file.path for file in group]
     written = [rewrite(tmp_path, table, chosen) for table in (first, second)]
     add_bronze(tmp_path, batches(121, 5))
     first.rewrite(written[0], chosen)
@@ -169,8 +169,8 @@ def test_payloads_that_are_old_and_refined_are_dropped_and_what_a_row_is_stays(t
     add_bronze(tmp_path, [*batches(1, 10, **old), ledger])
     add_bronze(tmp_path, batches(11, 10, **old))
     add_bronze(tmp_path, batches(21, 10, arrived=now))
-    (one,) = stream_history.all_of(ensure_table(tmp_path, "bronze"))
-    ensure_table(tmp_path, "readings").commit([], {one.refined: 11})
+    (history,) = stream_history.all_of(ensure_table(tmp_path, "bronze"))
+    ensure_table(tmp_path, "readings").commit([], {history.refined: 11})
     identities = contents(tmp_path, "bronze", "seq", "n", "source_seq", "digest", "headers", "message_id")
 
     def with_payload() -> list[int]:
@@ -180,14 +180,14 @@ def test_payloads_that_are_old_and_refined_are_dropped_and_what_a_row_is_stays(t
     assert len(with_payload()) == 31
     assert maintained(tmp_path, "--thin-bronze-after", "5") is Exit.WELL
     assert sorted(with_payload()) == list(range(11, 32)), "the ledger record, and what is not refined"
-    ensure_table(tmp_path, "readings").commit([], {one.refined: 31})
+    ensure_table(tmp_path, "readings").commit([], {history.refined: 31})
     assert maintained(tmp_path, "--thin-bronze-after", "5") is Exit.WELL
     assert sorted(with_payload()) == [11, *range(22, 32)], "and what is too young"
     assert (
         contents(tmp_path, "bronze", "seq", "n", "source_seq", "digest", "headers", "message_id")
         == identities
     )
-    assert ensure_table(tmp_path, "bronze").offset(one.thinned) == 21
+    assert ensure_table(tmp_path, "bronze").offset(history.thinned) == 21
 
 
 def test_what_would_harm_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

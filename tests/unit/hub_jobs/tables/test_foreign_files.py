@@ -78,7 +78,7 @@ def test_a_file_of_several_histories_is_told_by_its_rows_and_taken_apart_by_main
 
     found = file_histories(ensure_table(tmp_path, "bronze"))
 
-    assert sorted((one.history[0], one.first, one.last, one.rows) for one in found) == [
+    assert sorted((part.history[0], part.first, part.last, part.rows) for part in found) == [
         ("TELEMETRY_0", 1, 3, 3),
         ("TELEMETRY_1", 1, 2, 2),
     ]
@@ -204,15 +204,15 @@ def test_what_was_too_young_is_thinned_later(tmp_path: Path) -> None:
     ingest(tmp_path, 1, arrived=now - 9 * DAY)
     ingest(tmp_path, 2, arrived=now - 4 * DAY)
     ingest(tmp_path, 3, arrived=now - 9 * DAY)
-    (one,) = stream_history.all_of(ensure_table(tmp_path, "bronze"))
-    ensure_table(tmp_path, "readings").commit([], {one.refined: 3})
+    (history,) = stream_history.all_of(ensure_table(tmp_path, "bronze"))
+    ensure_table(tmp_path, "readings").commit([], {history.refined: 3})
 
     def thinned(days: str) -> tuple[list[int], int | None]:
         assert maintain.main(["--lake", str(tmp_path), "--thin-bronze-after", days]) is Exit.WELL
         without_payload = [
             n for n, payload in contents(tmp_path, "bronze", "n", "payload") if payload is None
         ]
-        return sorted(without_payload), ensure_table(tmp_path, "bronze").offset(one.thinned)
+        return sorted(without_payload), ensure_table(tmp_path, "bronze").offset(history.thinned)
 
     assert thinned("5") == ([1], 1)
     assert thinned("3") == ([1, 2, 3], 3)

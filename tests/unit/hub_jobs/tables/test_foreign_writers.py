@@ -26,8 +26,8 @@ def lake(tmp_path: Path) -> Path:
     """A lake with twelve messages, each in a file of its own, and all of them refined."""
     for n in range(1, FILES + 1):
         ingest(tmp_path, n)
-    (one,) = stream_history.all_of(ensure_table(tmp_path, "bronze"))
-    ensure_table(tmp_path, "readings").commit([], {one.refined: FILES})
+    (history,) = stream_history.all_of(ensure_table(tmp_path, "bronze"))
+    ensure_table(tmp_path, "readings").commit([], {history.refined: FILES})
     return tmp_path
 
 
@@ -76,7 +76,7 @@ def test_a_rewrite_of_some_files_and_another_program_at_others_both_count(
 ) -> None:
     bronze = ensure_table(lake, "bronze")
     found = files(bronze).select(["path", "min.n"]).to_pylist()
-    some = [one["path"] for one in found if one["min.n"] > 6]
+    some = [file["path"] for file in found if file["min.n"] > 6]
     written = rewrite(lake, bronze, some)
     happened = before_commit(monkeypatch, "bronze", delete("n = 3"))
 

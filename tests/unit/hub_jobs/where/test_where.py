@@ -45,11 +45,11 @@ PUMP = b'{"device":"pump-7","metric":"m","value":1}\n'
 HOUR_NS = 3_600 * 10**9
 
 
-def sealed_at(one: dict[str, Any], hours: int) -> dict[str, Any]:
+def sealed_at(row: dict[str, Any], hours: int) -> dict[str, Any]:
     """A batch that was sealed so many hours later, by a clock that was synchronised."""
     moment = SEALED_NS + hours * HOUR_NS
-    headers = batch_headers(one["n"], one["count"], sealed=(moment, Clock(True, "boot", 1)))
-    return one | {"headers": header_block(headers), "arrived": moment // 1000 + 1_000_000}
+    headers = batch_headers(row["n"], row["count"], sealed=(moment, Clock(True, "boot", 1)))
+    return row | {"headers": header_block(headers), "arrived": moment // 1000 + 1_000_000}
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_dead_letters_discards_and_open_tails_are_no_losses(tmp_path: Path) -> N
 
 def test_a_span_of_time_counts_what_was_sealed_in_it(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
-    given = [sealed_at(one, hours) for hours, one in enumerate(numbered(1, 2, 4))]
+    given = [sealed_at(row, hours) for hours, row in enumerate(numbered(1, 2, 4))]
     add_bronze(lake, [*given, ledger_row(LEDGER, source_seq=9)])
     refine_all(lake)
     second = (SEALED_NS + HOUR_NS) // 1000
@@ -236,7 +236,7 @@ def test_a_ledger_that_cannot_be_used_is_told(lake: Path) -> None:
     foreign = ledger_row(replace(LEDGER, domain="edge-2"), source_seq=8, domain="edge-1")
     add_bronze(lake, [broken, foreign])
 
-    assert ["can't be used" in one for one in found_in(lake).explained] == [True, True]
+    assert ["can't be used" in sentence for sentence in found_in(lake).explained] == [True, True]
 
 
 def test_tables_that_are_not_there_are_told(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def make(lake: Path, later: Sequence[dict[str, Any]] = ()) -> None:
         [_batch(4), wrong, texts, dead_row(LETTERS, 7), direct_row(b'"on"'), ledger_row(SAID)],
     ]
     for at, given in enumerate(parts):
-        numbered = [one | {"source_seq": seq} for seq, one in enumerate(given, 5 * at + 1)]
+        numbered = [row | {"source_seq": seq} for seq, row in enumerate(given, 5 * at + 1)]
         add_bronze(lake, numbered)
         refine_all(lake)
         if later and not at:
@@ -74,7 +74,7 @@ def oldest(lake: Path, table: str) -> Path:
 
 
 def _files(lake: Path, table: str) -> list[Path]:
-    return sorted((lake / table).glob("*.parquet"), key=lambda one: one.stat().st_mtime_ns)
+    return sorted((lake / table).glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
 
 
 def appended(lake: Path, table: str, choose: Change) -> None:
@@ -94,8 +94,8 @@ def twice_in_log(lake: Path, table: str) -> None:
     copy = file.with_name(f"copy-{file.name}")
     shutil.copy(file, copy)
     log = sorted((lake / table / "_delta_log").glob("*.json"))
-    entries = [json.loads(line) for one in log for line in one.read_text().splitlines()]
-    (add,) = [one["add"] for one in entries if one.get("add", {}).get("path") == file.name]
+    entries = [json.loads(line) for entry in log for line in entry.read_text().splitlines()]
+    (add,) = [entry["add"] for entry in entries if entry.get("add", {}).get("path") == file.name]
     entry = {"add": {**add, "path": copy.name}}
     (lake / table / "_delta_log" / f"{len(log):020}.json").write_text(json.dumps(entry) + "\n")
 

@@ -42,7 +42,7 @@ def test_nothing_is_said_of_the_lake_in_order(lake: Path, options: list[str]) ->
 
 
 @pytest.mark.parametrize(
-    "plant", PLANTS, ids=[f"{one.table}: {one.lie} by {one.by}: {one.what}" for one in PLANTS]
+    "plant", PLANTS, ids=[f"{plant.table}: {plant.lie} by {plant.by}: {plant.what}" for plant in PLANTS]
 )
 def test_what_is_planted_is_told(lake: Path, plant: Plant) -> None:
     plant.plant(lake)
