@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from hub_jobs.where import (
 )
 from hub_jobs.where import device as device_module
 from tests.spark.lakes import add_bronze, audited, replaced
+from tests.unit.hub_jobs.damage import flip
 from tests.unit.hub_jobs.refined import refine_all
 from tests.unit.hub_jobs.rows import (
     LEDGER,
@@ -80,6 +82,17 @@ def shown(sums: Sums) -> dict[str, int | None]:
     return {name: value for name, value in asdict(sums).items() if value != 0}
 
 
+def swapped(n: int, *, lost: int, doubled: int) -> Callable[[pa.Table], pa.Table]:
+    """A reading of a batch is lost, and another is there twice."""
+
+    def swap(table: pa.Table) -> pa.Table:
+        mine = pc.fill_null(pc.equal(table["n"], n), False)
+        gone, again = (pc.and_(mine, pc.equal(table["index"], index)) for index in (lost, doubled))
+        return pa.concat_tables([table.filter(pc.invert(gone)), table.filter(again)])
+
+    return swap
+
+
 def test_a_domain_in_order_is_accounted_for(lake: Path) -> None:
     refine_all(lake)
 
@@ -122,12 +135,8 @@ def test_what_waits_at_the_hub_is_counted_once_and_tells_of_a_newer_ledger(lake:
 def test_one_lost_and_one_doubled_reading_are_named(lake: Path) -> None:
     refine_all(lake)
 
-    def swap(table: pa.Table) -> pa.Table:
-        lost = pc.and_(pc.equal(table["n"], 2), pc.equal(table["index"], 7))
-        again = table.filter(pc.and_(pc.equal(table["n"], 2), pc.equal(table["index"], 6)))
-        return pa.concat_tables([table.filter(pc.fill_null(pc.invert(lost), True)), again])
+    replaced(lake, "readings", swapped(2, lost=7, doubled=6))
 
-    replaced(lake, "readings", swap)
     found = found_in(lake)
 
     assert (found.classes["normal"].missing, found.classes["normal"].doubled) == (1, 1)
@@ -144,6 +153,15 @@ def test_a_lost_direct_message_is_named(lake: Path) -> None:
 
     assert found.classes["normal"].missing == 1
     assert found.lost == ["edge-1: message 5 of TEL_edge-1_normal (abc) is missing from readings"]
+
+
+def test_what_no_message_proves_is_told_from_what_is_in_a_file_that_can_not_be_read(lake: Path) -> None:
+    refine_all(lake)
+    flip(next((lake / "bronze").glob("*.parquet")), "source_seq")
+
+    lost = "\n".join(found_in(lake).lost)
+
+    assert "of batches 1-4, whose messages are not in what can be read of bronze" in lost
 
 
 def test_a_sequence_of_the_leaf_that_the_hub_never_had_is_a_loss(tmp_path: Path) -> None:
@@ -277,13 +295,7 @@ def test_both_count_the_same(tmp_path: Path) -> None:
     )
     refine_all(lake)
 
-    def swap(table: pa.Table) -> pa.Table:
-        here = pc.fill_null(pc.equal(table["n"], 6), False)
-        lost = pc.and_(here, pc.equal(table["index"], 7))
-        again = table.filter(pc.and_(here, pc.equal(table["index"], 3)))
-        return pa.concat_tables([table.filter(pc.fill_null(pc.invert(lost), True)), again])
-
-    replaced(lake, "readings", swap)
+    replaced(lake, "readings", swapped(6, lost=7, doubled=3))
     add_bronze(lake, numbered(9))
     code, report = audited(lake)
     assert code == Exit.LOSS
