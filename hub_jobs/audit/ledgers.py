@@ -95,11 +95,10 @@ class LostStores:
         for store in ledger.lost:
             origin = (ledger.domain, ledger.cls, store.created)
             if store.kept is None:
-                self.streams[origin] = max(store.last, self.streams.get(origin, 0))
+                self.join(LostStores({origin: store.last}))
             else:
-                places = self.tails.setdefault(LostEnd(origin, store.kept, store.last, store.at), {})
-                if source is not None:
-                    places[source] = min(place, places.get(source, place))
+                end = LostEnd(origin, store.kept, store.last, store.at)
+                self.join(LostStores(tails={end: {} if source is None else {source: place}}))
 
     def ends(self, source: Source) -> dict[Place, list[LostEnd]]:
         """The ends that records of a source know to be gone, by the place of the first that knows of them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -168,6 +168,14 @@ class CodedNumbers:
     def _key(self, codes: Numbers, numbers: Numbers) -> Numbers:
         # One number for both; the rank of a number that is not there is that of another one, which is seen.
         return codes * self._known.size + np.searchsorted(self._known, numbers)
+
+
+def by_code(codes: Numbers, numbers: Numbers, size: int) -> Iterator[Numbers]:
+    """The numbers of each code from 0 to `size` - 1, in their order; a code of -1 is none."""
+    order = np.argsort(codes, kind="stable")
+    ordered, edges = numbers[order], np.searchsorted(codes[order], np.arange(size + 1))
+    for first, end in pairwise(edges.tolist()):
+        yield ordered[first:end]
 
 
 def runs_of(numbers: Numbers) -> list[Range]:

@@ -18,7 +18,7 @@ from hub_jobs.tables import cache, seen_files
 from hub_jobs.tables.delta import Table, ensure_table
 from hub_jobs.tables.placed_rows import Placed, Places
 from hub_jobs.tables.places import Place, UnreadableError
-from hub_jobs.tables.ranges import CodedRanges, Numbers, Range, runs_of, union, without
+from hub_jobs.tables.ranges import CodedRanges, Numbers, Range, by_code, runs_of, union, without
 from hub_jobs.tables.scan import batches, rows
 from hub_jobs.tables.schemas import SEEN
 from hub_jobs.tables.stream_history import StreamHistory
@@ -57,7 +57,8 @@ class SeenNumbers:
     def add(self, ids: pa.Table) -> None:
         """Take in rows of bronze, of which `ids` has the `ID_COLUMNS`."""
         for placed in Places.of(ids):
-            for name, numbers in _grouped(placed):
+            parts = by_code(placed.codes, placed.numbers, len(placed.names))
+            for name, numbers in zip(placed.names, parts, strict=True):
                 self.spaces[name] = union(self.ranges(name), runs_of(numbers))
 
 
@@ -255,11 +256,3 @@ def hub_space(stream: str, created: str) -> str:
 def source_space(stream: str, identity: str) -> str:
     """The space of a source's messages."""
     return f"source/{stream}/{identity}"
-
-
-def _grouped(placed: Placed) -> Iterator[tuple[str, Numbers]]:
-    order = np.argsort(placed.codes, kind="stable")
-    codes, numbers = placed.codes[order], placed.numbers[order]
-    edges = np.searchsorted(codes, np.arange(len(placed.names) + 1))
-    for index, name in enumerate(placed.names):
-        yield name, numbers[edges[index] : edges[index + 1]]

@@ -18,7 +18,7 @@ from hub_jobs.audit.rows.lookups import Key
 from hub_jobs.audit.rows.reconcile import Batches, Messages
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.tables.placed_rows import HISTORY
-from hub_jobs.tables.ranges import Mask, Numbers, Range, contains, runs_of, text, union, without
+from hub_jobs.tables.ranges import Mask, Numbers, Range, by_code, contains, runs_of, text, union, without
 from hub_jobs.tables.seen import hub_space
 
 LISTED: Final = 1_000
@@ -220,10 +220,8 @@ class StrayScan:
         """Take in messages that quarantine names beside batches; they are in every share."""
         for table in (quarantine.named, quarantine.other) if first else ():
             (codes,), names = coded([table], HISTORY)
-            seqs = table["seq"].to_numpy()
-            for code, name in enumerate(names):
+            for name, mine in zip(names, by_code(codes, table["seq"].to_numpy(), len(names)), strict=True):
                 known = self._held.here.ranges(hub_space(str(name[0]), str(name[1])))
-                mine = seqs[codes == code]
                 if (stray := mine[~contains(known, mine)]).size:
                     self._named.setdefault(name, _Place()).add(stray, int(stray.size))
 

@@ -17,7 +17,7 @@ from hub_jobs.audit.rows.scan import AuditTables, counted
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.placed_rows import BATCH_KEY, HUB_KEY, SOURCE_KEY
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.ranges import Mask, Numbers, contains
+from hub_jobs.tables.ranges import Mask, Numbers, by_code, contains
 from hub_jobs.tables.scan import Condition, file_paths
 
 _MOST: Final = 100_000
@@ -70,13 +70,9 @@ def settled_too(
 def _add(numbers: _Numbers, rows: pa.Table, key: tuple[str, ...]) -> None:
     *columns, number = key
     (codes,), names = coded([rows], columns)
-    order = np.argsort(codes, kind="stable")
-    values = rows[number].to_numpy()[order]
-    edges = np.searchsorted(codes[order], np.arange(len(names) + 1))
-    for code, name in enumerate(names):
+    for name, mine in zip(names, by_code(codes, rows[number].to_numpy(), len(names)), strict=True):
         if None not in name:
             owner = tuple(map(str, name))
-            mine = np.unique(values[edges[code] : edges[code + 1]])
             numbers[owner] = np.union1d(numbers.get(owner, mine), mine)
 
 

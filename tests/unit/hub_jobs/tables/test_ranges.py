@@ -16,6 +16,7 @@ from hub_jobs.tables.ranges import (
     CodedRanges,
     Numbers,
     Range,
+    by_code,
     contains,
     holes,
     runs_of,
@@ -43,6 +44,15 @@ def test_runs_cover_exactly_the_numbers_and_never_touch(numbers: list[int]) -> N
     assert _set(found) == set(numbers)
     assert found == union(found)
     assert size(found) == len(set(numbers))
+
+
+@given(st.lists(st.tuples(st.integers(-1, 3), st.integers(0, 60))))
+def test_each_code_has_its_numbers_in_their_order(rows: list[tuple[int, int]]) -> None:
+    codes, numbers = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+
+    assert [part.tolist() for part in by_code(codes, numbers, 4)] == [
+        [number for code, number in rows if code == wanted] for wanted in range(4)
+    ]
 
 
 @given(_numbers, _numbers)
