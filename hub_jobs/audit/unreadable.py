@@ -26,14 +26,14 @@ Bounds = Mapping[str, tuple[Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A file of `table` that can't be read, and why. By the log it holds so many `rows` within `bounds`, the
-    least and the greatest value of some columns."""
+    """A file that can't be read, and what the log says of it."""
 
     table: str
     name: str
     fault: str
     rows: int
     bounds: Bounds
+    """The least and the greatest value of some columns."""
 
     def __str__(self) -> str:
         bounds = ", ".join(f"{name} {_span(*ends)}" for name, ends in self.bounds.items())

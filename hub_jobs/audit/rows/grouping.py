@@ -67,7 +67,7 @@ def changes(*columns: Numbers) -> Mask:
 
 
 def times(rows: pa.Table, given: pa.Table) -> Numbers:
-    """How often each row is among the messages that are given, by stream, history and sequence."""
+    """How often each row is among the given messages, by its place in the hub's stream."""
     codes, _ = coded([rows, given], HISTORY)
     ids, size, _ = grouped(codes, [rows["seq"].to_numpy(), given["seq"].to_numpy()])
     found: Numbers = np.bincount(ids[1], minlength=size)[ids[0]].astype(np.int64)
@@ -75,7 +75,7 @@ def times(rows: pa.Table, given: pa.Table) -> Numbers:
 
 
 def stood_at(source: Numbers, seq: Numbers, of_reading: Numbers, numbers: Numbers) -> Numbers:
-    """How many readings stand at each of some places; `source` and `seq` are each pair once."""
+    """How many readings each place has. No pair of `source` and `seq` may come twice."""
     ids, size, _ = grouped([source, of_reading], [seq, numbers])
     counts = np.bincount(ids[1], minlength=size)
     found: Numbers = counts[ids[0]].astype(np.int64)

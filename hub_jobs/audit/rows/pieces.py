@@ -78,14 +78,16 @@ ALL: Final = ScanPart()
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What is settled: all rows of the files `known` that arrived before `until` (microseconds since 1970; 0
-    where nothing is), and what they come to. Of a file it says whether all of its rows did."""
+    """What is settled, and what it comes to."""
 
     until: int = 0
+    """Rows that arrived before this are, in microseconds since 1970; 0 where nothing is."""
     known: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
+    """By table the files that hold such rows, and whether all of their rows are."""
     records: LedgerRecords = field(default_factory=LedgerRecords)
     ranges: SeenNumbers = field(default_factory=SeenNumbers)
     rows: Counter[History] = field(default_factory=Counter)
+    """How many rows of each history bronze has."""
     runs: dict[Run, dict[str, int]] = field(default_factory=dict)
     findings: dict[Run, list[str]] = field(default_factory=dict)
     """What there is to say of runs though nothing of them is missing or doubled."""
@@ -123,8 +125,7 @@ AT_ANY_TIME: Final = ArrivedSpan()
 
 @dataclass(frozen=True, slots=True)
 class FileShare:
-    """A file of a table, and what of it is to be counted. What arrived before `cut` is `old`: of all rows as
-    the log says, or None where each row has to be looked at."""
+    """A file of a table, and what of it is to be counted."""
 
     table: str
     path: Place
@@ -134,8 +135,11 @@ class FileShare:
     part: ScanPart
     span: ArrivedSpan = AT_ANY_TIME
     cut: int = 0
+    """What arrived before this, in microseconds since 1970, is old."""
     old: bool | None = False
+    """Whether all rows are, None where some may be and each has to be looked at."""
     rows: int = 0
+    """How many the log says that it holds."""
 
     @property
     def needs_arrival(self) -> bool:

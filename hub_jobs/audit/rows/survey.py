@@ -25,19 +25,21 @@ _IDENTITY: Final = sorted({*ID_COLUMNS, *ledgers.COLUMNS} - {"digest", "payload"
 
 
 class Survey(NamedTuple):
-    """What rows of bronze are, `before` and `after` the sequences that were given, how many there are of each
-    history, and what the ledger records among them say."""
+    """What bronze holds."""
 
     records: LedgerRecords
+    """What the ledger records say."""
     before: SeenNumbers
+    """The identities of its rows up to the sequences that were given."""
     after: SeenNumbers
+    """Those of the others."""
     rows: Counter[History]
+    """How many rows there are of each history."""
     settling: OldIdentities
-    """The same of what is settled, and of what may be settled next."""
 
 
 class OldIdentities(NamedTuple):
-    """What rows of bronze are that may be settled."""
+    """The same of what is settled, or may be settled next."""
 
     records: LedgerRecords
     ranges: SeenNumbers
@@ -45,7 +47,7 @@ class OldIdentities(NamedTuple):
 
 
 def survey(tables: AuditTables, upto: Offsets) -> Survey:
-    """What bronze holds. `upto` divides it: sequences up to there, and those behind."""
+    """Survey bronze. `upto` says where `before` ends in each history."""
     past, rows = tables.past, Counter(tables.past.rows)
     records, settling = LedgerRecords(), LedgerRecords()
     parts = {kind: Joining() for kind in _KINDS}
@@ -94,14 +96,17 @@ _KINDS: Final = [(is_before, is_old) for is_before in (True, False) for is_old i
 
 @dataclass(slots=True)
 class _Surveyed:
-    """What a file of bronze tells: its ledger records by whether they are old, what its rows are by whether
-    they are before the sequences that were given and whether they are old, and how many there are."""
+    """What a file of bronze tells."""
 
     records: dict[bool, LedgerRecords] = field(
         default_factory=lambda: {True: LedgerRecords(), False: LedgerRecords()}
     )
+    """Its ledger records by whether they are old."""
     seen: dict[tuple[bool, bool], SeenNumbers] = field(default_factory=dict)
+    """The identities of its rows by whether they stand before the given sequences and whether they are old.
+    """
     rows: Counter[tuple[History, bool]] = field(default_factory=Counter)
+    """How many rows it has of each history, by whether they are old."""
 
 
 def _survey(piece: FileShare) -> tuple[_Surveyed, UnreadableError | None]:

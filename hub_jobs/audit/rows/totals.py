@@ -26,29 +26,33 @@ from hub_jobs.tables.seen import SeenNumbers, batch_space
 
 
 class RowTotals(NamedTuple):
-    """What arrived of every run, of messages that are of none, and all of it by hour. Of rows of readings and
-    quarantine whose message bronze has not: those of runs in `strays`, sentences about the others in
-    `unexplained`. `unnamed` are sentences about what was not looked at one by one."""
+    """What arrived."""
 
     runs: dict[Run, Arrived]
     classes: dict[Class, Arrived]
+    """Messages that are of no run."""
     hours: list[Hour]
+    """All of it by the hour."""
     strays: dict[Run, StrayRows]
+    """Rows of runs in readings and quarantine whose message is not in bronze."""
     unexplained: list[str]
+    """Sentences about such rows that are of no run."""
     unnamed: list[str]
+    """Sentences about what was not looked at one by one."""
     settling: OldTotals
 
 
 @dataclass(slots=True)
 class OldTotals:
-    """What the rows come to that are settled and those that may be settled next; and when the first of those
-    arrived that may not, in microseconds since 1970: None where all may, 0 where that is not known."""
+    """What the rows come to that are settled, or may be settled next."""
 
     runs: dict[Run, dict[str, int]]
     classes: dict[Class, dict[str, int]]
     hours: list[Hour]
     findings: dict[Run, list[str]]
     waiting: int | None = None
+    """When the first batch or message arrived that may not be, in microseconds since 1970; None where all
+    may, 0 where that is not known."""
 
 
 class _Sums:
