@@ -6,12 +6,14 @@ registrar's own code keeps the fleet; no server runs.
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Final
 
 from agent.contract import Announce, ClassState, Previous, Readings, new_epoch, new_run
 from agent.hub.registrar.fleet_state import FleetState
-from agent.hub.registrar.leaf_metrics import FleetLook, LeafCollector, shown_leaves
+from agent.hub.registrar.leaf_metrics import LeafCollector, shown_leaves
 from agent.hub.registrar.records import AggregateRef, admitted, decode_leaf, encode, refusal
+from agent.hub.registrar.status import KnownFleet
 from bench.years_leaf import CLASSES
 
 MONTHS_A_YEAR: Final = 12
@@ -109,16 +111,18 @@ class Hub:
     def _series(self) -> int:
         fleet, now = self.fleet, self._now()
         shown = shown_leaves(fleet.leaves, ["*"], _METRICS_LEAVES)
-        look = FleetLook(
+        known = KnownFleet(
             shown,
-            now,
             fleet.leaves,
             fleet.announced,
             fleet.ownership.heard_at(),
-            set(shown),
-            {},
-            {},
-            set(),
-            {},
+            linked=set(shown),
+            revoked=(),
+            resting=(),
+            seen={},
+            trouble={},
+            audited={},
+            now=now,
+            at=datetime.now(UTC),
         )
-        return sum(len(list(metric.samples)) for metric in LeafCollector(lambda: look).collect())
+        return sum(len(list(metric.samples)) for metric in LeafCollector(lambda: known).collect())

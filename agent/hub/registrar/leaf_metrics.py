@@ -7,9 +7,9 @@ word, not six of which five are 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Final, cast
 
@@ -17,34 +17,11 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from agent.contract import Announce, ClassState
-from agent.hub.registrar.aggregate import SourceState
+from agent.contract import ClassState
 from agent.hub.registrar.records import LeafRecord
-from agent.hub.registrar.status import leaf_state
+from agent.hub.registrar.status import KnownFleet, leaf_state
 
 _LONGEST_VERSION: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class FleetLook:
-    """The fleet at one moment, in mappings that do not change afterwards."""
-
-    domains: Sequence[str]
-    """The leaves to show."""
-    now: float
-    """Monotonic seconds, as in `heard`."""
-    leaves: Mapping[str, LeafRecord]
-    announced: Mapping[str, Announce]
-    """What was announced since this agent started."""
-    heard: Mapping[str, float]
-    linked: Collection[str]
-    troubles: Mapping[str, str]
-    states: Mapping[str, SourceState]
-    """By the name of the leaf's stream."""
-    resting: Collection[str]
-    """The leaf streams that have no source because they are idle."""
-    sent: Mapping[str, int]
-    """Bytes over the link, of those of which they are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +121,10 @@ def shown_leaves(domains: Iterable[str], patterns: Sequence[str], most: int) -> 
 
 
 class LeafCollector(Collector):
-    """Shows the leaves that `look` returns at each scrape. Samples are made when they are read, which may be
-    later: all at once would hold up the event loop."""
+    """Shows the domains of the fleet that `look` returns at each scrape. Samples are made when they are read,
+    which may be later: all at once would hold up the event loop."""
 
-    def __init__(self, look: Callable[[], FleetLook]) -> None:
+    def __init__(self, look: Callable[[], KnownFleet]) -> None:
         self._look = look
 
     def collect(self) -> Iterator[Metric]:
@@ -163,14 +140,14 @@ class LeafCollector(Collector):
 class _Rows:
     """The rows of one scrape, each made once, when it is first read."""
 
-    def __init__(self, look: FleetLook) -> None:
-        self._look, self._wall = look, datetime.now(UTC)
+    def __init__(self, known: KnownFleet) -> None:
+        self._known = known
         self._made: list[_LeafRow] = []
 
     def __iter__(self) -> Iterator[_LeafRow]:
-        for at, domain in enumerate(self._look.domains):
+        for at, domain in enumerate(self._known.domains):
             if at == len(self._made):
-                self._made.append(_row(self._look, domain, self._wall))
+                self._made.append(_row(self._known, domain))
             yield self._made[at]
 
 
@@ -184,23 +161,18 @@ class _Samples:
         return (sample for row in self._rows if (sample := self._metric.sample(row)) is not None)
 
 
-def _row(look: FleetLook, domain: str, wall: datetime) -> _LeafRow:
-    leaf, announced = look.leaves.get(domain), look.announced.get(domain)
-    linked = domain in look.linked
-    unheard = None
-    if leaf is not None and (ago := look.now - look.heard.get(domain, look.now)) > leaf.silent_after:
-        unheard = ago
-    trouble = look.troubles.get(domain)
-    word, _ = leaf_state(domain, leaf, linked, trouble, look.states, unheard, look.resting)
+def _row(known: KnownFleet, domain: str) -> _LeafRow:
+    leaf, announced = known.leaves.get(domain), known.announced.get(domain)
+    linked, (word, _) = domain in known.linked, leaf_state(domain, known)
     if leaf is None:
-        return _LeafRow(domain, word, linked, sent=look.sent.get(domain))
+        return _LeafRow(domain, word, linked, sent=known.sent.get(domain))
     counts = [state.ledger.readings for state in leaf.said.values() if state.ledger is not None]
     losses = [state.seconds_to_loss for state in leaf.said.values() if state.seconds_to_loss is not None]
     return _LeafRow(
         domain,
         word,
         linked,
-        look.now - look.heard.get(domain, look.now) if announced else _since(leaf.announced_at, wall),
+        known.heard_ago(domain) if announced else _since(leaf.announced_at, known.at),
         sum(_lacking(leaf, cls, state) for cls, state in leaf.said.items()) if leaf.said else None,
         sum(state.bytes for state in leaf.said.values()) if leaf.said else None,
         min(losses, default=None),
@@ -209,7 +181,7 @@ def _row(look: FleetLook, domain: str, wall: datetime) -> _LeafRow:
         sum(count.discarded for count in counts) if counts else None,
         None if announced is None else _synchronised(announced.clock),
         leaf.versions.get("agent", "")[:_LONGEST_VERSION],
-        look.sent.get(domain),
+        known.sent.get(domain),
     )
 
 

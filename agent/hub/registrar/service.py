@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -45,7 +46,7 @@ from agent.hub.registrar.durability import durability_of
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.fleet_watch import FleetWatch, LinkedAccounts
-from agent.hub.registrar.leaf_metrics import FleetLook, LeafCollector, shown_leaves
+from agent.hub.registrar.leaf_metrics import LeafCollector, shown_leaves
 from agent.hub.registrar.link_cutter import LinkCutter
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.purging import Purging
@@ -171,7 +172,7 @@ class Registrar:
         at_work = self._classes.keys() - self._fleet.revoked
         self._shown = shown_leaves(at_work, config.registrar.metrics, config.registrar.metrics_leaves)
         self._metrics.unshown.set(len(at_work) - len(self._shown))
-        registry.register(LeafCollector(self._look))
+        registry.register(LeafCollector(lambda: self._known(self._shown)))
         self.audits = Audits(self._store, self._readiness, self._shown)
         """What the newest audit found."""
         registry.register(self.audits)
@@ -210,8 +211,14 @@ class Registrar:
 
     def status(self) -> dict[str, Any]:
         """The aggregates, and every configured leaf with its state in one sentence."""
-        known = KnownFleet(
-            tuple(self._classes),
+        known = self._known(tuple(self._classes))
+        fleet = fleet_status(known, self._upkeep.ahead(), self.trouble(), self.audits.head())
+        return {**fleet, "configured": self._configured, "links_settled": self._cutter.settled}
+
+    def _known(self, domains: Sequence[str]) -> KnownFleet:
+        """What is known now, of which these domains are to be shown."""
+        return KnownFleet(
+            domains,
             dict(self._fleet.leaves),
             dict(self._fleet.announced),
             self._fleet.ownership.heard_at(),
@@ -223,23 +230,6 @@ class Registrar:
             self.audits.rows(),
             loop_time(),
             datetime.now(UTC),
-        )
-        fleet = fleet_status(known, self._upkeep.ahead(), self.trouble(), self.audits.head())
-        return {**fleet, "configured": self._configured, "links_settled": self._cutter.settled}
-
-    def _look(self) -> FleetLook:
-        """What the metrics of leaves are made of."""
-        seen = self._aggregates.seen().values()
-        return FleetLook(
-            self._shown,
-            loop_time(),
-            dict(self._fleet.leaves),
-            dict(self._fleet.announced),
-            self._fleet.ownership.heard_at(),
-            self._watch.links.domains(),
-            {domain: words for domain, words in self._troubles().items() if domain in self._shown},
-            {name: state for look in seen for name, state in look.states.items()},
-            set(self._fleet.resting),
             {} if self._quota is None else dict(self._quota.totals),
         )
 

@@ -7,7 +7,7 @@ asked for: all of ten thousand leaves would hold up the event loop for a third o
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
@@ -42,6 +42,8 @@ class KnownFleet:
     now: float
     """In monotonic seconds."""
     at: datetime
+    sent: Mapping[str, int] = field(default_factory=dict)
+    """Bytes over the link, of those of which they are counted."""
 
     @cached_property
     def states(self) -> Mapping[str, SourceState]:
@@ -53,8 +55,12 @@ class KnownFleet:
         leaf = self.leaves.get(domain)
         if leaf is None:
             return None
-        ago = self.now - self.heard_at.get(domain, _NEVER)
+        ago = self.heard_ago(domain)
         return ago if ago > leaf.silent_after else None
+
+    def heard_ago(self, domain: str) -> float:
+        """Seconds since the agent of a leaf was heard, infinity if it never was."""
+        return self.now - self.heard_at.get(domain, _NEVER)
 
     def announced_at(self, domain: str) -> str:
         """When a leaf announced itself last (RFC 3339, by the hub's clock), empty if it never did."""
@@ -62,8 +68,7 @@ class KnownFleet:
             return ""
         if domain not in self.announced:
             return self.leaves[domain].announced_at
-        heard = self.at - timedelta(seconds=self.now - self.heard_at.get(domain, self.now))
-        return heard.isoformat(timespec="seconds")
+        return (self.at - timedelta(seconds=self.heard_ago(domain))).isoformat(timespec="seconds")
 
 
 class ShownLeaves(Mapping[str, dict[str, Any]]):
@@ -117,14 +122,13 @@ def _aggregate(info: StreamInfo) -> dict[str, Any]:
 
 def _leaf(domain: str, known: KnownFleet) -> dict[str, Any]:
     leaf, announced = known.leaves.get(domain), known.announced.get(domain)
-    linked, announced_at = domain in known.linked, known.announced_at(domain)
-    row: dict[str, Any] = {"linked": linked}
+    row: dict[str, Any] = {"linked": domain in known.linked}
     if leaf is not None:
         row |= {
             "machine": leaf.machine,
             "run": leaf.run,
             "versions": leaf.versions,
-            "announced_at": announced_at,
+            "announced_at": known.announced_at(domain),
             "classes": {
                 cls: _class(
                     record,
@@ -134,16 +138,7 @@ def _leaf(domain: str, known: KnownFleet) -> dict[str, Any]:
                 for cls, record in leaf.classes.items()
             },
         }
-    word, sentence = leaf_state(
-        domain,
-        leaf,
-        linked,
-        known.trouble.get(domain),
-        known.states,
-        known.unheard(domain),
-        known.resting,
-        announced_at,
-    )
+    word, sentence = leaf_state(domain, known)
     return {"state": sentence, "word": word, **row}
 
 
@@ -163,34 +158,25 @@ def _class(record: ClassRecord, said: ClassState | None, state: SourceState | No
     }
 
 
-def leaf_state(
-    domain: str,
-    leaf: LeafRecord | None,
-    linked: bool,
-    trouble: str | None,
-    states: Mapping[str, SourceState],
-    unheard: float | None,
-    resting: Container[str],
-    announced_at: str = "",
-) -> tuple[str, str]:
-    """How a leaf is, in one word and in a sentence; `unheard` is the seconds since its agent was heard, None
-    unless it is silent. Sources flow on while an agent is dead, for they are between the servers; but nothing
-    is taken in by then."""
-    if trouble:
+def leaf_state(domain: str, known: KnownFleet) -> tuple[str, str]:
+    """How a leaf is, in one word and in a sentence. Sources flow on while an agent is dead, for they are
+    between the servers; but nothing is taken in by then."""
+    leaf, linked = known.leaves.get(domain), domain in known.linked
+    if trouble := known.trouble.get(domain):
         return "trouble", trouble
     if leaf is None and linked:
         return "stopped", "linked, but its agent has never announced itself"
     if leaf is None:
         return "never", "never seen"
+    names = {cls: leaf_stream(domain, cls) for cls in leaf.classes}
     stopped = [
         cls
-        for cls in leaf.classes
-        if leaf_stream(domain, cls) not in resting
-        and ((state := states.get(leaf_stream(domain, cls))) is None or not state.alive)
+        for cls, name in names.items()
+        if name not in known.resting and ((state := known.states.get(name)) is None or not state.alive)
     ]
-    rests = all(leaf_stream(domain, cls) in resting for cls in leaf.classes)
+    unheard, rests = known.unheard(domain), all(name in known.resting for name in names.values())
     if not linked and (stopped or (rests and unheard is not None)):
-        return "away", f"not linked; last announced at {announced_at or leaf.announced_at}"
+        return "away", f"not linked; last announced at {known.announced_at(domain)}"
     if unheard is not None:
         return (
             "silent",

@@ -21,7 +21,7 @@ from agent.base import large_answers, wait
 from agent.base.metrics import Metrics
 from agent.config import Admin
 from agent.hub.fleet_rows import FleetRow
-from agent.hub.registrar.leaf_metrics import FleetLook, LeafCollector
+from agent.hub.registrar.leaf_metrics import LeafCollector
 from agent.hub.registrar.status import fleet_status
 from agent.hub.web import FleetPages
 from agent.process.admin_server import AdminServer, _exposition, _written
@@ -101,7 +101,6 @@ async def test_the_loop_has_its_turn_between_some_leaves_of_a_large_answer(
 ) -> None:
     monkeypatch.setattr(wait, "SPAN", 0.0)  # of any length is a piece too long for one turn
     known, seen = fleet(1_000), list[int]()
-    look = FleetLook(known.domains, known.now, known.leaves, {}, {}, set(), {}, {}, (), {})
 
     async def watch() -> None:
         while True:
@@ -109,7 +108,7 @@ async def test_the_loop_has_its_turn_between_some_leaves_of_a_large_answer(
             await asyncio.sleep(0)
 
     watching = asyncio.create_task(watch())
-    await answers([path], lambda: {"fleet": fleet_status(known, {}, None)}, [LeafCollector(lambda: look)])
+    await answers([path], lambda: {"fleet": fleet_status(known, {}, None)}, [LeafCollector(lambda: known)])
     watching.cancel()
     assert seen[-1] == 1_001
     assert max(after - before for before, after in pairwise(seen)) <= most

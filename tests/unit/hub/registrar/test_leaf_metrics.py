@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from agent.contract import Announce, ClassState, Previous, Readings, leaf_stream, new_epoch, new_run
-from agent.hub.registrar.aggregate import SourceState
-from agent.hub.registrar.leaf_metrics import FleetLook, LeafCollector, shown_leaves
+from agent.hub.registrar.aggregate import Observation, SourceState
+from agent.hub.registrar.leaf_metrics import LeafCollector, shown_leaves
 from agent.hub.registrar.records import ClassRecord, HubPosition, LeafRecord
+from agent.hub.registrar.status import KnownFleet
+from agent.jetstream import StreamInfo
 
 NOW = 1000.0
 RUN = new_run()
@@ -39,24 +42,28 @@ def announced(leaf: LeafRecord, clock: str = "synchronised=yes; boot=b; monotoni
     return Announce(leaf.domain, leaf.machine, leaf.run, leaf.versions, leaf.said, clock=clock)
 
 
-def look(*leaves: LeafRecord, **given: Any) -> FleetLook:
-    """These leaves are linked, flow, and were heard 3 s ago."""
-    flows = FleetLook(
+def look(*leaves: LeafRecord, **given: Any) -> KnownFleet:
+    """These leaves are linked, flow, and were heard 3 s ago; `states` are those of their sources."""
+    states = {leaf_stream(leaf.domain, cls): FLOWING for leaf in leaves for cls in leaf.classes}
+    info = StreamInfo("TELEMETRY_0", "", 1, 0, 0, 0, {}, [])
+    flows = KnownFleet(
         domains=[leaf.domain for leaf in leaves],
-        now=NOW,
         leaves={leaf.domain: leaf for leaf in leaves},
         announced={leaf.domain: announced(leaf) for leaf in leaves},
-        heard={leaf.domain: NOW - 3.0 for leaf in leaves},
+        heard_at={leaf.domain: NOW - 3.0 for leaf in leaves},
         linked={leaf.domain for leaf in leaves},
-        troubles={},
-        states={leaf_stream(leaf.domain, cls): FLOWING for leaf in leaves for cls in leaf.classes},
+        revoked=(),
         resting=(),
-        sent={},
+        seen={"TELEMETRY_0": Observation(info, given.pop("states", states), NOW)},
+        trouble={},
+        audited={},
+        now=NOW,
+        at=datetime.fromisoformat(ANNOUNCED_AT) + timedelta(minutes=5),
     )
     return replace(flows, **given)
 
 
-def samples(fleet: FleetLook) -> dict[str, float]:
+def samples(fleet: KnownFleet) -> dict[str, float]:
     """What a scrape shows, by name and labels as they are written."""
     registry = CollectorRegistry()
     registry.register(LeafCollector(lambda: fleet))
@@ -66,11 +73,11 @@ def samples(fleet: FleetLook) -> dict[str, float]:
     return {name: float(value) for name, _, value in lines}
 
 
-def of(fleet: FleetLook, name: str, domain: str = "a") -> float | None:
+def of(fleet: KnownFleet, name: str, domain: str = "a") -> float | None:
     return samples(fleet).get(f'petiole_leaf_{name}{{domain="{domain}"}}')
 
 
-def word(fleet: FleetLook, domain: str = "a") -> list[str]:
+def word(fleet: KnownFleet, domain: str = "a") -> list[str]:
     ours = f'petiole_leaf_state{{domain="{domain}",state="'
     return [name.removeprefix(ours).rstrip('"}') for name in samples(fleet) if name.startswith(ours)]
 
@@ -101,12 +108,12 @@ def test_a_leaf_is_shown_with_all_that_it_announced_over_its_classes() -> None:
     ("given", "expected"),
     [
         ({}, "flowing"),
-        ({"heard": {"a": NOW - 31.0}}, "silent"),
+        ({"heard_at": {"a": NOW - 31.0}}, "silent"),
         ({"states": {}}, "stopped"),
         ({"states": {}, "linked": ()}, "away"),
         ({"states": {}, "resting": {leaf_stream("a", "normal")}}, "flowing"),
-        ({"troubles": {"a": "a copy of its machine"}}, "trouble"),
-        ({"leaves": {}, "announced": {}, "heard": {}, "states": {}, "linked": ()}, "never"),
+        ({"trouble": {"a": "a copy of its machine"}}, "trouble"),
+        ({"leaves": {}, "announced": {}, "heard_at": {}, "states": {}, "linked": ()}, "never"),
     ],
 )
 def test_a_leaf_has_one_series_for_the_state_that_it_is_in(given: dict[str, Any], expected: str) -> None:
@@ -114,7 +121,7 @@ def test_a_leaf_has_one_series_for_the_state_that_it_is_in(given: dict[str, Any]
 
 
 def test_a_leaf_that_never_announced_itself_has_its_state_and_no_figures() -> None:
-    assert samples(FleetLook(["a"], NOW, {}, {}, {}, {"a"}, {}, {}, (), {})) == {
+    assert samples(look(domains=["a"], linked={"a"})) == {
         'petiole_leaf_state{domain="a",state="stopped"}': 1,
         'petiole_leaf_linked{domain="a"}': 1,
     }
@@ -122,14 +129,12 @@ def test_a_leaf_that_never_announced_itself_has_its_state_and_no_figures() -> No
 
 def test_after_a_restart_of_the_hub_a_leaf_is_shown_by_its_record() -> None:
     leaf = record("a", normal=class_state(100, 7200.0, discarded=2))
-    restarted = look(leaf, announced={}, heard={"a": NOW}, linked=(), states={})
+    restarted = look(leaf, announced={}, heard_at={"a": NOW}, linked=(), states={})
     assert word(restarted) == ["away"]
     assert of(restarted, "discarded_readings_total") == 2
     assert of(restarted, "seconds_to_loss") == 7200
     assert of(restarted, "clock_synchronised") is None
-    heard_ago = of(restarted, "seconds_since_heard")
-    assert heard_ago is not None
-    assert heard_ago != 0
+    assert of(restarted, "seconds_since_heard") == 300
 
 
 @pytest.mark.parametrize(
