@@ -16,8 +16,8 @@ from agent.contract import (
     new_run,
     parse_cursor_answer,
 )
-from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.cursors import LOOK_SECONDS
+from agent.hub.registrar.held_messages import HeldMessages
 from tests.harness.registrar import MACHINE, HubHand, LeafHand, flowing
 from tests.harness.wait import until
 
@@ -81,6 +81,6 @@ async def test_a_question_on_which_the_registrar_fails_does_not_end_it(
             raise KeyError("lost during the look")
 
         with monkeypatch.context() as patch:
-            patch.setattr(Announcements, "newest", fail)
+            patch.setattr(HeldMessages, "newest", fail)
             assert "failed on this question" in str((await asked(hand, question.encode())).refused)
         assert (await asked(hand, question.encode())).held, "it goes on answering"

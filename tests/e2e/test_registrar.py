@@ -25,7 +25,7 @@ from agent.contract import (
     link_consumer,
     parse_announce,
 )
-from agent.hub.registrar import announcements, standing
+from agent.hub.registrar import announcements, exchanges
 from agent.hub.registrar.announce_service import MAX_ANNOUNCE
 from agent.leaf.link.announcer import HubExchange
 from tests.harness.registrar import HubHand, LeafHand, flowing
@@ -198,7 +198,7 @@ def in_full(data: bytes) -> bool:
 async def test_what_is_announced_again_crosses_the_link_in_few_bytes_and_news_in_full(
     hub: HubHand, hand: LeafHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for looks in (announcements, standing):
+    for looks in (announcements, exchanges):
         monkeypatch.setattr(looks, "OBSERVED", 0.0)
     exchange = HubExchange(hand.nc, hand.domain)
     async with hub.registrar(), announced(hub) as seen:

@@ -16,12 +16,11 @@ from agent.contract import Answer, ContractError
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.command_consumers import CommandConsumers
-from agent.hub.registrar.exchanges import UNKNOWN, Exchanges, encoded
+from agent.hub.registrar.exchanges import UNKNOWN, Exchanges, StandingAnswers, encoded
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_watch import FleetWatch
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.readiness import Readiness
-from agent.hub.registrar.standing import StandingAnswers
 from agent.jetstream import JetStreamError, UnavailableError
 
 MAX_ANNOUNCE: Final = 256 * 1024

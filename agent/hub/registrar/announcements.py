@@ -18,34 +18,21 @@ from agent.base.wait import bounded_gather, loop_time
 from agent.contract import (
     Announce,
     Answer,
-    Checkpoint,
     ClassAnswer,
-    batch_subject,
     leaf_stream,
-    leaf_subjects,
 )
 from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import Observation, source_state
 from agent.hub.registrar.aggregates import Aggregates
-from agent.hub.registrar.answer import (
-    StoredMessage,
-    agreed,
-    agreeing,
-    class_answer,
-    held_now,
-    lacking,
-    proposal,
-    stored,
-)
-from agent.hub.registrar.durability import Durability, Proposals, ProvenCheckpoints, bounded
+from agent.hub.registrar.answer import agreeing, class_answer, lacking
+from agent.hub.registrar.durability import Durability, Proposals, bounded
 from agent.hub.registrar.fleet_state import EPOCH_EVERY, FleetState
 from agent.hub.registrar.fleet_store import FleetStore
+from agent.hub.registrar.held_messages import HeldMessages
 from agent.hub.registrar.records import (
     COPIED,
-    RECREATED,
     REVOKED,
     AggregateRef,
-    ClassRecord,
     admitted,
     new_epochs,
     refusal,
@@ -79,6 +66,7 @@ class Announcements:
         classes: Mapping[str, frozenset[str]],
         problems: ActiveProblems,
         durability: Durability,
+        held: HeldMessages,
     ) -> None:
         self._js = js
         self._fleet = fleet
@@ -86,7 +74,7 @@ class Announcements:
         self._aggregates = aggregates
         self._classes = classes
         self._problems = problems
-        self._durability, self.proposals, self.proven = durability, Proposals(), ProvenCheckpoints()
+        self._durability, self._held, self.proposals = durability, held, Proposals()
         self._settling, self._unsaved = 0, set[str]()
 
     @property
@@ -96,7 +84,7 @@ class Announcements:
 
     def begin(self) -> None:
         """The hub's server was away: what was seen before has to be seen again."""
-        self.proven.clear()
+        self._held.proven.clear()
         self.proposals.clear()
 
     async def answer(self, announce: Announce, linked_at: float) -> Answer:
@@ -222,12 +210,12 @@ class Announcements:
 
     async def _class(self, announce: Announce, cls: str, seen: Observation) -> ClassAnswer:
         domain, info = announce.domain, seen.info
-        record = await self._with_held(domain, cls, seen)
+        record = await self._held.with_held(domain, cls, seen)
         state = source_state(seen, domain, cls, record.epoch)
         checkpoint = announce.checkpoint.get(cls)
         agrees = None
         if checkpoint is not None:
-            agrees = await self._agreed(domain, cls, checkpoint, record, info)
+            agrees = await self._held.agreed(domain, cls, checkpoint, record, info)
             about = f"checkpoint of {domain}/{cls}"
             if agrees is False:
                 self._problems.begin(about, f"leaf {domain} and hub disagree on {checkpoint}")
@@ -238,66 +226,13 @@ class Announcements:
         record = lacking(record, acked, checkpoint if agrees else None, certain=certain)
         fallback = None
         if (agrees is False or record.lost) and record.proposed is not None:
-            held = await self._agreed(domain, cls, record.proposed, record, info)
+            held = await self._held.agreed(domain, cls, record.proposed, record, info)
             fallback = record.proposed if held else None
-        batch = None
-        if record.held is not None and not record.held.message_id:
-            batch = await self._newest(domain, cls, batch_subject(domain, cls, ">"), info)
+        batch = await self._held.newest_batch(domain, cls, record, info)
         word = self._fleet.word(domain, cls, state, info, loop_time())
         answer = class_answer(record, word, agrees, batch, certain=certain, fallback=fallback)
         synced = self._durability.synced(info)
         newest = self.proposals.synced(domain, cls, record.epoch, answer.checkpoint, synced)
         answer = bounded(answer, record.held, newest, synced, heeds=announce.heeds_sync)
         self._fleet.put(domain, cls, agreeing(record, checkpoint, agrees, answer))
-        return answer
-
-    async def newest(self, domain: str, cls: str, epoch: str, seen: Observation) -> Checkpoint | None:
-        """The newest message with an id that the hub holds of an epoch with all before it, None where that
-        is not known."""
-        record = await self._with_held(domain, cls, seen)
-        self._fleet.put(domain, cls, record)
-        if record.epoch != epoch or record.held is None or record.lost:
-            return None
-        batch = None
-        if not record.held.message_id:
-            batch = await self._newest(domain, cls, batch_subject(domain, cls, ">"), seen.info)
-        return class_answer(record, "", None, batch).checkpoint
-
-    async def with_message(self, domain: str, cls: str, seen: Observation) -> None:
-        """Look for the message at the cursor of a class, and remember it with what the hub holds."""
-        self._fleet.put(domain, cls, await self._with_held(domain, cls, seen))
-
-    async def _with_held(self, domain: str, cls: str, seen: Observation) -> ClassRecord:
-        newest, info = None, seen.info
-        record = self._fleet.leaves[domain].classes[cls]
-        if record.stream_created != info.created and not record.lost:
-            # It was deleted and created since the record was looked up a moment ago.
-            lost = RECREATED.format(info.name)
-            return msgspec.structs.replace(record, held=None, checkpoint=None, proposed=None, lost=lost)
-        held, state = record.held, source_state(seen, domain, cls, record.epoch)
-        if state is not None and state.seq and (held is None or held.seq < state.seq or not held.message_id):
-            newest = await self._newest(domain, cls, leaf_subjects(domain, cls), info)
-        current = self._fleet.leaves[domain].classes[cls]
-        if current.epoch != record.epoch:
-            return current
-        held = held_now(current.held, state, newest, info)
-        if newest is not None and (found := proposal(held, info.name)) is not None:
-            self.proven.add(domain, cls, found, info)
-        return msgspec.structs.replace(current, held=held)
-
-    async def _newest(self, domain: str, cls: str, subject: str, info: StreamInfo) -> StoredMessage | None:
-        message = await self._js.get_message(info.name, last_by_subject=subject)
-        return stored(message, leaf_stream(domain, cls))
-
-    async def _agreed(
-        self, domain: str, cls: str, checkpoint: Checkpoint, record: ClassRecord, info: StreamInfo
-    ) -> bool | None:
-        if self.proven.holds(domain, cls, checkpoint, info):
-            return True
-        message = None
-        if checkpoint.hub_stream == info.name:
-            message = await self._js.get_message(info.name, seq=checkpoint.hub_seq)
-        answer = agreed(checkpoint, leaf_stream(domain, cls), record, info, message)
-        if answer:
-            self.proven.add(domain, cls, checkpoint, info)
         return answer

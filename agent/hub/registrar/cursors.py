@@ -14,8 +14,8 @@ from agent.base.wait import loop_time
 from agent.contract import Checkpoint, ContractError, CursorAnswer, CursorRequest, parse_cursor_request
 from agent.hub.registrar.aggregates import Aggregates
 from agent.hub.registrar.announce_service import respond
-from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.fleet_state import Allowance, FleetState
+from agent.hub.registrar.held_messages import HeldMessages
 from agent.hub.registrar.readiness import Readiness
 from agent.jetstream import JetStreamError
 
@@ -33,13 +33,13 @@ class Cursors:
 
     def __init__(
         self,
-        announcements: Announcements,
+        held: HeldMessages,
         fleet: FleetState,
         aggregates: Aggregates,
         domains: Container[str],
         readiness: Readiness,
     ) -> None:
-        self._announcements, self._fleet, self._aggregates = announcements, fleet, aggregates
+        self._held, self._fleet, self._aggregates = held, fleet, aggregates
         self._domains, self._readiness = domains, readiness
         self._allowances: dict[str, Allowance] = {}
         self._busy: set[str] = set()
@@ -93,7 +93,7 @@ class Cursors:
             if record is None or controller is None or record.epoch != epoch:
                 continue
             seen = await controller.observe(now - LOOK_SECONDS)
-            place = await self._announcements.newest(domain, cls, epoch, seen)
+            place = await self._held.newest(domain, cls, epoch, seen)
             if place is not None:
                 held[cls] = place
         self._readiness.confirm(reconnect)

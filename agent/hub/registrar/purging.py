@@ -15,11 +15,11 @@ from agent.base.wait import bounded_gather
 from agent.contract import Checkpoint, Committed, ContractError, leaf_stream, parse_committed
 from agent.hub.registrar.aggregate import Observation, purge_up_to
 from agent.hub.registrar.aggregates import Aggregates
-from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.answer import contradicted, names, remembered
 from agent.hub.registrar.durability import Durability
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_store import FleetStore
+from agent.hub.registrar.held_messages import HeldMessages
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.records import ClassRecord, LeafRecord, PurgeMarker
 from agent.jetstream import JetStream, StreamInfo
@@ -37,7 +37,7 @@ class Purging:
         fleet: FleetState,
         store: FleetStore,
         aggregates: Aggregates,
-        announcements: Announcements,
+        held: HeldMessages,
         metrics: RegistrarMetrics,
         durability: Durability,
     ) -> None:
@@ -46,7 +46,7 @@ class Purging:
         self._fleet = fleet
         self._store = store
         self._aggregates = aggregates
-        self._announcements = announcements
+        self._held = held
         self._metrics = metrics
         self._durability = durability
 
@@ -88,7 +88,7 @@ class Purging:
 
         async def look(one: tuple[LeafRecord, str, ClassRecord]) -> None:
             leaf, cls, _ = one
-            await self._announcements.with_message(leaf.domain, cls, seen)
+            await self._held.remember(leaf.domain, cls, seen)
 
         await bounded_gather(look, [entry for entry in self._fleet.records(info.name) if _is_open(entry[2])])
         contradictions = await self._compare(info, up_to)
@@ -106,7 +106,7 @@ class Purging:
 
     async def _compare(self, info: StreamInfo, up_to: int) -> bool:
         """Compare what the records say of places that go with the messages there; whether any differs."""
-        proven = self._announcements.proven
+        proven = self._held.proven
         unproven = [
             (leaf.domain, cls, known)
             for leaf, cls, record in self._fleet.records(info.name)

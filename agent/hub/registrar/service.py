@@ -43,9 +43,11 @@ from agent.hub.registrar.command_consumers import CommandConsumers
 from agent.hub.registrar.command_stream import CommandStream
 from agent.hub.registrar.cursors import Cursors
 from agent.hub.registrar.durability import durability_of
+from agent.hub.registrar.exchanges import StandingAnswers
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.fleet_watch import FleetWatch, LinkedAccounts
+from agent.hub.registrar.held_messages import HeldMessages
 from agent.hub.registrar.leaf_metrics import LeafCollector, shown_leaves
 from agent.hub.registrar.link_cutter import LinkCutter
 from agent.hub.registrar.metrics import RegistrarMetrics
@@ -53,7 +55,6 @@ from agent.hub.registrar.purging import Purging
 from agent.hub.registrar.quota import Quota
 from agent.hub.registrar.readiness import Readiness
 from agent.hub.registrar.records import REVOKED
-from agent.hub.registrar.standing import StandingAnswers
 from agent.hub.registrar.status import KnownFleet, fleet_status
 from agent.hub.registrar.upkeep import Upkeep
 from agent.hub.registrar.verify import Verifier
@@ -98,6 +99,7 @@ class Registrar:
             self._metrics,
         )
         self._durability = durability_of(config, self._aggregates.seen)
+        held = HeldMessages(js, self._fleet)
         self._announcements = Announcements(
             js,
             self._fleet,
@@ -106,6 +108,7 @@ class Registrar:
             self._classes,
             self._problems,
             self._durability,
+            held,
         )
         self._readers = {name: readers(config, name) for name in aggregates(config) if config.user}
         self._configured, self._users = members_digest(config.leaf), users_digest(config.user)
@@ -141,21 +144,21 @@ class Registrar:
             self._command_consumers,
             self._fleet,
             self._watch,
-            StandingAnswers(self._fleet, self._store, self._aggregates, self._announcements),
+            StandingAnswers(
+                self._fleet, self._store, self._aggregates, held.proven, self._announcements.proposals
+            ),
             self._readiness,
             self._problems,
             self._metrics,
         )
-        self._cursors = Cursors(
-            self._announcements, self._fleet, self._aggregates, self._classes, self._readiness
-        )
+        self._cursors = Cursors(held, self._fleet, self._aggregates, self._classes, self._readiness)
         self._purging = Purging(
             js,
             config.registrar.keep,
             self._fleet,
             self._store,
             self._aggregates,
-            self._announcements,
+            held,
             self._metrics,
             self._durability,
         )

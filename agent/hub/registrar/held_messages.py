@@ -1,0 +1,82 @@
+"""What the hub holds of each class: the message at its cursor, and whether a checkpoint still stands there.
+Asks for a message only if no earlier look tells.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from agent.contract import Checkpoint, batch_subject, leaf_stream, leaf_subjects
+from agent.hub.registrar.aggregate import Observation, source_state
+from agent.hub.registrar.answer import StoredMessage, agreed, class_answer, held_now, proposal, stored
+from agent.hub.registrar.durability import ProvenCheckpoints
+from agent.hub.registrar.fleet_state import FleetState
+from agent.hub.registrar.records import RECREATED, ClassRecord
+from agent.jetstream import JetStream, StreamInfo
+
+
+class HeldMessages:
+    """Looks messages of the aggregates up. Every method raises `ApiError` or `UnavailableError`."""
+
+    def __init__(self, js: JetStream, fleet: FleetState) -> None:
+        self._js, self._fleet = js, fleet
+        self.proven = ProvenCheckpoints()
+
+    async def newest(self, domain: str, cls: str, epoch: str, seen: Observation) -> Checkpoint | None:
+        """The newest message with an id that the hub holds of an epoch with all before it, None where that
+        is not known."""
+        record = await self.with_held(domain, cls, seen)
+        self._fleet.put(domain, cls, record)
+        if record.epoch != epoch or record.held is None or record.lost:
+            return None
+        batch = await self.newest_batch(domain, cls, record, seen.info)
+        return class_answer(record, "", None, batch).checkpoint
+
+    async def remember(self, domain: str, cls: str, seen: Observation) -> None:
+        """Look for the message at the cursor of a class, and remember it with what the hub holds."""
+        self._fleet.put(domain, cls, await self.with_held(domain, cls, seen))
+
+    async def with_held(self, domain: str, cls: str, seen: Observation) -> ClassRecord:
+        """The record of a class with what the hub holds by this look."""
+        newest, info = None, seen.info
+        record = self._fleet.leaves[domain].classes[cls]
+        if record.stream_created != info.created and not record.lost:
+            # It was deleted and created since the record was looked up a moment ago.
+            lost = RECREATED.format(info.name)
+            return msgspec.structs.replace(record, held=None, checkpoint=None, proposed=None, lost=lost)
+        held, state = record.held, source_state(seen, domain, cls, record.epoch)
+        if state is not None and state.seq and (held is None or held.seq < state.seq or not held.message_id):
+            newest = await self._newest(domain, cls, leaf_subjects(domain, cls), info)
+        current = self._fleet.leaves[domain].classes[cls]
+        if current.epoch != record.epoch:
+            return current
+        held = held_now(current.held, state, newest, info)
+        if newest is not None and (found := proposal(held, info.name)) is not None:
+            self.proven.add(domain, cls, found, info)
+        return msgspec.structs.replace(current, held=held)
+
+    async def newest_batch(
+        self, domain: str, cls: str, record: ClassRecord, info: StreamInfo
+    ) -> StoredMessage | None:
+        """The newest batch of a class whose message at the cursor has no id; None if that has one."""
+        if record.held is None or record.held.message_id:
+            return None
+        return await self._newest(domain, cls, batch_subject(domain, cls, ">"), info)
+
+    async def agreed(
+        self, domain: str, cls: str, checkpoint: Checkpoint, record: ClassRecord, info: StreamInfo
+    ) -> bool | None:
+        """Whether a checkpoint still holds, None if that is not known (`answer.agreed`)."""
+        if self.proven.holds(domain, cls, checkpoint, info):
+            return True
+        message = None
+        if checkpoint.hub_stream == info.name:
+            message = await self._js.get_message(info.name, seq=checkpoint.hub_seq)
+        answer = agreed(checkpoint, leaf_stream(domain, cls), record, info, message)
+        if answer:
+            self.proven.add(domain, cls, checkpoint, info)
+        return answer
+
+    async def _newest(self, domain: str, cls: str, subject: str, info: StreamInfo) -> StoredMessage | None:
+        message = await self._js.get_message(info.name, last_by_subject=subject)
+        return stored(message, leaf_stream(domain, cls))
