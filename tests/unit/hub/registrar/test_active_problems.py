@@ -1,0 +1,31 @@
+"""Which problems are kept and told."""
+
+from __future__ import annotations
+
+import structlog
+
+from agent.hub.registrar.active_problems import ActiveProblems
+
+
+def test_what_is_wrong_with_the_hub_is_kept_however_many_leaves_are_in_trouble() -> None:
+    with structlog.testing.capture_logs():
+        problems = ActiveProblems()
+        for number in range(10_001):
+            problems.begin(f"leaf {number}", "broken")
+        assert problems.of("leaf 10000") is None, "of leaves, so many are kept"
+        problems.begin("leaf 0", "broken otherwise")
+        assert problems.of("leaf 0") == "broken otherwise"
+        problems.begin("server", "too old", hub=True)
+        assert problems.of("server") == "too old"
+
+
+def test_a_problem_is_told_once_when_it_begins_and_once_when_it_ends() -> None:
+    with structlog.testing.capture_logs() as logs:
+        problems = ActiveProblems()
+        problems.end("x", "was never there")
+        problems.begin("x", "broken")
+        problems.begin("x", "broken")
+        problems.begin("x", "broken otherwise")
+        problems.end("x", "well")
+        problems.end("x", "well")
+    assert [one["event"] for one in logs] == ["broken", "broken otherwise", "well"]
