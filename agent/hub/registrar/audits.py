@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import structlog
 from nats.aio.msg import Msg
@@ -28,6 +28,7 @@ from agent.contract import (
 )
 from agent.hub.registrar.announce_service import respond
 from agent.hub.registrar.fleet_store import FleetStore
+from agent.hub.registrar.leaf_metrics import lazy_metric
 from agent.hub.registrar.readiness import Readiness
 from agent.jetstream import JetStreamError
 
@@ -108,9 +109,7 @@ class Audits(Collector):
         if not rows:
             return
         for name, says, value in _METRICS:
-            family = Metric(name, says, "gauge")
-            family.samples = cast(list[Sample], _Samples(name, self._shown, rows, value))
-            yield family
+            yield lazy_metric(name, says, "gauge", partial(_samples, name, self._shown, rows, value))
 
     async def _take(self, data: bytes) -> int:
         """Take a part in; with the last one the report becomes the newest."""
@@ -152,22 +151,15 @@ class Audits(Collector):
         self._parts, self._rows = parts, rows
 
 
-class _Samples:
-    """The samples of one metric, made as they are read: all at once would hold up the event loop."""
-
-    def __init__(
-        self,
-        name: str,
-        domains: Sequence[str],
-        rows: Mapping[str, Mapping[str, Any]],
-        value: Callable[[Mapping[str, Any]], float],
-    ) -> None:
-        self._name, self._domains, self._rows, self._value = name, domains, rows, value
-
-    def __iter__(self) -> Iterator[Sample]:
-        for domain in self._domains:
-            if (row := self._rows.get(domain)) is not None:
-                yield Sample(self._name, {"domain": domain}, self._value(row))
+def _samples(
+    name: str,
+    domains: Sequence[str],
+    rows: Mapping[str, Mapping[str, Any]],
+    value: Callable[[Mapping[str, Any]], float],
+) -> Iterator[Sample]:
+    for domain in domains:
+        if (row := rows.get(domain)) is not None:
+            yield Sample(name, {"domain": domain}, value(row))
 
 
 def _row(leaf: AuditedLeaf, part: AuditPart, number: int) -> dict[str, Any]:

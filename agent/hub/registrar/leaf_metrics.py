@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Final, cast
 
 from prometheus_client import Metric
@@ -55,8 +56,11 @@ class LeafMetric:
     """If given, the field is the value of this label, and the sample is 1."""
     kind: str = "gauge"
 
-    def sample(self, row: _LeafRow) -> Sample | None:
-        """The sample of a leaf, None if it is not known."""
+    def samples(self, rows: Iterable[_LeafRow]) -> Iterator[Sample]:
+        """The samples of the leaves of which it is known."""
+        return (sample for row in rows if (sample := self._sample(row)) is not None)
+
+    def _sample(self, row: _LeafRow) -> Sample | None:
         value = getattr(row, self.field)
         if value is None:
             return None
@@ -120,9 +124,27 @@ def shown_leaves(domains: Iterable[str], patterns: Sequence[str], most: int) -> 
     return sorted(domains)[:most]
 
 
+class LazySamples:
+    """The samples of one metric, made as they are read, which may be later: all at once would hold up the
+    event loop."""
+
+    def __init__(self, make: Callable[[], Iterator[Sample]]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[Sample]:
+        return self._make()
+
+
+def lazy_metric(name: str, documentation: str, kind: str, make: Callable[[], Iterator[Sample]]) -> Metric:
+    """A metric whose samples `make` returns at each reading."""
+    metric = Metric(name, documentation, kind)
+    # All that reads a metric iterates over its samples, once.
+    metric.samples = cast(list[Sample], LazySamples(make))
+    return metric
+
+
 class LeafCollector(Collector):
-    """Shows the domains of the fleet that `look` returns at each scrape. Samples are made when they are read,
-    which may be later: all at once would hold up the event loop."""
+    """Shows the domains of the fleet that `look` returns at each scrape."""
 
     def __init__(self, look: Callable[[], KnownFleet]) -> None:
         self._look = look
@@ -131,10 +153,7 @@ class LeafCollector(Collector):
         """The metrics of all leaves."""
         rows = _Rows(self._look())
         for metric in LEAF_METRICS:
-            family = Metric(metric.name, metric.documentation, metric.kind)
-            # All that reads a metric iterates over its samples, once.
-            family.samples = cast(list[Sample], _Samples(metric, rows))
-            yield family
+            yield lazy_metric(metric.name, metric.documentation, metric.kind, partial(metric.samples, rows))
 
 
 class _Rows:
@@ -149,16 +168,6 @@ class _Rows:
             if at == len(self._made):
                 self._made.append(_row(self._known, domain))
             yield self._made[at]
-
-
-class _Samples:
-    """The samples of one metric, made as they are read."""
-
-    def __init__(self, metric: LeafMetric, rows: _Rows) -> None:
-        self._metric, self._rows = metric, rows
-
-    def __iter__(self) -> Iterator[Sample]:
-        return (sample for row in self._rows if (sample := self._metric.sample(row)) is not None)
 
 
 def _row(known: KnownFleet, domain: str) -> _LeafRow:
