@@ -57,7 +57,7 @@ def address(text: str) -> Address:
     """`HOST:PORT`, `[::1]:PORT`, or a port on loopback. Raises `ArgumentTypeError`, for argparse."""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and 0 <= int(port) < 1 << 16):
-        raise argparse.ArgumentTypeError(f"{text!r} is no address; write 127.0.0.1:9465, or a port alone")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an address; write 127.0.0.1:9465, or a port alone")
     return Address(host.strip("[]") or _LOOPBACK, int(port))
 
 

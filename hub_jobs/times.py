@@ -37,7 +37,7 @@ def moment(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 2026-11-21T06:00:00Z") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 2026-11-21T06:00:00Z") from error
     if found.tzinfo is None:
         raise argparse.ArgumentTypeError(f"{text!r} has no offset; write 2026-11-21T06:00:00Z")
     try:
@@ -50,14 +50,14 @@ def period(text: str) -> float:
     """The seconds from one run of a job to the next, such as `500ms`, `30s`, `5m` or `1h`. Raises
     `ArgumentTypeError`, for argparse."""
     if (found := _length(text, _PERIODS)) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 500ms, 30s, 5m or 1h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 500ms, 30s, 5m or 1h")
     return found
 
 
 def stretch(text: str) -> timedelta:
     """A length of time such as `90s`, `15m`, `12h` or `7d`. Raises `ArgumentTypeError`, for argparse."""
     if (found := _length(text, _LENGTHS)) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no length of time; write 90s, 15m, 12h or 7d")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a length of time; write 90s, 15m, 12h or 7d")
     return timedelta(seconds=found)
 
 

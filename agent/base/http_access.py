@@ -64,7 +64,7 @@ def tls_context(cert: Path, key: Path) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error)
         raise AccessError(
-            f"{cert} and {key} are no certificate chain with its key in PEM ({reason})"
+            f"{cert} and {key} are not a certificate chain with its key in PEM ({reason})"
         ) from None
     return context
 

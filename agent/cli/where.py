@@ -85,7 +85,7 @@ Span = tuple[int | None, int | None]
 
 
 def span_of(since: str | None, until: str | None) -> Span:
-    """What `--from` and `--to` say. What is no time ends the process."""
+    """What `--from` and `--to` say. What is not a time ends the process."""
     first, end_ = _moment("--from", since), _moment("--to", until)
     if first is not None and end_ is not None and first >= end_:
         end([f"--from {since} is not before --to {until}"])
@@ -104,7 +104,7 @@ def _moment(option: str, text: str | None) -> int | None:
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return microseconds(moment)
     except (ValueError, OverflowError):
-        end([f"{option} {text!r} is no time; write 2026-11-21T10:00:00Z, or 2h for two hours ago"])
+        end([f"{option} {text!r} is not a time; write 2026-11-21T10:00:00Z, or 2h for two hours ago"])
 
 
 def microseconds(moment: datetime) -> int:

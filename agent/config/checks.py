@@ -114,7 +114,7 @@ def _role(config: Config) -> Iterator[Problem]:
 def _link(config: Config) -> Iterator[Problem]:
     if config.link.tenant and config.role == "hub":
         yield Problem(
-            "link.tenant", "the hub is no tenant's", "set it on the leaf, and tenant in its [[leaf]]"
+            "link.tenant", "the hub belongs to no tenant", "set it on the leaf, and tenant in its [[leaf]]"
         )
     for text in config.link.windows:
         try:

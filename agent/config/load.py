@@ -119,7 +119,7 @@ class _Reader:
     def _input(self, table: dict[str, Any], key: str, kinds: Mapping[str, type[Struct]]) -> Any:
         kind = table.pop("type", None)
         if not isinstance(kind, str):
-            stood = "is missing" if kind is None else f"{shown_value(kind)} is no type of input"
+            stood = "is missing" if kind is None else f"{shown_value(kind)} is not a type of input"
             self._tell(f"{key}.type", stood, f"give {one_of(kinds)}")
             return None
         try:

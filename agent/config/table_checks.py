@@ -84,7 +84,7 @@ def _place(config: Config, key: str, origin: OriginConfig) -> Iterator[Problem]:
         remedy = f'write domain = "{config.domain}"'
         yield Problem(f"{key}.api", "is this domain's own, and nothing would ever come", remedy)
     elif origin.api and (origin.api.startswith("$JS.API") or not _PREFIX.match(origin.api)):
-        yield Problem(f"{key}.api", f'"{origin.api:.60}" is no prefix of another JetStream', _API_REMEDY)
+        yield Problem(f"{key}.api", f'"{origin.api:.60}" is not a prefix of another JetStream', _API_REMEDY)
     elif origin.domain:
         remedy = "name the domain of the stream"
         yield from contract_problem(f"{key}.domain", contract.check_domain, origin.domain, remedy)
@@ -98,7 +98,7 @@ def _place(config: Config, key: str, origin: OriginConfig) -> Iterator[Problem]:
         )
     if origin.deliver and not _PREFIX.match(origin.deliver):
         yield Problem(
-            f"{key}.deliver", f'"{origin.deliver:.60}" is no prefix', 'write it as "deliver.acc.hub.edge"'
+            f"{key}.deliver", f'"{origin.deliver:.60}" is not a prefix', 'write it as "deliver.acc.hub.edge"'
         )
 
 

@@ -187,7 +187,7 @@ def _moment(text: str) -> str:
             return text
     except ValueError:
         pass
-    raise ContractError(f"{_WHAT}: at {text!r:.80} is no time with an offset")
+    raise ContractError(f"{_WHAT}: at {text!r:.80} is not a time with an offset")
 
 
 def _leaf(row: Any, hours_of: str | None) -> AuditedLeaf:

@@ -235,7 +235,7 @@ def parse_correction(data: bytes | str) -> Correction:
     row = open_record(data, what)
     since, until = count_of(row, "since", what), count_of(row, "until", what)
     if since >= until:
-        raise ContractError(f"{what}: {since} to {until} is no interval")
+        raise ContractError(f"{what}: {since} to {until} is not an interval")
     offset, by = (field_of(row, name, int, what) for name in ("offset", "by"))
     if max(abs(offset), abs(by)) > MAX_INT:
         raise ContractError(f"{what}: {offset} and {by} must fit into 64 bits")

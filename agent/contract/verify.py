@@ -139,7 +139,7 @@ def parse_verify_request(data: bytes | str) -> VerifyRequest:
     first = count_of(row, "first", what)
     last = optional(row, "last", lambda _: count_of(row, "last", what))
     if first < 1 or (last is not None and last < first):
-        raise ContractError(f"verify: the numbers {first} to {last} are no range of batches")
+        raise ContractError(f"verify: the numbers {first} to {last} are not a range of batches")
     return VerifyRequest(
         check_class(row.get("class")),
         check_run(row.get("run")),

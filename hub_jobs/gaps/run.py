@@ -193,5 +193,5 @@ def _factor(text: str) -> float:
     except ValueError:
         factor = 0.0
     if not 1 < factor <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 1, such as 3 or 2.5")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 1, such as 3 or 2.5")
     return factor

@@ -45,7 +45,7 @@ _ANY: Final = msgspec.json.Decoder(dict[str, Any])
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that is no reading."""
+    """A line that is not a reading."""
 
     number: int
     """From 0."""

@@ -127,7 +127,7 @@ def _pattern(values: Mapping[str, str]) -> re.Pattern[str] | None:
     try:
         return re.compile(_required(values, "streamPattern", "TELEMETRY_[0-9]+"))
     except re.error as error:
-        raise OptionError(f"option streamPattern is no regular expression: {error}") from error
+        raise OptionError(f"option streamPattern is not a regular expression: {error}") from error
 
 
 def _bound(values: Mapping[str, str], side: str, default: str) -> Offsets:

@@ -33,7 +33,7 @@ _MOST_SAID: Final = 400
 
 
 class AddressError(ValueError):
-    """A text is no address of a lake in a store; the text says why."""
+    """A text is not an address of a lake in a store; the text says why."""
 
 
 def parse(text: str) -> str | None:

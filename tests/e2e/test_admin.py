@@ -311,4 +311,4 @@ def test_files_that_cannot_be_used_are_named_before_the_start(
     ).obstacles()
     assert [one.partition(": ")[0] for one in problems] == ["admin", "admin"]
     assert "chmod 600" in problems[0]
-    assert "no certificate chain with its key" in problems[1]
+    assert "not a certificate chain with its key" in problems[1]

@@ -83,7 +83,7 @@ async def test_a_command_is_run_at_intervals_and_its_lines_are_stored(tmp_path: 
     ) as one:
         await until(lambda: len(one.core.values()) >= 2, "it ran twice")
         assert set(one.core.values()) == {f"{tmp_path} more"}
-        await until(lambda: bool(one.core.letters), "what is no reading is kept")
+        await until(lambda: bool(one.core.letters), "what is not a reading is kept")
         assert one.core.letters[0].received == b"nonsense"
         assert one.value("petiole_invalid_requests_total", reason="bad_line") >= 1
         assert one.value("petiole_input_up") == 1
@@ -182,8 +182,8 @@ async def test_a_command_waits_while_nothing_can_be_stored_and_a_stop_ends_it(tm
     ("options", "told"),
     [
         ({"command": []}, "command is empty"),
-        ({"command": ["no-such-program-here"]}, "is no program that can be run"),
-        ({"command": ["/etc/passwd"]}, "is no program that can be run"),
+        ({"command": ["no-such-program-here"]}, "is not a program that can be run"),
+        ({"command": ["/etc/passwd"]}, "is not a program that can be run"),
         ({"command": ["true", "a\0b"]}, "holds a NUL"),
         ({"command": ["true"], "directory": Path("/nowhere")}, "the directory /nowhere is not there"),
         ({"command": ["true"], "environment": {"A=B": "c"}}, "a variable in environment"),

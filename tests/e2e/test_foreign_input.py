@@ -39,7 +39,7 @@ def test_a_broken_package_is_refused_at_a_reload_and_its_input_runs_once_it_is_c
 
     try:
         leaf.start()
-        reload('[[input]]\ntype = "ping"\n', "is no type of input; give one of")
+        reload('[[input]]\ntype = "ping"\n', "is not a type of input; give one of")
         installed(site, "import sys; sys.exit(3)")
         reload('[[input]]\ntype = "ping"\n', "of petiole-ping 1.2 cannot be imported")
         installed(site, GOOD.replace("await intake", "raise OSError('unplugged')\n            await intake"))

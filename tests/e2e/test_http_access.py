@@ -133,7 +133,7 @@ def test_files_that_cannot_be_used_are_told_before_anything_runs(
     assert "cannot be read" in wrong(token_file=tmp_path / "none")[0]
     assert "go together" in wrong(tls_cert=pair[0])[0]
     assert "cannot be read" in wrong(tls_cert=pair[0], tls_key=tmp_path / "none")[0]
-    assert "no certificate chain with its key" in wrong(tls_cert=pair[1], tls_key=pair[1])[0]
+    assert "not a certificate chain with its key" in wrong(tls_cert=pair[1], tls_key=pair[1])[0]
     token_file.chmod(0o640)
     (told,) = wrong(token_file=token_file)
     assert "chmod 600" in told

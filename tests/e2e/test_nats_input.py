@@ -184,9 +184,9 @@ async def test_a_subject_that_the_server_refuses_is_told(server: Leaf) -> None:
     [
         ({"subjects": []}, "there is no subject"),
         ({"subjects": [SubjectTemplate(filter="a.*"), SubjectTemplate(filter="a.b")]}, "overlap"),
-        ({"subjects": [PLANT], "queue": "a b"}, "no name of a queue group"),
+        ({"subjects": [PLANT], "queue": "a b"}, "not a name of a queue group"),
         ({"subjects": [PLANT], "pending": Size(1)}, "take 64KiB at least"),
-        ({"subjects": [SubjectTemplate(filter="a", device="{x}")]}, "is no template"),
+        ({"subjects": [SubjectTemplate(filter="a", device="{x}")]}, "is not a template"),
     ],
 )
 def test_what_stands_in_the_way_is_told_with_a_remedy(options: dict[str, Any], told: str) -> None:

@@ -113,7 +113,7 @@ def _a_taken_port_is_told_and_the_other_inputs_are_shown(leaf: Agent) -> None:
 
 def _a_file_is_read_from_its_beginning(leaf: Agent) -> None:
     tried = leaf.petiole("test", "--input", "file", "--from-start")
-    assert tried.returncode == 3, "a line is no reading"
+    assert tried.returncode == 3, "a line is not a reading"
     assert [json.loads(line)["device"] for line in tried.stdout.splitlines()] == ["pump-7"] * 2
     assert f"{leaf.member.lines}:" in tried.stderr
     assert "Traceback" not in tried.stderr

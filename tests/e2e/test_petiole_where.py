@@ -180,7 +180,7 @@ def _what_cannot_be_asked_is_told_and_the_rest_is_shown(site: Site) -> None:
     [
         (("edge.1",), "domain 'edge.1' is not"),
         (("edge-9",), "there is no leaf 'edge-9'; the hub's configuration has edge-1"),
-        (("edge-1", "--from", "soon", "--lake", "."), "--from 'soon' is no time"),
+        (("edge-1", "--from", "soon", "--lake", "."), "--from 'soon' is not a time"),
         (("edge-1", "--from", "1h", "--to", "2h", "--lake", "."), "--from 1h is not before --to 2h"),
         (("edge-1", "--device", "x"), "name them with --lake"),
     ],

@@ -119,7 +119,7 @@ async def test_what_is_not_understood_is_415_and_a_damaged_body_400(served: Serv
     assert (status, "must be snappy" in answer["error"]) == (415, True)
     assert (await post(served, b"\xff\xff"))[0] == 400
     status, answer, _ = await post(served, bytes(cramjam.snappy.compress_raw(b"\xff\xff")))
-    assert (status, answer["error"].startswith("the body is no request of remote write")) == (400, True)
+    assert (status, answer["error"].startswith("the body is not a request of remote write")) == (400, True)
     status, answer, _ = await post(served, b"\xff\xff\xff\xff\x0f")  # four bytes that say 4 GiB
     assert (status, "max_samples_per_send" in answer["error"]) == (413, True)
     assert served.core.stored == []

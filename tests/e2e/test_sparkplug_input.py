@@ -184,7 +184,7 @@ async def test_what_is_no_payload_or_no_value_is_a_dead_letter_and_the_rest_goes
         assert one.invalid("unsupported_type") == 1
         assert one.invalid("bad_message") == 2
         reasons = [letter.reason for letter in one.core.letters]
-        assert "Bytes is no value of a reading: wave" in reasons
+        assert "Bytes is not a value of a reading: wave" in reasons
 
 
 async def test_what_comes_while_nothing_can_be_stored_is_kept_in_its_order(

@@ -20,7 +20,7 @@ class Step:
 
 
 def seed_of(environment: Mapping[str, str] = os.environ) -> int:
-    """The seed that `SEED` asks for. Raises `ValueError` where that is no number."""
+    """The seed that `SEED` asks for. Raises `ValueError` where that is not a number."""
     return int(environment.get("SEED") or _DEFAULT)
 
 

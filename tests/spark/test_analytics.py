@@ -136,7 +136,7 @@ def states() -> Iterable[Sent]:
 
 
 def plant() -> list[dict[str, Any]]:
-    """All of it as it comes to bronze, with a line that is no reading, a batch that never comes, what the
+    """All of it as it comes to bronze, with a line that is not a reading, a batch that never comes, what the
     agents say of that, and of the clock."""
     rows = bronze([*bearings(), *energy(), *tanks(), *flows(), *pressures(), *states()])
     last = {row["domain"]: row["n"] for row in rows}

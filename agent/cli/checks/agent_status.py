@@ -48,7 +48,7 @@ async def ask(admin: Admin) -> Mapping[str, Any] | str:
         status = msgspec.json.decode(answer, type=dict[str, Any])
         if "role" in status:
             return status
-    return f"what answers at {url} is no agent"
+    return f"what answers at {url} is not an agent"
 
 
 def judge(status: Mapping[str, Any] | str) -> Iterator[Finding]:

@@ -89,7 +89,7 @@ def _greeted(line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWr
     if not line:
         return Nowhere("it closes the connection and says nothing", unknown=True)
     text = line[:_SHOWN].decode(errors="replace").strip()
-    return Nowhere(f"what answers there is no nats-server: it says {text!r}")
+    return Nowhere(f"what answers there is not a nats-server: it says {text!r}")
 
 
 async def _upgraded(plain: Greeted, host: str, tls: ssl.SSLContext) -> Greeted | Nowhere:

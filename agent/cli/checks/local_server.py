@@ -152,7 +152,7 @@ def judge(config: Config, seen: LocalServerInfo, hub: Mapping[str, Any] | None) 
         start = "start the agent, which runs it" if embedded else "start it, or correct nats.listen"
         if "hangs" in seen.greeting.why:
             again = "which the agent restarts" if embedded else "and start it again"
-            start = f"see by `ss -ltnp` which program it is: end another one, or kill the server, {again}"
+            start = f"find the program with `ss -ltnp`: end it, or, if it is the server, kill that, {again}"
         return [
             server.SERVER.failure(f"the local server at {at}: {seen.greeting.why}", start, Exit.UNREACHABLE)
         ]

@@ -201,7 +201,7 @@ def linked(leafz: Mapping[str, Any]) -> Finding:
         )
     return LINK.failure(
         "the local server has no link to the hub",
-        "put right what is said of the hub here; a server of your own needs a remote of account "
+        "do what the finding about the hub says; a server of your own needs a remote of account "
         f"{ACCOUNT} in its leafnodes",
         Exit.UNREACHABLE,
     )

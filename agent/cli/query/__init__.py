@@ -203,7 +203,7 @@ def checked(status: Any, url: str) -> dict[str, Any]:
     except msgspec.ValidationError as error:
         why = str(error)
     raise AdminStatusError(
-        f"what answers at {url} is no agent of this version: {why}; see who listens at [admin] listen"
+        f"what answers at {url} is not an agent of this version: {why}; see who listens at [admin] listen"
     )
 
 

@@ -74,7 +74,7 @@ def _server(key: str, server: SiteServer, cluster: bool, names: set[str]) -> Ite
         addresses[address] = name
         if name == "cluster_listen" and address[0] in ("0.0.0.0", "::"):  # noqa: S104 - refused
             yield Problem(
-                f"{key}.{name}", f'"{text}" is no address that others can dial', "write this server's own"
+                f"{key}.{name}", f'"{text}" is not an address that others can dial', "write this server's own"
             )
 
 

@@ -89,7 +89,8 @@ def _entry_point(kind: str, built_in: Iterable[str]) -> EntryPoint:
         installed = sorted({point.name for point in entry_points(group=GROUP)} - set(built_in))
         names = ", ".join(f'"{name}"' for name in [*built_in, *installed])
         raise UnusableTypeError(
-            f'"{kind:.60}" is no type of input', f"give one of {names}, or install the package that adds it"
+            f'"{kind:.60}" is not a type of input',
+            f"give one of {names}, or install the package that adds it",
         )
     return found[0]
 

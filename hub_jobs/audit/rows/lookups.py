@@ -108,7 +108,7 @@ def moments(tables: AuditTables, wanted: Sequence[Run]) -> dict[Run, tuple[list[
 
 def kept_readings(tables: AuditTables, key: Run, came: Sequence[Range]) -> int:
     """How many readings the batches of a run hold that arrived, of these numbers. Dead letters, which are
-    numbered too, are no readings."""
+    numbered too, are not readings."""
     where: list[Condition] = [(name, "=", value) for name, value in zip(BATCH, key, strict=True)]
     where += [("n", ">=", came[0][0]), ("n", "<=", came[-1][1])]
     held: dict[int, int] = {}

@@ -14,7 +14,7 @@ from hub_jobs.tables.ranges import Mask, Numbers
 LATE_SECONDS: Final = 600
 """What arrives longer than this after it was sealed is late."""
 _AHEAD_SECONDS: Final = 3_600
-"""A time of sealing so far after the arrival is no time that can be."""
+"""A time of sealing so far after the arrival is not a time that can be."""
 _SECOND: Final = 1_000_000
 
 

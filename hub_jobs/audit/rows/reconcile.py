@@ -284,7 +284,7 @@ def _strays(
     source, seq = np.concatenate([held[0], read[0]])[firsts], np.concatenate([held[1], read[1]])[firsts]
     there = np.zeros(size, np.bool_)
     there[of_held] = True
-    # A message that no source wrote stands nowhere, and is no reading.
+    # A message that no source wrote stands nowhere, and is not a reading.
     stray = (counts > 0) & ~(there & ~nowhere[source])
     found = counts[stray].astype(np.int64)
     return UnexplainedRows(sources, source[stray], seq[stray], found, np.zeros_like(found))

@@ -15,7 +15,7 @@ leaves behind when it ends by itself, and what is there when the agent is killed
 sees to that (`agent.leaf.inputs.exec.reaper`, about 10 MB while the command runs).
 
 What was read is submitted until it is stored. If the agent is killed, data read but not yet stored is lost
-(at most 1 MiB), and so is what is left in the pipe. Lines that are no readings become dead letters. A last
+(at most 1 MiB), and so is what is left in the pipe. Lines that are not readings become dead letters. A last
 line without a newline is taken as NDJSON, and as line protocol if the command ended well.
 """
 
@@ -53,7 +53,7 @@ class ExecInput(ConfiguredInput[ExecOptions]):
         if not _is_runnable(options.command):
             return  # a problem of the options
         if not _found(options.command[0], directory, options.variables().get("PATH")):
-            stood = f"{options.command[0]!r:.200} is no program that can be run"
+            stood = f"{options.command[0]!r:.200} is not a program that can be run"
             yield f"{stood}; give the path of one that the agent's user may run"
 
     def _mistakes(self) -> Iterator[str]:

@@ -228,7 +228,7 @@ class Parsing(PayloadParts):
             offset += 1
         stamp = None if _end(body, offset) else _stamp(body, offset, offset + 64)
         if stamp is None and not _end(body, offset):
-            raise LineError(f"{quoted(body[offset : offset + 40].strip())} is no time", "time")
+            raise LineError(f"{quoted(body[offset : offset + 40].strip())} is not a time", "time")
         ts = self._now if stamp is None else self._stamps.written(stamp[1], self._unit)
         self._claim(len(values) * head.cost + offset - begin)
         out += [ts + value + head.tail for value in values]

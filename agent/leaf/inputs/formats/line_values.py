@@ -50,7 +50,7 @@ def scalar(text: bytes) -> bytes:
         number = float(text)
         if math.isfinite(number):
             return repr(number).encode()
-    raise LineError(f"value {quoted(text)} is no number of 64 bits, bool or text in quotes", "value")
+    raise LineError(f"value {quoted(text)} is not a number of 64 bits, bool or text in quotes", "value")
 
 
 def string(raw: bytes) -> bytes:

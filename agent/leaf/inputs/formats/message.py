@@ -138,7 +138,7 @@ def template_problem(template: str) -> str | None:
     """What is wrong with a template, with a remedy; None for a good one."""
     rest = _PART.sub("", template)
     if "{" in rest or "}" in rest:
-        return f"{template!r:.80} is no template; write a part of the name as {{2}}, the rest as {{2+}}"
+        return f"{template!r:.80} is not a template; write a part of the name as {{2}}, the rest as {{2+}}"
     return None
 
 

@@ -123,7 +123,7 @@ class ReadingDecoder:
 
 
 def _names(text: bytes) -> tuple[str, ...]:
-    """The names of the tags of the first line; empty where it has none or is no reading."""
+    """The names of the tags of the first line; empty where it has none or is not a reading."""
     try:
         tags = _FULL.decode(text[: text.find(b"\n")]).tags
     except REFUSED:

@@ -4,7 +4,7 @@ not answered with 204 is still its sender's.
 `POST /v1/readings`, `Content-Type: application/x-ndjson` (a reading a line) or `application/json` (an array
 of at most 1 MiB, or one reading); `Content-Encoding: gzip` or `zstd`; `Idempotency-Key` makes a repeat safe.
 
-204 stored (202 with `ack = "accepted"`, whose body says so); 400 lines that are no readings, each named; 401
+204 stored (202 with `ack = "accepted"`, whose body says so); 400 lines that are not readings, each named; 401
 token; 403 `Origin`; 404, 405; 408 too slow; 411, 413 length; 415 type or encoding; 421 `Host`; 422 key used
 for another request; 429 the stream is full; 503 server away, busy or stopping. With a refusal nothing of the
 request is stored, or nothing of this attempt where the answer comes before its key is looked up, save one:

@@ -59,7 +59,7 @@ class DecodedBody:
     payload: bytes
     count: int
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """How much of the body is no reading, by kind; the rest is stored."""
+    """How much of the body is not a reading, by kind; the rest is stored."""
     is_dated: bool = True
     """Whether each reading has a time of its own: only then the same body is the same request."""
 

@@ -61,7 +61,7 @@ class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
             any(("#" in level or "+" in level) and len(level) > 1 for level in levels) or "#" in levels[:-1]
         )
         if wrong or not 1 <= len(self.filter.encode()) <= _MOST or not self.filter.isprintable():
-            yield f"filter {self.filter!r:.80} is no topic filter of MQTT, such as plant/+/#"
+            yield f"filter {self.filter!r:.80} is not a topic filter of MQTT, such as plant/+/#"
         for name, template in (("device", self.device), ("metric", self.metric)):
             if (problem := template_problem(template)) is not None:
                 yield f"{name} {problem}"
@@ -108,7 +108,7 @@ def problems(options: MqttOptions) -> Iterator[str]:
 
 def _values(options: MqttOptions) -> Iterator[str]:
     if not names_server(options.url, _PORTS):
-        yield "url is no broker without a user in it; write it as mqtt://<host>:1883"
+        yield "url is not a broker without a user in it; write it as mqtt://<host>:1883"
     if not options.topics:
         yield 'topics is empty; write topics = [{ filter = "plant/+/#" }]'
     for topic in options.topics:

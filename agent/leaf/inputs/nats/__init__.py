@@ -47,7 +47,7 @@ class SubjectTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
         if plain and plain[-1] == ">" and tokens[-1] == ">":
             plain.pop()
         if len(self.filter.encode()) > _MOST or not all(_TOKEN.match(part) for part in plain):
-            yield f"filter {self.filter!r:.80} is no subject; write it as plant.*.temperature or plant.>"
+            yield f"filter {self.filter!r:.80} is not a subject; write it as plant.*.temperature or plant.>"
         elif tokens[0] in (*_TAKEN, "*", ">") or tokens[0].startswith(("$", "_")):
             yield (
                 f"filter {self.filter!r:.80} covers subjects of Petiole or of NATS itself; begin it with a "

@@ -11,7 +11,7 @@ refused again. With the header `Nats-Msg-Id` a request that is repeated within t
 each subject has ids of its own. `{"unknown": "…"}` says that the outcome is unknown: repeat the request under
 its id.
 
-Other messages are not answered. What is no reading becomes a dead letter; what comes while `pending` bytes
+Other messages are not answered. What is not a reading becomes a dead letter; what comes while `pending` bytes
 wait to be stored, or faster than it can be read, is dropped and counted (`petiole_dropped_messages_total`);
 what is published while the agent or its connection is down is lost. A program that needs more publishes
 requests, or to the stream itself, on `tel.<domain>.<class>.<device>.<metric>`.
@@ -62,7 +62,7 @@ class NatsInput(ConfiguredInput[NatsOptions]):
         for filter_, other_filter in overlapping(options.subjects):
             yield f"filters {filter_!r:.80} and {other_filter!r:.80} overlap; make them distinct"
         if not _QUEUE.match(options.queue):
-            yield f"queue {options.queue!r:.80} is no name of a queue group; leave out dots and blanks"
+            yield f"queue {options.queue!r:.80} is not a name of a queue group; leave out dots and blanks"
         if options.pending < _LEAST_PENDING:
             yield f"pending is {options.pending} bytes; take 64KiB at least"
 

@@ -67,9 +67,9 @@ class NodeSelection(Struct, forbid_unknown_fields=True, kw_only=True):
         if (self.id is None) == (self.path is None):
             yield 'a node has neither or both of id and path; write id = "ns=2;s=Line1.Speed" or path'
         elif self.id is not None and _NODE_ID.fullmatch(self.id) is None:
-            yield f"id {self.id!r:.80} is no node id, such as ns=2;s=Line1.Speed or ns=3;i=1001"
+            yield f"id {self.id!r:.80} is not a node id, such as ns=2;s=Line1.Speed or ns=3;i=1001"
         elif self.path is not None and not all(self.path.split("/")):
-            yield f"path {self.path!r:.80} is no path below Objects, such as Line*/Motor/Speed"
+            yield f"path {self.path!r:.80} is not a path below Objects, such as Line*/Motor/Speed"
         for name, template in (("device", self.device), ("metric", self.metric)):
             if (problem := template_problem(template)) is not None:
                 yield f"{name} {problem}"

@@ -187,11 +187,11 @@ def _no_value(value: object) -> str:
     if isinstance(value, str | ua.LocalizedText):
         return "its text is not UTF-8"
     if isinstance(value, float):
-        return f"{value} is no finite number"
+        return f"{value} is not a finite number"
     if isinstance(value, list):
         return "its value is an array that is empty, of several dimensions or not of finite numbers"
     kind = type(value).__name__
-    return f"its value is of the type {kind}, which is no value of a reading"
+    return f"its value is of the type {kind}, which is not a value of a reading"
 
 
 def _time(data: ua.DataValue, message: ua.NotificationMessage) -> float:

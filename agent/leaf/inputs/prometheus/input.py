@@ -174,6 +174,6 @@ def _url_problems(url: str) -> Iterator[str]:
     except ValueError:
         good = False
     if not good:
-        yield f"{without_password(url)!r:.100} is no target; write it as http://127.0.0.1:9100/metrics"
+        yield f"{without_password(url)!r:.100} is not a target; write it as http://127.0.0.1:9100/metrics"
     elif parts.username is not None or parts.password is not None:
         yield f"the target {parts.hostname} has a password in its url; take token_file"

@@ -20,7 +20,7 @@ restart): so a sender that repeats what was not answered loses and doubles nothi
 `buffer / max_connections` bytes; lines after the last `#<key>` are not stored. Answers may come in another
 order than their groups.
 
-Lines that are no readings are counted, reported and skipped; a connection that sends a thousand of them and
+Lines that are not readings are counted, reported and skipped; a connection that sends a thousand of them and
 nothing else is closed, as is one that speaks HTTP. A last line without a newline is taken as NDJSON only.
 """
 

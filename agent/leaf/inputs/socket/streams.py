@@ -256,7 +256,7 @@ class Flow(LineConnection):
 
     def _garbage(self) -> None:
         if not self._transport.is_closing():
-            self.give_up("garbage", "nothing but lines that are no readings; the connection is closed")
+            self.give_up("garbage", "nothing but lines that are not readings; the connection is closed")
 
 
 def _peer(transport: asyncio.Transport) -> tuple[str, str]:

@@ -206,7 +206,7 @@ class EvictionTracker:
 
 def _entry(message: StoredHeaders, dead: bool) -> IndexedMessage:
     """A message as the index has it. One that was published again says nothing that the first did not, and
-    dead letters are numbered like batches, but are no readings."""
+    dead letters are numbered like batches, but are not readings."""
     try:
         ident = parse_message_id(message.headers.get(H_MESSAGE_ID, ""))
         count = int(message.headers.get(H_COUNT, "0"))

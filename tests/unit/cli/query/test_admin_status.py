@@ -74,8 +74,8 @@ def _answering(body: bytes, code: int = 200, *, endless: bool = False) -> Iterat
         (b"", 200, "does not answer"),
         (b"{}", 404, "is not the agent; correct [admin] listen, or end it"),
         (b"{}", 302, "HTTP Error 302"),
-        (b"[1, 2]", 200, "is no agent of this version: it names neither"),
-        (b'{"role": ["hub"]}', 200, "is no agent of this version: it names neither"),
+        (b"[1, 2]", 200, "is not an agent of this version: it names neither"),
+        (b'{"role": ["hub"]}', 200, "is not an agent of this version: it names neither"),
         (b'{"role": "hub", "fleet": 7}', 200, "Expected `object`, got `int` - at `$.fleet`"),
         (b'{"role": "leaf", "domain": "d"}', 200, "missing required field"),
     ],
@@ -97,7 +97,7 @@ def test_an_agent_that_does_not_run_is_told_in_plain_words() -> None:
 @pytest.mark.parametrize("body", [b"<html>", b"[1]", b"{}"])
 def test_a_check_takes_nothing_else_for_an_agent(body: bytes) -> None:
     with _answering(body) as listen:
-        assert str(asyncio.run(agent_status.ask(Admin(listen=listen)))).endswith("is no agent")
+        assert str(asyncio.run(agent_status.ask(Admin(listen=listen)))).endswith("is not an agent")
 
 
 def test_an_answer_without_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_an_answer_without_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_no_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    with _answering(b"{}") as listen, pytest.raises(AdminStatusError, match="no agent of this version"):
+    with _answering(b"{}") as listen, pytest.raises(AdminStatusError, match="not an agent of this version"):
         status_of(Admin(listen=listen))
 
 

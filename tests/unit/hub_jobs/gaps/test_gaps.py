@@ -156,17 +156,17 @@ def test_shares_are_of_a_domains_own_readings() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--from", "yesterday"], "'yesterday' is no time; write 2026-11-21T06:00:00Z"),
+        (["--from", "yesterday"], "'yesterday' is not a time; write 2026-11-21T06:00:00Z"),
         (["--to", "2026-11-21T06:00:00"], "has no offset"),
         (["--from", "0001-01-01T00:00:00+14:00"], "outside of the years"),
         (
             ["--from", "2026-11-21T06:00:00Z", "--to", "2026-11-21T06:00:00+00:00"],
             "--from is not before --to",
         ),
-        (["--look-back", "0d"], "'0d' is no length of time; write 90s, 15m, 12h or 7d"),
-        (["--look-back", "9999999d"], "is no length of time"),
-        (["--factor", "1"], "'1' is no number above 1"),
-        (["--factor", "nan"], "'nan' is no number above 1"),
+        (["--look-back", "0d"], "'0d' is not a length of time; write 90s, 15m, 12h or 7d"),
+        (["--look-back", "9999999d"], "is not a length of time"),
+        (["--factor", "1"], "'1' is not a number above 1"),
+        (["--factor", "nan"], "'nan' is not a number above 1"),
     ],
 )
 def test_what_is_no_time_length_or_factor_is_refused_in_words(

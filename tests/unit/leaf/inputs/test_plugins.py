@@ -141,7 +141,7 @@ def test_two_packages_with_one_type_are_both_named(site: Path, tmp_path: Path) -
 def test_an_unknown_type_names_what_is_built_in_and_what_is_installed(site: Path, tmp_path: Path) -> None:
     installed(site)
     problem = problem_of(tmp_path, 'type = "pong"')
-    assert problem.startswith('input[1].type: "pong" is no type of input; give one of "exec", ')
+    assert problem.startswith('input[1].type: "pong" is not a type of input; give one of "exec", ')
     assert problem.endswith('"ping", or install the package that adds it')
 
 

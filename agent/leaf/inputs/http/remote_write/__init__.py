@@ -65,7 +65,7 @@ class RemoteWriteRoute(Route[DecodedSamples]):
                 unread=False,
             ) from None
         except ValueError as error:
-            text = f"the body is no request of remote write: {error}"
+            text = f"the body is not a request of remote write: {error}"
             raise at_fault(400, "protobuf", text, unread=False) from None
         hold.add(request.size, unread=False)
         return DecodedSamples(request.payload, request.count, request.left_out, request=request)

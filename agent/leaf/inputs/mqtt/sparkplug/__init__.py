@@ -58,7 +58,7 @@ class NodeCommand(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Something that is no reading; `reason` counts it, as a message or as so many metrics."""
+    """Something that is not a reading; `reason` counts it, as a message or as so many metrics."""
 
     reason: str
     letter: Letter
@@ -256,7 +256,7 @@ class _Message:
         self.lines.append(_encode(row) + b"\n")
 
     def _refuse(self, reason: str, text: str, metrics: list[tuple[str | None, Metric]]) -> None:
-        """Name metrics that are no readings in letters that hold them whole."""
+        """Name metrics that are not readings in letters that hold them whole."""
         rows: list[dict[str, object]] = []
         size = 0
         for name, metric in metrics:

@@ -155,7 +155,7 @@ def value_of(metric: Metric, datatype: int) -> contract.Value:
     """The value of a metric of a datatype, 0 where that is unknown. Raises `ValueRefusedError`."""
     field, raw = metric.field, metric.raw
     if (unsupported := _UNSUPPORTED.get(datatype) or _OPAQUE.get(field or "")) is not None:
-        raise ValueRefusedError("unsupported_type", f"{unsupported} is no value of a reading")
+        raise ValueRefusedError("unsupported_type", f"{unsupported} is not a value of a reading")
     if field is None:
         raise ValueRefusedError("bad_value", "it has neither a value nor is_null")
     if field in _WIRE_BITS:
@@ -165,7 +165,7 @@ def value_of(metric: Metric, datatype: int) -> contract.Value:
         raise ValueRefusedError("bad_value", f"a {field} for the datatype {datatype}")
     if isinstance(raw, float):
         if not math.isfinite(raw):
-            raise ValueRefusedError("bad_value", f"{raw} is no finite number")
+            raise ValueRefusedError("bad_value", f"{raw} is not a finite number")
         return raw
     if isinstance(raw, str):
         return raw.replace("\n", " ").replace("\r", " ")

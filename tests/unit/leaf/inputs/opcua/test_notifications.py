@@ -104,7 +104,7 @@ def test_a_status_that_is_not_good_is_kept_beside_the_value() -> None:
     [
         (value(None, StatusCodes.BadSensorFailure), "BadSensorFailure, and it has no value"),
         *((value(array), "array that is empty") for array in (["a"], [True], [[1.0]], [1.0, math.nan])),
-        (value(float("nan")), "nan is no finite number"),
+        (value(float("nan")), "nan is not a finite number"),
         (value([1.0] * (contract.MAX_ARRAY + 1)), f"more than {contract.MAX_ARRAY} numbers"),
         (value(bytes(contract.MAX_BYTES + 1)), f"more than {contract.MAX_BYTES} bytes"),
     ],

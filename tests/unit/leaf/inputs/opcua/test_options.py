@@ -57,10 +57,10 @@ def test_what_can_be_used_has_no_mistake(given: dict[str, Any]) -> None:
     [
         (NodeSelection(), "neither or both"),
         (NodeSelection(id="i=1", path="a"), "neither or both"),
-        (NodeSelection(id="2;s=a"), "no node id"),
-        (NodeSelection(path="a//b"), "no path"),
+        (NodeSelection(id="2;s=a"), "not a node id"),
+        (NodeSelection(path="a//b"), "not a path"),
         (NodeSelection(path="a", metric=""), "metric is empty"),
-        (NodeSelection(path="a", device="{x}"), "device '{x}' is no template"),
+        (NodeSelection(path="a", device="{x}"), "device '{x}' is not a template"),
     ],
 )
 def test_a_selection_that_selects_nothing_is_refused(node: NodeSelection, wrong: str) -> None:

@@ -288,8 +288,8 @@ def test_what_the_official_client_writes_is_read_back(labels: dict[str, str], va
     ("options", "said"),
     [
         ({"urls": []}, "urls names 0 targets"),
-        ({"urls": ["ftp://x/"]}, "is no target"),
-        ({"urls": ["http://"]}, "is no target"),
+        ({"urls": ["ftp://x/"]}, "is not a target"),
+        ({"urls": ["http://"]}, "is not a target"),
         ({"urls": ["http://me:secret@x/"]}, "take token_file"),
         ({"urls": ["http://x/", "http://x/"]}, "twice"),
         ({"interval": Seconds(0.01), "timeout": Seconds(0.01)}, "interval is 0.01 s"),
