@@ -116,6 +116,11 @@ def closed_pipe() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def now_text() -> str:
+    """The time, as it stands above what is shown again and again."""
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime())
+
+
 def rows_that_fit(reserved: int) -> int | None:
     """How many lines fit on the terminal below `reserved` others; None in a pipe, which takes all."""
     if not sys.stdout.isatty():

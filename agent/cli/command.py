@@ -251,19 +251,16 @@ async def _send(
             )
             if not quiet:
                 typer.echo(sent.stored(), err=bool(patience))
-            answer = None
-            if patience:
-                answer = await _answer(watch, command.id, patience)
+            answer = await _answer(watch, command.id, patience) if patience else None
             return replace(sent, answer=answer)
     except EXPECTED as error:
         end_unreachable(settings, error, "the hub's")
 
 
-async def _answer(watch: Any, ident: str, patience: float) -> CommandAnswer | None:
+async def _answer(watch: AnswerWatch, ident: str, patience: float) -> CommandAnswer | None:
     try:
         async with asyncio.timeout(patience):
-            answer: CommandAnswer = await watch.answer(ident)
-            return answer
+            return await watch.answer(ident)
     except (TimeoutError, JetStreamError):
         # The command is stored whatever becomes of this watch.
         return None

@@ -142,7 +142,7 @@ def account_key(config: Config) -> Path:
 
 
 def local_server(config: Config) -> LocalServer:
-    """The leaf's own server, as inputs that need it know it."""
+    """The server of this machine, for inputs that connect to it."""
     return LocalServer(config.nats.url, identities(config).account)
 
 
@@ -150,7 +150,7 @@ class HasObstacles(Protocol):
     """A part that can say what keeps it from running."""
 
     def obstacles(self) -> list[str]:
-        """A sentence each."""
+        """What keeps it from running now, a sentence each."""
 
 
 def mistakes(inputs: Iterable[CheckedInput]) -> list[str]:
@@ -164,7 +164,7 @@ def obstacles(parts: Iterable[HasObstacles]) -> list[str]:
 
 
 def problems(inputs: Sequence[CheckedInput]) -> list[str]:
-    """Both."""
+    """The mistakes and then the obstacles of inputs, a sentence each."""
     return [*mistakes(inputs), *obstacles(inputs)]
 
 

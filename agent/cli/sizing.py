@@ -135,4 +135,4 @@ def _bits(text: str | None) -> float:
 
 
 def _wrong(option: str, value: object, wanted: str) -> NoReturn:
-    end([f"{option} {value!r} is not {wanted}; give it so"])
+    end([f"{option} {value!r} is not {wanted}"])

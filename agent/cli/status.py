@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
@@ -183,10 +182,10 @@ def _write_json(settings: Config, links: bool) -> None:
 
 
 def _once(settings: Config, links: bool) -> list[TerminalLine]:
-    from agent.base.terminal import BAD, DIM, TerminalLine
+    from agent.base.terminal import BAD, DIM, TerminalLine, now_text
     from agent.cli.query import AdminStatusError
 
-    at = TerminalLine(time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime()), DIM)
+    at = TerminalLine(now_text(), DIM)
     try:
         return [at, *_drawn(_look(settings, links))]
     except AdminStatusError as error:

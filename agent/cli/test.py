@@ -37,8 +37,8 @@ END_SECONDS: Final = 5.0
 
 
 class Screen:
-    """The core as an input sees it. It accepts everything at once; `show` gets NDJSON, `tell` a problem in
-    words."""
+    """Takes the place of the core: it accepts everything at once and stores nothing. `show` gets NDJSON,
+    `tell` a problem in words."""
 
     def __init__(self, domain: str, show: Callable[[bytes], None], tell: Callable[[str], None]) -> None:
         self.domain = domain
@@ -50,7 +50,7 @@ class Screen:
 
     @property
     def stores_lost(self) -> int:
-        """None is."""
+        """Nothing is stored, so nothing is lost."""
         return 0
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
@@ -71,15 +71,15 @@ class Screen:
             on_settled(self._shown)
 
     async def stored_of(self, input_name: str, position: str) -> int | None:
-        """Nothing is."""
+        """Nothing is stored."""
         return 0
 
     async def piece(self, input_name: str, position: str) -> tuple[int, str | None]:
-        """Each is the first."""
+        """Every chunk is its input's first."""
         return 1, None
 
     def go_on(self, input_name: str, cls: str, number: int, position: str) -> None:
-        """It always begins at its beginning."""
+        """Nothing to note: no chunk is ever continued."""
 
     async def _heard(self, input_name: str, cls: str, chunk: Chunk) -> None:
         await self.dead_letter(input_name, cls, chunk.letters)
@@ -92,7 +92,7 @@ class Screen:
             self._tell(f"input {input_name}: {shown(letter.at)}: {shown(letter.reason)}")
 
     async def position(self, input_name: str) -> ResumePoint:
-        """Nothing of it is stored."""
+        """Nothing is stored, so an input begins as if it were new."""
         return ResumePoint()
 
 

@@ -23,6 +23,7 @@ from agent.base.terminal import (
     WAITS,
     TerminalLine,
     draw,
+    now_text,
     table,
     terminal_width,
     watch,
@@ -254,7 +255,7 @@ class LeafView:
             return self.looked()
         except AdminStatusError as error:
             self._before = None
-            said = [TerminalLine(_now()), TerminalLine(str(error), BAD)]
+            said = [TerminalLine(now_text()), TerminalLine(str(error), BAD)]
             return [part for line in said for part in wrapped(line, terminal_width())]
 
     def looked(self) -> list[TerminalLine]:
@@ -268,11 +269,10 @@ class LeafView:
         link = status["link"]
         style = BAD if link["attention"] else GOOD if link["state"] == "flowing" else WAITS
         over = f"; the last {rates.seconds:.1f} s" if rates.seconds else "; rates follow with the next look"
-        head = [TerminalLine(f"{status['domain']}: {link['sentence']}", style), TerminalLine(_now() + over)]
+        head = [
+            TerminalLine(f"{status['domain']}: {link['sentence']}", style),
+            TerminalLine(now_text() + over),
+        ]
         if not status.get("server", {}).get("stores", True):
             head.insert(1, TerminalLine(f"server: {status['server']['state']}", BAD))
         return [*(part for line in head for part in wrapped(line, width)), *rate_lines(rates, width)]
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime())

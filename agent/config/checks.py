@@ -192,7 +192,7 @@ def _admin(config: Config) -> Iterator[Problem]:
     try:
         host = listen_address(admin.listen)[0]
     except ValueError:
-        return  # said of its address
+        return  # `_addresses` reports it
     if admin.token_file is None and not is_loopback(host):
         yield Problem(
             "admin.listen",

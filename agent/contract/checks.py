@@ -1,5 +1,8 @@
-"""Refusals, exit codes, and the checks of single names and of the fields of JSON records. What is refused
-says what was wrong and where: the record, the field and its value."""
+"""Refusals, exit codes, and the checks of single names and of the fields of JSON records.
+
+A check returns the value as it was given, or raises `ContractError`, which says what was wrong and where: the
+record, the field and its value.
+"""
 
 from __future__ import annotations
 
@@ -51,22 +54,19 @@ def matching(pattern: re.Pattern[str], value: object, what: str, rule: str) -> s
 
 
 def check_domain(value: object) -> str:
-    """A domain name, as given; raises `ContractError`."""
     return matching(_DOMAIN, value, "domain", "1 to 32 letters, digits, '_' or '-' (a dot is not allowed)")
 
 
 def check_class(value: object) -> str:
-    """A class name, as given; raises `ContractError`."""
     return matching(_CLASS, value, "class", "1 to 16 lower-case letters or digits")
 
 
 def check_input(value: object) -> str:
-    """The name of an input, one subject token; raises `ContractError`."""
+    """The name of an input, which is one subject token."""
     return matching(_INPUT, value, "input", "1 to 32 lower-case letters, digits, '_' or '-'")
 
 
 def check_tenant(value: object) -> str:
-    """The name of a tenant, as given; raises `ContractError`."""
     return matching(_DOMAIN, value, "tenant", "1 to 32 letters, digits, '_' or '-'")
 
 
@@ -76,22 +76,18 @@ def check_user(value: object) -> str:
 
 
 def check_machine(value: object) -> str:
-    """A machine id, as given; raises `ContractError`."""
     return matching(_MACHINE, value, "machine", "1 to 64 lower-case letters, digits or '-'")
 
 
 def check_epoch(value: object) -> str:
-    """An epoch, as given; raises `ContractError`."""
     return matching(_EPOCH, value, "epoch", "13 characters 0-9 a-z")
 
 
 def check_run(value: object) -> str:
-    """A run, as given; raises `ContractError`."""
     return matching(_RUN, value, "run", "a UUIDv7 in lower case")
 
 
 def check_request_key(value: object) -> str:
-    """An idempotency key, as given; raises `ContractError`."""
     return matching(_KEY, value, "Idempotency-Key", "1 to 128 visible ASCII characters without a space")
 
 

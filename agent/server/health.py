@@ -8,7 +8,7 @@ stream is filled by sources or is replicated, JetStream shuts itself down ("JetS
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
@@ -85,13 +85,11 @@ def diagnose(healthz: Mapping[str, Any]) -> Trouble | None:
 def unsynced(varz: Mapping[str, Any]) -> str | None:
     """Why an acknowledgement of this server does not mean synced; None if it does."""
     seconds = sync_seconds(varz)
+    if seconds == 0:
+        return None
     return (
-        None
-        if seconds == 0
-        else (
-            f"acknowledged is not synced: the server syncs its disk each {seconds:g} s, and a power cut loses"
-            " what came since; set sync_interval: always in its jetstream block"
-        )
+        f"acknowledged is not synced: the server syncs its disk each {seconds:g} s, and a power cut loses"
+        " what came since; set sync_interval: always in its jetstream block"
     )
 
 
@@ -200,16 +198,13 @@ class ServerHealth:
 
 
 def _sentence(trouble: Trouble) -> str:
+    streams = ", ".join(sorted(trouble.streams)) or "its streams"
     match trouble.kind:
         case TroubleKind.WRITE:
-            return f"the NATS server has stopped writing to {_listed(trouble.streams)}: {trouble.why}"
+            return f"the NATS server has stopped writing to {streams}: {trouble.why}"
         case TroubleKind.SHUT_DOWN:
             return f"the NATS server's JetStream has shut itself down: {trouble.why}"
         case TroubleKind.LOW:
             return trouble.why
         case TroubleKind.OTHER:
             return f"the NATS server says of itself: {trouble.why}"
-
-
-def _listed(streams: Iterable[str]) -> str:
-    return ", ".join(sorted(streams)) or "its streams"

@@ -70,13 +70,14 @@ def taken_ports(config: Config) -> list[str]:
 
 
 def server_config(config: Config, machine: str) -> ServerConfig:
-    """The embedded server's values. Keys of the agent's own that are missing are made; one that the
-    configuration names is somebody's, and is waited for. Raises `SeedError`, `OSError` or `RenderError`."""
+    """The embedded server's values. Missing keys of the agent's own are made; a missing key that the
+    configuration names is for someone else to put there, and raises. Raises `SeedError`, `OSError` or
+    `RenderError`."""
     return _hub(config, machine) if config.role == "hub" else _leaf(config, machine)
 
 
 def check_keys(config: Config) -> None:
-    """Look whether the agent can connect to a server that it does not run. Raises `SeedError`."""
+    """Read the keys with which the agent connects to a server that it does not run. Raises `SeedError`."""
     mine = identities(config)
     for path in (mine.account, mine.system):
         if path is not None:
