@@ -5,7 +5,7 @@
 .PHONY: faults-page clean
 
 BIN := .venv/bin
-# Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/harness/xdist_groups.py).
+# Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/conftest.py).
 PROCESSES ?= 4
 SPARK_NEXT ?= pyspark==4.3.*
 SPACE := $() $()

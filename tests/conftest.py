@@ -1,4 +1,5 @@
-"""Fixtures that every test may use: servers that run, and end with the test."""
+"""Fixtures that every test may use: servers that run, and end with the test; and how tests are dealt out to
+the processes of `pytest --numprocesses`."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ import pytest
 import pytest_asyncio
 import structlog
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.faults.tools import old_servers
 from tests.harness.servers import ServerPair, open_server_pair
-from tests.harness.xdist_groups import XdistScheduler
 
 # The same examples in every run: what a change broke is told apart from what chance finds.
 # How long an example takes says how busy the machine is; a hang is ended by the timeout of every test.
@@ -32,6 +33,23 @@ def _configure_without_cache(**options: Any) -> None:
 # The logger of a module is made once. If it kept the processors of the test that used it first,
 # `capture_logs` would see nothing of it in later tests.
 structlog.configure = _configure_without_cache  # type: ignore[assignment]
+
+
+_TOGETHER = (
+    "tests/spark/",
+    "tests/e2e/test_client_contract",
+    "tests/e2e/test_hub_machines",
+    "tests/upstream/",
+    "tests/unit/test_walls.py",
+)
+
+
+class XdistScheduler(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """One test at a time to whichever process is free, but those that share what is dear to start, first of
+    all, to one process: the Spark tests a Java machine, others their servers, or what they have parsed."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((shared for shared in _TOGETHER if nodeid.startswith(shared)), nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,9 +1,12 @@
-"""docs/metrics.md names every metric of the agent and of the jobs, as it is, and no other."""
+"""docs/metrics.md, the Grafana dashboards and the alert rules: what is committed, and that they have every
+metric and no other."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from agent.base.metrics import Metrics
 from agent.contract import AUDIT_FIGURES
 from agent.hub.registrar.leaf_metrics import LEAF_METRICS
+from deploy.dashboards.__main__ import DASHBOARDS
+from deploy.dashboards.model import Dashboard, Kind, text
 from hub_jobs.metrics import JobMetrics
 
 ROOT = Path(__file__).parents[2]
@@ -73,3 +78,75 @@ def test_every_alert_is_of_a_metric_that_there_is() -> None:
 
 def test_every_name_begins_with_the_product() -> None:
     assert all(name.startswith("petiole_") for name in defined())
+
+
+NAME = re.compile(r"\bpetiole_\w+")
+each_dashboard = pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS.keys())
+
+
+def queries(board: Dashboard) -> list[str]:
+    asked = [query.expression for panel in board.panels() for query in panel.queries]
+    return [*asked, *(one.values for one in board.variables)]
+
+
+def metrics(texts: list[str]) -> set[str]:
+    """What they name, the parts of a histogram as the histogram."""
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for one in texts for name in NAME.findall(one)}
+
+
+def test_the_committed_dashboards_are_those_that_are_described() -> None:
+    committed = {path.name: path.read_text() for path in (ROOT / "deploy" / "grafana").glob("*.json")}
+    assert committed == {name: text(board) for name, board in DASHBOARDS.items()}, "run make dashboards"
+
+
+def test_every_metric_stands_in_a_dashboard_or_an_alert_and_none_that_there_is_not() -> None:
+    shown = metrics([query for board in DASHBOARDS.values() for query in queries(board)])
+    rules = (ROOT / "deploy" / "prometheus").glob("*.rules.yml")
+    assert shown | metrics([path.read_text() for path in rules]) == documented().keys()
+
+
+@each_dashboard
+def test_a_query_asks_only_for_labels_that_its_metrics_have(board: Dashboard) -> None:
+    known = documented()
+    # What Prometheus and its configuration add, and the borders of a histogram.
+    ours = {"instance", "domain", "le"}
+    for panel in board.panels():
+        for query in panel.queries:
+            named = metrics([query.expression])
+            has = ours.union(*(re.findall(r"`(\w+)`", known[name][1]) for name in named))
+            by = re.findall(r"\b(?:by|on) \(([^)]*)\)", query.expression)
+            asked = {label for labels in by for label in labels.split(", ")}
+            asked |= set(re.findall(r"\{\{(\w+)\}\}", query.name))
+            assert asked <= has or not named, (board.title, panel.title)
+
+
+@each_dashboard
+def test_no_panel_lies_on_another_one_or_outside(board: Dashboard) -> None:
+    def cells(place: dict[str, int]) -> set[tuple[int, int]]:
+        across, down = range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"])
+        return {(x, y) for x in across for y in down}
+
+    panels = json.loads(text(board))["panels"]
+    places = [cells(panel["gridPos"]) for panel in panels]
+    assert all(not one & other for one, other in combinations(places, 2))
+    assert max(x for place in places for x, _ in place) < 24
+    assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+@each_dashboard
+def test_a_query_of_one_agent_names_it_and_one_of_all_keeps_to_the_chosen_ones(board: Dashboard) -> None:
+    several = any(one.name == "instance" and one.every for one in board.variables)
+    chosen = 'instance=~"$instance"' if several else 'instance="$instance"'
+    for query in (query.expression for panel in board.panels() for query in panel.queries):
+        hubs = ("petiole_fleet_leaves", "petiole_hub_leading") if several else ()
+        asked = [name for name in NAME.findall(query) if name not in hubs]
+        assert query.count(chosen) == len(asked), query
+
+
+@each_dashboard
+def test_a_table_has_a_name_for_each_of_its_columns(board: Dashboard) -> None:
+    for panel in (one for one in board.panels() if one.kind is Kind.TABLE):
+        names = [query.name for query in panel.queries]
+        assert all(names)
+        assert len(set(names)) == len(names)
+        assert panel.columns

@@ -1,4 +1,5 @@
-"""The units of systemd/: what systemd itself says of them."""
+"""The units of systemd/: what systemd itself says of them; and deploy/Containerfile agrees with the project,
+also where there is no container engine that would tell."""
 
 from __future__ import annotations
 
@@ -10,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from agent.config.schema import Admin
+
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "systemd"
+CONTAINERFILE = (ROOT / "deploy" / "Containerfile").read_text()
 SERVICES = sorted(path.name for path in UNITS.glob("*.service"))
 MOST_EXPOSED: Mapping[str, float] = {"petiole.service": 2.5, "petiole-hub.service": 2.5}
 """By `systemd-analyze security`, from 0 to 10; 4 for the jobs."""
@@ -84,3 +88,16 @@ def test_the_jobs_with_spark_start_after_their_archive_of_classes() -> None:
         assert {f"Wants={archive.name}", f"After={archive.name}"} <= set(text.splitlines()), job
     shared = (UNITS / "petiole-job-.service.d/50-shared.conf").read_text()
     assert "\nCacheDirectory=petiole-jobs\n" in shared
+
+
+def test_the_image_is_made_of_the_root_alone_that_is_built_for_it() -> None:
+    assert re.findall(r"^(?:FROM|ADD|COPY) (.+)$", CONTAINERFILE, re.M) == ["scratch", "root.tar /"]
+
+
+def test_the_image_asks_for_health_where_the_admin_server_is_by_default() -> None:
+    assert f"http://{Admin().listen}/healthz" in CONTAINERFILE
+
+
+def test_the_image_runs_without_rights() -> None:
+    assert re.findall(r"^USER (\S+)$", CONTAINERFILE, re.M) == ["petiole"]
+    assert CONTAINERFILE.index("\nUSER ") < CONTAINERFILE.index("\nENTRYPOINT ")

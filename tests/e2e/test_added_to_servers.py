@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,26 +15,9 @@ from agent.contract import new_epoch
 from agent.demo.ports import free_port
 from agent.demo.proxy import Proxy
 from agent.server.values import LeafUser
+from tests.harness.certificates import self_signed
 from tests.harness.servers import Hub, Leaf, ask, make_hub, make_leaf
 from tests.harness.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
-
-
-def certificate(directory: Path) -> tuple[Path, Path]:
-    """A certificate of the loopback, and its key."""
-    cert, key = directory / "hub.crt", directory / "hub.key"
-    made = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    names = [
-        "-subj",
-        "/CN=hub",
-        "-addext",
-        "subjectAltName=IP:127.0.0.1",
-        "-keyout",
-        str(key),
-        "-out",
-        str(cert),
-    ]
-    subprocess.run(["openssl", "req", "-x509", *made, *names], check=True, capture_output=True)
-    return cert, key
 
 
 @asynccontextmanager
@@ -76,7 +58,7 @@ async def test_a_link_under_tls_with_the_handshake_first_and_a_store_that_is_enc
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STORE_KEY", "correct-horse-battery-staple")
-    cert, key = certificate(tmp_path)
+    cert, key = self_signed(tmp_path)
     tls = {"cert_file": str(cert), "key_file": str(key), "handshake_first": True}
     extra = {
         "leafnodes": {"tls": tls, "compression": "s2_best"},
@@ -94,7 +76,7 @@ async def test_a_link_under_tls_with_the_handshake_first_and_a_store_that_is_enc
 
 @pytest.mark.parametrize("scheme", ["ws", "wss"])
 async def test_a_link_over_a_websocket(tmp_path: Path, scheme: str) -> None:
-    port, (cert, key) = free_port(), certificate(tmp_path)
+    port, (cert, key) = free_port(), self_signed(tmp_path)
     secured: dict[str, Any] = {"no_tls": True}
     if scheme == "wss":
         secured = {"tls": {"cert_file": str(cert), "key_file": str(key)}}

@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-import subprocess
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from agent.base.nats_server import find_binary
 from agent.cli.checks import Level, machine, mqtt
 from agent.config import Config
 from agent.config.server_schema import Mqtt, MqttUserConfig
 from agent.demo.ports import free_port
 from agent.leaf.inputs.file import FileOptions
-from agent.server.child import Watched, greeting, reap, spawn
+from tests.harness.certificates import self_signed
 from tests.harness.check_cases import check, of, pair
-from tests.harness.wait import until
-
-
-def certificate(directory: Path) -> tuple[Path, Path]:
-    """A certificate for the loopback, valid for a year, and its key."""
-    cert, key = directory / "hub.crt", directory / "hub.key"
-    made = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "365"]
-    names = ["-subj", "/CN=127.0.0.1", "-keyout", str(key), "-out", str(cert)]
-    subprocess.run(["openssl", "req", "-x509", *made, *names], check=True, capture_output=True)
-    return cert, key
+from tests.harness.configured import ConfiguredServer
 
 
 @pytest.mark.parametrize("first", [False, True])
 async def test_the_certificate_of_a_hub_is_judged_by_a_clock_that_may_not_be_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
 ) -> None:
-    cert, key = certificate(tmp_path)
+    cert, key = self_signed(tmp_path, 365)
     tls = f'tls {{ cert_file: "{cert}", key_file: "{key}", handshake_first: {str(first).lower()} }}'
     async with pair(tmp_path) as one:
         await one.start_hub(more=f", {tls}")
@@ -54,10 +42,10 @@ async def test_the_certificate_of_a_hub_is_judged_by_a_clock_that_may_not_be_set
 
 
 def test_files_of_the_configuration_are_looked_at_without_a_server(tmp_path: Path) -> None:
-    cert, key = certificate(tmp_path)
+    cert, key = self_signed(tmp_path, 365)
     other = tmp_path / "other"
     other.mkdir()
-    _, foreign = certificate(other)
+    _, foreign = self_signed(other)
     password = tmp_path / "password"
     for path in (key, foreign, password):
         path.touch()
@@ -100,24 +88,16 @@ async def listener(directory: Path, users: str, tls: str = "") -> AsyncIterator[
         f'server_name: one\nlisten: "127.0.0.1:{port}"\njetstream {{ store_dir: "{directory}" }}\n'
         f'mqtt {{ listen: "127.0.0.1:{devices}"{tls} }}\n{users}'
     )
-    (directory / "server.conf").write_text(text)
-    command = [str(find_binary()), "-c", str(directory / "server.conf")]
-    process = Watched(spawn(command, directory, directory / "out"))
+    server = ConfiguredServer(directory, "the server", port, text)
+    await server.start()
     try:
-
-        async def answers() -> bool:
-            return await greeting(("127.0.0.1", port)) is not None
-
-        await until(answers, "the server answers")
         yield "127.0.0.1", devices
     finally:
-        process.signal(signal.SIGKILL)
-        await process.ended.wait()
-        reap(process.pid)
+        await server.kill()
 
 
 async def test_the_listener_of_devices_asks_for_a_password(tmp_path: Path) -> None:
-    cert, key = certificate(tmp_path)
+    cert, key = self_signed(tmp_path, 365)
     tls = f', tls {{ cert_file: "{cert}", key_file: "{key}" }}'
     users = "authorization { users: [ { user: a, password: b } ] }"
     async with listener(tmp_path, users, tls) as address:

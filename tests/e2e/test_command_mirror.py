@@ -1,7 +1,11 @@
-"""Commands reach the leaf's mirror once and in order, whatever happens to either side."""
+"""Commands reach the leaf's mirror once and in order, whatever happens to either side. After a power cut of
+the hub its disk has the commands of one moment and the counts of a leaf's consumer of another, for
+nats-server writes each on its own; no command that the hub holds is passed over."""
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
@@ -10,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agent.base.metrics import Metrics
-from agent.contract import CommandsHeld, CommandsWanted, command_consumer, hub_api, new_epoch
+from agent.contract import COMMANDS, CommandsHeld, CommandsWanted, command_consumer, hub_api, new_epoch
 from agent.jetstream import JetStream, JetStreamError
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.decide import MISSED_ANSWERS
@@ -19,7 +23,7 @@ from agent.leaf.link.command_mirror.rest import MirrorRest
 from agent.leaf.state_file import StateFile, load
 from tests.harness.agents import Agent, agent, leaf_config
 from tests.harness.registrar import HubHand, LeafHand, hub_of
-from tests.harness.servers import ServerPair, open_server_pair
+from tests.harness.servers import ServerPair
 from tests.harness.streams import make_mirror, stored_messages
 from tests.harness.wait import until
 
@@ -64,12 +68,6 @@ class Commands:
         if not hasattr(self, "_js"):
             self._js = JetStream(await self.servers.leaf.connect("agent"))
         return self._js
-
-
-@pytest.fixture
-async def servers(tmp_path: Path) -> AsyncIterator[ServerPair]:
-    async with open_server_pair(tmp_path, DOMAIN) as made:
-        yield made
 
 
 @asynccontextmanager
@@ -226,3 +224,57 @@ async def ask(leaf: LeafHand, wanted: CommandsWanted) -> CommandsHeld:
     answer = await leaf.say(replace(await leaf.announcement(), commands=wanted).encode())
     assert answer.commands is not None, answer.refused
     return answer.commands
+
+
+MESSAGES, COUNTS = "msgs", f"obs/{command_consumer(DOMAIN)}"
+
+
+async def power_cut(commands: Commands, part: str, copy: Path) -> None:
+    """The hub's machine is back, with this part of the stream as it was copied."""
+    servers, place = commands.servers, store(commands.servers) / part
+    await servers.hub.kill()
+    await asyncio.to_thread(shutil.rmtree, place)
+    await asyncio.to_thread(shutil.copytree, copy, place)
+    await servers.hub.start()
+    await until(lambda: commands.hub.nc.is_connected, "the hub answers")
+
+
+def store(servers: ServerPair) -> Path:
+    """Where the hub's server has its commands."""
+    return next(servers.hub.config.store_dir.rglob(f"streams/{COMMANDS}"))
+
+
+async def test_a_consumer_that_is_behind_its_commands_passes_over_none(
+    servers: ServerPair, tmp_path: Path
+) -> None:
+    """Its counts are of before the leaf asked for it again, so they begin elsewhere than those of now."""
+    async with running(servers, tmp_path / "state") as (commands, one):
+        epoch = one.state().command_epoch
+        shutil.copytree(store(servers) / COUNTS, tmp_path / "counts")
+        servers.leaf.proxy.cut()
+        await commands.send(3)
+        servers.leaf.proxy.restore()
+        await commands.arrived()
+        await commands.send(2)
+        await commands.arrived()
+        await power_cut(commands, COUNTS, tmp_path / "counts")
+        await commands.send(3)
+        await commands.arrived()
+        assert one.state().command_epoch == epoch
+
+
+@pytest.mark.parametrize("new", [1, 4, 9])
+async def test_a_consumer_that_is_ahead_of_its_commands_passes_over_none(
+    servers: ServerPair, tmp_path: Path, new: int
+) -> None:
+    """New commands take the sequences of those that are lost: fewer, or more than the leaf has got."""
+    async with running(servers, tmp_path / "state") as (commands, one):
+        epoch, held = one.state().command_epoch, list(commands.sent)
+        shutil.copytree(store(servers) / MESSAGES, tmp_path / "messages")
+        await commands.send(4)
+        await commands.arrived()
+        await power_cut(commands, MESSAGES, tmp_path / "messages")
+        await commands.send(new)
+        commands.sent = [*held, *commands.sent[-new:]]
+        await commands.arrived()
+        assert one.state().command_epoch != epoch, "the mirror is recreated"

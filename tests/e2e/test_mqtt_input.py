@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from agent.demo.proxy import Proxy
 from agent.leaf.inputs.mqtt import MqttOptions, TopicTemplate, session
 from agent.leaf.inputs.mqtt.input import MqttInput
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
+from tests.harness.certificates import self_signed
 from tests.harness.intakes import Burying
 from tests.harness.mqtt_broker import Mosquitto, keep_session, kept_messages, publish
 from tests.harness.wait import until
@@ -228,11 +228,7 @@ async def test_what_waits_here_is_bounded(broker: Mosquitto, monkeypatch: pytest
 # paho leaves a socket to the garbage collector when the handshake fails.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_broker_is_trusted_by_its_certificate(tmp_path: Path) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=broker"
-    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
-    making = ["openssl", *command.split(), *names]
-    await asyncio.to_thread(subprocess.run, making, check=True, capture_output=True)
+    cert, key = await asyncio.to_thread(self_signed, tmp_path)
     lines = f"allow_anonymous true\ncertfile {cert}\nkeyfile {key}"
     broker = Mosquitto(tmp_path / "broker", free_port(), lines)
     broker.start()

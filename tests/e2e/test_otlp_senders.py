@@ -19,10 +19,9 @@ from typing import Any, Final
 
 import pytest
 
-from agent.demo import plan
 from agent.demo.ports import free_port
-from tests.harness.agent_process import Agent
-from tests.harness.agents import CLASS, StreamProbe, ask_stream
+from agent.testing.stored_stream import stored_readings
+from tests.harness.agent_process import Agent, leaf_with
 from tests.harness.wait import wait_for
 
 TELEGRAF: Final = os.environ.get("TELEGRAF") or shutil.which("telegraf")
@@ -137,11 +136,7 @@ def collector(directory: Path, leaf: Agent, exporter: str, kind: str) -> Iterato
 
 def stored(leaf: Agent) -> Counter[int]:
     """The numbers that the leaf's stream holds."""
-
-    async def read(probe: StreamProbe) -> list[dict[str, Any]]:
-        return [row for rows in await probe.rows(CLASS) for row in rows]
-
-    return Counter(int(row["value"]) for row in ask_stream(leaf.member, read))
+    return Counter(int(row["value"]) for row in stored_readings(leaf.member))
 
 
 def after_kills(leaf: Agent, name: str, send: Callable[[range], bool]) -> Counter[int]:
@@ -167,20 +162,6 @@ def after_kills(leaf: Agent, name: str, send: Callable[[range], bool]) -> Counte
     return stored(leaf)
 
 
-@contextmanager
-def leaf_with(directory: Path, kind: str, options: str = "") -> Iterator[Agent]:
-    """A leaf with one input, whose hub does not run."""
-    member = plan.member(directory, "edge-1")
-    base = plan.leaf_toml(member, free_port()).partition("[[input]]")[0]
-    listen = f'type = "{kind}"\nlisten = "127.0.0.1:{member.http_port}"\n{options}'
-    leaf = Agent(member, f"{base}[[input]]\n{listen}")
-    try:
-        leaf.start()
-        yield leaf
-    finally:
-        leaf.close()
-
-
 @pytest.mark.skipif(
     TELEGRAF is None,
     reason="Telegraf is missing; compile it (python -m bench.telegraf sender), and name it in TELEGRAF",
@@ -192,7 +173,7 @@ def leaf_with(directory: Path, kind: str, options: str = "") -> Iterator[Agent]:
 def test_telegraf_loses_nothing_by_kills_and_doubles_no_more_than_was_under_way(
     tmp_path: Path, kind: str, output: str
 ) -> None:
-    with leaf_with(tmp_path, kind) as leaf, telegraf(tmp_path, leaf, output) as send:
+    with leaf_with(tmp_path, f'type = "{kind}"') as leaf, telegraf(tmp_path, leaf, output) as send:
         found = after_kills(leaf, kind, send)
     # A batch that it sends again may have grown meanwhile, and no key comes with it.
     assert found.total() - COUNT <= _KILLS * _BATCH
@@ -210,7 +191,10 @@ def test_telegraf_loses_nothing_by_kills_and_doubles_no_more_than_was_under_way(
 def test_a_collector_loses_and_doubles_nothing_by_kills_of_the_agent(
     tmp_path: Path, kind: str, exporter: str, records: str
 ) -> None:
-    options = "otlp = true\n" if kind == "http" else ""
-    with leaf_with(tmp_path, kind, options) as leaf, collector(tmp_path, leaf, exporter, records) as send:
+    options = "otlp = true" if kind == "http" else ""
+    with (
+        leaf_with(tmp_path, f'type = "{kind}"\n{options}') as leaf,
+        collector(tmp_path, leaf, exporter, records) as send,
+    ):
         found = after_kills(leaf, kind, send)
     assert set(found.values()) == {1}

@@ -22,10 +22,9 @@ from typing import Any, Final
 
 import pytest
 
-from agent.demo import plan
 from agent.demo.ports import free_port
-from tests.harness.agent_process import Agent
-from tests.harness.agents import CLASS, StreamProbe, ask_stream
+from agent.testing.stored_stream import stored_readings
+from tests.harness.agent_process import Agent, leaf_with
 from tests.harness.wait import wait_for
 
 PROMETHEUS: Final = os.environ.get("PROMETHEUS") or shutil.which("prometheus")
@@ -115,10 +114,6 @@ def sending(directory: Path, leaf: Agent, message: str) -> Iterator[Prometheus]:
 
 def stored(leaf: Agent) -> Counter[Sample]:
     """What the leaf's stream holds."""
-
-    async def read(probe: StreamProbe) -> list[dict[str, Any]]:
-        return [row for rows in await probe.rows(CLASS) for row in rows]
-
     return Counter(
         (
             row["metric"],
@@ -126,7 +121,7 @@ def stored(leaf: Agent) -> Counter[Sample]:
             round(datetime.fromisoformat(row["ts"]).timestamp() * 1000),
             float(row["value"]),
         )
-        for row in ask_stream(leaf.member, read)
+        for row in stored_readings(leaf.member)
     )
 
 
@@ -134,28 +129,21 @@ def stored(leaf: Agent) -> Counter[Sample]:
     "message", ["", "protobuf_message: io.prometheus.write.v2.Request"], ids=["1.0", "2.0"]
 )
 def test_prometheus_loses_and_doubles_nothing_by_kills_of_the_agent(tmp_path: Path, message: str) -> None:
-    member = plan.member(tmp_path, "edge-1")
-    base = plan.leaf_toml(member, free_port()).partition("[[input]]")[0]
-    options = f'type = "http"\nlisten = "127.0.0.1:{member.http_port}"\nremote_write = true\n'
-    leaf = Agent(member, f"{base}[[input]]\n{options}")
-    try:
-        leaf.start()
-        with sending(tmp_path / "prometheus", leaf, message) as prometheus:
-            for _ in range(3):
-                before = leaf.metric("petiole_stored_readings_total", input="http")
-                wait_for(
-                    lambda before=before: (  # type: ignore[misc]
-                        leaf.metric("petiole_stored_readings_total", input="http") > before + 2_000
-                    ),
-                    "Prometheus sends",
-                )
-                leaf.end(signal.SIGKILL)
-                leaf.start()
-            until_ms = int(time.time() * 1000)
-            wait_for(lambda: len(prometheus.scraped(until_ms)) > 6_000, "it has scraped")
+    with (
+        leaf_with(tmp_path, 'type = "http"\nremote_write = true') as leaf,
+        sending(tmp_path / "prometheus", leaf, message) as prometheus,
+    ):
+        for _ in range(3):
+            before = leaf.metric("petiole_stored_readings_total", input="http")
             wait_for(
-                lambda: prometheus.scraped(until_ms) <= stored(leaf).keys(), "all that it holds is stored"
+                lambda before=before: (  # type: ignore[misc]
+                    leaf.metric("petiole_stored_readings_total", input="http") > before + 2_000
+                ),
+                "Prometheus sends",
             )
-            assert set(stored(leaf).values()) == {1}
-    finally:
-        leaf.close()
+            leaf.end(signal.SIGKILL)
+            leaf.start()
+        until_ms = int(time.time() * 1000)
+        wait_for(lambda: len(prometheus.scraped(until_ms)) > 6_000, "it has scraped")
+        wait_for(lambda: prometheus.scraped(until_ms) <= stored(leaf).keys(), "all that it holds is stored")
+        assert set(stored(leaf).values()) == {1}

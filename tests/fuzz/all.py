@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import files, http_framing, inputs, opcua, records, syslog
+from tests.fuzz import files, inputs, protocols, records
 from tests.fuzz.target import TARGETS
 
-__all__ = ["TARGETS", "files", "http_framing", "inputs", "opcua", "records", "syslog"]
+__all__ = ["TARGETS", "files", "inputs", "protocols", "records"]

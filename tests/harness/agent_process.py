@@ -20,7 +20,7 @@ from agent.demo.ports import free_port
 from agent.testing.agent_process import PETIOLE, AgentProcess
 from tests.harness.wait import WAIT_SECONDS
 
-__all__ = ["PETIOLE", "Agent", "Supervisor", "hub_and_leaf"]
+__all__ = ["PETIOLE", "Agent", "Supervisor", "hub_and_leaf", "leaf_with"]
 
 
 class Agent(AgentProcess):
@@ -61,6 +61,19 @@ def hub_and_leaf(
     finally:
         leaves[0].close()
         hub.close()
+
+
+@contextmanager
+def leaf_with(directory: Path, options: str) -> Iterator[Agent]:
+    """A leaf that runs with one input of these options, at its `http_port`; its hub does not run."""
+    member = plan.member(directory, "edge-1")
+    base = plan.leaf_toml(member, free_port()).partition("[[input]]")[0]
+    leaf = Agent(member, f'{base}[[input]]\nlisten = "127.0.0.1:{member.http_port}"\n{options}\n')
+    try:
+        leaf.start()
+        yield leaf
+    finally:
+        leaf.close()
 
 
 class Supervisor:

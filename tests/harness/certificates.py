@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def self_signed(directory: Path) -> tuple[Path, Path]:
+def self_signed(directory: Path, days: int = 2) -> tuple[Path, Path]:
     """A certificate for 127.0.0.1 that signs itself, and its key."""
     cert, key = directory / "cert.pem", directory / "key.pem"
-    made = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    made = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", str(days))
     named = ("-subj", "/CN=petiole", "-addext", "subjectAltName=IP:127.0.0.1")
     subprocess.run(
         ["openssl", "req", "-x509", *made, *named, "-keyout", str(key), "-out", str(cert)],

@@ -35,6 +35,7 @@ from hub_jobs.source.protocol import WireError
 from tests.faults.guest.kernel import Kernel
 from tests.faults.guest.load import Arrived, Load, arrived, at_hub
 from tests.faults.guest.machine import AGENT_LOG, HOST, GuestError, Machine, chrooted, run_agent
+from tests.faults.world.configs import external
 from tests.harness.agent_process import Agent
 from tests.harness.stream_records import StreamRecord
 
@@ -242,9 +243,7 @@ class ServerEdge(Edge):
     def _leaf(self) -> Agent:
         leaf = Agent(self.member, self._toml())
         self._configuration = self._rendered()
-        own = [f"{name} = {json.dumps(str(self.member.state / 'keys' / key))}" for name, key in _OWN_KEYS]
-        external = "\n".join(['server = "external"', *own])
-        self.member.config.write_text(self._toml().replace('server = "embedded"', external))
+        self.member.config.write_text(external(self._toml(), self.member.state / "keys"))
         return leaf
 
     def _inside(self, ports: tuple[int, int, int]) -> tuple[int, ...]:
@@ -323,5 +322,4 @@ class MachineEdge(Edge):
         self.machine.run("kill -TERM $(cat /agent.pid)")
 
 
-_OWN_KEYS: Final = (("seed_file", "agent.nk"), ("system_seed_file", "agent_system.nk"))
 _SYNCHRONISE: Final = Path(__file__).with_name("synchronise.py")

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.faults.mixed.dimensions import Fault
-from tests.faults.mixed.site import Site, is_stopped, kill, lives
+from tests.faults.mixed.site import Site, kill
 from tests.faults.mixed.units import Unit
 from tests.faults.oracle.numbered import HEAVY
 from tests.faults.world.devices import HttpDevice
-from tests.faults.world.machine import Machine, Program
+from tests.faults.world.machine import Machine, Program, is_stopped, lives
 from tests.harness.agent_process import PETIOLE
 from tests.harness.wait import wait_for
 

@@ -14,13 +14,14 @@ from typing import Final
 
 from tests.faults.mixed.dimensions import Fault, Headers, Moment, Policy, Scenario
 from tests.faults.mixed.faults import Injection, injection
-from tests.faults.mixed.site import POLL_SECONDS, Site, kill, lives
+from tests.faults.mixed.site import POLL_SECONDS, Site, kill
 from tests.faults.mixed.surroundings import open_site
 from tests.faults.oracle import ruled
 from tests.faults.oracle.journal import Journal
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.world.devices import Device
+from tests.faults.world.machine import lives
 from tests.harness.wait import wait_for
 
 _LINKS: Final = (Fault.LINK_CUT, Fault.LINK_STALLED, Fault.STREAM_FULL)

@@ -24,7 +24,7 @@ from tests.faults.oracle.numbered import NUMBER
 from tests.faults.tools.disk import SmallDisk
 from tests.faults.world.devices import Device, HttpDevice
 from tests.faults.world.environment import FaultEnvironment
-from tests.faults.world.machine import Machine
+from tests.faults.world.machine import Machine, is_stopped, lives
 from tests.faults.world.tcp_proxy import TcpProxy
 
 POLL_SECONDS = 0.01
@@ -201,13 +201,6 @@ class Site:
         time.sleep(self.chance.uniform(least, most))
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether a process stands still."""
-    with suppress(psutil.NoSuchProcess):
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    return False
-
-
 def kill(pid: int | None) -> None:
     """End a process, where there is one; returns when it is gone."""
     if pid is None:
@@ -218,10 +211,3 @@ def kill(pid: int | None) -> None:
     while lives(pid):
         assert time.monotonic() < deadline, f"process {pid} does not end"
         time.sleep(POLL_SECONDS)
-
-
-def lives(pid: int) -> bool:
-    """Whether a process runs."""
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    return False

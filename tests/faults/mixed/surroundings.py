@@ -36,7 +36,7 @@ from tests.faults.oracle.journal import Level, Made
 from tests.faults.oracle.numbered import VALVE
 from tests.faults.report import Case
 from tests.faults.tools.disk import small_disk
-from tests.faults.world.configs import HubSettings, LeafSettings, hub_toml, leaf_toml
+from tests.faults.world.configs import HubSettings, LeafSettings, external, hub_toml, leaf_toml
 from tests.faults.world.devices import DirectDevice, HttpDevice
 from tests.faults.world.environment import FaultEnvironment, link_flows
 from tests.faults.world.injected_faults import InjectedFaults
@@ -50,7 +50,6 @@ from tests.harness.mqtt_broker import broker_beside, broker_port
 from tests.harness.mqtt_client import PASSWORD, USER
 from tests.harness.wait import wait_for
 
-_OWN_KEYS = (("seed_file", "agent.nk"), ("system_seed_file", "agent_system.nk"))
 _ROUTED = "second"
 _DISK_MEBIBYTES = 96
 _SMALL = 'max_bytes = "1MiB"'
@@ -248,8 +247,5 @@ def _give_server(leaf: OwnServer) -> None:
     workspace.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     asyncio.run(workspace.write(config, find_binary()))
     leaf.configuration = workspace.configuration
-    keys = leaf.member.state / "keys"
-    own = [f"{name} = {json.dumps(str(keys / key))}" for name, key in _OWN_KEYS]
-    text = leaf.member.config.read_text()
-    external = "\n".join(['server = "external"', *own])
-    leaf.member.config.write_text(text.replace('server = "embedded"', external))
+    text = external(leaf.member.config.read_text(), leaf.member.state / "keys")
+    leaf.member.config.write_text(text)

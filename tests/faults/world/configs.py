@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from agent import contract
 from agent.demo.plan import Member
@@ -65,6 +66,13 @@ listen = "127.0.0.1:{one.http_port}"
 {settings.http}
 {settings.more}
 """
+
+
+def external(toml: str, keys: Path) -> str:
+    """The same leaf beside a server that is not its agent's own, whose keys are in this directory."""
+    own = (("seed_file", "agent.nk"), ("system_seed_file", "agent_system.nk"))
+    lines = ['server = "external"', *(f"{name} = {json.dumps(str(keys / key))}" for name, key in own)]
+    return toml.replace('server = "embedded"', "\n".join(lines))
 
 
 def hub_toml(one: Member, leaf_listen: str, leaves: Sequence[str], settings: HubSettings) -> str:

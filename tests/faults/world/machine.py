@@ -54,7 +54,7 @@ class Program:
         pid = self._there()
         self._injected.add(f"{self.name} is stopped by SIGSTOP", self._injected.noticed)
         os.kill(pid, signal.SIGSTOP)
-        wait_for(lambda: _status(pid) == psutil.STATUS_STOPPED, f"{self.name} is stopped")
+        wait_for(lambda: is_stopped(pid), f"{self.name} is stopped")
 
     def thaw(self) -> None:
         """Let it go on."""
@@ -65,11 +65,11 @@ class Program:
         pid = self._there()
 
         def trace(_since: float) -> str | None:
-            return None if _lives(pid) or self.pid == pid else f"process {pid} is gone, {self.pid} runs"
+            return None if lives(pid) or self.pid == pid else f"process {pid} is gone, {self.pid} runs"
 
         self._injected.add(f"{self.name} is ended by {number.name}", trace)
         os.kill(pid, number)
-        wait_for(lambda: not _lives(pid) and self.pid != pid, f"{self.name} is gone")
+        wait_for(lambda: not lives(pid) and self.pid != pid, f"{self.name} is gone")
 
     def _there(self) -> int:
         pid = self.pid
@@ -200,5 +200,11 @@ def _status(pid: int) -> str | None:
     return None
 
 
-def _lives(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
+    """Whether a process stands still."""
+    return _status(pid) == psutil.STATUS_STOPPED
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs."""
     return _status(pid) not in (None, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
