@@ -30,18 +30,36 @@ from pathlib import Path
 from typing import Final
 
 from agent.base.files import UnseenError, mode_at
+from agent.base.logs import LogEdge, Sparse
+from agent.base.metrics import Metrics
+from agent.base.wait import Backoff, event_within
 from agent.leaf.inputs.exec import ExecOptions
-from agent.leaf.inputs.exec.program import Schedule
-from agent.leaf.inputs.formats import LEAST_LINE, MAX_LINE
-from agent.leaf.inputs.shared import ConfiguredInput
+from agent.leaf.inputs.exec.program import Program
+from agent.leaf.inputs.formats import LEAST_LINE, MAX_LINE, LineParser, make_parser
+from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
+from agent.leaf.inputs.shared.gatherer import MAX_SHARE, Buffer
+from agent.leaf.inputs.shared.submitter import RetryingSubmitter
 from agent.leaf.intake import Intake
 
 MIN_INTERVAL: Final = 0.1
 MAX_INTERVAL: Final = 86_400.0
+_FIRST_DELAY, _LONGEST_DELAY = 1.0, 60.0
+_STEADY: Final = 60.0
+"""A command that ran longer is started again after the first delay."""
 
 
 class ExecInput(ConfiguredInput[ExecOptions]):
     """One `exec` input."""
+
+    _stopping: asyncio.Event
+    _submitter: RetryingSubmitter
+    _parser: LineParser
+
+    def __init__(self, options: ExecOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
+        super().__init__(options, metrics, server)
+        self._up = metrics.input_up.labels(options.name)
+        self._failing = LogEdge(self._log, "the command runs well again")
+        self._logged = Sparse()
 
     def _obstacles(self) -> Iterator[str]:
         options, directory = self._options, self._options.directory
@@ -73,7 +91,57 @@ class ExecInput(ConfiguredInput[ExecOptions]):
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Run the command until `stopping` is set, then end it and store what it has printed."""
-        await Schedule(self._options, self._metrics, intake, stopping, self._log).run()
+        options, self._stopping = self._options, stopping
+        self._submitter = RetryingSubmitter(options, self._metrics, intake, stopping, self._log)
+        self._parser = make_parser(
+            options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
+        )
+        if options.interval is None:
+            await self._for_good()
+        else:
+            await self._at_intervals(options.interval)
+        self._submitter.end()
+
+    async def _at_intervals(self, interval: float) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while not self._stopping.is_set():
+            self._tell(await self._once(self._options.timeout, self._options.output), "it is run again")
+            due = max(due + interval, loop.time() - (loop.time() - due) % interval)
+            await event_within(self._stopping, due - loop.time())
+
+    async def _for_good(self) -> None:
+        loop = asyncio.get_running_loop()
+        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
+        while not self._stopping.is_set():
+            self._up.set(1)
+            began = loop.time()
+            trouble = await self._once(None, None)
+            if loop.time() - began > _STEADY:
+                backoff.reset()
+            if self._stopping.is_set():
+                return
+            self._tell(trouble or "it ended, though it is to run for good", "it is started again")
+            await event_within(self._stopping, backoff.next())
+
+    async def _once(self, timeout: float | None, limit: int | None) -> str | None:
+        """Run the command and store what it prints, at most `limit` bytes. Returns what went wrong."""
+        async with asyncio.TaskGroup() as group:
+            buffer = Buffer(MAX_SHARE, group)
+            program = Program(
+                self._options, self._parser, self._submitter, buffer, self._log, self._logged, limit
+            )
+            try:
+                return await program.run(self._stopping, timeout)
+            except OSError as error:
+                return f"it cannot be started: {error.strerror or error}"
+
+    def _tell(self, trouble: str | None, next_step: str) -> None:
+        self._up.set(trouble is None)
+        if trouble is None:
+            self._failing.end()
+        else:
+            self._failing.begin(f"{self._options.command[0]}: {trouble}; {next_step}")
 
 
 def _is_runnable(command: Sequence[str]) -> bool:

@@ -1,5 +1,5 @@
-"""Runs the command of an `exec` input: at intervals, or again when it ends. What it prints is gathered, its
-standard error goes to the log, and it is ended with all that it has started."""
+"""Runs the command of an `exec` input once. What it prints is gathered, its standard error goes to the log,
+and it is ended with all that it has started."""
 
 from __future__ import annotations
 
@@ -13,18 +13,13 @@ from typing import Final, cast
 
 from structlog.typing import FilteringBoundLogger
 
-from agent.base.logs import LogEdge, Sparse
-from agent.base.metrics import Metrics
-from agent.base.wait import Backoff, event_within
+from agent.base import logs
+from agent.base.logs import Sparse
 from agent.leaf.inputs.exec import ExecOptions, reaper
-from agent.leaf.inputs.formats import LineCutter, LineParser, make_parser
-from agent.leaf.inputs.shared.gatherer import MAX_SHARE, Buffer, Gatherer
+from agent.leaf.inputs.formats import LineCutter, LineParser
+from agent.leaf.inputs.shared.gatherer import Buffer, Gatherer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
-from agent.leaf.intake import Intake
 
-_FIRST_DELAY: Final = 1.0
-_LONGEST_DELAY: Final = 60.0
-_STEADY: Final = 60.0
 GRACE: Final = 3.0
 """Seconds from SIGTERM to SIGKILL."""
 _LATE: Final = 2.0
@@ -33,78 +28,6 @@ _MAX_LOGGED: Final = 500
 _ORIGIN: Final = "the command"
 _REAPER: Final = str(Path(reaper.__file__).resolve())
 _STDOUT, _STDERR = 1, 2
-
-
-class Schedule:
-    """Runs the command of one input again and again."""
-
-    def __init__(
-        self,
-        options: ExecOptions,
-        metrics: Metrics,
-        intake: Intake,
-        stopping: asyncio.Event,
-        log: FilteringBoundLogger,
-    ) -> None:
-        self._options = options
-        self._stopping = stopping
-        self._log = log
-        self._up = metrics.input_up.labels(options.name)
-        self._submitter = RetryingSubmitter(options, metrics, intake, stopping, log)
-        self._parser = make_parser(
-            options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
-        )
-        self._failing = LogEdge(log, "the command runs well again")
-        self._logged = Sparse()
-
-    async def run(self) -> None:
-        """Until the agent stops."""
-        if self._options.interval is None:
-            await self._for_good()
-        else:
-            await self._at_intervals(self._options.interval)
-        self._submitter.end()
-
-    async def _at_intervals(self, interval: float) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time()
-        while not self._stopping.is_set():
-            self._tell(await self._once(self._options.timeout, self._options.output), "it is run again")
-            due = max(due + interval, loop.time() - (loop.time() - due) % interval)
-            await event_within(self._stopping, due - loop.time())
-
-    async def _for_good(self) -> None:
-        loop = asyncio.get_running_loop()
-        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
-        while not self._stopping.is_set():
-            self._up.set(1)
-            began = loop.time()
-            trouble = await self._once(None, None)
-            if loop.time() - began > _STEADY:
-                backoff.reset()
-            if self._stopping.is_set():
-                return
-            self._tell(trouble or "it ended, though it is to run for good", "it is started again")
-            await event_within(self._stopping, backoff.next())
-
-    async def _once(self, timeout: float | None, limit: int | None) -> str | None:
-        """Run the command and store what it prints; what went wrong."""
-        async with asyncio.TaskGroup() as group:
-            buffer = Buffer(MAX_SHARE, group)
-            program = Program(
-                self._options, self._parser, self._submitter, buffer, self._log, self._logged, limit
-            )
-            try:
-                return await program.run(self._stopping, timeout)
-            except OSError as error:
-                return f"it cannot be started: {error.strerror or error}"
-
-    def _tell(self, trouble: str | None, next_step: str) -> None:
-        self._up.set(trouble is None)
-        if trouble is None:
-            self._failing.end()
-        else:
-            self._failing.begin(f"{self._options.command[0]}: {trouble}; {next_step}")
 
 
 class Program(asyncio.SubprocessProtocol):
@@ -262,6 +185,5 @@ class Program(asyncio.SubprocessProtocol):
 
 def shown(line: bytes) -> str:
     """A line as it may be shown on a terminal."""
-    text = line.decode(errors="backslashreplace")
-    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    text = logs.shown(line.decode(errors="backslashreplace"))
     return text if len(text) <= _MAX_LOGGED else f"{text[:_MAX_LOGGED]}…"
