@@ -29,7 +29,6 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-import structlog
 from nats.aio.msg import Msg
 
 from agent import contract
@@ -38,20 +37,42 @@ from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.wait import Pacer, event_within, unless
 from agent.jetstream.connection import EXPECTED, OpenConnection, connected
-from agent.leaf.inputs.formats import make_parser, parse_lines
+from agent.leaf.inputs.formats import LineParser, make_parser, parse_lines
 from agent.leaf.inputs.formats.message import MessageError, TopicNames, message_lines
 from agent.leaf.inputs.nats import NatsOptions, SubjectTemplate, overlapping
-from agent.leaf.inputs.shared import ConfiguredInput, LocalServer
+from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.inputs.shared.gatherer import Buffer, Gatherer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 _QUEUE: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]{0,64}\Z")
 _LEAST_PENDING: Final = 64 * 1024
+_OVERHEAD: Final = 512
+"""Bytes that a message is taken to cost beside its payload."""
+_MAX_MESSAGES: Final = 65_536
+_AGAIN: Final = 1.0
+_SLOW: Final = "slow consumer"
+_DENIED: Final = "permissions violation"
+_ID: Final = "Nats-Msg-Id"
 
 
 class NatsInput(ConfiguredInput[NatsOptions]):
     """One `nats` input."""
+
+    _intake: Intake
+    _stopping: asyncio.Event
+    _submitter: RetryingSubmitter
+    _parser: LineParser
+    _group: asyncio.TaskGroup
+    _source: Gatherer
+
+    def __init__(self, options: NatsOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
+        super().__init__(options, metrics, server)
+        self._up = metrics.input_up.labels(options.name)
+        self._connecting = LogEdge(self._log, "messages are heard again")
+        self._refused = LogEdge(self._log, "the local server lets the agent subscribe again")
+        self._denied = False
+        self._requests: set[asyncio.Task[None]] = set()
 
     def _mistakes(self) -> Iterator[str]:
         options = self._options
@@ -68,55 +89,22 @@ class NatsInput(ConfiguredInput[NatsOptions]):
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Hear messages until `stopping` is set, then store and answer what has come."""
-        await Subscriber(self._options, self._metrics, self._server, intake, stopping).run()
-
-
-_OVERHEAD: Final = 512
-"""Bytes that a message is taken to cost beside its payload."""
-_MAX_MESSAGES: Final = 65_536
-_AGAIN: Final = 1.0
-_SLOW: Final = "slow consumer"
-_DENIED: Final = "permissions violation"
-_ID: Final = "Nats-Msg-Id"
-
-
-class Subscriber:
-    """Hears the subjects of one input."""
-
-    def __init__(
-        self,
-        options: NatsOptions,
-        metrics: Metrics,
-        server: LocalServer,
-        intake: Intake,
-        stopping: asyncio.Event,
-    ) -> None:
-        self._options, self._server, self._intake, self._stopping = options, server, intake, stopping
-        log = structlog.get_logger("nats").bind(input=options.name)
-        self._dropped = metrics.dropped.labels(options.name)
-        self._up = metrics.input_up.labels(options.name)
-        self._submitter = RetryingSubmitter(options, metrics, intake, stopping, log)
+        options = self._options
+        self._intake, self._stopping = intake, stopping
+        self._dropped = self._metrics.dropped.labels(options.name)
+        self._submitter = RetryingSubmitter(options, self._metrics, intake, stopping, self._log)
         self._parser = make_parser("ndjson", intake.domain, precision="ns", device_tag="")
-        self._connecting = LogEdge(log, "messages are heard again")
-        self._refused = LogEdge(log, "the local server lets the agent subscribe again")
-        self._denied = False
-        self._requests: set[asyncio.Task[None]] = set()
-        self._group: asyncio.TaskGroup
-        self._source: Gatherer
-
-    async def run(self) -> None:
-        """Until the agent stops."""
         async with asyncio.TaskGroup() as self._group:
-            buffer = Buffer(self._options.pending, self._group, share=self._options.pending)
+            buffer = Buffer(options.pending, self._group, share=options.pending)
             self._source = Gatherer(buffer, self._parser, self._submitter, _nothing, _nothing, _nothing)
             buffer.join(self._source)
-            while not self._stopping.is_set():
+            while not stopping.is_set():
                 try:
                     await self._hear()
                 except EXPECTED as error:
                     self._up.set(0)
                     self._connecting.begin(f"nothing is heard of the local server: {error}")
-                await event_within(self._stopping, _AGAIN)
+                await event_within(stopping, _AGAIN)
             self._source.flush()
         self._submitter.end()
 
