@@ -232,7 +232,7 @@ async def test_a_store_put_back_is_told_of_again_where_its_old_link_consumer_cou
         await prepare_stream(Unanswered(nc), config.domain, klass, state, begun=begun.append)
     assert begun == []
     await prepare_stream(JetStream(nc), config.domain, klass, state, begun=begun.append)
-    assert [epoch.reason for epoch in begun] == [EpochReason.PUT_BACK]
+    assert [epoch.reason for epoch in begun] == [EpochReason.RESTORED]
     lost = LostStream(known.created, known.last + 10, known.last, known.at)
     assert state.current.lost == {CLASS: [lost]}, "a restore that is found twice is one"
     assert state.current.epochs[CLASS] != old

@@ -142,7 +142,7 @@ class LinkController:
 
     def _emit_begun(self, cls: str, reason: EpochReason) -> None:
         self._events.emit(EpochBegun(cls))
-        if reason in (EpochReason.RECREATED, EpochReason.PUT_BACK, EpochReason.DIFFERENT):
+        if reason in (EpochReason.RECREATED, EpochReason.RESTORED, EpochReason.DIFFERENT):
             self._events.emit(StoreLost(cls))
 
     def look(self) -> None:

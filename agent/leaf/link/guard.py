@@ -17,7 +17,7 @@ class EpochReason(StrEnum):
     FIRST = "first_start"
     STATE_LOST = "state_lost"
     RECREATED = "stream_recreated"
-    PUT_BACK = "stream_put_back"
+    RESTORED = "stream_put_back"
     CONSUMER_GONE = "consumer_gone"
     HUB_LOST = "hub_lost"
     DIFFERENT = "different"
@@ -29,7 +29,7 @@ SENTENCES = {
     EpochReason.FIRST: "the link is created for the first time",
     EpochReason.STATE_LOST: "the state file has no record of a stream that holds messages",
     EpochReason.RECREATED: "the stream is not the one that acknowledged last: its store was lost or deleted",
-    EpochReason.PUT_BACK: "the stream lacks messages that were acknowledged: its store was restored from "
+    EpochReason.RESTORED: "the stream lacks messages that were acknowledged: its store was restored from "
     "a backup",
     EpochReason.CONSUMER_GONE: "the link consumer is gone: it was deleted, or its server restarted",
     EpochReason.HUB_LOST: "the hub lacks messages that it had acknowledged: its stream was recreated or "
@@ -101,12 +101,12 @@ def _reason(remembered: RememberedStream, observation: EpochObservation) -> Epoc
     if acked is not None and acked.created != observation.created:
         return EpochReason.RECREATED
     if acked is not None and (observation.kept is not None or observation.last < acked.last):
-        return EpochReason.PUT_BACK
+        return EpochReason.RESTORED
     if remembered.checkpoint is not None and observation.id_at_checkpoint not in (
         None,
         remembered.checkpoint.message_id,
     ):
-        return EpochReason.PUT_BACK
+        return EpochReason.RESTORED
     if remembered.epoch is None:
         return EpochReason.FIRST if observation.last == 0 else EpochReason.STATE_LOST
     return None

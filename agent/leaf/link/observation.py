@@ -170,9 +170,9 @@ def discarded(comparison: HubComparison, confirmed_before: int) -> tuple[int, in
 
 def _reason(comparison: HubComparison) -> EpochReason | None:
     if not comparison.has_checkpoint:
-        return EpochReason.PUT_BACK
+        return EpochReason.RESTORED
     if comparison.cursor > comparison.last:
-        return EpochReason.PUT_BACK
+        return EpochReason.RESTORED
     if comparison.same_at_cursor is False:
         return EpochReason.DIFFERENT
     if comparison.hub_agrees is False:

@@ -49,14 +49,14 @@ async def prepare_stream(
         await last_still_held(js, info, remembered.acked, time.time_ns()),
     )
     due = judge(remembered, observation)
-    if due is not None and due.reason is EpochReason.PUT_BACK:
+    if due is not None and due.reason is EpochReason.RESTORED:
         held = await newest_checkpoint_held(js, info, checkpoints.earlier(current.earlier.get(cls.name, [])))
         due = judge(remembered, replace(observation, earlier=held))
     if due is not None:
         # What both sides agreed on, a restored store holds.
         kept = None if observation.kept is None else max(observation.kept, due.start - 1)
         epoch = await make_epoch(js, domain, cls, due.start)
-        if due.reason is EpochReason.PUT_BACK:
+        if due.reason is EpochReason.RESTORED:
             # The restored store has its old link consumer, which is not paused: what is stored from now on
             # would go to the hub over it, ahead of what comes before it in the new epoch. Delete it before
             # the epoch is recorded: should that fail, the next attempt finds the same as this one.

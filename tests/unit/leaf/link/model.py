@@ -118,7 +118,7 @@ class Link(RuleBasedStateMachine):
         )
         if verdict is not None:
             self.new_epoch(verdict)
-            if verdict.reason is EpochReason.PUT_BACK:
+            if verdict.reason is EpochReason.RESTORED:
                 # Over the consumer of an older store nothing flows any more.
                 self.leaf.consumers = {str(self.epoch): self.leaf.consumers[str(self.epoch)]}
         self.store(f"{RUN}-normal-ledger-{next(self.payload)}")
@@ -308,7 +308,7 @@ class Link(RuleBasedStateMachine):
 
     @precondition(lambda self: self.hub_backups)
     @rule(which=st.integers(0, 9))
-    def the_hub_is_put_back(self, which: int) -> None:
+    def the_hub_is_restored(self, which: int) -> None:
         self.settle()
         backup = self.hub_backups[which % len(self.hub_backups)]
         if self.checkpoint is None or backup.last >= self.checkpoint.hub_seq:
@@ -317,7 +317,7 @@ class Link(RuleBasedStateMachine):
 
     @precondition(lambda self: self.alive)
     @rule(count=st.integers(1, 4), device=st.integers(0, 6), alone=st.booleans())
-    def the_hub_is_put_back_while_the_agent_is_dead(
+    def the_hub_is_restored_while_the_agent_is_dead(
         self, count: int, device: int, alone: bool = False
     ) -> None:
         self.settle()
@@ -365,7 +365,7 @@ class Link(RuleBasedStateMachine):
 
     @precondition(lambda self: self.backups)
     @rule(which=st.integers(0, 9), device=st.integers(0, 6))
-    def the_leaf_is_put_back(self, which: int, device: int) -> None:
+    def the_leaf_is_restored(self, which: int, device: int) -> None:
         self.settle()
         backup = self.backups[which % len(self.backups)]
         if backup.created != self.leaf.created:

@@ -1,4 +1,4 @@
-"""Whatever is lost or put back, what the leaf's stream holds is at the hub in the end."""
+"""Whatever is lost or restored, what the leaf's stream holds is at the hub in the end."""
 
 from __future__ import annotations
 

@@ -78,22 +78,22 @@ CASES = [
         NewEpoch(EpochReason.HUB_LOST, 200),
     ),
     Case(
-        "hub put back to before the first message of the epoch",
+        "hub restored to before the first message of the epoch",
         {"start": 200, "cursor": 0, "same_at_cursor": None},
         NewEpoch(EpochReason.HUB_LOST, 151),
     ),
     Case(
-        "hub put back, before data flowed",
+        "hub restored, before data flowed",
         {"cursor": 100, "hub_agrees": False},
         NewEpoch(EpochReason.HUB_LOST, 101),
     ),
     Case(
-        "hub put back to after the checkpoint, before data flowed",
+        "hub restored to after the checkpoint, before data flowed",
         {"cursor": 180},
         NewEpoch(EpochReason.HUB_LOST, 181),
     ),
     Case(
-        "hub put back, after data flowed: every cursor looks well",
+        "hub restored, after data flowed: every cursor looks well",
         {"cursor": 205, "floor": 205, "hub_agrees": False},
         NewEpoch(EpochReason.HUB_LOST, 1),
     ),
@@ -115,15 +115,15 @@ CASES = [
     Case(
         "both restored, the leaf to after the place of which the hub tells",
         {"cursor": 205, "last": 150, "has_checkpoint": False, "hub_agrees": False, "fallback": 140},
-        NewEpoch(EpochReason.PUT_BACK, 141),
+        NewEpoch(EpochReason.RESTORED, 141),
     ),
     Case(
-        "the hub's stream was made anew",
+        "the hub's stream was recreated",
         {"cursor": 0, "same_at_cursor": None, "hub_agrees": False},
         NewEpoch(EpochReason.HUB_LOST, 1),
     ),
     Case(
-        "hub put back, and the leaf has purged a part of what it lacks",
+        "hub restored, and the leaf has purged a part of what it lacks",
         {"cursor": 120, "first": 120, "floor": 200, "hub_agrees": False, "last": 210},
         NewEpoch(EpochReason.HUB_LOST, 121),
     ),
@@ -132,27 +132,27 @@ CASES = [
         {"cursor": 100, "cursor_certain": False},
         None,
     ),
-    Case("leaf put back to one message below the cursor", {"last": 204}, NewEpoch(EpochReason.PUT_BACK, 151)),
+    Case("leaf restored to one message below the cursor", {"last": 204}, NewEpoch(EpochReason.RESTORED, 151)),
     Case(
-        "leaf put back to before the checkpoint, and what it has stored since has flowed",
+        "leaf restored to before the checkpoint, and what it has stored since has flowed",
         {"has_checkpoint": False},
-        NewEpoch(EpochReason.PUT_BACK, 1),
+        NewEpoch(EpochReason.RESTORED, 1),
     ),
-    Case("leaf put back to after the checkpoint", {"last": 160}, NewEpoch(EpochReason.PUT_BACK, 151)),
+    Case("leaf restored to after the checkpoint", {"last": 160}, NewEpoch(EpochReason.RESTORED, 151)),
     Case(
-        "leaf put back to before the checkpoint",
+        "leaf restored to before the checkpoint",
         {"last": 120, "has_checkpoint": False},
-        NewEpoch(EpochReason.PUT_BACK, 1),
+        NewEpoch(EpochReason.RESTORED, 1),
     ),
     Case(
-        "leaf put back and written past the cursor",
+        "leaf restored and written past the cursor",
         {"last": 250, "same_at_cursor": False},
         NewEpoch(EpochReason.DIFFERENT, 151),
     ),
     Case(
-        "leaf put back to before the checkpoint and written past the cursor",
+        "leaf restored to before the checkpoint and written past the cursor",
         {"last": 250, "same_at_cursor": False, "has_checkpoint": False},
-        NewEpoch(EpochReason.PUT_BACK, 1),
+        NewEpoch(EpochReason.RESTORED, 1),
     ),
 ]
 

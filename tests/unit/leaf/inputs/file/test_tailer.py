@@ -275,7 +275,7 @@ def test_what_cannot_be_found_again_is_said_and_the_rest_goes_on(reader: Reader)
     assert len(reader.lost) == 1
 
 
-def test_a_file_put_back_under_another_inode_goes_on_where_it_was(reader: Reader) -> None:
+def test_a_file_restored_under_another_inode_goes_on_where_it_was(reader: Reader) -> None:
     append(reader.path, "a\nb\n")
     reader.settle()
     reader.tailer.close()
