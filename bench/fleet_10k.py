@@ -18,48 +18,25 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import signal
-import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import uvloop
 from nats.aio.client import Client
 
-from agent.base.wait import bounded_gather
-from agent.contract import FLEET_BUCKET, aggregate
-from agent.demo.ports import free_port
-from agent.hub.registrar.records import encode
+from agent.contract import FLEET_BUCKET
 from agent.jetstream import JetStream
-from bench import fleet_servers
-from bench.fleet_hub import (
-    LOOK_SECONDS,
-    MACHINE,
-    SOURCES,
-    WAIT_SECONDS,
-    Hub,
-    listens,
-    made,
-    make_hub,
-    make_key,
-)
-from bench.fleet_leaves import AnnouncingLeaf, Counted, SmallLeaf
-from bench.fleet_servers import RealLeaf
+from bench.fleet_hub import WAIT_SECONDS, Hub
+from bench.fleet_setup import Fleet, open_fleet
 from bench.measured import load
 from bench.result import Result, Row, measuring
 
 _LEAVES: Final = 10_000
 _REAL: Final = 0.2
 _REST_SECONDS: Final = 60.0
-_JOINING: Final = 200
-"""Real leaves that join at once: two thousand keep both servers of two cores busy for longer than requests to
-JetStream wait, and their announcements come again and again."""
 _SETTLE_SECONDS: Final = 20.0
 _ASKERS: Final = 20
 _WRITTEN_SECONDS: Final = 2.0
@@ -72,33 +49,6 @@ _MOST: Final = {
     "all known after its start": (15.0, "s"),
 }
 """What a hub of two cores is to keep, by the end of the names of the rows."""
-
-
-@dataclass(slots=True)
-class Fleet:
-    """The hub and all leaves."""
-
-    hub: Hub
-    leaves: list[AnnouncingLeaf]
-    counted: Counted
-    real: int
-
-    async def all_answered(self, since: float) -> float:
-        """When the last leaf was answered after a time, in seconds since 1970. Raises `RuntimeError`."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while missing := sum(leaf.answered_at < since for leaf in self.leaves):
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{missing} leaves are not answered: {self.counted}")
-            await asyncio.sleep(LOOK_SECONDS)
-        return max(leaf.answered_at for leaf in self.leaves if leaf.answered_at >= since)
-
-    async def at_rest(self) -> None:
-        """Return when every class flows or rests. Raises `RuntimeError`."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while missing := sum(leaf.classes_state not in ("flowing", "resting") for leaf in self.leaves):
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{missing} classes are not at rest: {self.counted}")
-            await asyncio.sleep(1.0)
 
 
 def run() -> Result:
@@ -115,7 +65,7 @@ def run() -> Result:
 
 async def _measure(result: Result, leaves: int, real: int) -> None:
     named = f"{leaves:,} leaves, {real:,} with a real source"
-    async with _fleet(leaves, real) as (fleet, first):
+    async with open_fleet(leaves, real) as (fleet, first):
         result.rows.append(Row(f"{named}: all known after they first announce", first, "s", least=True))
         await fleet.at_rest()
         await asyncio.sleep(_SETTLE_SECONDS)
@@ -253,71 +203,3 @@ async def _restart(fleet: Fleet, named: str) -> list[Row]:
         Row(f"{named}: most that the loop ran in one turn", 1e3 * ran, "ms", least=True),
         Row(f"{named}: registrar, RSS", hub.agent.memory_info().rss / 1e6, "MB", least=True),
     ]
-
-
-@asynccontextmanager
-async def _fleet(leaves: int, real: int) -> AsyncIterator[tuple[Fleet, float]]:
-    """All processes, and how long it took until each leaf was answered once."""
-    with tempfile.TemporaryDirectory(prefix="petiole-bench-") as name:
-        directory = Path(name)
-        keys = [make_key(number) for number in range(leaves)]
-        hub = make_hub(directory / "hub", [key for key, _ in keys], [public for _, public in keys])
-        counted, sources, port = Counted(), None, free_port()
-        small = [SmallLeaf(key, MACHINE, counted) for key, _ in keys[real:]]
-        large = [RealLeaf(key, MACHINE, counted) for key, _ in keys[:real]]
-        try:
-            await _seed(hub, small, real)
-            text = fleet_servers.configuration(
-                directory / "real", port, hub.links, [one.key for one in large]
-            )
-            sources = fleet_servers.start(directory / "real", text)
-            await listens(port)
-            at = time.time()
-            for begin in range(0, real, _JOINING):
-                group = large[begin : begin + _JOINING]
-                await bounded_gather(lambda leaf: leaf.connect(port), group)
-                _announcing(group)
-                await Fleet(hub, list(group), counted, real).at_rest()
-            print(f"{real} sources after {time.time() - at:.1f} s: {counted}", flush=True)
-            at = time.time()
-            await bounded_gather(lambda leaf: leaf.connect(hub.links), small)
-            print(f"{len(small)} links after {time.time() - at:.1f} s", flush=True)
-            fleet, at = Fleet(hub, [*small, *large], counted, real), time.time()
-            _announcing(small)
-            first = await fleet.all_answered(at) - at
-            print(f"all answered after {first:.1f} s: {counted}", flush=True)
-            yield fleet, first
-        finally:
-            hub.end()
-            if sources is not None:
-                sources.kill()
-                sources.wait()
-
-
-def _announcing(leaves: Iterable[AnnouncingLeaf]) -> None:
-    """Let leaves begin to announce, at moments of their own."""
-    for leaf in leaves:
-        leaf.begin(random.uniform(0.0, 10.0))
-
-
-async def _seed(hub: Hub, small: list[SmallLeaf], real: int) -> None:
-    """Start the hub with the records of leaves that rest."""
-    began = hub.start()
-    print(f"hub ready after {await hub.ready() - began:.1f} s", flush=True)
-    client = await hub.client("registrar")
-    js = JetStream(client, timeout=10.0)
-    await made(js, aggregate(-(-(real + len(small)) // SOURCES) - 1))
-    hub.kill()
-    server = str(client._server_info["server_id"])  # the client does not tell it
-
-    async def store(numbered: tuple[int, SmallLeaf]) -> None:
-        number, leaf = numbered
-        info = infos[(real + number) // SOURCES]
-        await js.publish(f"$KV.{FLEET_BUCKET}.{leaf.domain}", encode(leaf.record(info, server)))
-
-    count = -(-(real + len(small)) // SOURCES)
-    infos = [await js.stream_info(aggregate(number)) for number in range(count)]
-    await bounded_gather(store, enumerate(small))
-    await client.close()
-    began = hub.start()
-    print(f"hub with records ready after {await hub.ready() - began:.1f} s", flush=True)

@@ -18,10 +18,9 @@ from typing import Final
 import uvloop
 
 from agent.base.wait import bounded_gather
-from bench import fleet_10k
-from bench.fleet_10k import Fleet
 from bench.fleet_hub import MACHINE, make_hub, make_key
 from bench.fleet_leaves import Counted, SmallLeaf
+from bench.fleet_setup import Fleet, announcing, seed
 from bench.measured import load
 
 _LEAVES: Final = 10_000
@@ -40,12 +39,12 @@ async def _run(leaves: int, directory: Path) -> None:
     small = [SmallLeaf(key, MACHINE, counted) for key, _ in keys[:leaves]]
     try:
         began = time.time()
-        await fleet_10k._seed(hub, small, 0)
+        await seed(hub, small, 0)
         _show("first starts", turns, began)
         await bounded_gather(lambda leaf: leaf.connect(hub.links), small)
         fleet = Fleet(hub, list(small), counted, 0)
         began = time.time()
-        fleet_10k._announcing(small)
+        announcing(small)
         await fleet.all_answered(began)
         await asyncio.sleep(_SETTLE_SECONDS)
         _show("all announce for the first time", turns, began)
