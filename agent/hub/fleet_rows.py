@@ -13,13 +13,13 @@ from agent.base.logs import NO_THREAT
 from agent.base.terminal import BAD, GOOD, WAITS, TerminalLine, table
 
 STATES: Final = ("trouble", "silent", "stopped", "away", "never", "flowing")
-"""In one word how a leaf is, in the order of gravity: somebody is needed; linked, and its agent does not
-announce itself; linked and nothing flows; not linked; never seen; well."""
+"""The state of a leaf, the gravest first: a person has to act; linked, but its agent does not announce
+itself; linked, but nothing flows; not linked; never seen; well."""
 
 GRAVE: Final = frozenset({"trouble", "silent", "stopped"})
 ACCOUNTED: Final = ("no", "never", "old", "yes")
-"""Whether the readings of a leaf are accounted for, in the order of gravity: the newest audit found some
-missing, doubled or unexplained; no audit knows the leaf; it knew it long ago; all was well."""
+"""Whether the readings of a leaf are accounted for, the gravest first: the newest audit found readings
+missing, doubled or unexplained; no audit knows the leaf; the newest that does is old; all was well."""
 OLD_AUDIT: Final = 172_800.0
 """After so many seconds an audit says little. The job runs once a day."""
 _STYLES: Final = {
@@ -35,25 +35,30 @@ _AGO: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 @dataclass(frozen=True, slots=True)
 class FleetRow:
-    """A leaf: how it is in one of `STATES` and in a sentence; `heard` is the seconds since it announced
-    itself, `behind` how many messages the hub lacked then and `loss` the seconds until a class would have
-    lost something, as it said then, infinity where nothing threatened; None where that is not known.
-    `accounted` is one of `ACCOUNTED`, by the newest `audit` of it, which was `audited` seconds ago."""
+    """A leaf; None stands for what is not known."""
 
     domain: str
     state: str
+    """One of `STATES`."""
     sentence: str
+    """The state in words."""
     linked: bool
     heard: float | None
+    """Seconds since it announced itself."""
     behind: int | None
+    """Messages that the hub lacked then."""
     loss: float | None
+    """Seconds until a class would have lost something, as it said then; infinity where nothing threatened."""
     machine: str
     run: str
     versions: Mapping[str, str]
     classes: Mapping[str, Any]
     accounted: str = "never"
+    """One of `ACCOUNTED`, by the newest audit."""
     audited: float | None = None
+    """Seconds since that audit."""
     audit: Mapping[str, Any] | None = None
+    """What it found."""
 
     def as_json(self) -> dict[str, Any]:
         """A row of `--json`; `loss` is null where nothing threatens, for JSON has no infinity."""
@@ -120,14 +125,14 @@ def _row(domain: str, leaf: Mapping[str, Any], now: datetime) -> FleetRow:
     classes = leaf.get("classes", {})
     losses = [seconds for cls in classes.values() if (seconds := loss_of(cls)) is not None]
     audit = leaf.get("audit")
-    audited = None if audit is None else _since(str(audit["at"]), now)
+    audited = None if audit is None else seconds_since(str(audit["at"]), now)
     lags = [cls["last"] - cls["cursor"] for cls in classes.values() if cls["last"] is not None]
     return FleetRow(
         domain=domain,
         state=str(leaf.get("word", "trouble")),
         sentence=str(leaf["state"]),
         linked=bool(leaf["linked"]),
-        heard=_since(str(leaf.get("announced_at", "")), now),
+        heard=seconds_since(str(leaf.get("announced_at", "")), now),
         behind=sum(max(0, lag) for lag in lags) if lags else None,
         loss=min(losses, default=None),
         machine=str(leaf.get("machine", "")),
@@ -154,7 +159,8 @@ def loss_of(cls: Mapping[str, Any]) -> float | None:
     return None if said is None else float(said)
 
 
-def _since(moment: str, now: datetime) -> float | None:
+def seconds_since(moment: str, now: datetime) -> float | None:
+    """Seconds since an RFC 3339 time, None if it cannot be read."""
     try:
         return max(0.0, (now - datetime.fromisoformat(moment)).total_seconds())
     except (ValueError, TypeError):

@@ -222,12 +222,13 @@ class SourceState:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """An aggregate as it was when its server was asked, at a monotonic time; `states` is by the name of the
-    leaf's stream."""
+    """An aggregate as its server reported it."""
 
     info: StreamInfo
     states: Mapping[str, SourceState]
+    """By the name of the leaf's stream."""
     asked: float
+    """When the server was asked, in monotonic seconds."""
 
 
 def observed(info: StreamInfo, asked: float) -> Observation:

@@ -31,13 +31,14 @@ from agent.hub.registrar.resting import TOO_FAR, is_far
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """An announcement and its answer; `leaf` is the record of the leaf with that answer, None where there is
-    none, and `reconnect` the connection to the hub's server over which it was looked up."""
+    """An announcement and its answer."""
 
     announce: Announce
     answer: Answer
     leaf: LeafRecord | None = None
+    """The record of the leaf as of that answer."""
     reconnect: int = 0
+    """The connection to the hub's server over which it was looked up (`Readiness.wait`)."""
 
 
 _UNKNOWN: Final = "what this leaf announced is not known here; announce it in full"

@@ -22,18 +22,22 @@ DISCONNECT: Final = "$SYS.ACCOUNT.{}.DISCONNECT"
 LEAFZ: Final = "$SYS.REQ.SERVER.PING.LEAFZ"
 
 LinkId = tuple[str, int]
+"""The identity of a hub server and its number of the link."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkEvent:
-    """A leaf's server came or went: which link of which hub server, as which user, under which name, and
-    where it went, how many bytes it had sent."""
+    """A leaf's server came or went."""
 
     link: LinkId
     user: str
+    """The public key of the link."""
     server: str
+    """The name of the leaf's server."""
     reason: str
+    """Why it went."""
     sent: int = 0
+    """Bytes that it had sent when it went."""
 
 
 def parse_event(data: bytes) -> LinkEvent | None:
@@ -77,12 +81,14 @@ _LEAFZ: Final = msgspec.json.Decoder(_Answer)
 
 @dataclass(frozen=True, slots=True)
 class ServerLink:
-    """A link of the list: the name of the leaf's server, the bytes that came from it so far, and the account
-    that it joins."""
+    """A link of the list."""
 
     server: str
+    """The name of the leaf's server."""
     received: int
+    """Bytes that came from it so far."""
     account: str = ACCOUNT
+    """The account that it joins."""
 
 
 def parse_links(data: bytes, accounts: Collection[str] = (ACCOUNT,)) -> dict[LinkId, ServerLink]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Final, cast
@@ -19,6 +18,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from agent.contract import ClassState
+from agent.hub.fleet_rows import seconds_since
 from agent.hub.registrar.records import LeafRecord
 from agent.hub.registrar.status import KnownFleet, leaf_state
 
@@ -181,7 +181,7 @@ def _row(known: KnownFleet, domain: str) -> _LeafRow:
         domain,
         word,
         linked,
-        known.heard_ago(domain) if announced else _since(leaf.announced_at, known.at),
+        known.heard_ago(domain) if announced else seconds_since(leaf.announced_at, known.at),
         sum(_lacking(leaf, cls, state) for cls, state in leaf.said.items()) if leaf.said else None,
         sum(state.bytes for state in leaf.said.values()) if leaf.said else None,
         min(losses, default=None),
@@ -198,14 +198,6 @@ def _lacking(leaf: LeafRecord, cls: str, state: ClassState) -> int:
     record = leaf.classes.get(cls)
     held = record.held.seq if record is not None and record.held is not None else 0
     return max(0, state.last - held)
-
-
-def _since(moment: str, wall: datetime) -> float | None:
-    """Seconds since an RFC 3339 time."""
-    try:
-        return max(0.0, (wall - datetime.fromisoformat(moment)).total_seconds())
-    except (ValueError, TypeError):
-        return None
 
 
 def _synchronised(clock: str) -> float | None:

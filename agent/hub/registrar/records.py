@@ -98,18 +98,19 @@ class AggregateRef(Struct, frozen=True):
 
 
 class LeafRecord(Struct, frozen=True):
-    """A leaf as it announced itself; `announced_at` is RFC 3339 by the hub's clock, for people only, and
-    `said` how its streams were then, for the audit (`agent.contract.parse_fleet_record`). It announces itself
-    `every` so many seconds, None where it does not say."""
+    """A leaf as it announced itself."""
 
     domain: str
     machine: str
     run: str
     versions: dict[str, str]
     announced_at: str
+    """RFC 3339 by the hub's clock, for people only."""
     classes: dict[str, ClassRecord]
     said: dict[str, ClassState] = {}
+    """Its streams as it announced them, for the audit (`agent.contract.parse_fleet_record`)."""
     every: float | None = None
+    """Seconds between its announcements, None where it does not say."""
     v: int = VERSION
 
     @property

@@ -35,12 +35,14 @@ log = structlog.get_logger("registrar")
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A source whose leaf is linked and that has not shown itself; times are monotonic seconds. Only a sign
-    of life after `since` counts; before `not_before` it is let alone."""
+    """A source whose leaf is linked and that has not shown itself. Times are monotonic seconds."""
 
     since: float
+    """Only a sign of life after this counts."""
     not_before: float = 0.0
+    """Before this it is not removed."""
     tries: int = 0
+    """How often it was removed and added again."""
     tried_at: float = 0.0
 
     def tried(self, now: float) -> Suspect:
@@ -92,13 +94,15 @@ def trouble(state: SourceState) -> str | None:
 
 @dataclass(slots=True)
 class Verdicts:
-    """What became of the suspects at one look: those to add again, those that flow, those that begin to need
-    a person and those that no longer do."""
+    """What became of the suspects at one look, by the names of their sources."""
 
     again: set[str] = field(default_factory=set)
+    """To be removed and added again."""
     well: set[str] = field(default_factory=set)
     hopeless: set[str] = field(default_factory=set)
+    """From now on a person has to look after them."""
     saved: set[str] = field(default_factory=set)
+    """Flow again after a person was to look after them."""
 
 
 def say(verdicts: Verdicts, troubles: Callable[[], Mapping[str, str]]) -> None:
