@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from agent.base import wait
+from agent.base.wait import loop_time
 from agent.config import LeafMember
 from agent.contract import (
     COMMANDS,
@@ -265,3 +267,26 @@ async def test_a_registrar_begins_with_a_few_requests_however_many_leaves_it_kno
         async with hub.registrar(members=members) as registrar:
             await until(lambda: len(registrar._fleet.leaves) == count, "all leaves are known")
             assert sum(counted.values()) < 20, counted
+
+
+async def test_the_registrar_goes_on_where_records_are_read_back_without_leaves_that_fell_silent(
+    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restart of the hub's server with an older store, at any moment of the look at the fleet."""
+    monkeypatch.setattr(wait, "SPAN", 0.0)  # the loop has its turn after each leaf
+    hub, leaf = await hub_of(servers), await LeafHand.make(servers.leaf)
+    records = {
+        f"old-{number}": LeafRecord(f"old-{number}", "m", "run", {}, "then", {}) for number in range(3)
+    }
+    async with hub.registrar() as registrar:
+        fleet, looks = registrar._fleet, registrar._upkeep
+        for turns in range(10):
+            await fleet.begin(records, {}, {}, loop_time() - 1_000.0)
+            fleet.resting.add("TEL_old-0_normal")
+            looking = asyncio.create_task(looks._look_for_silent())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await fleet.begin({}, {}, {}, loop_time())
+            await looking
+            await looks._remember(records)
+        await flowing(hub, leaf)

@@ -99,8 +99,9 @@ class Upkeep:
         pacer = Pacer()
         for domain in self._silent if self._fleet.resting else ():
             await pacer.give_way()
-            # Programs may still publish beside an agent that is dead.
-            self._aggregates.wake(domain, self._fleet.leaves[domain].classes)
+            if (leaf := self._fleet.leaves.get(domain)) is not None:
+                # Programs may still publish beside an agent that is dead.
+                self._aggregates.wake(domain, leaf.classes)
         return self._silent - before
 
     async def _remember(self, silent: Iterable[str]) -> None:
@@ -108,7 +109,9 @@ class Upkeep:
         leaves, pacer = [], Pacer()
         for domain in silent:
             await pacer.give_way()
-            leaf, heard = self._fleet.leaves[domain], self._fleet.announced_at(domain, loop_time())
+            if (leaf := self._fleet.leaves.get(domain)) is None:
+                continue  # the records were read back meanwhile, from a store of before this leaf
+            heard = self._fleet.announced_at(domain, loop_time())
             if heard != leaf.announced_at:
                 leaves.append(msgspec.structs.replace(leaf, announced_at=heard))
                 self._fleet.keep(leaves[-1])
