@@ -49,6 +49,15 @@ def fill(lake: Path, ledger: Ledger, *numbers: int, after: int = 0) -> None:
     add_bronze(lake, [row | {"source_seq": seq} for seq, row in enumerate(rows, after + 1)])
 
 
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """A lake in order: three refined batches of ten readings, and the last record of their agent."""
+    lake = tmp_path / "lake"
+    fill(lake, SAID, 1, 2, 3)
+    refine_all(lake)
+    return lake
+
+
 def test_what_is_not_refined_yet_is_pending_and_not_missing(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     fill(lake, replace(SAID, final=False), 1, 2)
@@ -162,11 +171,8 @@ def test_a_batch_of_two_counts_whose_payload_was_dropped_is_no_loss_where_its_re
     assert "its payload was dropped" in findings
 
 
-def test_no_batch_is_said_to_have_come_that_bronze_does_not_hold(tmp_path: Path) -> None:
+def test_no_batch_is_said_to_have_come_that_bronze_does_not_hold(lake: Path) -> None:
     """The cache knows all three of them still."""
-    lake = tmp_path / "lake"
-    fill(lake, SAID, 1, 2, 3)
-    refine_all(lake)
     for table in ("bronze", "readings"):
         DeltaTable(str(lake / table)).delete("n = 2")
 
@@ -182,12 +188,7 @@ def test_no_batch_is_said_to_have_come_that_bronze_does_not_hold(tmp_path: Path)
     assert "batches 2 were acknowledged as stored and never came, 10 readings or more" in findings
 
 
-def test_what_is_in_readings_still_is_not_missing_when_its_message_is_gone_from_bronze(
-    tmp_path: Path,
-) -> None:
-    lake = tmp_path / "lake"
-    fill(lake, SAID, 1, 2, 3)
-    refine_all(lake)
+def test_what_is_in_readings_still_is_not_missing_when_its_message_is_gone_from_bronze(lake: Path) -> None:
     DeltaTable(str(lake / "bronze")).delete("n = 2")
 
     for _ in ("with the cache", "without"):
@@ -237,12 +238,7 @@ def test_all_other_findings_come_beside_a_file_that_can_not_be_read(tmp_path: Pa
     assert "batch 1: indexes" not in findings
 
 
-def test_a_file_of_bronze_that_can_not_be_read_makes_no_reading_unexplained_by_anybody(
-    tmp_path: Path,
-) -> None:
-    lake = tmp_path / "lake"
-    fill(lake, SAID, 1, 2, 3)
-    refine_all(lake)
+def test_a_file_of_bronze_that_can_not_be_read_makes_no_reading_unexplained_by_anybody(lake: Path) -> None:
     flip(next((lake / "bronze").glob("*.parquet")), "source_seq")
 
     code, run, findings = _said(lake)
