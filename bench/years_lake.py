@@ -174,13 +174,13 @@ class AgedLake:
     def ingest(self) -> None:
         """What ingest does beside reading the stream: find where bronze ends, compare the message there,
         commit."""
-        bronze = stream_history.open_bronze(self._lake)
-        bronze = ensure_table(self._lake, "bronze") if bronze is None else bronze
+        bronze = ensure_table(self._lake, "bronze", stream_history.open_bronze(self._lake))
         done = bronze.offset(_HISTORY.ingested)
         if done is not None and not rows(bronze, ["digest"], _HISTORY.rows(done - 1, done)).num_rows:
             raise RuntimeError("bronze does not hold the message at which it ends")
         last = self._old + self._pass * _PASS_BATCHES
-        ensure_table(self._lake, "bronze").commit(self._files, {_HISTORY.ingested: last})
+        bronze.commit(self._files, {_HISTORY.ingested: last})
+        stream_history.open_bronze(self._lake)  # it looks again, and finds nothing more
 
     def refine(self) -> None:
         """What the driver of refine does: the tasks decode a pass's rows, however old the lake is, and run

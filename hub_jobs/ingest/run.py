@@ -104,8 +104,8 @@ def run(options: IngestOptions, stop: Stop = never, metrics: JobMetrics | None =
     spark: SparkSession | None = None
     gaps: list[ranges.Range] = []
     while True:
-        stream_history.open_bronze(options.lake)  # refuses a new bronze next to old readings
-        bronze = ensure_table(options.lake, "bronze")
+        # It refuses a new bronze next to old readings.
+        bronze = ensure_table(options.lake, "bronze", stream_history.open_bronze(options.lake))
         with Connection(options.server) as conn:
             info = stream_info(conn, options.stream)
             known = stream_history.current(bronze, info, conn)

@@ -120,14 +120,18 @@ def plan(tables: RefineTables) -> Pass | None:
     begun = [min(to, end) for to, end in zip(named, held, strict=True)]
     resumed = any((history.done or 0) < to for history, to in zip(before, begun, strict=True))
     ends = begun if resumed else held
-    files = _files(tables.bronze)
-    increments = [
-        Increment(history, history.done or 0, to, _overlapping(files, history, history.done or 0, to), upto)
+    new = [
+        (history, history.done or 0, to, upto)
         for history, to, upto in zip(before, ends, named, strict=True)
         if to > (history.done or 0)
     ]
-    if not increments:
+    if not new:
         return None
+    files = _files(tables.bronze, min(after for _, after, _, _ in new))
+    increments = [
+        Increment(history, after, to, _overlapping(files, history, after, to), upto)
+        for history, after, to, upto in new
+    ]
     return Pass(increments, before, resumed)
 
 
@@ -222,10 +226,10 @@ def _within(sequences: Numbers | None, after: int, to: int) -> frozenset[int]:
     return frozenset(sequences[first:end].tolist())
 
 
-def _files(bronze: Table) -> dict[History, list[BronzeFile]]:
-    """The files of every history, in the order of their sequences."""
+def _files(bronze: Table, after: int) -> dict[History, list[BronzeFile]]:
+    """The files of every history that hold sequences above `after`, in the order of their sequences."""
     found: dict[History, list[BronzeFile]] = {}
-    for part in file_histories(bronze):
+    for part in file_histories(bronze, after):
         file = BronzeFile(bronze.path / part.path, part.first, part.last, part.rows, part.size)
         found.setdefault(part.history, []).append(file)
     return {history: sorted(files, key=lambda file: file.first) for history, files in found.items()}
@@ -234,7 +238,7 @@ def _files(bronze: Table) -> dict[History, list[BronzeFile]]:
 def _overlapping(
     files: dict[History, list[BronzeFile]], history: StreamHistory, after: int, to: int
 ) -> list[BronzeFile]:
-    return [file for file in files[history.history] if file.last > after and file.first <= to]
+    return [file for file in files.get(history.history, ()) if file.last > after and file.first <= to]
 
 
 def _first(increments: Sequence[Increment], most_bytes: int) -> Iterator[Increment]:

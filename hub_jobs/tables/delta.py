@@ -58,6 +58,7 @@ class Table:
         self.delta = delta
         self.schema: pa.Schema = SCHEMAS[name]
         self.aside: set[str] = set()
+        self._offsets: dict[tuple[int, str], int | None] = {}
 
     def lacking(self) -> list[Field]:
         """The columns that it does not have yet."""
@@ -66,7 +67,10 @@ class Table:
 
     def offset(self, app_id: str) -> int | None:
         """The offset that `app_id` last committed, None before its first commit."""
-        return self.delta.transaction_version(app_id)
+        asked = self.delta.version(), app_id
+        if asked not in self._offsets:  # delta-rs looks through the log for each
+            self._offsets[asked] = self.delta.transaction_version(app_id)
+        return self._offsets[asked]
 
     @property
     def kept_since(self) -> int | None:
@@ -148,7 +152,8 @@ class Table:
         snapshot = self.delta
         error: Exception | None = None
         # delta-rs removes files that are not in the table any more without a word: both copies of rows stay.
-        attempts = commits.ATTEMPTS if change.replaced <= commits.active(snapshot) else 0
+        is_current = not change.replaced or change.replaced <= commits.active(snapshot)
+        attempts = commits.ATTEMPTS if is_current else 0
         for _ in range(attempts):
             done = commits.attempt(self.path, snapshot, change)
             if done.outcome is CommitOutcome.COMMITTED:
@@ -221,17 +226,17 @@ def _has_deletion_vectors(delta: DeltaTable) -> bool:
         return True
 
 
-def ensure_table(lake: Place, name: str) -> Table:
-    """`open_table`, and make the table where there is none, or add the columns that an older version lacks.
-    Raises `TableError`."""
-    table = _ensured(lake, name)
+def ensure_table(lake: Place, name: str, opened: Table | None = None) -> Table:
+    """`open_table`, unless it was `opened` just now, and make the table where there is none, or add the
+    columns that an older version lacks. Raises `TableError`."""
+    table = _ensured(lake, name, opened)
     if table.delta.version() == 0 and (why := commits.why_unsafe(lake)):
         raise TableError(why)
     return table
 
 
-def _ensured(lake: Place, name: str) -> Table:
-    table = open_table(lake, name)
+def _ensured(lake: Place, name: str, opened: Table | None) -> Table:
+    table = opened or open_table(lake, name)
     if table is not None:
         if _LOG_KEY not in table.delta.metadata().configuration:
             table = _with_short_log(table)

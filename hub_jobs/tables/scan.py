@@ -187,10 +187,12 @@ def bounds(found: pa.Table, name: str) -> list[Any]:
 def latest(table: Table, column: str) -> Any:
     """The highest value of a column, None without one. A file of which the log does not say it is read."""
     found = files(table)
-    known = zip(bounds(found, f"max.{column}"), found["path"].to_pylist(), strict=True)
-    values = [
-        pc.max(parquet_columns(table.path / path, [column])[column]).as_py() if most is None else most
-        for most, path in known
+    values, unsaid = [], found["path"]
+    if f"max.{column}" in found.column_names:
+        most = found[f"max.{column}"]
+        values, unsaid = [pc.max(most).as_py()], unsaid.filter(pc.is_null(most))
+    values += [
+        pc.max(parquet_columns(table.path / path, [column])[column]).as_py() for path in unsaid.to_pylist()
     ]
     return max((value for value in values if value is not None), default=None)
 

@@ -26,6 +26,7 @@ from hub_jobs.tables.stream_history import StreamHistory
 _LOOSE: Final = 1_000_000
 _MOST_FILES: Final = 16
 """Loose files of `seen` from which on a run puts them in order."""
+_RANGES: Final = ("space", "first", "last")
 _Read = TypeVar("_Read")
 
 ID_COLUMNS: Final = (
@@ -126,7 +127,7 @@ class SeenTable:
         """What is known of these spaces; the code of each is its place among them. Raises
         `UnreadableError`."""
         wanted = pa.array(names, pa.string())
-        return self._reread(lambda rows: _coded(map(partial(_of_spaces, wanted), rows)), wanted)
+        return self._reread(lambda rows: _coded(map(partial(_of_spaces, wanted), rows)), wanted, _RANGES)
 
     def numbers(self) -> SeenNumbers:
         """All of it. Raises `UnreadableError`."""
@@ -147,11 +148,16 @@ class SeenTable:
                 return None
         return seen_files.replace_all(lake, self._reread(_merged), offsets)
 
-    def _reread(self, use: Callable[[Iterable[pa.Table]], _Read], spaces: pa.Array | None = None) -> _Read:
+    def _reread(
+        self,
+        use: Callable[[Iterable[pa.Table]], _Read],
+        spaces: pa.Array | None = None,
+        columns: Sequence[str] = SEEN.names,
+    ) -> _Read:
         if self._table is not None:
             table = self._table if spaces is None else seen_files.about(self._table, spaces)
             try:
-                return use(chain(map(_as_table, batches(table, SEEN.names)), self._added))
+                return use(chain(map(_as_table, batches(table, columns)), self._added))
             except UnreadableError as error:
                 self._damaged(error)
         return use(self._added)

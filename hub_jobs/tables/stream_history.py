@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -141,11 +141,14 @@ def _put_back(bronze: Table, known: StreamHistory, info: StreamInfo, conn: Conne
 
 def all_of(bronze: Table) -> list[StreamHistory]:
     """Every history that bronze holds rows of, with what is ingested of it."""
-    named = [
-        StreamHistory(*history)
-        for history in sorted({file_history.history for file_history in file_histories(bronze)})
-    ]
-    return [replace(history, done=bronze.offset(history.ingested)) for history in named]
+    one, others = _of_one_history(files(bronze))
+    named = set[History]()
+    if one.num_rows:
+        pairs = one.group_by(["min.stream", "min.created"]).aggregate([])
+        named.update(zip(pairs["min.stream"].to_pylist(), pairs["min.created"].to_pylist(), strict=True))
+    named.update(part.history for part in _file_histories(bronze, others))
+    known = [StreamHistory(*history) for history in sorted(named)]
+    return [replace(history, done=bronze.offset(history.ingested)) for history in known]
 
 
 def refined(known: Iterable[StreamHistory], readings: Table) -> list[StreamHistory]:
@@ -195,9 +198,16 @@ class FileHistory(NamedTuple):
     size: int
 
 
-def file_histories(bronze: Table) -> list[FileHistory]:
-    """All that the files of a snapshot hold."""
+def file_histories(bronze: Table, after: int | None = None) -> list[FileHistory]:
+    """All that the files of a snapshot hold. Of those that end at a sequence up to `after` some may be left
+    out: what is old costs next to nothing."""
     found = files(bronze)
+    if after is not None and "max.seq" in found.column_names:
+        found = found.filter(pc.fill_null(pc.greater(found["max.seq"], after), True))
+    return _file_histories(bronze, found)
+
+
+def _file_histories(bronze: Table, found: pa.Table) -> list[FileHistory]:
     columns = [bounds(found, name) for name in (*_BOUNDS, "num_records", "path", "size_bytes")]
     return [part for row in zip(*columns, strict=True) for part in _of_file(bronze, *row)]
 
@@ -205,6 +215,19 @@ def file_histories(bronze: Table) -> list[FileHistory]:
 def mixed_files(found: Iterable[FileHistory]) -> set[str]:
     """The paths of files that hold rows of several histories."""
     return {path for path, number in Counter(file.path for file in found).items() if number > 1}
+
+
+def _of_one_history(found: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Those of `files` of which the log says all that `_of_file` asks, and the others."""
+    if any(name not in found.column_names for name in (*_BOUNDS, "num_records")):
+        return found.slice(0, 0), found
+    conditions = [
+        pc.equal(found["min.stream"], found["max.stream"]),
+        pc.equal(found["min.created"], found["max.created"]),
+        *(pc.is_valid(found[name]) for name in (*_BOUNDS, "num_records")),
+    ]
+    is_one = pc.fill_null(reduce(pc.and_, conditions), False)
+    return found.filter(is_one), found.filter(pc.invert(is_one))
 
 
 def _of_file(bronze: Table, *row: Any) -> Iterator[FileHistory]:
