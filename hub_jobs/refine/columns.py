@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from operator import attrgetter
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -22,7 +21,7 @@ from hub_jobs.tables.schemas import TIME
 
 _TIME: Final = msgspec.json.Decoder(Annotated[datetime, Meta(tz=True)])
 _TAGS: Final = msgspec.json.Decoder(Tags)
-_RAW_TAGS: Final = attrgetter("tags")
+_LINES: Final = msgspec.json.Encoder()
 _MAP: Final = pa.map_(pa.string(), pa.string())
 _ARRAY: Final = pa.list_(pa.float64())
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -132,7 +131,7 @@ def _texts(given: Sequence[object]) -> tuple[Times, Mask] | None:
     return found, machine
 
 
-_COLON, _ZULU = ord(":"), ord("Z")
+_COLON, _ZULU, _NEWLINE = b":Z\n"
 _SHORTEST: Final = 18
 """Characters of a time up to its seconds."""
 
@@ -170,13 +169,21 @@ def _values(rows: Sequence[ReadingLine]) -> _Values:
     """The values of rows. A whole number that a double does not hold exactly is rounded in `value` and stands
     with all its digits in `text`."""
     given: list[Any] = [row.value for row in rows]
+    present: set[Any] = set(map(type, given))
+    if present <= {float}:
+        return _Values(
+            pa.array(given, pa.float64()),
+            pa.nulls(len(given), pa.string()),
+            pa.nulls(len(given), _ARRAY),
+            pa.nulls(len(given), pa.binary()),
+            [],
+        )
     kinds: list[Any] = list(map(type, given))
-    present = set(kinds)
     array = _taken(given, kinds, list, _ARRAY) if list in present else pa.nulls(len(given), _ARRAY)
     content = pa.nulls(len(given), pa.binary())
     if Bytes in present:
         content = _taken(given, kinds, Bytes, pa.binary())
-    if present <= {float}:
+    if present <= {float, list, Bytes}:
         return _Values(pa.array(given, pa.float64()), pa.nulls(len(given), pa.string()), array, content, [])
     too_large = []
     texts: list[str | None] = [None] * len(given)
@@ -216,16 +223,16 @@ _BOOLS: Final = {True: "true", False: "false"}
 def tags(rows: Sequence[ReadingLine]) -> tuple[pa.MapArray, Mask, int]:
     """The column `tags`, each distinct text parsed once; which rows have tags that are none; and how many
     quotes the fields have in all."""
-    raw = pa.array(list(map(bytes, map(_RAW_TAGS, rows))), pa.binary())
-    content = np.frombuffer(raw.buffers()[2] or b"", np.uint8)
+    raw, content = _raw_tags(rows)
     texts = raw.dictionary_encode()
     parsed: list[list[tuple[str, str]]] = []
     wrong: list[int] = []
     absent = 0
     codes = texts.indices.to_numpy()
     for at, text in enumerate(texts.dictionary.to_pylist()):
+        text = text.removesuffix(b"\n")
         if not text:
-            absent = int(np.count_nonzero(codes == at))
+            absent += int(np.count_nonzero(codes == at))
         try:
             parsed.append(list(_TAGS.decode(text or b"{}").items()))
         except FAULTS:
@@ -234,6 +241,22 @@ def tags(rows: Sequence[ReadingLine]) -> tuple[pa.MapArray, Mask, int]:
     quotes = int(np.count_nonzero(content == QUOTE)) + 2 * (len(rows) - absent)
     bad = np.isin(codes, np.array(wrong, dtype=np.int32)) if wrong else np.zeros(len(rows), np.bool_)
     return coded(pa.array(parsed, _MAP)).take(texts.indices), bad, quotes
+
+
+def _raw_tags(rows: Sequence[ReadingLine]) -> tuple[pa.Array, npt.NDArray[np.uint8]]:
+    """The texts of tags, each of which may have a newline behind it, and the letters of all."""
+    given = [row.tags for row in rows]
+    # Copied as lines, for an object of bytes a row takes three times as long.
+    lines = _LINES.encode_lines(given)
+    letters = np.frombuffer(lines, np.uint8)
+    ends = np.flatnonzero(letters == _NEWLINE)
+    if ends.size != len(given):  # a newline within tags, as a direct message may have it
+        raw = pa.array(list(map(bytes, given)), pa.binary())
+        return raw, np.frombuffer(raw.buffers()[2] or b"", np.uint8)
+    offsets = np.zeros(len(given) + 1, dtype=np.int32)
+    offsets[1:] = ends + 1
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(lines)]
+    return pa.Array.from_buffers(pa.binary(), len(given), buffers), letters
 
 
 def coded(given: pa.MapArray) -> pa.MapArray:
@@ -245,7 +268,7 @@ def coded(given: pa.MapArray) -> pa.MapArray:
 
 def _devices(rows: Sequence[ReadingLine]) -> pa.Array:
     given: list[Any] = [row.device for row in rows]
-    if UNSET in given:
+    if set(map(type, given)) != {str}:
         given = [None if device is UNSET else device for device in given]
     return pa.array(given, pa.string())
 
