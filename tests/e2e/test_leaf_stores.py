@@ -41,10 +41,6 @@ async def new_epoch_first(probe: StreamProbe, one: Agent, old: str) -> None:
     assert made < mine[0].time
 
 
-def _epochs(one: Agent, reason: str) -> float:
-    return one.value("petiole_epochs_total", reason=reason, **{"class": CLASS})
-
-
 async def test_a_store_that_is_wiped_while_the_agent_is_down_gets_a_new_epoch_first(
     servers: ServerPair, config: Config
 ) -> None:
@@ -75,7 +71,7 @@ async def test_a_store_that_was_put_back_gets_a_new_epoch_first(
         probe = await probe_stream(servers.leaf)
         await new_epoch_first(probe, one, old)
         assert await probe.texts() == ["before/0", "after/0"]
-        assert _epochs(one, "stream_put_back") == 1
+        assert one.epochs("stream_put_back") == 1
 
 
 async def test_what_devices_published_to_a_store_that_an_older_one_replaced_is_named(
@@ -84,7 +80,7 @@ async def test_what_devices_published_to_a_store_that_an_older_one_replaced_is_n
     async with agent(config) as one:
         kept, last = await _copied_and_filled(servers, one, tmp_path / "copy")
         await servers.leaf.restore(tmp_path / "copy")
-        await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
+        await until(lambda: one.epochs("stream_put_back") == 1, "there is a new epoch")
         await one.ready()
         await one.stop()
     await _names(servers, kept, last)
@@ -101,7 +97,7 @@ async def test_what_devices_publish_to_an_older_store_before_the_agent_looks_is_
     if newer:
         await _publish(servers, newer)
     async with agent(config) as one:
-        assert _epochs(one, "stream_put_back") == 1
+        assert one.epochs("stream_put_back") == 1
         await one.stop()
     await _names(servers, kept, last)
 
@@ -119,7 +115,7 @@ async def test_a_store_that_was_put_back_after_the_clock_was_set_back_is_not_sai
     await servers.leaf.restore(tmp_path / "copy")
     await _publish(servers, 40)
     async with agent(config) as one:
-        assert _epochs(one, "stream_put_back") == 1
+        assert one.epochs("stream_put_back") == 1
         await one.stop()
     (lost,) = (await (await probe_stream(servers.leaf)).ledgers())[-1].lost
     assert lost.last == last
@@ -163,12 +159,12 @@ async def test_a_copy_that_is_restored_twice_is_told_of_as_two_losses_though_as_
         kept, last = await _copied_and_filled(servers, one, copy)
         await asyncio.to_thread(shutil.copytree, copy, tmp_path / "again")
         await servers.leaf.restore(copy)
-        await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
+        await until(lambda: one.epochs("stream_put_back") == 1, "there is a new epoch")
         await one.ready()
         assert await _publish(servers, last - kept) == last
         await until(lambda: one.state().acked[CLASS].last == last, "the agent has seen them")
         await servers.leaf.restore(tmp_path / "again")
-        await until(lambda: _epochs(one, "stream_put_back") == 2, "there is another epoch")
+        await until(lambda: one.epochs("stream_put_back") == 2, "there is another epoch")
         await one.ready()
         await one.stop()
     record = (await (await probe_stream(servers.leaf)).ledgers())[-1]
@@ -191,14 +187,14 @@ async def test_a_restore_is_told_of_once_where_no_state_was_written_since_and_th
             last = await _publish(servers, 10)
             await until(lambda: one.leaf._state.current.acked[CLASS].last == last, "the agent has seen them")
             await servers.leaf.restore(tmp_path / "copy")
-            await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
+            await until(lambda: one.epochs("stream_put_back") == 1, "there is a new epoch")
             await one.ready()
             await insist(one, chunk("after", key="after"))
             await one.leaf._ledger_publisher._publish(one.leaf._ledger_publisher._js, CLASS, final=False)
             await one.crash()
     assert one.state().acked[CLASS].last == seen
     async with agent(config) as one:
-        assert _epochs(one, "stream_put_back") == 1, "the file knows nothing of the first epoch"
+        assert one.epochs("stream_put_back") == 1, "the file knows nothing of the first epoch"
         await one.stop()
     for record in await (await probe_stream(servers.leaf)).ledgers():
         told.add(record, source, (record.stream.last, record.stream.last))
@@ -249,7 +245,7 @@ async def test_a_position_is_the_newest_that_was_stored_whatever_store_and_state
         await insist(one, chunk("b", key="b", position="2"))
         await one.submit(chunk("b", position="2"), "tail")
         await servers.leaf.restore(tmp_path / "copy")
-        await until(lambda: _epochs(one, "stream_put_back") == 1, "there is a new epoch")
+        await until(lambda: one.epochs("stream_put_back") == 1, "there is a new epoch")
         assert (await one.leaf.intake.position("tail")).position == "2", "the store is older than the state"
         remembered = one.state_path.read_bytes()
         await one.submit(chunk("c", position="3"), "tail")

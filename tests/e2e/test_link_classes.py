@@ -79,11 +79,10 @@ async def test_no_class_waits_for_another_when_their_server_has_forgotten_their_
     async with two_classes(tmp_path) as (servers, _, one):
         await servers.leaf.kill()
         await servers.leaf.start()
-
-        def begun(cls: str) -> float:
-            return one.value("petiole_epochs_total", **{"class": cls}, reason="consumer_gone")
-
-        await until(lambda: all(begun(cls) == 1 for cls in CLASSES), "each class has another consumer")
+        await until(
+            lambda: all(one.epochs("consumer_gone", cls) == 1 for cls in CLASSES),
+            "each class has another consumer",
+        )
         await until(lambda: one.leaf.link.status.state is LinkState.FLOWING, "both classes flow again")
 
 
@@ -97,11 +96,7 @@ async def test_data_flows_at_once_after_the_second_of_two_restarts_of_the_server
             await servers.leaf.start()
 
             def begun(times: int) -> bool:
-                count = [
-                    one.value("petiole_epochs_total", **{"class": cls}, reason="consumer_gone")
-                    for cls in CLASSES
-                ]
-                return count == [times] * len(CLASSES)
+                return all(one.epochs("consumer_gone", cls) == times for cls in CLASSES)
 
             await until(lambda times=restarts: begun(times), "each class has another consumer")  # type: ignore[misc]
             await until(lambda: one.leaf.link.status.state is LinkState.FLOWING, "both classes flow again")

@@ -112,6 +112,10 @@ class Agent:
         """The value of a metric, 0 where it has none yet."""
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
+    def epochs(self, why: str, cls: str = CLASS) -> float:
+        """How many epochs this run began for a reason."""
+        return self.value("petiole_epochs_total", **{"class": cls}, reason=why)
+
 
 @asynccontextmanager
 async def agent(config: Config, inputs: Iterable[Input] = ()) -> AsyncIterator[Agent]:

@@ -140,7 +140,7 @@ class LinkedPair:
 
     def epochs(self, why: str) -> float:
         """How many epochs were begun for a reason."""
-        return self.agent.value("petiole_epochs_total", **{"class": CLASS}, reason=why)
+        return self.agent.epochs(why)
 
 
 Pair = TypeVar("Pair", bound=LinkedPair)
