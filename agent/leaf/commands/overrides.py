@@ -171,13 +171,9 @@ def make_setters(
     setters: dict[str, Setter] = {"log_level": log_level, "linger": linger, "rate_limit": rate_limit}
     setters |= {f"input.{name}": _switch(switch) for name, switch in switches.items()}
     if link is not None:
-        setters[LINK] = _link(link)
+        setters[LINK] = lambda value, seconds: link.resume() if value is None else link.pause(seconds)
     return setters
 
 
 def _switch(switch: Switch) -> Setter:
     return lambda value, _seconds: switch.turn(value is None or bool(value))
-
-
-def _link(link: LinkControl) -> Setter:
-    return lambda value, seconds: link.resume() if value is None else link.pause(seconds)
