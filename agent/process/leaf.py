@@ -14,6 +14,7 @@ from nats.aio.client import Client
 
 from agent import contract
 from agent.base import logs
+from agent.base.clock import ClockReader
 from agent.base.metrics import Metrics
 from agent.base.supervisor import keep_serving
 from agent.config import Config, readers, users_digest
@@ -24,8 +25,8 @@ from agent.leaf import stream_configs
 from agent.leaf.acks import AckLevels, HubAckWaiters
 from agent.leaf.clock import ClockMonitor
 from agent.leaf.commands.handlers import AgentControls, make_handlers
-from agent.leaf.commands.overrides import Overrides, Setter, make_setters, this_moment
-from agent.leaf.commands.runner import CommandRunner, system_clock
+from agent.leaf.commands.overrides import Overrides, Setter, make_setters
+from agent.leaf.commands.runner import CommandRunner
 from agent.leaf.events import (
     BatchStored,
     ConnectionStuck,
@@ -146,12 +147,12 @@ class LeafAgent:
             metrics=metrics,
         )
         self._mirrors = mirror_controller(config, metrics)
-        self._settings = Overrides(state, self._setters(), this_moment())
+        self._settings = Overrides(state, self._setters(), ClockReader().look)
         own_class = contract.DEFAULT_CLASS if contract.DEFAULT_CLASS in classes else next(iter(classes))
         self._report = TimeToLossReport(self._view.time_to_loss, own_class, metrics)
         reloading = by_command(reload) if reload else None
         controls = AgentControls(self.status, self._publisher.flush, self._settings, reloading)
-        self._commands = CommandRunner(own_class, state, make_handlers(controls), metrics, system_clock())
+        self._commands = CommandRunner(own_class, state, make_handlers(controls), metrics, ClockReader().look)
         self._completed = self._ending = False
         self._users = ""
         self._subscribe(events, trimmer)

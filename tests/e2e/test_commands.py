@@ -8,19 +8,21 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from agent.base.clock import Instant
 from agent.config import Config, Size, StreamClass
-from agent.contract import COMMANDS, MAX_COMMAND_BYTES
+from agent.contract import COMMANDS, MAX_COMMAND_BYTES, Clock
 from agent.jetstream import JetStream, JetStreamError
 from agent.leaf.commands import runner
-from agent.leaf.commands.cursor import ClockReading
 from agent.leaf.commands.handlers import AgentControls, CommandHandler, Reply, make_handlers
 from agent.process import leaf as leaf_module
 from tests.harness.agents import agent, leaf_config
+from tests.harness.clocks import SECOND
 from tests.harness.commands import Desk, open_desk, soon
 from tests.harness.servers import Leaf, open_server_pair
 from tests.harness.wait import until
@@ -177,21 +179,25 @@ async def test_commands_of_a_hub_whose_stream_was_made_anew_are_run(
     assert answers[3].sequence == 1
 
 
+def _instant(wall: float, synchronised: bool) -> Instant:
+    return Instant(int(wall * SECOND), Clock(synchronised, "b", 0))
+
+
 async def test_a_command_that_may_have_expired_waits_for_the_clock(
     desk: Desk, bell: Bell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = [ClockReading(0.0, False)]
-    monkeypatch.setattr(leaf_module, "system_clock", lambda: lambda: clock[0])
+    clock = [_instant(0.0, False)]
+    monkeypatch.setattr(leaf_module, "ClockReader", lambda: SimpleNamespace(look=lambda: clock[0]))
     monkeypatch.setattr(runner, "CLOCK_SECONDS", 2.0)
     async with agent(_config(desk.servers.leaf, tmp_path / "agent")):
         await desk.send("ping", expires=soon())
         await desk.send("ring", n=1, expires=soon())
         await desk.answers(1)
         assert bell.rung == []
-        clock[0] = ClockReading(soon(0.0), True)
+        clock[0] = _instant(soon(0.0), True)
         await desk.answers(2)
         assert bell.rung == [1]
-        clock[0] = ClockReading(0.0, False)
+        clock[0] = _instant(0.0, False)
         for _ in range(5):
             await desk.send("ring", n=2, expires=soon())
         await desk.send("ring", n=3)

@@ -17,13 +17,13 @@ command is wrong, however plausible it looks.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 import msgspec
 from msgspec import Struct, structs
 
+from agent.base.clock import Instant
 from agent.contract import ContractError
 
 RECENT_COMMANDS: Final = 256
@@ -170,14 +170,6 @@ class RecentCommands(Struct):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ClockReading:
-    """The machine's clock, in epoch seconds, and whether the kernel calls it synchronised."""
-
-    wall: float
-    synchronised: bool
-
-
 class ExpiryVerdict(Enum):
     """What to do with a command."""
 
@@ -187,14 +179,15 @@ class ExpiryVerdict(Enum):
     """It has not expired by this clock, but this clock is wrong."""
 
 
-def judge_expiry(expires: float | None, stored: float, now: ClockReading) -> ExpiryVerdict:
+def judge_expiry(expires: float | None, stored: float, now: Instant) -> ExpiryVerdict:
     """Whether a command that expires at `expires` (None: never) and that the hub stored at `stored` may run;
-    all times are epoch seconds."""
+    both are epoch seconds."""
+    wall = now.wall / 1e9
     if expires is None:
         return ExpiryVerdict.RUN
-    if expires <= max(now.wall, stored):
+    if expires <= max(wall, stored):
         return ExpiryVerdict.EXPIRED
-    if now.synchronised or now.wall >= stored - TOLERANCE:
+    if now.clock.synchronised or wall >= stored - TOLERANCE:
         return ExpiryVerdict.RUN
     return ExpiryVerdict.UNSURE
 

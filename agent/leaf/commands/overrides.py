@@ -4,15 +4,13 @@ the configured one holds again, also after a restart; none outlives the state fi
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import structlog
 
 from agent.base import logs
-from agent.base.clock import ClockReader
+from agent.base.clock import Instant, Look
 from agent.base.supervisor import Switch
 from agent.base.wait import event_within
 from agent.config import Config
@@ -33,36 +31,19 @@ class CommandError(Exception):
     """The command could not be carried out; nothing was changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A point in time by the clocks of this machine."""
-
-    wall: float
-    """Epoch seconds."""
-    boot: str
-    """The id of this boot."""
-    since_boot: float
-    """Seconds since this boot, sleep included."""
-
-
-def this_moment() -> Callable[[], Moment]:
-    """The clocks of this machine."""
-    boot = ClockReader().read().boot
-    return lambda: Moment(time.time(), boot, time.clock_gettime(time.CLOCK_BOOTTIME))
-
-
-def seconds_left(setting: Setting, now: Moment) -> float:
+def seconds_left(setting: Setting, now: Instant) -> float:
     """How long a setting still holds; 0 or less if it has ended. After a reboot only the wall clock counts;
     if that is behind the time at which the value was set, the setting has ended."""
-    if setting.boot == now.boot:
-        return setting.deadline - now.since_boot
-    return setting.until - now.wall if now.wall >= setting.since else 0.0
+    if setting.boot == now.clock.boot:
+        return setting.deadline - now.clock.monotonic / 1e9
+    wall = now.wall / 1e9
+    return setting.until - wall if wall >= setting.since else 0.0
 
 
 class Overrides:
     """The values that replace configured ones; `setters` apply them, by name."""
 
-    def __init__(self, state: StateFile, setters: Mapping[str, Setter], now: Callable[[], Moment]) -> None:
+    def __init__(self, state: StateFile, setters: Mapping[str, Setter], now: Look) -> None:
         self._state, self._setters, self._now = state, setters, now
         self._changed = asyncio.Event()
 
@@ -91,8 +72,11 @@ class Overrides:
     async def put(self, values: Mapping[str, Value], seconds: float) -> None:
         """Apply these values for a time. Raises `CommandError`; then nothing has changed."""
         now = self._now()
-        until, deadline = now.wall + seconds, now.since_boot + seconds
-        added = {name: Setting(value, now.wall, until, now.boot, deadline) for name, value in values.items()}
+        since, deadline = now.wall / 1e9, now.clock.monotonic / 1e9 + seconds
+        added = {
+            name: Setting(value, since, since + seconds, now.clock.boot, deadline)
+            for name, value in values.items()
+        }
         await self._save(self._state.current.settings | added)
         for name, value in values.items():
             self._setters[name](value, seconds)

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
 import structlog
 
-from agent.base.clock import ClockReader, wall_ns
+from agent.base.clock import Look, wall_ns
 from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.wait import event_within, unless
@@ -39,7 +38,6 @@ from agent.contract import (
 )
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, RawMessage, nanoseconds
 from agent.leaf.commands.cursor import (
-    ClockReading,
     CommandCursor,
     CommandPosition,
     ExpiryVerdict,
@@ -67,12 +65,6 @@ _CUT: Final = 200
 log = structlog.get_logger("commands")
 
 
-def system_clock() -> Callable[[], ClockReading]:
-    """The machine's clock."""
-    reader = ClockReader()
-    return lambda: ClockReading(time.time(), reader.read().synchronised)
-
-
 class CommandRunner:
     """The commands of one run of the agent. `cls` is the class in which the answers are stored."""
 
@@ -85,7 +77,7 @@ class CommandRunner:
         state: StateFile,
         handlers: Mapping[str, CommandHandler],
         metrics: Metrics,
-        clock: Callable[[], ClockReading],
+        clock: Look,
     ) -> None:
         self._cls, self._state, self._handlers, self._metrics, self._clock = (
             cls,
@@ -190,6 +182,7 @@ class CommandRunner:
         loop = asyncio.get_running_loop()
         while True:
             now = self._clock()
+            here = _time(now.wall / 1e9)
             verdict = judge_expiry(expires, stored, now)
             if verdict is ExpiryVerdict.RUN and expires is not None:
                 self._unsure_since = None
@@ -198,10 +191,10 @@ class CommandRunner:
             if verdict is ExpiryVerdict.RUN or (verdict is ExpiryVerdict.UNSURE and handler.harmless):
                 return None
             if verdict is ExpiryVerdict.EXPIRED:
-                return f"expired at {_time(expires or 0.0)}; here it is {_time(now.wall)}; it was not run"
+                return f"expired at {_time(expires or 0.0)}; here it is {here}; it was not run"
             if self._stopping.is_set() or loop.time() - (self._unsure_since or 0.0) > CLOCK_SECONDS:
                 return (
-                    f"cannot tell whether it has expired: this machine's clock says {_time(now.wall)}, "
+                    f"cannot tell whether it has expired: this machine's clock says {here}, "
                     f"but the hub had stored the command at {_time(stored)}. It was not run; set the clock "
                     "and send it again"
                 )

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.contract import ContractError
+from agent.base.clock import Instant
+from agent.contract import Clock, ContractError
 from agent.leaf.commands import cursor as cursor_module
 from agent.leaf.commands.cursor import (
-    ClockReading,
     CommandCursor,
     CommandPosition,
     ExpiryVerdict,
@@ -17,6 +17,7 @@ from agent.leaf.commands.cursor import (
     parse_position,
     unanswered,
 )
+from tests.harness.clocks import SECOND
 
 STORED = 1_000_000.0
 LAST = CommandPosition("first", "o", 5, 50, "e", "set")
@@ -284,4 +285,4 @@ def test_a_position_that_cannot_be_read_is_refused(text: str) -> None:
 def test_a_command_is_judged_by_a_clock_that_may_be_wrong(
     expires: float | None, wall: float, synchronised: bool, expected: ExpiryVerdict
 ) -> None:
-    assert judge_expiry(expires, STORED, ClockReading(wall, synchronised)) is expected
+    assert judge_expiry(expires, STORED, Instant(int(wall * SECOND), Clock(synchronised, "b", 0))) is expected

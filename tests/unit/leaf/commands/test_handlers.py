@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from agent.base.clock import ClockReader
 from agent.config import Config, ConfigError, Log
 from agent.leaf.commands.handlers import AgentControls, ArgumentError, make_handlers, report
-from agent.leaf.commands.overrides import CommandError, Overrides, Setter, this_moment
+from agent.leaf.commands.overrides import CommandError, Overrides, Setter
 from agent.leaf.intake import CheckedInput
 from agent.leaf.state import State
 from agent.leaf.state_file import StateFile
@@ -25,7 +26,7 @@ class HandlerBench:
         self.applied: list[tuple[str, Any]] = []
         names = ["log_level", "linger", "rate_limit", "input.http", *(["link"] if link else [])]
         self.state = StateFile(path / "state.json", State(1, "m", "d"))
-        settings = Overrides(self.state, {name: self._setter(name) for name in names}, this_moment())
+        settings = Overrides(self.state, {name: self._setter(name) for name in names}, ClockReader().look)
         self.handlers = make_handlers(
             AgentControls(dict, lambda: 3, settings, by_command(reload) if reload else None)
         )

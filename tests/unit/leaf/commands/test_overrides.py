@@ -6,10 +6,19 @@ from typing import Any
 
 import pytest
 
-from agent.leaf.commands.overrides import CommandError, Moment, Overrides, seconds_left
+from agent.base.clock import Instant
+from agent.contract import Clock
+from agent.leaf.commands.overrides import CommandError, Overrides, seconds_left
 from agent.leaf.state import Setting, State
 from agent.leaf.state_file import StateFile, load
+from tests.harness.clocks import SECOND
 from tests.harness.wait import until
+
+
+def moment(wall: float, boot: str, since_boot: float) -> Instant:
+    """The clocks at one moment, in seconds."""
+    return Instant(int(wall * SECOND), Clock(False, boot, int(since_boot * SECOND)))
+
 
 SET = Setting("debug", since=1000.0, until=1600.0, boot="b", deadline=650.0)
 
@@ -17,18 +26,18 @@ SET = Setting("debug", since=1000.0, until=1600.0, boot="b", deadline=650.0)
 @pytest.mark.parametrize(
     ("now", "left"),
     [
-        (Moment(1000.0, "b", 50.0), 600.0),
-        (Moment(1000.0, "b", 650.0), 0.0),
+        (moment(1000.0, "b", 50.0), 600.0),
+        (moment(1000.0, "b", 650.0), 0.0),
         # Within one boot no step of the clock counts.
-        (Moment(9999.0, "b", 60.0), 590.0),
-        (Moment(0.0, "b", 60.0), 590.0),
-        (Moment(1100.0, "c", 5.0), 500.0),
-        (Moment(1700.0, "c", 5.0), -100.0),
+        (moment(9999.0, "b", 60.0), 590.0),
+        (moment(0.0, "b", 60.0), 590.0),
+        (moment(1100.0, "c", 5.0), 500.0),
+        (moment(1700.0, "c", 5.0), -100.0),
         # After a reboot, with a clock that is evidently wrong.
-        (Moment(999.0, "c", 5.0), 0.0),
+        (moment(999.0, "c", 5.0), 0.0),
     ],
 )
-def test_a_setting_ends_in_its_time_whatever_the_clock_does(now: Moment, left: float) -> None:
+def test_a_setting_ends_in_its_time_whatever_the_clock_does(now: Instant, left: float) -> None:
     assert seconds_left(SET, now) == left
 
 
@@ -37,7 +46,7 @@ class Bench:
 
     def __init__(self, path: Path) -> None:
         self.path = path / "state.json"
-        self.now = Moment(1000.0, "b", 50.0)
+        self.now = moment(1000.0, "b", 50.0)
         self.applied: dict[str, Any] = {}
         self.open()
 
@@ -63,10 +72,10 @@ def bench(tmp_path: Path) -> Bench:
 async def test_what_is_set_holds_after_a_restart_for_the_rest_of_its_time(bench: Bench) -> None:
     await bench.settings.put({"log_level": "debug"}, 600.0)
     assert bench.applied == {"log_level": ("debug", 600.0)}
-    bench.now = Moment(1100.0, "b", 150.0)
+    bench.now = moment(1100.0, "b", 150.0)
     bench.open()
     assert bench.applied == {"log_level": ("debug", 500.0)}
-    bench.now = Moment(1700.0, "c", 5.0)
+    bench.now = moment(1700.0, "c", 5.0)
     bench.open()
     assert bench.applied == {}
     assert bench.state.current.settings == {}
@@ -77,7 +86,7 @@ async def test_the_configured_value_is_back_when_the_time_is_over(bench: Bench) 
     await asyncio.sleep(0)
     await bench.settings.put({"log_level": "debug"}, 0.05)
     await bench.settings.put({"linger": 1.0}, 600.0)
-    bench.now = Moment(1000.06, "b", 50.06)
+    bench.now = moment(1000.06, "b", 50.06)
     await until(lambda: bench.applied["log_level"] == (None, 0.0), "it is back")
     assert bench.applied["linger"] == (1.0, 600.0)
     assert bench.settings.shown() == {"linger": {"value": 1.0, "seconds_left": 600}}
