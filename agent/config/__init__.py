@@ -26,7 +26,6 @@ from agent.config.server_schema import Nats
 from agent.config.values import (
     ConfigError,
     Linger,
-    Positive,
     Problem,
     RestAfter,
     Seconds,
@@ -46,7 +45,6 @@ __all__ = [
     "MirrorConfig",
     "Nats",
     "OriginConfig",
-    "Positive",
     "Problem",
     "Publish",
     "RegistrarConfig",

@@ -43,7 +43,6 @@ __all__ = [
     "CursorRequest",
     "Repeat",
     "new_exchange",
-    "parse_checkpoint",
     "parse_committed",
     "parse_cursor_answer",
     "parse_cursor_request",

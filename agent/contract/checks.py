@@ -21,7 +21,6 @@ __all__ = [
     "check_domain",
     "check_epoch",
     "check_input",
-    "check_machine",
     "check_request_key",
     "check_run",
     "check_tenant",

@@ -41,12 +41,10 @@ __all__ = [
     "Letter",
     "LostStream",
     "Previous",
-    "Ranges",
     "Readings",
     "StreamState",
     "parse_ledger",
     "parse_letter",
-    "parse_previous",
 ]
 
 Ranges = tuple[tuple[int, int], ...]
