@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from hub_jobs.tables.column_types import plain_texts
 from hub_jobs.tables.placed_rows import Placed, Places
-from hub_jobs.tables.places import plain_texts
 from hub_jobs.tables.ranges import CodedNumbers, CodedRanges, History, Keys, Mask, Numbers, different_rows
 
 

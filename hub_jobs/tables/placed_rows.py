@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.tables.places import plain_texts
+from hub_jobs.tables.column_types import plain_texts
 from hub_jobs.tables.ranges import Numbers, different_rows
 
 BATCH: Final = ("domain", "class", "run")

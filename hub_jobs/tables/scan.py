@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from hub_jobs.tables import commits
+from hub_jobs.tables.column_types import coded_texts, usual
 from hub_jobs.tables.delta import Table, TableError, open_table
 from hub_jobs.tables.parquet import is_own
 from hub_jobs.tables.places import (
@@ -32,7 +33,6 @@ from hub_jobs.tables.places import (
     parquet_file,
     parse_place,
     spark_path,
-    usual,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ has spans: pairs of a first value and one that is no longer in the span."""
 
 _VERIFY: Final = "parquet.page.verify-checksum.enabled"
 """Without this Spark reads a page whose bits are not those that were written."""
-
 _BATCH_ROWS: Final = 131_072
 _SHORTENED: Final = pa.scalar(timedelta(milliseconds=1), pa.duration("us"))
 """Spark writes bounds of times in whole milliseconds, rounded down."""
@@ -121,7 +120,7 @@ def batches(
         if not is_own(path.name):  # its types a dataset can't compare
             schema = pa.schema([table.schema.field(name) for name in names])
             for batch in _file_batches(path, schema, columns, kept, batch_rows):
-                yield _with_coded_texts(batch) if coded else batch
+                yield coded_texts(batch) if coded else batch
     paths = [path for path in found if is_own(path.name)]
     if not paths:
         return
@@ -140,13 +139,6 @@ def _coded(schema: pa.Schema) -> tuple[pa.Schema, ds.ParquetFileFormat]:
     kinds = {name: pa.dictionary(pa.int32(), pa.string()) for name in texts}
     fields = [field.with_type(kinds.get(field.name, field.type)) for field in schema]
     return pa.schema(fields), checked(texts)
-
-
-def _with_coded_texts(rows: pa.RecordBatch) -> pa.RecordBatch:
-    columns = [
-        column.dictionary_encode() if pa.types.is_string(column.type) else column for column in rows.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, rows.schema.names)
 
 
 def _file_batches(
