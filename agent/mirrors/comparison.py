@@ -39,7 +39,7 @@ class MirrorComparison:
         self._compared: set[str] = set()
 
     def forget(self, name: str) -> None:
-        """The mirror of this name is made anew."""
+        """The mirror of this name is created again."""
         self._newest.pop(name, None)
 
     async def compare(
@@ -71,7 +71,13 @@ class MirrorComparison:
         return local
 
     async def _read(self, js: JetStream, name: str, last: int) -> _Newest | None:
-        message = await js.get_message(name, seq=last) if last else None
+        try:
+            message = await js.get_message(name, seq=last) if last else None
+        except UnavailableError:
+            if not self._probe.may_not_ask(f"$JS.API.STREAM.MSG.GET.{name}"):
+                raise
+            self._compared.add(name)  # a server whose permissions an older version rendered
+            return None
         if message is None:
             return None
         self._newest[name] = _Newest(message.seq, nanoseconds(message.time))

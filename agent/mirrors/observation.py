@@ -123,7 +123,8 @@ class StreamProbe:
         if "permissions violation for publish" in violation.lower() and len(self._refused) < 1000:
             self._refused.add(violation.lower())
 
-    def _may_not_ask(self, subject: str) -> bool:
+    def may_not_ask(self, subject: str) -> bool:
+        """Whether a server has refused to pass requests to this subject on."""
         return any(f'"{subject.lower()}"' in violation for violation in self._refused)
 
     async def local(self, js: JetStream, name: str) -> LocalStream | None:
@@ -152,7 +153,7 @@ class StreamProbe:
                 return RemoteStream("absent")
             return RemoteStream("silent", problem=str(error))
         except JetStreamError as error:
-            if self._may_not_ask(subject):
+            if self.may_not_ask(subject):
                 return RemoteStream(
                     "forbidden", problem=f"this side may not ask it; allow it to publish {subject}"
                 )
@@ -171,7 +172,7 @@ class StreamProbe:
         except ApiError:
             return None
         except UnavailableError:
-            if self._may_not_ask(subject):
+            if self.may_not_ask(subject):
                 return None
             raise
         return str(answer["message"]["time"])

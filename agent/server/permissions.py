@@ -287,7 +287,7 @@ def declared_link(links: Iterable[LinkRights]) -> tuple[str, ...]:
         subject
         for link in links
         for subject in (
-            *(f"{_API}.STREAM.{verb}.{link.stream}" for verb in ("CREATE", "UPDATE", "INFO")),
+            *(f"{_API}.STREAM.{verb}.{link.stream}" for verb in ("CREATE", "UPDATE", "INFO", "MSG.GET")),
             *((f"{_API}.STREAM.DELETE.{link.stream}",) if link.deletes else ()),
             *(f"{api}.STREAM.{verb}.{of}" for api, of in link.origins for verb in ("INFO", "MSG.GET")),
         )

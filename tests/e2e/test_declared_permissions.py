@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from agent.contract import link_deliver
+from agent.server import permissions
+from agent.server.permissions import LinkRights, declared_link
 from tests.harness.configured import rogue_server
 from tests.harness.declared import End, at, hub_source, leaf_mirror, rights
 from tests.harness.servers import ServerPair, is_answered, open_server_pair
 from tests.harness.wait import until
 
 LEAF, HUB = leaf_mirror(), hub_source("edge-1")
+READ_PLANS = "$JS.API.STREAM.MSG.GET.PLANS"
 FORBIDDEN = (
     *(f"$JS.hub.API.STREAM.{verb}.PLANS" for verb in ("DELETE", "PURGE", "UPDATE", "MSG.DELETE")),
     *(f"$JS.hub.API.CONSUMER.{verb}.PLANS" for verb in ("LIST", "NAMES")),
@@ -66,6 +71,21 @@ async def test_links_flow_both_ways_under_the_rendered_permissions(tmp_path: Pat
         await leaf.store("tel.edge-1.local.a", "last")
         await leaf.holds("PLANS", [f"plan {n}" for n in range(10)] + [f"more {n}" for n in range(200)])
         await hub.holds("ALL", [*(f"local {number}" for number in range(10)), "last"])
+
+
+async def test_a_mirror_that_its_agent_may_not_read_flows_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_rendered_before(links: Iterable[LinkRights]) -> tuple[str, ...]:
+        return tuple(subject for subject in declared_link(links) if subject != READ_PLANS)
+
+    monkeypatch.setattr(permissions, "declared_link", as_rendered_before)
+    mirror = leaf_mirror()
+    mirror.domain = "edge-2"
+    async with declared_world(tmp_path) as (servers, _, _leaf), at(servers.leaves["edge-2"], mirror) as below:
+        await below.is_in("PLANS", "flowing")
+        agent = await servers.leaves["edge-2"].connect("agent")
+        assert not await is_answered(agent, READ_PLANS)
 
 
 async def test_what_is_not_granted_does_not_flow_and_the_sentence_says_which_option_is_missing(
