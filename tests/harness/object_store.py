@@ -28,7 +28,7 @@ _SECONDS: Final = 60.0
 def imitation(directory: Path) -> Iterator[dict[str, str]]:
     """moto, which has S3's answers and keeps all in memory; the environment of who uses it."""
     port = free_port()
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-m", "tests.harness.moto_store", str(port)]
     with _served(directory, command, port) as environment:
         yield environment
 
