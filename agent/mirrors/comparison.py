@@ -71,13 +71,15 @@ class MirrorComparison:
         return local
 
     async def _read(self, js: JetStream, name: str, last: int) -> _Newest | None:
+        subject = f"$JS.API.STREAM.MSG.GET.{name}"
+        if self._probe.may_not_ask(subject):
+            return None  # a server whose permissions an older version rendered; a question would time out
         try:
             message = await js.get_message(name, seq=last) if last else None
         except UnavailableError:
-            if not self._probe.may_not_ask(f"$JS.API.STREAM.MSG.GET.{name}"):
-                raise
-            self._compared.add(name)  # a server whose permissions an older version rendered
-            return None
+            if self._probe.may_not_ask(subject):
+                return None
+            raise
         if message is None:
             return None
         self._newest[name] = _Newest(message.seq, nanoseconds(message.time))
