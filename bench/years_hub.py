@@ -11,7 +11,7 @@ from typing import Final
 
 from agent.contract import Announce, ClassState, Previous, Readings, new_epoch, new_run
 from agent.hub.registrar.fleet_state import FleetState
-from agent.hub.registrar.leaf_metrics import LeafCollector, shown_leaves
+from agent.hub.registrar.metrics import LeafCollector, shown_leaves
 from agent.hub.registrar.records import AggregateRef, admitted, decode_leaf, encode, refusal
 from agent.hub.registrar.status import KnownFleet
 from bench.years_leaf import CLASSES

@@ -27,9 +27,9 @@ from nats.aio.msg import Msg
 from agent.base.clock import machine
 from agent.base.logs import LogEdge
 from agent.contract import COMMANDS, ContractError
-from agent.hub.bucket import BUCKET, BucketRoom, in_turn
 from agent.hub.lease import LEASE, RENEW_EVERY, Election, Lease, parse_lease
 from agent.hub.registrar.aggregate import fleet_config
+from agent.hub.registrar.fleet_store import BUCKET, BucketRoom, in_turn
 from agent.hub.registrar.metrics import LeadMetrics
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, UnavailableError
 from agent.jetstream.info import PubAck

@@ -24,9 +24,9 @@ from agent.base.supervisor import keep_serving
 from agent.base.wait import unless
 from agent.config import Config, aggregates, members_digest, users_digest
 from agent.hub.leadership import Leadership, LeadJetStream
-from agent.hub.registrar.dissolve import dissolve
 from agent.hub.registrar.metrics import LeadMetrics
 from agent.hub.registrar.service import Registrar
+from agent.hub.registrar.upkeep import dissolve
 from agent.jetstream.connection import CancellableClient, abort, end, server_version
 from agent.mirrors import mirror_controller
 from agent.process.reload import Applied

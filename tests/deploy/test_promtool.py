@@ -13,11 +13,11 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
 from agent.base.metrics import Metrics
-from agent.hub.registrar.leaf_metrics import LeafCollector
+from agent.hub.registrar.metrics import LeafCollector
 from deploy.dashboards.__main__ import DASHBOARDS
 from deploy.dashboards.model import Dashboard
 from hub_jobs.metrics import JobMetrics
-from tests.unit.hub.registrar.test_leaf_metrics import class_state, look, record
+from tests.unit.hub.registrar.test_metrics import class_state, look, record
 
 ROOT = Path(__file__).parents[2]
 RULES = sorted((ROOT / "deploy" / "prometheus").glob("*.rules.yml"))

@@ -14,7 +14,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from agent.base.metrics import Metrics
 from agent.contract import AUDIT_FIGURES
-from agent.hub.registrar.leaf_metrics import LEAF_METRICS
+from agent.hub.registrar.metrics import LEAF_METRICS
 from deploy.dashboards.__main__ import DASHBOARDS
 from deploy.dashboards.model import Dashboard, Kind, text
 from hub_jobs.metrics import JobMetrics

@@ -11,10 +11,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agent.contract import new_epoch
-from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import AggregateSettings, Source, source
 from agent.hub.registrar.aggregate_controller import AggregateController
 from agent.hub.registrar.metrics import RegistrarMetrics
+from agent.hub.registrar.problems import ActiveProblems
 from agent.jetstream import JetStream, StreamInfo
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE

@@ -14,10 +14,10 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from agent.hub.registrar import link_cutter
-from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.fleet_events import LinkEvent
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.link_cutter import LinkCutter
+from agent.hub.registrar.problems import ActiveProblems
 from agent.jetstream import JetStream
 from agent.server.permissions import KICK
 from tests.harness.seed_servers import open_seed

@@ -28,8 +28,8 @@ from agent.contract import (
     new_exchange,
 )
 from agent.hub.registrar import announce_service, upkeep
-from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.fleet_store import FleetStore
+from agent.hub.registrar.problems import ActiveProblems
 from agent.hub.registrar.records import LeafRecord, encode
 from agent.jetstream import JetStream
 from agent.leaf.link.announcer import HubExchange

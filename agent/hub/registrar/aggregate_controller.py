@@ -14,7 +14,6 @@ import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
 from agent.base.wait import event_within, loop_time
-from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import (
     AggregateSettings,
     Observation,
@@ -27,6 +26,7 @@ from agent.hub.registrar.aggregate import (
     planned,
 )
 from agent.hub.registrar.metrics import RegistrarMetrics
+from agent.hub.registrar.problems import ActiveProblems
 from agent.hub.registrar.stalled_sources import StalledSources, say, trouble
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, StreamInfo, covers, merged
 

@@ -13,14 +13,13 @@ from nats.aio.msg import Msg
 from agent.base.logs import Sparse
 from agent.base.wait import loop_time
 from agent.contract import Answer, ContractError
-from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.command_consumers import CommandConsumers
 from agent.hub.registrar.exchanges import UNKNOWN, Exchanges, StandingAnswers, encoded
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_watch import FleetWatch
 from agent.hub.registrar.metrics import RegistrarMetrics
-from agent.hub.registrar.readiness import Readiness
+from agent.hub.registrar.problems import ActiveProblems, Readiness
 from agent.jetstream import JetStreamError, UnavailableError
 
 MAX_ANNOUNCE: Final = 256 * 1024

@@ -21,14 +21,14 @@ from agent.contract import (
     ClassAnswer,
     leaf_stream,
 )
-from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import Observation, source_state
-from agent.hub.registrar.aggregates import Aggregates
+from agent.hub.registrar.aggregates import RESTING, TOO_FAR, Aggregates, awake, is_far, may_rest
 from agent.hub.registrar.answer import agreeing, class_answer, lacking
 from agent.hub.registrar.durability import Durability, Proposals, bounded
 from agent.hub.registrar.fleet_state import EPOCH_EVERY, FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.held_messages import HeldMessages
+from agent.hub.registrar.problems import ActiveProblems
 from agent.hub.registrar.records import (
     COPIED,
     REVOKED,
@@ -37,7 +37,6 @@ from agent.hub.registrar.records import (
     new_epochs,
     refusal,
 )
-from agent.hub.registrar.resting import RESTING, TOO_FAR, awake, is_far, may_rest
 from agent.jetstream import JetStream, StreamInfo
 
 OBSERVED: Final = 1.0

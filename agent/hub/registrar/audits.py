@@ -28,8 +28,8 @@ from agent.contract import (
 )
 from agent.hub.registrar.announce_service import respond
 from agent.hub.registrar.fleet_store import FleetStore
-from agent.hub.registrar.leaf_metrics import lazy_metric
-from agent.hub.registrar.readiness import Readiness
+from agent.hub.registrar.metrics import lazy_metric
+from agent.hub.registrar.problems import Readiness
 from agent.jetstream import JetStreamError
 
 log = structlog.get_logger("registrar")

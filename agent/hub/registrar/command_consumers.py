@@ -29,8 +29,8 @@ from agent.contract import (
     command_deliver,
     command_subjects,
 )
-from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.command_stream import CommandStream
+from agent.hub.registrar.problems import ActiveProblems
 from agent.jetstream import ConsumerInfo, JetStream, JetStreamError, StreamInfo, nanoseconds
 
 _MAX_ACK_PENDING: Final = 1000

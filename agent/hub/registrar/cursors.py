@@ -14,9 +14,10 @@ from agent.base.wait import loop_time
 from agent.contract import Checkpoint, ContractError, CursorAnswer, CursorRequest, parse_cursor_request
 from agent.hub.registrar.aggregates import Aggregates
 from agent.hub.registrar.announce_service import respond
-from agent.hub.registrar.fleet_state import Allowance, FleetState
+from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.held_messages import HeldMessages
-from agent.hub.registrar.readiness import Readiness
+from agent.hub.registrar.problems import Readiness
+from agent.hub.registrar.quota import Allowance
 from agent.jetstream import JetStreamError
 
 LOOK_SECONDS: Final = 0.01

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -113,27 +112,6 @@ def sync_file_system(path: Path) -> None:
             raise OSError(number, os.strerror(number), str(path))
     finally:
         os.close(descriptor)
-
-
-class ProvenCheckpoints:
-    """The newest checkpoints of each class that were seen in its aggregate, which does not change while its
-    server runs."""
-
-    def __init__(self) -> None:
-        self._proven: dict[tuple[str, str], deque[tuple[str, Checkpoint]]] = {}
-
-    def clear(self) -> None:
-        """What was seen has to be seen again."""
-        self._proven.clear()
-
-    def add(self, domain: str, cls: str, checkpoint: Checkpoint, info: StreamInfo) -> None:
-        """This checkpoint was seen."""
-        proven = self._proven.setdefault((domain, cls), deque(maxlen=2))
-        proven.append((info.created, checkpoint))
-
-    def holds(self, domain: str, cls: str, checkpoint: Checkpoint, info: StreamInfo) -> bool:
-        """Whether it was seen in this aggregate."""
-        return (info.created, checkpoint) in self._proven.get((domain, cls), ())
 
 
 class Proposals:

@@ -21,12 +21,12 @@ from agent.contract import (
 )
 from agent.contract.checkpoint import MAX_REPEAT
 from agent.hub.registrar.aggregate import source_state
-from agent.hub.registrar.aggregates import Aggregates
-from agent.hub.registrar.durability import Proposals, ProvenCheckpoints
+from agent.hub.registrar.aggregates import TOO_FAR, Aggregates, is_far
+from agent.hub.registrar.durability import Proposals
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_store import FleetStore
+from agent.hub.registrar.held_messages import ProvenCheckpoints
 from agent.hub.registrar.records import LeafRecord
-from agent.hub.registrar.resting import TOO_FAR, is_far
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from agent.hub.registrar.answer import (
     known_at_start,
 )
 from agent.hub.registrar.ownership import DomainOwnership
+from agent.hub.registrar.quota import Allowance
 from agent.hub.registrar.records import ClassRecord, LeafRecord, PurgeMarker
 from agent.jetstream import StreamInfo
 
@@ -27,26 +28,7 @@ ANNOUNCES_AT_ONCE: Final = 10
 ANNOUNCE_EVERY: Final = 1.0
 _MACHINES: Final = 3
 EPOCHS_AT_ONCE: Final = 3
-_NEVER: Final = float("-inf")
 EPOCH_EVERY: Final = 20.0
-
-
-class Allowance:
-    """So many at once, and one more after each so many seconds."""
-
-    __slots__ = ("_every", "_full_at", "_most")
-
-    def __init__(self, at_once: int, every: float) -> None:
-        self._every, self._most = every, (at_once - 1) * every
-        self._full_at = _NEVER
-        """When all of them are allowed again."""
-
-    def take(self, now: float) -> bool:
-        """Whether one more is allowed now; counts it if so."""
-        if self._full_at - now > self._most:
-            return False
-        self._full_at = max(now, self._full_at) + self._every
-        return True
 
 
 class FleetState:

@@ -1,23 +1,30 @@
-"""The fleet in the key-value bucket of the hub: one record a leaf and one an aggregate, the newest only."""
+"""The fleet in the key-value bucket of the hub: one record a leaf and one an aggregate, the newest only; and
+what writes there under the lease rest on: the condition, and room for the lease itself.
+
+A bucket on several servers that is full refuses each message, also one that takes another's place (seen on
+nats-server 2.15.1): then the lease could not be renewed, and no agent would lead. So records stop before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from typing import Final, TypeVar
 
 import msgspec
 import structlog
 from nats.aio.client import Client
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from agent.base.wait import Pacer, bounded_gather
 from agent.contract import FLEET_BUCKET, AuditPart, ContractError
-from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import fleet_config
+from agent.hub.registrar.problems import ActiveProblems
 from agent.hub.registrar.records import LeafRecord, PurgeMarker, decode_leaf, decode_noted, encode
-from agent.jetstream import JetStream, JetStreamError
+from agent.jetstream import ApiError, JetStream, JetStreamError
+from agent.jetstream.info import WRITE_IN_FLIGHT, PubAck
 from agent.jetstream.readers import read_all
 
-_STREAM: Final = f"KV_{FLEET_BUCKET}"
+BUCKET: Final = f"KV_{FLEET_BUCKET}"
 _LET_IN: Final = f"$KV.{FLEET_BUCKET}.let.in"
 _FEW: Final = 100
 """So many records are read one by one."""
@@ -104,7 +111,7 @@ class FleetStore:
     async def let_in(self) -> frozenset[str] | None:
         """The keys that were let in when this was stored last, None where it never was. Raises `ApiError` or
         `UnavailableError`."""
-        message = await self._js.get_message(_STREAM, last_by_subject=_LET_IN)
+        message = await self._js.get_message(BUCKET, last_by_subject=_LET_IN)
         return None if message is None else frozenset(message.data.decode(errors="replace").split())
 
     async def save_let_in(self, keys: Iterable[str]) -> None:
@@ -122,7 +129,7 @@ class FleetStore:
         `UnavailableError`."""
         part, parts = 0, 1
         while part < parts:
-            message = await self._js.get_message(_STREAM, last_by_subject=_audit_subject(part))
+            message = await self._js.get_message(BUCKET, last_by_subject=_audit_subject(part))
             decoded = self._decoded(None if message is None else message.data, f"audit {part}", decode)
             if decoded is None or message is None:
                 return
@@ -136,13 +143,13 @@ class FleetStore:
     async def _read_all(self) -> dict[str, bytes] | None:
         """All records by subject, None where the server does not give them all at once."""
         try:
-            return await read_all(self._nc, await self._js.stream_info(_STREAM))
+            return await read_all(self._nc, await self._js.stream_info(BUCKET))
         except JetStreamError as error:
             log.info("reading records one by one", reason=str(error))
             return None
 
     async def _load(self, subject: str, what: str, decode: Callable[[bytes], Record]) -> Record | None:
-        message = await self._js.get_message(_STREAM, last_by_subject=subject)
+        message = await self._js.get_message(BUCKET, last_by_subject=subject)
         return self._decoded(None if message is None else message.data, what, decode)
 
     def _decoded(self, data: bytes | None, what: str, decode: Callable[[bytes], Record]) -> Record | None:
@@ -166,3 +173,50 @@ def _audit_subject(part: int) -> str:
 def _noted_subject(stream: str) -> str:
     # A domain has no dot, so this cannot be one.
     return f"$KV.{FLEET_BUCKET}.noted.{stream}"
+
+
+RESERVE: Final = 2**20
+"""Bytes that records leave free; a lease takes a few hundred."""
+_STREAM_FULL: Final = 10077
+_CLEARED: Final = 0.005
+_CLEARED_SECONDS: Final = 1.0
+_HEAD_BYTES: Final = 512
+"""What the server stores of a message besides its subject and data, at most."""
+
+
+class BucketRoom:
+    """How much more may be stored. The bucket has one writer, which counts what it stores, as if nothing were
+    replaced, and looks again where that might be too much."""
+
+    def __init__(self, js: JetStream) -> None:
+        self._js = js
+        self._left = 0
+
+    async def take(self, subject: str, data: bytes) -> None:
+        """Take room for a record. Raises `ApiError` where there is none, or `UnavailableError`."""
+        size = len(subject) + len(data) + _HEAD_BYTES
+        if self._left < size:
+            info = await self._js.stream_info(BUCKET)
+            self._left = int(info.config["max_bytes"]) - info.bytes - RESERVE
+        if self._left < size:
+            words = f"maximum bytes exceeded: the bucket {BUCKET} is full; forget leaves that are gone"
+            raise ApiError(503, _STREAM_FULL, words, subject)
+        self._left -= size
+
+
+async def in_turn(store: Callable[[], Awaitable[PubAck]]) -> PubAck:
+    """Store what is conditional. The server refuses a second message under one condition while it clears up
+    after the first, although that is acknowledged: then it has compared nothing, and is asked again."""
+    async for attempt in AsyncRetrying(
+        retry=retry_if_exception(_is_in_flight),
+        wait=wait_fixed(_CLEARED),
+        stop=stop_after_delay(_CLEARED_SECONDS),
+        reraise=True,
+    ):
+        with attempt:
+            return await store()
+    raise AssertionError
+
+
+def _is_in_flight(error: BaseException) -> bool:
+    return isinstance(error, ApiError) and error.err_code == WRITE_IN_FLIGHT

@@ -14,7 +14,6 @@ from nats.aio.msg import Msg
 
 from agent.base.wait import Pacer, event_within, loop_time
 from agent.contract import ContractError, server_name
-from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import ALIVE
 from agent.hub.registrar.aggregates import Aggregates
 from agent.hub.registrar.fleet_events import (
@@ -30,6 +29,7 @@ from agent.hub.registrar.fleet_events import (
 )
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.link_cutter import LinkCutter
+from agent.hub.registrar.problems import ActiveProblems
 from agent.hub.registrar.quota import Quota, sentence
 
 _LEAFZ_SECONDS: Final = 2.0

@@ -4,15 +4,37 @@ Asks for a message only if no earlier look tells.
 
 from __future__ import annotations
 
+from collections import deque
+
 import msgspec
 
 from agent.contract import Checkpoint, batch_subject, leaf_stream, leaf_subjects
 from agent.hub.registrar.aggregate import Observation, source_state
 from agent.hub.registrar.answer import StoredMessage, agreed, class_answer, held_now, proposal, stored
-from agent.hub.registrar.durability import ProvenCheckpoints
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.records import RECREATED, ClassRecord
 from agent.jetstream import JetStream, StreamInfo
+
+
+class ProvenCheckpoints:
+    """The newest checkpoints of each class that were seen in its aggregate, which does not change while its
+    server runs."""
+
+    def __init__(self) -> None:
+        self._proven: dict[tuple[str, str], deque[tuple[str, Checkpoint]]] = {}
+
+    def clear(self) -> None:
+        """What was seen has to be seen again."""
+        self._proven.clear()
+
+    def add(self, domain: str, cls: str, checkpoint: Checkpoint, info: StreamInfo) -> None:
+        """This checkpoint was seen."""
+        proven = self._proven.setdefault((domain, cls), deque(maxlen=2))
+        proven.append((info.created, checkpoint))
+
+    def holds(self, domain: str, cls: str, checkpoint: Checkpoint, info: StreamInfo) -> bool:
+        """Whether it was seen in this aggregate."""
+        return (info.created, checkpoint) in self._proven.get((domain, cls), ())
 
 
 class HeldMessages:

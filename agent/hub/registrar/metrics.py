@@ -1,8 +1,26 @@
-"""The metrics of the registrar, in the registry of its agent."""
+"""The metrics of the registrar, in the registry of its agent; and each leaf in them, for Prometheus cannot
+scrape a leaf behind NAT. The fleet in memory is read at each scrape; between scrapes it costs nothing.
+
+Per leaf there are at most twelve series, summed over its classes. Its state is one series whose label is the
+word, not six of which five are 0.
+"""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Final, cast
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from agent.contract import ClassState
+from agent.hub.fleet_rows import seconds_since
+from agent.hub.registrar.records import LeafRecord
+from agent.hub.registrar.status import KnownFleet, leaf_state
 
 
 class RegistrarMetrics:
@@ -74,3 +92,186 @@ class LeadMetrics:
             "How often the lead of the hub was taken, as this agent knows.",
             registry=registry,
         )
+
+
+_LONGEST_VERSION: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _LeafRow:
+    """What is shown of one leaf; None where it is not known."""
+
+    domain: str
+    state: str
+    linked: float
+    heard_ago: float | None = None
+    backlog: int | None = None
+    stream_bytes: int | None = None
+    seconds_to_loss: float | None = None
+    refused: int | None = None
+    refused_late: int | None = None
+    discarded: int | None = None
+    synchronised: float | None = None
+    version: str | None = None
+    sent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeafMetric:
+    """A metric with the label `domain`."""
+
+    name: str
+    documentation: str
+    field: str
+    """Of `_LeafRow`."""
+    label: str = ""
+    """If given, the field is the value of this label, and the sample is 1."""
+    kind: str = "gauge"
+
+    def samples(self, rows: Iterable[_LeafRow]) -> Iterator[Sample]:
+        """The samples of the leaves of which it is known."""
+        return (sample for row in rows if (sample := self._sample(row)) is not None)
+
+    def _sample(self, row: _LeafRow) -> Sample | None:
+        value = getattr(row, self.field)
+        if value is None:
+            return None
+        if self.label:
+            return Sample(self.name, {"domain": row.domain, self.label: value}, 1.0)
+        name = f"{self.name}_total" if self.kind == "counter" else self.name
+        return Sample(name, {"domain": row.domain}, float(value))
+
+
+LEAF_METRICS: Final = (
+    LeafMetric("petiole_leaf_state", "1 for the state that a leaf is in.", "state", label="state"),
+    LeafMetric("petiole_leaf_linked", "1 while the leaf's server is linked.", "linked"),
+    LeafMetric(
+        "petiole_leaf_seconds_since_heard", "Seconds since the leaf's agent announced itself.", "heard_ago"
+    ),
+    LeafMetric(
+        "petiole_leaf_backlog_messages",
+        "Messages that the leaf had when it announced itself and the hub lacks.",
+        "backlog",
+    ),
+    LeafMetric(
+        "petiole_leaf_stream_bytes", "Bytes in the leaf's streams, as it announced them.", "stream_bytes"
+    ),
+    LeafMetric(
+        "petiole_leaf_seconds_to_loss",
+        "Seconds until the leaf must refuse or discard, as it announced them.",
+        "seconds_to_loss",
+    ),
+    LeafMetric("petiole_leaf_refused_readings", "Readings that the leaf refused.", "refused", kind="counter"),
+    LeafMetric(
+        "petiole_leaf_refused_after_acceptance_readings",
+        "Readings that the leaf lost: acknowledged as accepted and then refused.",
+        "refused_late",
+        kind="counter",
+    ),
+    LeafMetric(
+        "petiole_leaf_discarded_readings",
+        "Readings that left the leaf's streams before it knew that the hub had them.",
+        "discarded",
+        kind="counter",
+    ),
+    LeafMetric(
+        "petiole_leaf_clock_synchronised",
+        "1 while the leaf's kernel calls its clock synchronised.",
+        "synchronised",
+    ),
+    LeafMetric("petiole_leaf_info", "1, with the version of the leaf's agent.", "version", label="version"),
+    LeafMetric(
+        "petiole_leaf_link_bytes",
+        "Bytes that came over the leaf's links, counted where [registrar] bytes_per_hour is set.",
+        "sent",
+        kind="counter",
+    ),
+)
+
+
+def shown_leaves(domains: Iterable[str], patterns: Sequence[str], most: int) -> list[str]:
+    """The leaves to show: those that match one of the patterns, the first so many by name."""
+    if "*" not in patterns:
+        domains = [domain for domain in domains if any(fnmatchcase(domain, pattern) for pattern in patterns)]
+    return sorted(domains)[:most]
+
+
+class LazySamples:
+    """The samples of one metric, made as they are read, which may be later: all at once would hold up the
+    event loop."""
+
+    def __init__(self, make: Callable[[], Iterator[Sample]]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[Sample]:
+        return self._make()
+
+
+def lazy_metric(name: str, documentation: str, kind: str, make: Callable[[], Iterator[Sample]]) -> Metric:
+    """A metric whose samples `make` returns at each reading."""
+    metric = Metric(name, documentation, kind)
+    # All that reads a metric iterates over its samples, once.
+    metric.samples = cast(list[Sample], LazySamples(make))
+    return metric
+
+
+class LeafCollector(Collector):
+    """Shows the domains of the fleet that `look` returns at each scrape."""
+
+    def __init__(self, look: Callable[[], KnownFleet]) -> None:
+        self._look = look
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of all leaves."""
+        rows = _Rows(self._look())
+        for metric in LEAF_METRICS:
+            yield lazy_metric(metric.name, metric.documentation, metric.kind, partial(metric.samples, rows))
+
+
+class _Rows:
+    """The rows of one scrape, each made once, when it is first read."""
+
+    def __init__(self, known: KnownFleet) -> None:
+        self._known = known
+        self._made: list[_LeafRow] = []
+
+    def __iter__(self) -> Iterator[_LeafRow]:
+        for at, domain in enumerate(self._known.domains):
+            if at == len(self._made):
+                self._made.append(_row(self._known, domain))
+            yield self._made[at]
+
+
+def _row(known: KnownFleet, domain: str) -> _LeafRow:
+    leaf, announced = known.leaves.get(domain), known.announced.get(domain)
+    linked, (word, _) = domain in known.linked, leaf_state(domain, known)
+    if leaf is None:
+        return _LeafRow(domain, word, linked, sent=known.sent.get(domain))
+    counts = [state.ledger.readings for state in leaf.said.values() if state.ledger is not None]
+    losses = [state.seconds_to_loss for state in leaf.said.values() if state.seconds_to_loss is not None]
+    return _LeafRow(
+        domain,
+        word,
+        linked,
+        known.heard_ago(domain) if announced else seconds_since(leaf.announced_at, known.at),
+        sum(_lacking(leaf, cls, state) for cls, state in leaf.said.items()) if leaf.said else None,
+        sum(state.bytes for state in leaf.said.values()) if leaf.said else None,
+        min(losses, default=None),
+        sum(count.refused for count in counts) if counts else None,
+        sum(count.refused_late for count in counts) if counts else None,
+        sum(count.discarded for count in counts) if counts else None,
+        None if announced is None else _synchronised(announced.clock),
+        leaf.versions.get("agent", "")[:_LONGEST_VERSION],
+        known.sent.get(domain),
+    )
+
+
+def _lacking(leaf: LeafRecord, cls: str, state: ClassState) -> int:
+    record = leaf.classes.get(cls)
+    held = record.held.seq if record is not None and record.held is not None else 0
+    return max(0, state.last - held)
+
+
+def _synchronised(clock: str) -> float | None:
+    said = clock.partition(";")[0].strip()
+    return {"synchronised=yes": 1.0, "synchronised=no": 0.0}.get(said)

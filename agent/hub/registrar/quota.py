@@ -1,5 +1,5 @@
-"""How much each domain has sent in the last hour, and who has sent too much. Pure; its times are monotonic
-seconds that the caller gives."""
+"""How often a domain may ask, how much it has sent in the last hour, and who has sent too much. Pure; its
+times are monotonic seconds that the caller gives."""
 
 from __future__ import annotations
 
@@ -14,6 +14,24 @@ _PARTS: Final = 60
 _ENDED: Final = 10_000
 _AGAIN: Final = 0.8
 """Who was over may go on below this part of the limit, so that it does not come and go with every batch."""
+
+
+class Allowance:
+    """So many at once, and one more after each so many seconds."""
+
+    __slots__ = ("_every", "_full_at", "_most")
+
+    def __init__(self, at_once: int, every: float) -> None:
+        self._every, self._most = every, (at_once - 1) * every
+        self._full_at = float("-inf")
+        """When all of them are allowed again."""
+
+    def take(self, now: float) -> bool:
+        """Whether one more is allowed now; counts it if so."""
+        if self._full_at - now > self._most:
+            return False
+        self._full_at = max(now, self._full_at) + self._every
+        return True
 
 
 class Quota:

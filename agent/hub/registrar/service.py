@@ -33,7 +33,6 @@ from agent.contract import (
     verify_subject,
 )
 from agent.hub.leadership import Leadership, LeadJetStream, Take, while_leading
-from agent.hub.registrar.active_problems import ActiveProblems
 from agent.hub.registrar.aggregate import commands_config
 from agent.hub.registrar.aggregates import Aggregates, settings_of
 from agent.hub.registrar.announce_service import PENDING, AnnounceService, about, respond
@@ -48,12 +47,11 @@ from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.fleet_watch import FleetWatch, LinkedAccounts
 from agent.hub.registrar.held_messages import HeldMessages
-from agent.hub.registrar.leaf_metrics import LeafCollector, shown_leaves
 from agent.hub.registrar.link_cutter import LinkCutter
-from agent.hub.registrar.metrics import RegistrarMetrics
+from agent.hub.registrar.metrics import LeafCollector, RegistrarMetrics, shown_leaves
+from agent.hub.registrar.problems import ActiveProblems, Readiness
 from agent.hub.registrar.purging import Purging
 from agent.hub.registrar.quota import Quota
-from agent.hub.registrar.readiness import Readiness
 from agent.hub.registrar.records import REVOKED
 from agent.hub.registrar.status import KnownFleet, fleet_status
 from agent.hub.registrar.upkeep import Upkeep

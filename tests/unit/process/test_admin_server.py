@@ -21,7 +21,7 @@ from agent.base import large_answers, wait
 from agent.base.metrics import Metrics
 from agent.config import Admin
 from agent.hub.fleet_rows import FleetRow
-from agent.hub.registrar.leaf_metrics import LeafCollector
+from agent.hub.registrar.metrics import LeafCollector
 from agent.hub.registrar.status import fleet_status
 from agent.hub.web import FleetPages
 from agent.process.admin_server import AdminServer, _exposition, _written

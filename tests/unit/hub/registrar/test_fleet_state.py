@@ -1,4 +1,4 @@
-"""What the registrar believes of its records, and how often a leaf may announce itself."""
+"""What the registrar believes of its records."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent.hub.registrar.aggregate import observed, source
-from agent.hub.registrar.fleet_state import Allowance, FleetState
+from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.records import HubPosition, PurgeMarker
 from agent.jetstream import StreamInfo
 from tests.unit.hub.registrar.test_records import AGGREGATE, CHECKPOINT, CREATED, EPOCH, HELD, leaf
@@ -94,28 +92,6 @@ def test_a_cursor_is_certain_unless_something_may_have_been_purged_unseen(
     fleet.purging(PurgeMarker(*AGGREGATE, 100))
     again = fleet.leaves["a"].classes["normal"]
     assert fleet.certain(again, None, seen.info) is certain
-
-
-@given(gaps=st.lists(st.floats(0, 5), max_size=60), at_once=st.integers(1, 5))
-def test_an_allowance_is_never_exceeded(gaps: list[float], at_once: int) -> None:
-    allowance, now, taken = Allowance(at_once, 2.0), 0.0, 0
-    for gap in gaps:
-        now += gap
-        taken += allowance.take(now)
-    assert taken <= at_once + now / 2.0
-
-
-def test_an_allowance_comes_back_with_time() -> None:
-    allowance = Allowance(2, 10.0)
-    assert [allowance.take(now) for now in (0.0, 0.0, 0.0, 9.0, 10.0, 11.0, 20.0)] == [
-        True,
-        True,
-        False,
-        False,
-        True,
-        False,
-        True,
-    ]
 
 
 def test_an_aggregate_has_the_sources_of_the_leaves_that_are_kept_there() -> None:

@@ -1,4 +1,4 @@
-"""Who has sent too much within an hour."""
+"""Who has sent too much within an hour, and how often a domain may ask."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.hub.registrar.fleet_events import LinkId
-from agent.hub.registrar.quota import HOUR, Quota
+from agent.hub.registrar.quota import HOUR, Allowance, Quota
 
 ONE: LinkId = ("HUB", 1)
 TWO: LinkId = ("HUB", 2)
@@ -78,3 +78,25 @@ def test_a_look_at_some_domains_says_nothing_of_the_others() -> None:
     assert quota.changed(1) == ({"b"}, set())
     assert quota.changed(HOUR, ["b"]) == (set(), {"b"})
     assert quota.over == {"a"}
+
+
+@given(gaps=st.lists(st.floats(0, 5), max_size=60), at_once=st.integers(1, 5))
+def test_an_allowance_is_never_exceeded(gaps: list[float], at_once: int) -> None:
+    allowance, now, taken = Allowance(at_once, 2.0), 0.0, 0
+    for gap in gaps:
+        now += gap
+        taken += allowance.take(now)
+    assert taken <= at_once + now / 2.0
+
+
+def test_an_allowance_comes_back_with_time() -> None:
+    allowance = Allowance(2, 10.0)
+    assert [allowance.take(now) for now in (0.0, 0.0, 0.0, 9.0, 10.0, 11.0, 20.0)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]

@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from agent.contract import Announce, ClassState, Previous, Readings, leaf_stream, new_epoch, new_run
 from agent.hub.registrar.aggregate import Observation, SourceState
-from agent.hub.registrar.leaf_metrics import LeafCollector, shown_leaves
+from agent.hub.registrar.metrics import LeafCollector, shown_leaves
 from agent.hub.registrar.records import ClassRecord, HubPosition, LeafRecord
 from agent.hub.registrar.status import KnownFleet
 from agent.jetstream import StreamInfo

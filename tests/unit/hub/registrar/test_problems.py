@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from agent.hub.registrar.active_problems import ActiveProblems
+from agent.hub.registrar.problems import ActiveProblems
 
 
 def test_what_is_wrong_with_the_hub_is_kept_however_many_leaves_are_in_trouble() -> None:

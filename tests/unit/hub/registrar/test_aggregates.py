@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 from agent.contract import Announce, Checkpoint, ClassAnswer, ClassState, new_epoch, new_run
+from agent.hub.registrar.aggregates import MOST_READ, awake, is_far, may_rest
 from agent.hub.registrar.records import AggregateRef, HubPosition, admitted
-from agent.hub.registrar.resting import MOST_READ, awake, is_far, may_rest
 from agent.jetstream import StreamInfo
 
 IDLE = ClassState(new_epoch(), "created", 1, 7, 7, 100, acked=7, idle=True)
