@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -253,8 +253,8 @@ class AgedLake:
     def _remember_runs(self) -> None:
         """A row of `seen` for each class and run that ever was, in the order in which they came."""
         pieces = [rows(ensure_table(self._lake, "seen"), SEEN.names), *self._runs()]
-        offsets = {_HISTORY.refined: self._old + self._pass * _PASS_BATCHES}
-        seen_files.replace_all(self._lake, pa.concat_tables(pieces), offsets)
+        upto = replace(_HISTORY, done=self._old + self._pass * _PASS_BATCHES)
+        seen_files.replace_all(self._lake, pa.concat_tables(pieces), [upto])
 
     def _runs(self) -> Iterator[pa.Table]:
         domains = pa.array([self._shape.domain(leaf) for leaf in range(self._leaves)])

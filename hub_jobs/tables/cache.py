@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
+from hub_jobs.tables import stream_history
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
 from hub_jobs.tables.parquet import write_rows
 from hub_jobs.tables.places import Place, UnreadableError
@@ -62,11 +63,25 @@ def save(
     writer that was faster is as good."""
     table = beside or ensure_table(lake, name)
     files = write_rows(lake, name, rows)
-    offsets = {history.refined: history.done or 0 for history in upto}
+    offsets = offsets_of(upto) if beside else all_offsets(lake, upto)
     try:
         table.commit(files, offsets, replace=beside is None)
     except ConflictError:
         return
+
+
+def offsets_of(upto: Sequence[StreamHistory]) -> dict[str, int]:
+    """The transactions of rows that hold each history up to its `done`."""
+    return {history.refined: history.done or 0 for history in upto}
+
+
+def all_offsets(lake: Place, upto: Sequence[StreamHistory]) -> dict[str, int]:
+    """The transactions of a table whose rows are all replaced, by its snapshot that was opened before: 0 of a
+    history which this run does not know. Another run that has it may have saved it, and with its rows goes
+    what the table says of it."""
+    bronze = open_table(lake, "bronze")
+    histories = [] if bronze is None else stream_history.all_of(bronze)
+    return {history.refined: 0 for history in histories} | offsets_of(upto)
 
 
 def _held(table: Table, history: StreamHistory) -> int:

@@ -136,7 +136,7 @@ class SeenTable:
     def save(self, lake: Place, upto: Sequence[StreamHistory]) -> None:
         """Keep it for the next run. What was added goes into a file of its own, or with many of these among
         the others. If another program changed the table meanwhile, all of it replaces what is there."""
-        table, offsets = self._table, {history.refined: history.done or 0 for history in upto}
+        table, offsets = self._table, cache.offsets_of(upto)
         try:
             if table is not None and len(seen_files.loose(table)) >= _MOST_FILES:
                 return seen_files.with_loose(lake, table, self._added, _merged, offsets)
@@ -146,7 +146,7 @@ class SeenTable:
             cache.save(lake, "seen", _merged(self._added), upto, beside=self._table)
             if ensure_table(lake, "seen").delta.version() == self._table.delta.version() + 1:
                 return None
-        return seen_files.replace_all(lake, self._reread(_merged), offsets)
+        return seen_files.replace_all(lake, self._reread(_merged), upto)
 
     def _reread(
         self,

@@ -18,11 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hub_jobs.tables import cache
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table
 from hub_jobs.tables.parquet import PartFile, write_rows
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import bounds, files, rows
 from hub_jobs.tables.schemas import SEEN
+from hub_jobs.tables.stream_history import StreamHistory
 
 FILE_ROWS: Final = 250_000
 """Rows of a file: some five weeks of 10,000 leaves that start anew each week."""
@@ -92,10 +94,13 @@ def with_loose(
         table.rewrite(written, gone, offsets, changed=True)
 
 
-def replace_all(lake: Place, found: pa.Table, offsets: Mapping[str, int]) -> None:
-    """Put rows, in order, in the place of all that the table has. A writer that was faster is as good."""
+def replace_all(lake: Place, found: pa.Table, upto: Sequence[StreamHistory]) -> None:
+    """Put rows, in order, in the place of all that the table has; they hold each history up to its `done`. A
+    writer that was faster is as good."""
+    table = ensure_table(lake, "seen")
+    offsets = cache.all_offsets(lake, upto)
     with suppress(ConflictError):
-        ensure_table(lake, "seen").commit(_write(lake, sorted_rows(found)), offsets, replace=True)
+        table.commit(_write(lake, sorted_rows(found)), offsets, replace=True)
 
 
 def sorted_rows(found: pa.Table) -> pa.Table:

@@ -50,6 +50,27 @@ def test_a_cache_that_is_ahead_of_bronze_is_made_again(tmp_path: Path) -> None:
     assert held(lake) == [(1, 1)]
 
 
+@pytest.mark.parametrize("faster", [1, 2])
+def test_a_slow_run_takes_nothing_of_another_stream_from_what_faster_ones_have_kept(
+    tmp_path: Path, faster: int
+) -> None:
+    """Rows that go while the offset stays would never come back, and a repeat of them would be new."""
+    add_bronze(tmp_path, [batch_row(b"\n", n=1, source_seq=1)])
+    if faster > 1:
+        held(tmp_path)
+        add_bronze(tmp_path, [batch_row(b"\n", n=2, source_seq=2)])
+    bronze = ensure_table(tmp_path, "bronze")
+    upto = stream_history.all_of(bronze)
+    slow = seen.load(tmp_path, bronze, upto)
+    for n in range(faster + 1, 2 * faster + 1):
+        add_bronze(tmp_path, [batch_row(b"\n", n=n, source_seq=n, stream="TELEMETRY_1")])
+        held(tmp_path)
+
+    slow.save(tmp_path, upto)
+
+    assert held(tmp_path) == [(1, 2 * faster)]
+
+
 def test_each_run_adds_a_file_until_all_become_one_and_nothing_is_forgotten(tmp_path: Path) -> None:
     counts = []
     for n in range(1, 2 * seen._MOST_FILES + 2, 2):
