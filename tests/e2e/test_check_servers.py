@@ -142,6 +142,30 @@ async def test_a_permission_that_the_agent_lacks_is_named_and_gone_after_a_reloa
         await _until_bad(config, [])
 
 
+async def test_a_hub_of_several_machines_needs_to_let_another_server_lead(
+    servers: ServerPair, tmp_path: Path
+) -> None:
+    config = hub_config_of(servers.hub, tmp_path / "state")
+    config.nats.cluster.routes.append("nats-route://127.0.0.1:6222")
+    named = [
+        f"$JS.API.STREAM.LEADER.STEPDOWN.{stream}" for stream in (AGGREGATE, "COMMANDS", "KV_petiole_fleet")
+    ]
+    lacking = [f"the agent's user may not publish {subject} on the local server" for subject in named]
+    assert [one for one in bad(await check(config)) if one.startswith("the agent's user")] == lacking
+    configuration = servers.hub.directory / "nats-server.conf"
+    text = configuration.read_text()
+    entry = next(line for line in text.splitlines(True) if f"STREAM.PURGE.{AGGREGATE}" in line)
+    added = "".join(entry.replace(f"$JS.API.STREAM.PURGE.{AGGREGATE}", subject) for subject in named)
+    configuration.write_text(text.replace(entry, entry + added, 1))
+    assert servers.hub.server.pid is not None
+    os.kill(servers.hub.server.pid, signal.SIGHUP)
+    try:
+        await _until_bad(config, [])
+    finally:
+        configuration.write_text(text)
+        os.kill(servers.hub.server.pid, signal.SIGHUP)
+
+
 async def _until_bad(config: Config, expected: list[str]) -> None:
     """Return when exactly this is bad; nobody tells when a reload is done."""
 

@@ -114,7 +114,13 @@ def _unusable(seed: Path) -> str | None:
 def _needed_here(config: Config) -> Permissions:
     if config.role == "hub":
         leaves = [(leaf.domain, leaf.classes) for leaf in config.leaf if leaf.key]
-        return permissions.registrar(aggregates(config), leaves, link_rights(config), users=bool(config.user))
+        return permissions.registrar(
+            aggregates(config),
+            leaves,
+            link_rights(config),
+            users=bool(config.user),
+            several=config.nats.cluster.on,
+        )
     return permissions.agent(
         config.domain,
         config.class_names,
