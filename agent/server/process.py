@@ -249,6 +249,8 @@ class EmbeddedServer:
         listened = [self.config.listen]
         if isinstance(self.config, HubConfig):
             listened.append(self.config.leaf_listen)
+            if self.config.cluster is not None:
+                listened.append(self.config.cluster.listen)
         elif self.config.mqtt is not None:
             listened.append(self.config.mqtt.listen)
         for listen in listened:

@@ -212,6 +212,19 @@ async def test_a_taken_port_is_named_with_whoever_has_it(
         await other.start()
 
 
+async def test_a_taken_port_of_the_cluster_is_named(embed: Embed, config: HubConfig, tmp_path: Path) -> None:
+    password = tmp_path / "cluster.password"
+    password.write_text("of-all-servers\n")
+    password.chmod(0o600)
+    listen = f"127.0.0.1:{free_port()}"
+    cluster = ClusterConfig(listen, routes=(f"127.0.0.1:{free_port()}",), password_file=password)
+    server = embed(dataclasses.replace(config, cluster=cluster))
+    with socket.create_server(address_of(listen)):
+        with pytest.raises(ServerError, match=f"^{listen} is taken by another program; end it, or choose"):
+            await server.start()
+        assert server.pid is None
+
+
 async def test_a_server_that_cannot_start_says_why(embed: Embed, config: HubConfig, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
