@@ -96,8 +96,9 @@ class LeafLink:
         self.status, self.time_to_loss = view.status, view.time_to_loss
         self._uplink: UplinkMonitor | None = None
         if (system_seed := identities(config).system) is not None:
-            url = f"nats://{config.nats.listen}"
-            self._uplink = UplinkMonitor(url, system_seed, config.domain, lambda: events.emit(LinkChanged()))
+            self._uplink = UplinkMonitor(
+                config.nats.url, system_seed, config.domain, lambda: events.emit(LinkChanged())
+            )
         self.controller = LinkController(
             config,
             state,
