@@ -143,11 +143,20 @@ async def test_a_thousand_bad_lines_make_a_short_answer(served: Served) -> None:
     assert len(json.dumps(answer)) < 50_000
 
 
-@pytest.mark.parametrize("body", [b"", b"\n\n"])
-async def test_a_body_without_a_reading_is_refused(served: Served, body: bytes) -> None:
-    status, answer, _ = await served.post(body)
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [(b"", NDJSON), (b"\n\n", NDJSON), (b"", JSON), (b" \r\n", JSON), (b"[]", JSON)],
+)
+async def test_a_body_without_a_reading_is_refused_with_what_to_send(
+    served: Served, body: bytes, kind: dict[str, str]
+) -> None:
+    status, answer, _ = await served.post(body, kind)
     assert status == 400
-    assert "holds no reading" in answer["error"]
+    assert answer == {
+        "error": "the body holds no reading; send at least one, such as "
+        '{"metric": "pressure", "value": 21.5}; nothing of the request was stored'
+    }
+    assert served.metric("petiole_invalid_requests_total", reason="empty") == 1
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b"\xff\xfe", b"[1,2", b"nonsense"])

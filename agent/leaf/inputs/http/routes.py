@@ -31,6 +31,7 @@ OTLP_PATH: Final = "/v1/metrics"
 OTLP_LOGS_PATH: Final = "/v1/logs"
 REMOTE_WRITE_PATH: Final = "/api/v1/write"
 _JSON: Final = "application/json"
+_EMPTY: Final = 'the body holds no reading; send at least one, such as {"metric": "pressure", "value": 21.5}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,8 @@ class ReadingsRoute(Route[DecodedBody]):
         domain = self._settings.domain
         try:
             if head.is_json:
+                if not body.data.strip():
+                    raise at_fault(400, "empty", _EMPTY, unread=False)
                 slices = decode_array_slices(body.data, domain, wall_ns())
             else:
                 slices = decode_slices(body.data, domain, wall_ns(), body.room)
@@ -155,7 +158,7 @@ class ReadingsRoute(Route[DecodedBody]):
         except BodyTooLargeError:
             raise dense("its readings have") from None
         if not decoded.count:
-            raise at_fault(400, "empty", "the body holds no reading", unread=False)
+            raise at_fault(400, "empty", _EMPTY, unread=False)
         return DecodedBody(decoded.payload, decoded.count)
 
 
