@@ -84,7 +84,7 @@ def test_a_mistake_of_the_file_hides_none_that_only_an_input_finds(tmp_path: Pat
     ended = CliRunner().invoke(app, ["check", "--json", "-c", str(path)])
     said = [one["sentence"] for one in json.loads(ended.stdout)["findings"]]
     assert ended.exit_code == 2
-    for word in ("state_dri", "poll is", "wildcard **", "url is not a broker", "input[3].type"):
+    for word in ("state_dri", "poll is", "wildcard **", "url 'x' does not name a server", "input[3].type"):
         assert any(word in one for one in said), (word, said)
     assert not any("can be used" in one for one in said)
 

@@ -313,5 +313,5 @@ def test_options_that_cannot_work_are_told_at_once(tmp_path: Path) -> None:
     assert (
         MqttInput(MqttOptions(url="mqtt://u:p@h", topics=[]), Metrics())
         .check()[0]
-        .startswith("input 'mqtt': url is not a broker without a user in it")
+        .startswith("input 'mqtt': url has a user in it; write it as mqtt://<host>:1883")
     )

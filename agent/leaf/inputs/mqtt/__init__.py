@@ -15,7 +15,7 @@ from agent.base.files import open_regular
 from agent.config import Seconds
 from agent.config.keys import check_password, read_password
 from agent.leaf.inputs.formats.message import TopicNames, fill_template, template_problem
-from agent.leaf.inputs.shared import InputOptions, missing_extra, names_server
+from agent.leaf.inputs.shared import InputOptions, missing_extra, url_problem
 
 if TYPE_CHECKING:
     from agent.leaf.inputs.mqtt.session import Broker
@@ -107,8 +107,8 @@ def problems(options: MqttOptions) -> Iterator[str]:
 
 
 def _values(options: MqttOptions) -> Iterator[str]:
-    if not names_server(options.url, _PORTS):
-        yield "url is not a broker without a user in it; write it as mqtt://<host>:1883"
+    if (problem := url_problem(options.url, _PORTS, "mqtt://<host>:1883")) is not None:
+        yield problem
     if not options.topics:
         yield 'topics is empty; write topics = [{ filter = "plant/+/#" }]'
     for topic in options.topics:

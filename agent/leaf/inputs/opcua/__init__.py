@@ -16,7 +16,7 @@ from agent.base.files import open_regular
 from agent.config import Seconds
 from agent.config.keys import check_password
 from agent.leaf.inputs.formats.message import TopicNames, fill_template, template_problem
-from agent.leaf.inputs.shared import InputOptions, missing_extra, names_server
+from agent.leaf.inputs.shared import InputOptions, missing_extra, url_problem
 from agent.leaf.inputs.shared.samples import MAX_INTERVAL
 
 Security = Literal["none", "sign", "encrypt"]
@@ -91,8 +91,8 @@ def problems(options: OpcuaOptions) -> Iterator[str]:
 
 
 def _values(options: OpcuaOptions) -> Iterator[str]:
-    if not names_server(options.url, ("opc.tcp",)):
-        yield "url is no server without a user in it; write it as opc.tcp://<host>:4840"
+    if (problem := url_problem(options.url, ("opc.tcp",), "opc.tcp://<host>:4840")) is not None:
+        yield problem
     if not options.nodes:
         yield 'nodes is empty; write nodes = [{ path = "Line1/*" }]'
     for node in options.nodes:

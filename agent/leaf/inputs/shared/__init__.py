@@ -105,13 +105,20 @@ class ConfiguredInput(ABC, Generic[_Options]):
         """Take in readings until `stopping` is set, then answer or store what was taken in."""
 
 
-def names_server(url: str, schemes: Container[str]) -> bool:
-    """Whether a URL of one of these schemes names a host, and no user."""
+def url_problem(url: str, schemes: Container[str], example: str) -> str | None:
+    """Why the option `url` does not name a host under one of these schemes, or names a user as well; None if
+    it can be used. What may hold a password is not quoted."""
     try:
         parts = urlsplit(url)
-        return bool(parts.scheme in schemes and parts.hostname and not parts.username and parts.port != 0)
+        if "@" in parts.netloc:
+            return f"url has a user in it; write it as {example}, and the user in user and password_file"
+        usable = parts.scheme in schemes and parts.hostname and parts.port != 0
     except ValueError:
-        return False
+        usable = False
+    if usable:
+        return None
+    quoted = "" if "@" in url else f" {url!r:.80}"
+    return f"url{quoted} does not name a server; write it as {example}"
 
 
 def missing_extra(extra: str, *modules: str) -> list[str]:

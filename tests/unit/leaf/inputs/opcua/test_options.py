@@ -22,8 +22,16 @@ def options(**given: Any) -> OpcuaOptions:
 @pytest.mark.parametrize(
     ("given", "wrong"),
     [
-        ({"url": "http://192.0.2.10:4840"}, "url is no server"),
-        ({"url": "opc.tcp://user@192.0.2.10"}, "url is no server"),
+        (
+            {"url": "http://192.0.2.10:4840"},
+            "url 'http://192.0.2.10:4840' does not name a server; write it as opc.tcp://<host>:4840",
+        ),
+        ({"url": "opc.tcp:user:secret@192.0.2.10"}, "url does not name a server"),
+        ({"url": "opc.tcp://192.0.2.10:none"}, "does not name a server; write it as opc.tcp://<host>:4840"),
+        (
+            {"url": "opc.tcp://user:secret@192.0.2.10"},
+            "url has a user in it; write it as opc.tcp://<host>:4840, and the user in user and password_file",
+        ),
         ({"nodes": []}, "nodes is empty"),
         ({"queue": 0}, "queue is 0"),
         ({"keep": Seconds(1.0)}, "keep is 1.0 s"),
@@ -38,6 +46,7 @@ def options(**given: Any) -> OpcuaOptions:
 def test_a_mistake_is_named_with_its_remedy(given: dict[str, Any], wrong: str) -> None:
     (found,) = problems(options(**given))
     assert wrong in found
+    assert "secret" not in found
 
 
 @pytest.mark.parametrize(
