@@ -126,6 +126,26 @@ def test_devices_may_publish_readings_with_the_right_password_and_nothing_else(p
     assert before <= {found.seq for found in messages(leaf)}
 
 
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_topic_that_no_device_may_use_is_named_in_the_servers_log_with_every_qos(
+    plant: Listening, qos: int
+) -> None:
+    leaf, port = plant
+    log = leaf.member.state / "nats" / "nats-server.log"
+    before = len(log.read_text())
+    bad_topics = leaf.metric("petiole_invalid_requests_total", input="qos0", reason="bad_topic")
+    subjects = [f"plant.pump-{qos}.bar", "readings.normal._batch.http", "readings.normal._dead.http"]
+    with device(port, USER, PASSWORD) as one:
+        for subject in subjects:
+            assert one.publish(subject.replace(".", "/"), "1", qos)
+    named = [f'Publish Violation - Subject "{subject}"' for subject in subjects]
+    wait_for(
+        lambda: all(line in log.read_text()[before:] for line in named), "the server's log names the subjects"
+    )
+    assert leaf.metric("petiole_invalid_requests_total", input="qos0", reason="bad_topic") == bad_topics
+    assert not any(message.subject.endswith((".bar", ".http")) for message in messages(leaf))
+
+
 def test_mosquitto_s_own_client_is_served(plant: Listening) -> None:
     client = shutil.which("mosquitto_pub")
     if client is None:
