@@ -178,6 +178,27 @@ async def test_a_command_waits_while_nothing_can_be_stored_and_a_stop_ends_it(tm
         one.core.refuse = RefusedError(RefusalReason.FULL, "the stream is full", 60)
 
 
+@on_uvloop
+async def test_a_command_that_prints_too_long_lines_waits_while_nothing_can_be_kept(tmp_path: Path) -> None:
+    line = "x" * 300
+    text = (
+        "import sys\nfor number in range(2**25 // (len(sys.argv[2]) + 1)):\n    print(sys.argv[2])\n"
+        "    open(sys.argv[1], 'w').write(str(number)) if number % 1000 == 0 else None\n"
+    )
+    count = tmp_path / "count"
+    async with running(python(text, count, line), line=Size(256)) as one:
+        one.core.refuse = RefusedError(RefusalReason.FULL, "the stream is full", 0.1)
+        before, now = -1, 0
+        async with asyncio.timeout(60):
+            while not 0 < before == now:
+                await asyncio.sleep(0.5)
+                with contextlib.suppress(FileNotFoundError, ValueError):
+                    before, now = now, int(count.read_text())
+        assert now * len(line) < 2**22, "the command waits"
+        one.core.refuse = None
+        await until(lambda: one.invalid("too_long") > now, "it goes on, and each line is counted")
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

@@ -155,6 +155,20 @@ async def test_what_can_neither_be_stored_nor_kept_is_dropped_and_counted(server
         assert sum(len(chunk.payload) for chunk in one.core.stored) > 0.9 * pending, "the buffer was full"
 
 
+async def test_garbage_is_dropped_and_counted_where_it_cannot_be_kept(server: Leaf) -> None:
+    async with hearing(server, pending=Size(64 * 1024)) as one:
+        one.core.refuse = RefusedError(RefusalReason.FULL, "the stream is full", 0.1)
+        for _ in range(2_000):
+            await one.program.publish("plant.p.n", b"x" * 1000)
+        await one.program.flush()
+        await until(lambda: one.value("petiole_dropped_messages_total") > 0, "drops are counted")
+        one.core.refuse = None
+        await until(
+            lambda: len(one.core.letters) + one.value("petiole_dropped_messages_total") == 2_000,
+            "each is kept or counted",
+        )
+
+
 async def test_a_server_that_restarts_is_heard_again_and_a_queue_group_shares(server: Leaf) -> None:
     async with hearing(server, queue="q") as one, hearing(server, queue="q") as two:
         await server.kill()

@@ -148,6 +148,31 @@ async def test_a_sender_is_slowed_while_nothing_can_be_stored_and_a_small_one_ge
 
 
 @on_uvloop
+async def test_a_sender_of_lines_that_are_too_long_is_slowed_while_nothing_can_be_kept(address: str) -> None:
+    async with listening(address, buffer=Size(2**18), max_connections=4, line=Size(256)) as one:
+        one.core.refuse = FULL
+        _, writer = await one.connect()
+        sent, most, line = 0, 2**24, b"x" * 300 + b"\n"
+
+        async def flood() -> None:
+            nonlocal sent
+            while sent < most:
+                writer.write(line * 50)
+                await writer.drain()
+                sent += 50 * len(line)
+
+        flooding = asyncio.create_task(flood())
+        before = -1
+        async with asyncio.timeout(60):
+            while before < sent:  # its kernel takes some, then nothing
+                before = sent
+                await asyncio.sleep(0.5)
+        flooding.cancel()
+        await asyncio.wait([flooding])
+        assert sent < most, "no more is read than may be held"
+
+
+@on_uvloop
 async def test_lines_of_a_connection_are_stored_in_order_however_many_fit_a_block(address: str) -> None:
     """A block of short lines has more readings than a batch may have."""
     async with listening(address) as one:

@@ -122,9 +122,9 @@ class Program(asyncio.SubprocessProtocol):
             return
         before = self._cutter.too_long
         lines = self._cutter.feed(data)
-        if self._cutter.too_long > before:
+        if (count := self._cutter.too_long - before) > 0:
             reason = f"longer than {self._options.line} bytes (option line); nothing of it was kept"
-            self._dead_letter("too_long", b"", reason)
+            self._source.dead_letter("too_long", [letter(b"", _ORIGIN, reason)] * count)
         if lines:
             self._source.add(lines, _ORIGIN)
 
@@ -134,7 +134,8 @@ class Program(asyncio.SubprocessProtocol):
         if last and (self._parser.self_ending or self._transport.get_returncode() == 0):
             self._source.add(last, _ORIGIN)
         elif last:
-            self._dead_letter("cut_off", last[:-1], "the last line has no newline: it may be a part of one")
+            text = "the last line has no newline: it may be a part of one"
+            self._source.dead_letter("cut_off", [letter(last[:-1], _ORIGIN, text)])
         self._say(self._stderr.end())
         self._source.flush()
         self._buffer.leave(self._source)
@@ -156,9 +157,6 @@ class Program(asyncio.SubprocessProtocol):
     def _signal(self, number: signal.Signals) -> None:
         if self._transport.get_returncode() is None:
             self._transport.send_signal(number)
-
-    def _dead_letter(self, reason: str, line: bytes, text: str) -> None:
-        self._buffer.group.create_task(self._submitter.dead_letter(reason, [letter(line, _ORIGIN, text)]))
 
     def _say(self, lines: bytes) -> None:
         for line in lines.splitlines():

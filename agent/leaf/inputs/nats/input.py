@@ -164,7 +164,7 @@ class NatsInput(ConfiguredInput[NatsOptions]):
             lines = await _lines(message.data, names)
         except MessageError as error:
             dead = letter(message.data, message.subject, str(error))
-            self._group.create_task(self._submitter.dead_letter("bad_message", [dead]))
+            self._source.dead_letter("bad_message", [dead])
             return
         self._source.add(lines, message.subject)
 

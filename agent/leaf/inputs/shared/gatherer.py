@@ -14,6 +14,7 @@ from typing import Final
 from agent import contract
 from agent.base.clock import wall_ns
 from agent.base.wait import Pacer
+from agent.contract import Letter
 from agent.leaf.inputs.formats import LineParser, parse_lines
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 
@@ -25,6 +26,10 @@ MAX_SHARE: Final = 2**20
 """Bytes that one source holds at most; more would not fill batches faster."""
 _LETTERS: Final = 100
 """Dead letters that are submitted at a time."""
+_LETTER: Final = 1024
+"""Bytes that a dead letter counts beside what it holds."""
+_BAD_LINE: Final = 128
+"""Bytes that a bad line counts beside its block: its place and the reason."""
 _MAX_BAD: Final = 1_000
 """Bad lines in a row after which a sender is taken for one that speaks something else."""
 
@@ -134,6 +139,12 @@ class Gatherer(GatheredSource):
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GATHER, self.flush)
 
+    def dead_letter(self, reason: str, letters: Sequence[Letter]) -> None:
+        """Keep what came and is no line, counted under `reason`; the source holds it until that is done."""
+        size = sum(len(each.received) + _LETTER for each in letters)
+        self.hold(size)
+        self.buffer.group.create_task(self._dead_letter(reason, letters, size))
+
     def line_at(self, block: bytes, offset: int) -> bytes:
         """The line at an offset of a block, as it came."""
         end = block.find(b"\n", offset)
@@ -165,8 +176,9 @@ class Gatherer(GatheredSource):
         held = len(block)
         try:
             parsed = await parse_lines(self._parser, block, wall_ns())
-            self.hold(len(parsed.payload) - held)
-            held = len(parsed.payload)
+            rest = len(block) + _BAD_LINE * len(parsed.bad) if parsed.bad else 0
+            self.hold(len(parsed.payload) + rest - held)
+            held = len(parsed.payload) + rest
             self._bad = 0 if parsed.count else self._bad + len(parsed.bad)
             if self._bad > _MAX_BAD:
                 self._garbage()
@@ -182,6 +194,12 @@ class Gatherer(GatheredSource):
         finally:
             handed_in.set()
             self.hold(-held)
+
+    async def _dead_letter(self, reason: str, letters: Sequence[Letter], size: int) -> None:
+        try:
+            await self._submitter.dead_letter(reason, letters)
+        finally:
+            self.hold(-size)
 
     async def _dead_letter_bad(
         self, block: bytes, bad: Sequence[tuple[int, str]], begins: list[int], origins: list[str]

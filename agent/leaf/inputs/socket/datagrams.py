@@ -107,8 +107,7 @@ class Datagrams:
 
     def _pass_over(self, begin: bytes, size: int, origin: str) -> None:
         reason = f"a datagram of more than {_LONGEST} bytes"
-        work = self._submitter.dead_letter("too_long", [Letter(begin, origin, reason, size)])
-        self.source.buffer.group.create_task(work)
+        self.source.dead_letter("too_long", [Letter(begin, origin, reason, size)])
 
     def _count_drops(self) -> None:
         self._see_drops()

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from agent.base.wait import loop_time
-from agent.contract import Letter
 from agent.leaf.inputs.formats import LineCutter, LineParser
 from agent.leaf.inputs.shared.gatherer import Buffer, GatheredSource, Gatherer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
@@ -232,7 +231,7 @@ class Flow(LineConnection):
 
     def passed_over(self, count: int) -> None:
         reason = f"longer than {self.terms.line} bytes (option line); nothing of it was kept"
-        self._dead_letter("too_long", [letter(b"", self.peer, reason)] * count)
+        self.source.dead_letter("too_long", [letter(b"", self.peer, reason)] * count)
 
     def ended(self) -> bool:
         last = self._cutter.end()
@@ -240,7 +239,7 @@ class Flow(LineConnection):
             self.source.add(last, self.peer)
         elif last:
             reason = "the last line has no newline: it may be a part of one"
-            self._dead_letter("cut_off", [letter(last[:-1], self.peer, reason)])
+            self.source.dead_letter("cut_off", [letter(last[:-1], self.peer, reason)])
         return False
 
     def stop(self) -> None:
@@ -250,9 +249,6 @@ class Flow(LineConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         self.source.flush()
         super().connection_lost(exc)
-
-    def _dead_letter(self, reason: str, letters: list[Letter]) -> None:
-        self.connections.buffer.group.create_task(self.terms.submitter.dead_letter(reason, letters))
 
     def _garbage(self) -> None:
         if not self._transport.is_closing():

@@ -33,8 +33,6 @@ from agent.leaf.intake import Intake
 
 HANDSHAKE: Final = 10.0
 """Seconds that a TLS handshake may take."""
-_LETTER: Final = 1024
-"""Bytes that a dead letter counts beside what it holds."""
 
 
 class MessageGatherer(Gatherer):
@@ -72,10 +70,10 @@ class SyslogConnection(StreamConnection):
         if cut.messages:
             self.source.add(framed(cut.messages), self.peer)
         if cut.too_long:
-            self._dead_letter("too_long", self._too_long(cut))
+            self.source.dead_letter("too_long", self._too_long(cut))
         if cut.fault is not None:
             if cut.fault.rest:
-                self._dead_letter(cut.fault.reason, [letter(cut.fault.rest, self.peer, cut.fault.text)])
+                self.source.dead_letter(cut.fault.reason, [letter(cut.fault.rest, self.peer, cut.fault.text)])
                 self._transport.abort()
             else:
                 self.give_up(cut.fault.reason, cut.fault.text)
@@ -83,7 +81,7 @@ class SyslogConnection(StreamConnection):
     def ended(self) -> bool:
         if rest := self._cutter.end():
             text = "the connection ended in this message: it may be a part of one"
-            self._dead_letter("cut_off", [letter(rest, self.peer, text)])
+            self.source.dead_letter("cut_off", [letter(rest, self.peer, text)])
         return False
 
     def stop(self) -> None:
@@ -99,17 +97,6 @@ class SyslogConnection(StreamConnection):
     def _too_long(self, cut: Cut) -> list[Letter]:
         text = f"longer than {self.terms.line} bytes (option message)"
         return [Letter(begin, self.peer, text, size) for begin, size in cut.too_long]
-
-    def _dead_letter(self, reason: str, letters: list[Letter]) -> None:
-        size = sum(len(each.received) + _LETTER for each in letters)
-        self.source.hold(size)
-        self.connections.buffer.group.create_task(self._keep(reason, letters, size))
-
-    async def _keep(self, reason: str, letters: list[Letter], size: int) -> None:
-        try:
-            await self.terms.submitter.dead_letter(reason, letters)
-        finally:
-            self.source.hold(-size)
 
     def _garbage(self) -> None:
         if not self._transport.is_closing():

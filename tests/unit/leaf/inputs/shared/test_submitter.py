@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from agent.base.metrics import Metrics
 from agent.contract import Letter
 from agent.leaf.inputs.exec import ExecOptions
-from agent.leaf.inputs.shared.gatherer import Buffer, GatheredSource
+from agent.leaf.inputs.formats import make_parser
+from agent.leaf.inputs.shared.gatherer import Buffer, GatheredSource, Gatherer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, UnknownOutcomeError
 
@@ -87,6 +88,36 @@ async def test_a_stop_loses_what_waits_and_ends() -> None:
     async with asyncio.timeout(60):
         await store_all(one, PAYLOADS)
     assert (one.lost, core.stored) == (len(PAYLOADS), [])
+
+
+class NothingKept(Core):
+    """Refuses dead letters too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+
+    async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
+        self.asked.set()
+        raise REFUSED
+
+
+async def test_bad_lines_take_room_until_they_are_kept() -> None:
+    core, stopping = NothingKept(), asyncio.Event()
+    block = b"nonsense\n" * 2_000
+    parser = make_parser("ndjson", core.domain, precision="ns", device_tag="")
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        buffer = Buffer(2**20, group)
+        source = Gatherer(buffer, parser, submitter(core, stopping), _nothing, _nothing, _nothing)
+        buffer.join(source)
+        source.add(block, "a sender")
+        source.flush()
+        await core.asked.wait()
+        assert source.held == buffer.held >= len(block)
+        source.dead_letter("too_long", [Letter(b"x" * 5_000, "a sender", "too long")])
+        assert source.held >= len(block) + 5_000
+        stopping.set()
+    assert source.held == buffer.held == 0
 
 
 LIMIT = 1000
