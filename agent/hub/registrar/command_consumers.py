@@ -97,7 +97,7 @@ class CommandConsumers:
         )
         return (
             self._stream.newest_known(announce.domain) == held.last
-            and self._stream.delivers(name) == deliver
+            and self._stream.delivers.get(name) == deliver
             and held.agreed is not False
         )
 
@@ -132,32 +132,32 @@ class CommandConsumers:
         stay, since it has counted what the next one will not. The server of a leaf whose mirror does not
         listen asks for it at least each two minutes."""
         name = command_consumer(domain)
-        if self._stream.has_consumer(name):
+        if name in self._stream.delivers:
             info = await self._js.find_consumer(COMMANDS, name) if wanted.listens else None
             if info is not None and (info.deliveries or info.pending or info.ack_pending):
                 return False
             await self._js.delete_consumer(COMMANDS, name)
-            self._stream.consumer_gone(name)
+            self._stream.delivers.pop(name, None)
         self._resting[domain] = wanted
         return True
 
     async def _behind(self, domain: str, epoch: str, last: int = 0, *, known: bool) -> int:
         """How many commands the mirror lacks at most, 0 where that is `known`, once the consumer is there."""
         name, deliver = command_consumer(domain), command_deliver(domain, epoch)
-        if known and self._stream.delivers(name) == deliver:
+        if known and self._stream.delivers.get(name) == deliver:
             return 0
         consumer = await self._consumer(name, domain, epoch, last)
-        self._stream.consumer_is(name, deliver)
+        self._stream.delivers[name] = deliver
         # What was delivered counts as missing until the leaf has acknowledged it, which takes a second.
         return 0 if known else consumer.pending + consumer.ack_pending
 
     async def _consumer(self, name: str, domain: str, epoch: str, last: int) -> ConsumerInfo:
-        info = await self._js.find_consumer(COMMANDS, name) if self._stream.has_consumer(name) else None
+        info = await self._js.find_consumer(COMMANDS, name) if name in self._stream.delivers else None
         if info is not None:
             if info.config.get("deliver_subject") == command_deliver(domain, epoch):
                 return info
             await self._js.delete_consumer(COMMANDS, name)
-            self._stream.consumer_gone(name)
+            self._stream.delivers.pop(name, None)
         return await self._js.create_consumer(COMMANDS, consumer_config(domain, epoch, last))
 
 

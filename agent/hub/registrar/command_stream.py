@@ -36,8 +36,9 @@ class CommandStream:
         self._newest: dict[str, int] = {}
         self._having: set[str] = set()
         """The domains that had a command when the stream was first looked at, or have since."""
-        self._delivers: dict[str, str] = {}
-        """The consumers, with the subject on which each delivers, "" where it was not looked at."""
+        self.delivers: dict[str, str] = {}
+        """The subject on which each consumer delivers, "" where it was not looked at. Who makes or deletes a
+        consumer notes it here."""
 
     async def looked(self) -> bool:
         """Look, once somebody else has; whether that succeeded. To be called each second."""
@@ -79,27 +80,11 @@ class CommandStream:
         self._newest[domain] = found = message.seq if message is not None else 0
         return found
 
-    def has_consumer(self, name: str) -> bool:
-        """Whether there is a consumer of this name."""
-        return name in self._delivers
-
-    def delivers(self, name: str) -> str | None:
-        """The subject on which a consumer delivers, "" if that is not known, None if there is no consumer."""
-        return self._delivers.get(name)
-
-    def consumer_is(self, name: str, deliver: str) -> None:
-        """A consumer was found or made."""
-        self._delivers[name] = deliver
-
-    def consumer_gone(self, name: str) -> None:
-        """A consumer was deleted."""
-        self._delivers.pop(name, None)
-
     async def _compare(self, old: StreamInfo | None, info: StreamInfo) -> None:
         if old is None or info.created != old.created or info.last < old.last:
             await self._read_subjects()
             # All at once: after a start of the registrar each leaf's next announcement asks about its own.
-            self._delivers = {
+            self.delivers = {
                 consumer.name: consumer.config.get("deliver_subject", "")
                 async for consumer in self._js.consumers(COMMANDS)
             }
@@ -107,9 +92,9 @@ class CommandStream:
         else:
             await self._read_new(old, info)
         now = loop_time()
-        if info.consumers != len(self._delivers) or now - self._listed_at >= _LIST_SECONDS:
+        if info.consumers != len(self.delivers) or now - self._listed_at >= _LIST_SECONDS:
             names = await self._js.consumer_names(COMMANDS)
-            self._delivers = {name: self._delivers.get(name, "") for name in names}
+            self.delivers = {name: self.delivers.get(name, "") for name in names}
             self._listed_at = now
 
     async def _read_subjects(self) -> None:
