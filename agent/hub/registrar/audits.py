@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -55,6 +56,8 @@ _METRICS: Final[Sequence[tuple[str, str, Callable[[Mapping[str, Any]], float]]]]
         lambda row: _moment(row["at"]).timestamp(),
     ),
 )
+_HEAD: Final = ("at", "lake", "deep", "lost", "verdict", "findings")
+_SUMS: Final = tuple(field.name for field in fields(AuditedLeaf) if field.name not in ("domain", "hours"))
 _BYTES: Final = 16 * 2**20
 """The most that a report takes, for the bucket is the fleet's; 10,000 leaves take some 2 MB."""
 
@@ -67,8 +70,10 @@ class Audits(Collector):
         self._store, self._readiness, self._shown = store, readiness, shown
         self._coming: dict[int, tuple[AuditPart, bytes]] = {}
         self._parts: list[bytes] = []
-        self._rows: Mapping[str, dict[str, Any]] = {}
-        self._head: dict[str, Any] | None = None
+        self.rows: Mapping[str, Mapping[str, Any]] = {}
+        """The sums of each leaf that an audit has seen; nothing of it changes later."""
+        self.head: dict[str, Any] | None = None
+        """What holds of the whole of the newest audit, None if there was none."""
 
     async def begin(self) -> None:
         """Read what is kept. Raises `ApiError` or `UnavailableError`."""
@@ -87,17 +92,9 @@ class Audits(Collector):
             row["refused"] = str(error)
         await respond(msg, json.dumps(row).encode())
 
-    def rows(self) -> Mapping[str, Mapping[str, Any]]:
-        """The sums of each leaf that an audit has seen; nothing of it changes later."""
-        return self._rows
-
-    def head(self) -> dict[str, Any] | None:
-        """What holds of the whole of the newest audit, None if there was none."""
-        return self._head
-
     def leaf(self, domain: str) -> AuditedLeaf | None:
         """A leaf with its hours, as the newest audit found it."""
-        row = self._rows.get(domain)
+        row = self.rows.get(domain)
         if row is None:
             return None
         part = parse_audit_part(self._parts[row["part"]], domain)
@@ -105,7 +102,7 @@ class Audits(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics; nothing before the first audit."""
-        rows = self._rows  # replaced as a whole, so it may be read later
+        rows = self.rows  # replaced as a whole, so it may be read later
         if not rows:
             return
         for name, says, value in _METRICS:
@@ -114,8 +111,8 @@ class Audits(Collector):
     async def _take(self, data: bytes) -> int:
         """Take a part in; with the last one the report becomes the newest."""
         part = parse_audit_part(data)
-        if self._head is not None and _moment(part.at) < _moment(self._head["at"]):
-            raise ContractError(f"audited: an audit of {self._head['at']} is known, which is newer")
+        if self.head is not None and _moment(part.at) < _moment(self.head["at"]):
+            raise ContractError(f"audited: an audit of {self.head['at']} is known, which is newer")
         if any((other.at, other.parts) != (part.at, part.parts) for other, _ in self._coming.values()):
             self._coming = {}  # a report that was broken off
         self._coming[part.part] = (part, data)
@@ -138,17 +135,11 @@ class Audits(Collector):
         for number, (part, data) in enumerate(whole):
             parts.append(data)
             for leaf in part.leaves:
-                rows[leaf.domain] = _row(leaf, part, number)
+                sums = {name: getattr(leaf, name) for name in _SUMS}
+                rows[leaf.domain] = {"at": part.at, "part": number, "lost": leaf.lost, **sums}
             if number == 0:
-                self._head = {
-                    "at": part.at,
-                    "lake": part.lake,
-                    "deep": part.deep,
-                    "lost": part.lost,
-                    "verdict": part.verdict,
-                    "findings": list(part.findings),
-                }
-        self._parts, self._rows = parts, rows
+                self.head = {name: getattr(part, name) for name in _HEAD}
+        self._parts, self.rows = parts, rows
 
 
 def _samples(
@@ -160,25 +151,6 @@ def _samples(
     for domain in domains:
         if (row := rows.get(domain)) is not None:
             yield Sample(name, {"domain": domain}, value(row))
-
-
-def _row(leaf: AuditedLeaf, part: AuditPart, number: int) -> dict[str, Any]:
-    return {
-        "at": part.at,
-        "part": number,
-        "lost": leaf.lost,
-        "accepted": leaf.accepted,
-        "in_table": leaf.in_table,
-        "named": leaf.named,
-        "open": leaf.open,
-        "pending": leaf.pending,
-        "on_the_way": leaf.on_the_way,
-        "missing": leaf.missing,
-        "doubled": leaf.doubled,
-        "unexplained": leaf.unexplained,
-        "gaps": leaf.gaps,
-        "findings": list(leaf.findings),
-    }
 
 
 def _moment(text: str) -> datetime:

@@ -213,7 +213,7 @@ class Registrar:
     def status(self) -> dict[str, Any]:
         """The aggregates, and every configured leaf with its state in one sentence."""
         known = self._known(tuple(self._classes))
-        fleet = fleet_status(known, self._upkeep.ahead(), self.trouble(), self.audits.head())
+        fleet = fleet_status(known, self._upkeep.ahead(), self.trouble(), self.audits.head)
         return {**fleet, "configured": self._configured, "links_settled": self._cutter.settled}
 
     def _known(self, domains: Sequence[str]) -> KnownFleet:
@@ -228,7 +228,7 @@ class Registrar:
             set(self._fleet.resting),
             self._aggregates.seen(),
             self._troubles(),
-            self.audits.rows(),
+            self.audits.rows,
             loop_time(),
             datetime.now(UTC),
             {} if self._quota is None else dict(self._quota.totals),
