@@ -4,6 +4,7 @@ more often than each `LOOK_SECONDS` however many ask, and changes nothing."""
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Container
 from typing import Final
 
@@ -42,7 +43,7 @@ class Cursors:
     ) -> None:
         self._held, self._fleet, self._aggregates = held, fleet, aggregates
         self._domains, self._readiness = domains, readiness
-        self._allowances: dict[str, Allowance] = {}
+        self._allowances = defaultdict[str, Allowance](lambda: Allowance(_AT_ONCE, _EVERY))
         self._busy: set[str] = set()
 
     async def receive(self, msg: Msg, group: asyncio.TaskGroup) -> None:
@@ -59,8 +60,7 @@ class Cursors:
             return f"{domain!r} has not been taken in"
         if len(data) > MAX_QUESTION:
             return f"cursor: {len(data)} bytes are above the limit of {MAX_QUESTION}"
-        allowance = self._allowances.setdefault(domain, Allowance(_AT_ONCE, _EVERY))
-        if domain in self._busy or not allowance.take(loop_time()):
+        if domain in self._busy or not self._allowances[domain].take(loop_time()):
             return f"{domain!r} asks too often"
         return None
 

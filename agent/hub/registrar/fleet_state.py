@@ -3,6 +3,7 @@ times are monotonic seconds that the caller gives."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -48,9 +49,11 @@ class FleetState:
         """The identity of the hub's server, another one after each of its starts."""
         self.resting: set[str] = set()
         """The leaf streams of idle classes, which have no source until their leaf announces news."""
-        self._announces: dict[str, Allowance] = {}
-        self._run_announces: dict[str, dict[str, Allowance]] = {}
-        self._epochs: dict[str, Allowance] = {}
+        self._announces = defaultdict[str, Allowance](
+            lambda: Allowance(_MACHINES * ANNOUNCES_AT_ONCE, ANNOUNCE_EVERY / _MACHINES)
+        )
+        self._run_announces = defaultdict[str, dict[str, Allowance]](dict)
+        self._epochs = defaultdict[str, Allowance](lambda: Allowance(EPOCHS_AT_ONCE, EPOCH_EVERY))
 
     async def begin(
         self,
@@ -206,14 +209,11 @@ class FleetState:
     def may_announce(self, domain: str, now: float) -> bool:
         """Whether a domain keeps to its rate of announcements; counts this one. It is that of a few machines,
         so that a copy of one does not use up all that the first may say."""
-        if (allowance := self._announces.get(domain)) is None:
-            allowance = Allowance(_MACHINES * ANNOUNCES_AT_ONCE, ANNOUNCE_EVERY / _MACHINES)
-            self._announces[domain] = allowance
-        return allowance.take(now)
+        return self._announces[domain].take(now)
 
     def may_run_announce(self, domain: str, run: str, now: float) -> bool:
         """Whether one run of a domain keeps to its rate of announcements; counts this one."""
-        runs = self._run_announces.setdefault(domain, {})
+        runs = self._run_announces[domain]
         if (allowance := runs.get(run)) is None:
             if len(runs) >= _MACHINES:
                 del runs[next(iter(runs))]
@@ -223,4 +223,4 @@ class FleetState:
     def may_change(self, domain: str, now: float) -> bool:
         """Whether a domain keeps to its rate of new epochs, each of which scans the aggregate; counts this
         one."""
-        return self._epochs.setdefault(domain, Allowance(EPOCHS_AT_ONCE, EPOCH_EVERY)).take(now)
+        return self._epochs[domain].take(now)
