@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from agent.base.logs import time_text
 from agent.cli.checks import Finding, Group
 from agent.cli.query import WHETHER_IT_RUNS, AdminStatusError, answer_of
 from agent.config import Admin
@@ -90,16 +91,10 @@ def _loss(name: str, row: Mapping[str, Any]) -> Finding:
     remedy = f"restore the link, or give class {name} more room: max_bytes, nats.max_file_store, or the disk"
     if seconds <= 0:
         return LOSS.failure(f"class {name} is full: readings are refused or discarded now", remedy, Exit.LOSS)
-    sentence = f"class {name} loses its first reading in {_span(seconds)}, as things go"
+    sentence = f"class {name} loses its first reading in {time_text(seconds)}, as things go"
     if seconds < _HOUR:
         return LOSS.failure(sentence, remedy)
     return LOSS.warning(sentence, remedy) if seconds < _DAY else LOSS.ok(sentence)
-
-
-def _span(seconds: float) -> str:
-    if seconds >= 2 * _DAY:
-        return f"{seconds / _DAY:.0f} days"
-    return f"{seconds / _HOUR:.1f} hours" if seconds >= _HOUR else f"{seconds / 60:.0f} minutes"
 
 
 def _declared(row: Mapping[str, Any]) -> Iterator[Finding]:

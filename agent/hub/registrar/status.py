@@ -12,13 +12,12 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
 
+from agent.base.logs import time_text
 from agent.contract import Announce, ClassState, leaf_stream, seconds_to_loss
 from agent.hub.registrar.aggregate import Observation, SourceState, is_full
 from agent.hub.registrar.records import ClassRecord, LeafRecord
 from agent.jetstream import StreamInfo
 
-_MINUTES: Final = 120.0
-"""Seconds from which on they are said as minutes."""
 _NEVER: Final = float("-inf")
 
 
@@ -180,12 +179,8 @@ def leaf_state(domain: str, known: KnownFleet) -> tuple[str, str]:
     if unheard is not None:
         return (
             "silent",
-            f"its server is linked, and its agent was last heard {_span(unheard)} ago; see its log",
+            f"its server is linked, and its agent was last heard {time_text(unheard, ' s')} ago; see its log",
         )
     if not stopped:
         return "flowing", "flowing"
     return "stopped", f"linked, but {', '.join(stopped)} does not flow yet"
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < _MINUTES else f"{seconds / 60:.0f} min"

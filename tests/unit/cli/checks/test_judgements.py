@@ -284,7 +284,7 @@ def test_every_state_of_the_link_is_a_finding_with_a_remedy_unless_it_is_ordinar
     [
         (None, OK, "loses nothing as things go"),
         (10 * 86_400.0, OK, "in 10 days"),
-        (7_200.0, WARNING, "in 2.0 hours"),
+        (7_200.0, WARNING, "in 2 hours"),
         (600.0, FAILURE, "in 10 minutes"),
         (0.0, FAILURE, "refused or discarded now"),
     ],
