@@ -20,8 +20,7 @@ from pathlib import Path
 from statistics import median
 
 from bench import lake as lakes
-from bench.result import Against, Result, Row
-from bench.rounds import rounds
+from bench.result import Against, Result, Row, rounds
 from hub_jobs.audit import run as audit
 
 READINGS = 10_000_000

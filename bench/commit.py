@@ -32,13 +32,10 @@ from nats.aio.msg import Msg
 
 from agent.contract import H_ENCODING, aggregate
 from agent.jetstream import JetStream
-from bench.flash import Device, Written, device
-from bench.http_load import STAMP, Answered, http_load
 from bench.link_processes import OURS
-from bench.load import NDJSON, body, post, request
-from bench.metered import Meter, metered
-from bench.relink_raw import RawStream, make_at_leaf
-from bench.relink_world import LinkWorld, link_world
+from bench.load import NDJSON, STAMP, Answered, body, http_load, post, request
+from bench.meters import Device, Meter, Written, device, metered
+from bench.relink_world import LinkWorld, RawStream, link_world, make_at_leaf
 from bench.result import Result, Row, measuring
 
 RATES: Final = {10: 10, 100: 10, 1_000: 10, 10_000: 100}

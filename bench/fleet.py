@@ -30,10 +30,9 @@ from nats.aio.client import Client
 from agent.contract import H_SOURCE, aggregate, direct_subject, leaf_stream
 from agent.hub.registrar.aggregate import parse_source_header
 from agent.jetstream import JetStream, JetStreamError
-from bench.relink_raw import RawStream, make_at_hub, make_at_leaf
-from bench.relink_world import LinkWorld, link_world
+from bench.relink_world import LinkWorld, RawStream, link_world, make_at_hub, make_at_leaf
 from bench.result import Against, Result, Row, measuring
-from bench.rounds import rounds as rounds_to_play
+from bench.result import rounds as rounds_to_play
 
 _LEAVES = 10
 _SIZES = ((30, 2, 3.0), (100, 5, 6.0), (200, 10, 10.0))

@@ -34,9 +34,8 @@ from agent.hub.registrar.durability import sync_file_system
 from agent.jetstream import JetStream, JetStreamError
 from bench.agents import Bench
 from bench.hub_stream import jetstream_server
-from bench.relink_raw import RawStream, make_at_hub, make_at_leaf
-from bench.result import Against, Result, Row, measuring
-from bench.rounds import interleaved, rounds
+from bench.relink_world import RawStream, make_at_hub, make_at_leaf
+from bench.result import Against, Result, Row, interleaved, measuring, rounds
 
 _MESSAGES: Final = 30_000
 _BODY: Final = b"x" * 1_000

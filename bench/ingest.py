@@ -25,8 +25,7 @@ from bench.agents import DOMAIN, Bench, leaf
 from bench.link_processes import AgentProcess, Server
 from bench.load import body, cpu_seconds, loading, stored
 from bench.relink_world import link_world
-from bench.result import Against, Result, Row, measuring
-from bench.rounds import interleaved, rounds
+from bench.result import Against, Result, Row, interleaved, measuring, rounds
 from bench.yardstick import DECODED_BY, measured
 
 LINES = 500
@@ -170,7 +169,7 @@ def _agent(bench: Bench, form: str, seconds: float) -> tuple[float, float]:
 def _over_socket(bench: Bench) -> float:
     """Readings a CPU-second of the agent that came over its Unix socket and are stored."""
     arguments = [str(bench.directory / "lines.sock"), str(_SOCKETS), str(LINES)]
-    command = [sys.executable, "-m", "bench.socket_load", *arguments]
+    command = [sys.executable, "-m", "bench.load", "socket", *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as load:
         time.sleep(_WARM_SECONDS)
         before, first = cpu_seconds(bench.agent), stored(bench.admin_port, "socket")
@@ -198,7 +197,16 @@ def _from_file(bench: Bench) -> float:
 
 
 def _alternative(bench: Bench, mode: str) -> float:
-    command = [sys.executable, "-m", "bench.plain_nats", bench.url, str(bench.seed_file), DOMAIN, mode]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.yardstick",
+        "nats-py",
+        bench.url,
+        str(bench.seed_file),
+        DOMAIN,
+        mode,
+    ]
     printed = subprocess.run(
         [*command, str(_ALTERNATIVE_SECONDS)], check=True, capture_output=True, text=True
     ).stdout

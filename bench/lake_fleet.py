@@ -21,8 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from agent.contract import aggregate
-from bench.result import Against, Result, Row
-from bench.rounds import rounds
+from bench.result import Against, Result, Row, rounds
 from hub_jobs.refine import dedup, plan
 from hub_jobs.refine.dedup import EarlierRows, Wanted
 from hub_jobs.tables import seen, seen_files

@@ -25,10 +25,8 @@ from nats.aio.msg import Msg
 from agent.contract import H_ENCODING, aggregate
 from agent.jetstream import JetStream
 from bench.relink_load import NotStoredError, over_nats, session
-from bench.relink_raw import RawStream, make_at_hub, make_at_leaf
-from bench.relink_world import link_world
-from bench.result import Against, Result, Row, measuring
-from bench.rounds import rounds
+from bench.relink_world import RawStream, link_world, make_at_hub, make_at_leaf
+from bench.result import Against, Result, Row, measuring, rounds
 
 _DOMAIN = "edge-1"
 _DEVICE = "latency"

@@ -1,23 +1,29 @@
-"""The load of the benchmarks: plain sockets that send one prepared request again and again, a thread a
-connection.
+"""The loads of the benchmarks. `loading` sends prepared requests over plain sockets, a thread a connection;
+`http_load` builds and drives bench/http_load.c, which costs a few microseconds a request, so that what is
+measured has the machine's cores to itself.
 
 `python -m bench.load PORT CONNECTIONS READINGS FORM`, FORM one of `FORMS`: answers each line on its standard
 input with the number of requests that were answered 204 or 200 so far; ends with its input. Any other answer
-ends it with an error. `loading` drives it from another process.
+ends it with an error. `python -m bench.load socket PATH CONNECTIONS READINGS` writes lines to a Unix
+socket as fast as it takes them.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -131,12 +137,11 @@ def send(port: int, connection: int, readings: int, form: str, counter: Counter)
                 counter.add(connection)
 
 
-def main(port: int, connections: int, readings: int, form: str) -> None:
-    """Start the connections and answer questions about their count."""
+def counted(send: Callable[..., None], port: int, connections: int, *what: object) -> None:
+    """Start the connections, a thread each, and answer questions about their count; ends with the input."""
     counter = Counter(connections)
     for connection in range(connections):
-        arguments = (port, connection, readings, form, counter)
-        threading.Thread(target=send, args=arguments, daemon=True).start()
+        threading.Thread(target=send, args=(port, connection, *what, counter), daemon=True).start()
     for _ in sys.stdin:
         print(counter.total(), flush=True)
 
@@ -180,5 +185,94 @@ def cpu_seconds(process: psutil.Process) -> float:
     return times.user + times.system
 
 
+def write(path: str, connection: int, readings: int) -> None:
+    """Write to a Unix socket until the process ends."""
+    prepared = [body(readings, connection * 8 + variant) for variant in range(8)]
+    with socket.socket(socket.AF_UNIX) as one:
+        one.connect(path)
+        while True:
+            for lines in prepared:
+                one.sendall(lines)
+
+
+def written(path: str, connections: int, readings: int) -> None:
+    """Start the connections to a Unix socket, a thread each, and wait for the end of the input."""
+    for connection in range(connections):
+        threading.Thread(target=write, args=(path, connection, readings), daemon=True).start()
+    sys.stdin.read()
+
+
+STAMP: Final = "1000000000000"
+"""Stands in a request for when it was due: `STAMP` plus microseconds of the monotonic clock."""
+_SOURCE: Final = Path(__file__).parent / "http_load.c"
+_BUILT: Final = Path("build/http_load")
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The requests of a stretch of time that were answered as stored, and their latency in milliseconds."""
+
+    requests: int
+    seconds: float
+    p50: float
+    p99: float
+    most: float
+
+
+class HttpLoad:
+    """A load that runs."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._since = time.monotonic()
+
+    def answered(self) -> Answered:
+        """Since the call before, or the start. Raises `RuntimeError` where the load has ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+            count, *times = self._process.stdout.readline().split()
+        except (OSError, ValueError) as error:
+            raise RuntimeError(f"the load ended by itself: {error}") from error
+        began, self._since = self._since, time.monotonic()
+        p50, p99, most = (float(one) / 1000 for one in times)
+        return Answered(int(count), self._since - began, p50, p99, most)
+
+
+@contextmanager
+def http_load(
+    port: int, connections: int, requests: Sequence[bytes], rate: float = 0.0
+) -> Iterator[HttpLoad]:
+    """Send these requests in turns to a port of this machine as long as the context lasts: as fast as answers
+    come, or `rate` a second. Raises `RuntimeError` without a compiler."""
+    program = _build()
+    with tempfile.NamedTemporaryFile(prefix="petiole-bench-") as file:
+        file.write(b"".join(b"%d\n%b" % (len(one), one) for one in requests))
+        file.flush()
+        command = [str(program), str(port), str(connections), str(rate), file.name]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield HttpLoad(process)
+            finally:
+                process.kill()
+
+
+def _build() -> Path:
+    if not _BUILT.exists() or _BUILT.stat().st_mtime < _SOURCE.stat().st_mtime:
+        if (compiler := shutil.which("cc")) is None:
+            raise RuntimeError(
+                "the load has to be compiled and there is no cc: apt-get install gcc libc6-dev"
+            )
+        _BUILT.parent.mkdir(exist_ok=True)
+        subprocess.run([compiler, "-O2", "-Wall", "-o", str(_BUILT), str(_SOURCE)], check=True)
+    return _BUILT
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    match sys.argv[1:]:
+        case ["socket", path, connections, readings]:
+            written(path, int(connections), int(readings))
+        case [port, connections, readings, form]:
+            counted(send, int(port), int(connections), int(readings), form)

@@ -12,8 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from bench.http_load import http_load
-from bench.load import FORMS, post, request
+from bench.load import FORMS, http_load, post, request
 from bench.peer_sides import Opened, Side, open_side, petiole
 from bench.result import Against, Result, Row
 
@@ -161,7 +160,7 @@ def relp(readings: int) -> Loader:
 
     @contextmanager
     def load(port: int) -> Iterator[Callable[[], int]]:
-        command = [sys.executable, "-m", "bench.relp", str(port), str(CONNECTIONS), str(readings)]
+        command = [sys.executable, "-m", "bench.rsyslog", str(port), str(CONNECTIONS), str(readings)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             yield lambda: int(process.communicate("\n")[0]) * readings
             process.kill()

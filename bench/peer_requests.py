@@ -14,11 +14,9 @@ from typing import Final, Literal
 import psutil
 
 from bench import telegraf
-from bench.agents import HTTP_INPUT, Bench, leaf
-from bench.daemon import Daemon
-from bench.http_load import http_load
+from bench.agents import HTTP_INPUT, Bench, Daemon, leaf
 from bench.hub_stream import jetstream_server
-from bench.load import body, cpu_seconds, lines_of_one, lines_of_ten, post, request
+from bench.load import body, cpu_seconds, http_load, lines_of_one, lines_of_ten, post, request
 from bench.peer_sides import SYNCED, make_telegraf_stream
 from bench.result import Against, Result, Row
 

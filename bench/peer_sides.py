@@ -29,8 +29,7 @@ from bench.hub_stream import jetstream_server
 from bench.load import cpu_seconds
 from bench.relink_load import DEVICE, NotStoredError, Send, over_http, session
 from bench.relink_world import link_world
-from bench.relp import Relp
-from bench.rsyslog import Queue, pair
+from bench.rsyslog import Queue, Relp, pair
 from bench.telegraf import STREAM, SUBJECT, Buffer, edge
 
 DOMAIN: Final = "edge-1"

@@ -38,8 +38,7 @@ from bench.peer_load import Peer
 from bench.peer_sides import open_side, petiole
 from bench.peer_sides import rsyslog as rsyslog_side
 from bench.peer_sides import telegraf as telegraf_side
-from bench.result import Result, measuring
-from bench.rounds import rounds
+from bench.result import Result, measuring, rounds
 
 
 def run() -> Result:

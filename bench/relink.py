@@ -31,12 +31,10 @@ from agent.demo.proxy import Proxy
 from agent.jetstream import JetStream, JetStreamError
 from bench.link_processes import OURS, RAW
 from bench.relink_load import Load, over_http, over_nats, session
-from bench.relink_raw import RawStream, make_at_hub, make_at_leaf
 from bench.relink_rows import Fault, Measured, rows
 from bench.relink_watch import Trace, numbers, watch_held, watch_state
-from bench.relink_world import LinkWorld, link_world
-from bench.result import Result
-from bench.rounds import rounds
+from bench.relink_world import LinkWorld, RawStream, link_world, make_at_hub, make_at_leaf
+from bench.result import Result, rounds
 from tests.faults.tools.wire import missing, wire
 from tests.harness.servers import LinkProxy
 

@@ -1,14 +1,15 @@
 """The result of a benchmark: rows of figures with their alternatives and goals, as JSON under build/bench/.
 
 Every goal is a ratio to an alternative or a yardstick of the same run, since a figure alone depends on the
-machine and on what else it does.
+machine and on what else it does. So sides are measured in turns (`interleaved`): that meets all alike.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -189,3 +190,26 @@ def _as_json(value: Figure) -> dict[str, Any]:
 
 def _rounded(value: float) -> float:
     return round(value, 3) if abs(value) < 1000 else round(value)
+
+
+ROUNDS = 5
+
+
+def rounds(usual: int = ROUNDS) -> int:
+    """How many rounds to play: `ROUNDS` of the environment, else as many as usual."""
+    return int(os.environ.get("ROUNDS", usual))
+
+
+def interleaved(
+    result: Result, sides: Mapping[str, Callable[[], float]], count: int | None = None
+) -> dict[str, list[float]]:
+    """The values of each side in the order of the rounds. A side that fails is noted in the result and left
+    out, of what it returns too."""
+    values: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds() if count is None else count):
+        for name in [*values]:
+            with result.part(name):
+                values[name].append(sides[name]())
+                continue
+            del values[name]
+    return values

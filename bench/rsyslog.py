@@ -1,17 +1,31 @@
 """rsyslogd in both places: at the edge, where it queues what it takes over RELP and forwards it over RELP,
-and at the hub, where it writes a file that it syncs. These instances know nothing of a system's own."""
+and at the hub, where it writes a file that it syncs; these instances know nothing of a system's own. And a
+sender of RELP, the protocol by which rsyslog acknowledges what it has queued (librelp, doc/relp.html): enough
+of it to send messages and see each answered.
+
+`python -m bench.rsyslog PORT CONNECTIONS READINGS` is the load: it sends as fast as answers come, so many
+readings a message and 500 under way on a connection, and answers each line on its standard input with the
+number of messages acknowledged so far.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shutil
+import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Final, Literal
 
 from agent.demo.ports import free_port
-from bench.daemon import Daemon
+from bench.agents import Daemon
+from bench.load import Counter, body, counted
+from bench.relink_load import NotStoredError
 
 Queue = Literal["synced", "documented"]
 """`synced`: everything goes through a queue on disk that is synced for each message. `documented`: as
@@ -92,3 +106,118 @@ input(type="imrelp" port="{port}" address="127.0.0.1")
 def _made(directory: Path) -> Path:
     (directory / "work").mkdir(parents=True)
     return directory
+
+
+_OFFERS: Final = b"relp_version=0\nrelp_software=bench\ncommands=syslog"
+_ACCEPTED: Final = b" rsp 6 200 OK"
+_HEAD: Final = b"<134>1 2026-11-21T00:00:00Z edge-1 bench - - - "
+_UNDER_WAY: Final = 500
+
+
+def message(line: bytes) -> bytes:
+    """A line as a syslog message."""
+    return _HEAD + line
+
+
+def frame(number: int, command: bytes, data: bytes) -> bytes:
+    return b"%d %b %d %b\n" % (number, command, len(data), data)
+
+
+class Relp:
+    """One connection, on which many may send at once."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._numbers = count(1)
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._answers: asyncio.Task[None] | None = None
+        self._opening = asyncio.Lock()
+
+    async def send(self, line: bytes) -> None:
+        """Send a line and wait for its answer. Raises `NotStoredError`."""
+        try:
+            async with self._opening:
+                if self._writer is None:
+                    await self._open()
+            await self._exchange(b"syslog", message(line))
+        except OSError as error:
+            self._lost()
+            raise NotStoredError(str(error)) from error
+
+    async def close(self) -> None:
+        """End the connection."""
+        self._lost()
+        if self._answers is not None:
+            await asyncio.wait([self._answers])
+
+    async def _open(self) -> None:
+        reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._numbers = count(1)
+        self._answers = asyncio.create_task(self._answered(reader, self._writer))
+        await self._exchange(b"open", _OFFERS)
+
+    async def _exchange(self, command: bytes, data: bytes) -> None:
+        if self._writer is None:
+            raise NotStoredError("not connected")
+        number = next(self._numbers)
+        self._waiting[number] = answer = asyncio.get_running_loop().create_future()
+        self._writer.write(frame(number, command, data))
+        await answer
+
+    async def _answered(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while line := await reader.readline():
+                number, _, rest = line.partition(b" ")
+                if not number.isdigit() or (waiting := self._waiting.pop(int(number), None)) is None:
+                    continue  # what follows the answer to `open`
+                if waiting.done():
+                    continue
+                if b" 200 OK" in rest:
+                    waiting.set_result(None)
+                else:
+                    waiting.set_exception(NotStoredError(line.decode(errors="replace")))
+        except OSError:
+            pass
+        if self._writer is writer:
+            self._lost()
+
+    def _lost(self) -> None:
+        if self._writer is not None:
+            self._writer.transport.abort()
+        self._writer = None
+        waiting, self._waiting = self._waiting, {}
+        for one in waiting.values():
+            if not one.done():
+                one.set_exception(NotStoredError("the connection ended"))
+
+
+def load(port: int, connection: int, readings: int, counter: Counter) -> None:
+    """Send until the process ends."""
+    bodies = [body(readings, seed=connection * 8 + variant) for variant in range(max(8, 4_000 // readings))]
+    messages, window, number = [message(lines) for lines in bodies], max(1, _UNDER_WAY // readings), 2
+    with socket.create_connection(("127.0.0.1", port)) as one:
+        one.sendall(frame(1, b"open", _OFFERS))
+        one.recv(65536)
+        while True:
+            some = (messages[(number + at) % len(messages)] for at in range(window))
+            one.sendall(b"".join(frame(number + at, b"syslog", data) for at, data in enumerate(some)))
+            _await_answers(one, window, connection, counter)
+            number += window
+
+
+def _await_answers(one: socket.socket, window: int, connection: int, counter: Counter) -> None:
+    left, answers = b"", 0
+    while answers < window:
+        left += one.recv(65536)
+        *whole, left = left.split(b"\n")
+        for line in whole:
+            if not line.endswith(_ACCEPTED):
+                os.write(2, line[:500] + b"\n")
+                os._exit(1)
+            counter.add(connection)
+        answers += len(whole)
+
+
+if __name__ == "__main__":
+    counted(load, *map(int, sys.argv[1:]))

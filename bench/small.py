@@ -23,10 +23,8 @@ import nats
 
 from agent import contract
 from bench.agents import DOMAIN, HTTP_INPUT, Bench, leaf
-from bench.http_load import http_load
-from bench.load import body, cpu_seconds, request
-from bench.result import Against, Result, Row, measuring
-from bench.rounds import rounds
+from bench.load import body, cpu_seconds, http_load, request
+from bench.result import Against, Result, Row, measuring, rounds
 
 CONNECTIONS: Final = (1, 16, 120)
 _WARM_SECONDS: Final = 0.5

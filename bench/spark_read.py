@@ -4,19 +4,32 @@ share this machine."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
+
+import nats
+import pyarrow as pa
+from nats.aio.client import Client
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from bench.hub_stream import Message, fill, hub
 from bench.result import Against, Result, Row
 from hub_jobs.source.connection import Connection
+from hub_jobs.source.datasource import NatsDataSource
+from hub_jobs.source.options import parse_options
+from hub_jobs.source.plan import Range
 from hub_jobs.source.ranges import read_columns
+from hub_jobs.source.readers import NatsReader, RangePartition
+from hub_jobs.source.rows import SCHEMA
 from hub_jobs.source.server import Server
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from hub_jobs.spark.session import session
 
 _MESSAGES: Final = 1_000_000
 _FEW: Final = 100_000
@@ -34,10 +47,6 @@ def run() -> Result:
         url = one.url
         fill(one, _STREAM, _messages())
         alone = median(_rate(lambda: _alone(url), _MESSAGES) for _ in range(_REPEATS))
-        from bench.naive_source import NaiveDataSource
-        from hub_jobs.source.datasource import NatsDataSource
-        from hub_jobs.spark.session import session
-
         began = time.monotonic()
         spark = session("bench")
         for source in (NatsDataSource, NaiveDataSource):
@@ -83,3 +92,62 @@ def _read(spark: SparkSession, source: str, url: str, count: int) -> None:
         "minPartitions", _PARTITIONS
     )
     reader.load().write.format("noop").mode("overwrite").save()
+
+
+_FETCHED: Final = 500
+_NOTHING: Final = dict.fromkeys(SCHEMA.names)
+
+
+class NaiveDataSource(NatsDataSource):
+    """`format("naive")`: the alternative, with nats-py's pull consumer in its tasks, as its documents show
+    it, a message at a time."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name after `format`."""
+        return "naive"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of the same ranges."""
+        return NaiveReader(parse_options(dict(self.options)))
+
+
+class NaiveReader(NatsReader):
+    """Plans as the other does, and reads in its own way."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range."""
+        assert isinstance(partition, RangePartition)
+        url = self._options.server.url
+        with asyncio.Runner() as runner:
+            nc, consumer = runner.run(_open(url, partition.range))
+            left = partition.range.size
+            while left > 0:
+                rows = runner.run(_fetch(consumer, partition.range.stream, min(_FETCHED, left)))
+                left -= len(rows)
+                yield pa.RecordBatch.from_pylist(rows, SCHEMA)
+            runner.run(nc.close())
+
+
+async def _open(url: str, wanted: Range) -> tuple[Client, Any]:
+    nc = await nats.connect(url)
+    config = ConsumerConfig(
+        deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+        opt_start_seq=wanted.first,
+        ack_policy=AckPolicy.NONE,
+    )
+    return nc, await nc.jetstream().pull_subscribe("", stream=wanted.stream, config=config)
+
+
+async def _fetch(consumer: Any, stream: str, count: int) -> list[dict[str, Any]]:
+    return [
+        _NOTHING
+        | {
+            "subject": one.subject,
+            "value": one.data,
+            "stream": stream,
+            "seq": one.metadata.sequence.stream,
+            "timestamp": one.metadata.timestamp.astimezone(UTC),
+        }
+        for one in await consumer.fetch(count, timeout=10)
+    ]

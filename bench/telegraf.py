@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from agent.demo.ports import free_port
-from bench.daemon import Daemon
+from bench.agents import Daemon
 
 Buffer = Literal["memory", "disk"]
 """What it answers for is in memory until it is published, or in a log on disk that it syncs; it answers as

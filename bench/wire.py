@@ -29,9 +29,8 @@ from agent.jetstream import JetStream
 from agent.leaf.inputs.host import GROUPS
 from agent.leaf.inputs.host.psutil_metrics import Sampler
 from bench.link_processes import OURS, RAW, RAW_PLAIN
-from bench.metered import Meter, metered
-from bench.relink_raw import RawStream, make_at_hub, make_at_leaf
-from bench.relink_world import LinkWorld, link_world
+from bench.meters import Meter, metered
+from bench.relink_world import LinkWorld, RawStream, link_world, make_at_hub, make_at_leaf
 from bench.result import Against, Result, Row
 
 DOMAIN = "edge-1"

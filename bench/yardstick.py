@@ -1,13 +1,17 @@
 """The yardsticks of the input formats: a body decoded by the quickest library there is and compressed as the
 agent compresses batches, in one thread, and nothing else. Nothing is validated beyond that, written or sent.
+And the alternative to the agent's publish path: nats-py as its documents show it, one reading a message.
 
 `python -m bench.yardstick FORM READINGS SECONDS`, FORM one of `bench.load.FORMS`: prints readings a
 CPU-second. NDJSON is decoded by msgspec into records, OTLP by protobuf. For line protocol there is no such
 library: each line is split into measurement, tags, fields and time, and each field into name and number.
+`python -m bench.yardstick nats-py URL SEED_FILE DOMAIN awaited|async SECONDS` prints readings stored and CPU
+seconds used.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -15,10 +19,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
+import nats
+import uvloop
 import zstandard
 from msgspec import Struct
 
-from bench.load import FORMS
+from agent import contract
+from agent.leaf.inputs.formats.ndjson import decode_ndjson
+from bench.load import FORMS, body
 
 _A_BATCH: Final = 4
 """Bodies compressed together, about as many as the agent puts into a batch."""
@@ -66,20 +74,50 @@ def _decoder(form: str) -> Callable[[bytes], Any]:
     return _split
 
 
-def main(form: str, readings: int, seconds: float) -> None:
+def decode(form: str, readings: int, seconds: float) -> None:
     """Decode and compress for so many CPU-seconds."""
     bodies = [FORMS[form][2](readings, seed) for seed in range(_BODIES)]
-    decode, compress = _decoder(form), zstandard.ZstdCompressor(level=_LEVEL).compress
+    decoder, compress = _decoder(form), zstandard.ZstdCompressor(level=_LEVEL).compress
     decoded, began = 0, time.process_time()
     while (used := time.process_time() - began) < seconds:
         for first in range(0, _BODIES, _A_BATCH):
             batch = bodies[first : first + _A_BATCH]
-            for body in batch:
-                decode(body)
+            for prepared in batch:
+                decoder(prepared)
             compress(b"".join(batch))
         decoded += _BODIES * readings
     print(decoded / used)
 
 
+_CHECK_EVERY: Final = 500
+
+
+async def publish(url: str, seed_file: str, domain: str, mode: str, seconds: float) -> None:
+    """Validate and publish until the time is over, then wait for what is in flight."""
+    nc = await nats.connect(
+        url, nkeys_seed=seed_file, inbox_prefix=contract.inbox_prefix(domain).encode(), allow_reconnect=False
+    )
+    js = nc.jetstream()
+    subject = contract.direct_subject(domain, contract.DEFAULT_CLASS, "bench", "pressure")
+    lines = [line + b"\n" for line in body(_CHECK_EVERY, seed=1).splitlines()]
+    stored, began, cpu = 0, time.monotonic(), time.process_time()
+    while time.monotonic() - began < seconds:
+        for line in lines:
+            payload = decode_ndjson(line, domain, time.time_ns()).payload
+            if mode == "awaited":
+                await js.publish(subject, payload)
+            else:
+                await js.publish_async(subject, payload)
+            stored += 1
+    if mode == "async":
+        await js.publish_async_completed()
+    print(json.dumps({"readings": stored, "cpu_seconds": time.process_time() - cpu}))
+    await nc.close()
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    match sys.argv[1:]:
+        case ["nats-py", server, key_file, own_domain, how, long]:
+            uvloop.run(publish(server, key_file, own_domain, how, float(long)))
+        case [form, readings, long]:
+            decode(form, int(readings), float(long))

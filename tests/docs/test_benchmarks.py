@@ -29,8 +29,8 @@ from bench.peer_sides import Seen, Side
 from bench.relink_load import Load, NotStoredError
 from bench.relink_rows import OURS, Fault, Measured, rows
 from bench.relink_watch import Trace
-from bench.relp import Relp
 from bench.result import Row
+from bench.rsyslog import Relp
 from bench.years_hub import Hub
 from bench.years_leaf import DOMAIN, Leaf
 

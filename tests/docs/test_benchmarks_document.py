@@ -19,8 +19,7 @@ from bench.kept import figure, read, read_all
 from bench.measured import Measured
 from bench.page import ALL, described
 from bench.report import documents, keep
-from bench.result import Against, Failed, Result, Row, UnfinishedError, measuring
-from bench.rounds import interleaved
+from bench.result import Against, Failed, Result, Row, UnfinishedError, interleaved, measuring
 from bench.summary import QUESTIONS, answers
 
 ROOT = Path(__file__).parents[2]
