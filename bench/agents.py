@@ -9,7 +9,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,7 @@ from agent.demo.processes import program
 DOMAIN = "edge-1"
 READY_SECONDS = 30.0
 _POLL_SECONDS = 0.005
+_START_SECONDS: Final = 30.0
 HTTP_INPUT = """
 [publish]
 batches_per_second = 10000
@@ -33,20 +34,32 @@ listen = "127.0.0.1:{http_port}"
 
 
 @dataclass(slots=True)
-class Bench:
+class Running:
+    """A process that a benchmark starts, measures and kills."""
+
+    _process: subprocess.Popen[bytes] | None = field(default=None, kw_only=True)
+
+    @property
+    def process(self) -> psutil.Process:
+        """It, once it is started."""
+        assert self._process is not None
+        return psutil.Process(self._process.pid)
+
+    def kill(self) -> None:
+        """End it by SIGKILL, also if it is stopped; what it started goes on."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+@dataclass(slots=True)
+class Bench(Running):
     """One agent's directory, ports and process."""
 
     directory: Path
     nats_port: int
     admin_port: int
     http_port: int
-    process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def agent(self) -> psutil.Process:
-        """The agent's process."""
-        assert self.process is not None
-        return psutil.Process(self.process.pid)
 
     @property
     def server(self) -> psutil.Process:
@@ -66,15 +79,9 @@ class Bench:
     def start(self) -> float:
         """Start the agent; returns the seconds until it is ready."""
         began = time.monotonic()
-        self.process = started(self.directory)
-        wait_ready(self.process, self.directory, self.admin_port, READY_SECONDS, _POLL_SECONDS)
+        self._process = started(self.directory)
+        wait_ready(self._process, self.directory, self.admin_port, READY_SECONDS, _POLL_SECONDS)
         return time.monotonic() - began
-
-    def kill(self) -> None:
-        """End the agent by SIGKILL; its server goes on."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
 
     def stop_server(self) -> None:
         """Stop the server that the agent has left running."""
@@ -146,23 +153,13 @@ listen = "127.0.0.1:{bench.admin_port}"
         bench.stop_server()
 
 
-_START_SECONDS: Final = 30.0
-
-
 @dataclass(slots=True)
-class Daemon:
+class Daemon(Running):
     """One process that listens at a port of this machine; what it prints goes to `log`."""
 
     command: tuple[str, ...]
     log: Path
     port: int
-    _process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def process(self) -> psutil.Process:
-        """The running daemon."""
-        assert self._process is not None
-        return psutil.Process(self._process.pid)
 
     def launch(self) -> None:
         """Start it and do not wait."""
@@ -179,12 +176,6 @@ class Daemon:
                 last = self.log.read_text(errors="replace").strip().rpartition("\n")[2]
                 raise RuntimeError(f"{self.command[0]} does not listen at {self.port}: {last}")
             time.sleep(0.02)
-
-    def kill(self) -> None:
-        """End it by SIGKILL."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
 
     def _listens(self) -> bool:
         try:

@@ -99,10 +99,10 @@ async def _rest(fleet: Fleet, named: str) -> list[Row]:
         before, began = await _figures(fleet, clients), time.time()
         counted.slowest = 0.0
         if os.environ.get("PROFILE"):
-            hub.agent.send_signal(signal.SIGUSR2)
+            hub.process.send_signal(signal.SIGUSR2)
         await asyncio.sleep(_REST_SECONDS)
         if os.environ.get("PROFILE"):
-            hub.agent.send_signal(signal.SIGUSR2)
+            hub.process.send_signal(signal.SIGUSR2)
         others = await asyncio.to_thread(load)
         after, seconds = await _figures(fleet, clients), time.time() - began
     finally:
@@ -114,7 +114,7 @@ async def _rest(fleet: Fleet, named: str) -> list[Row]:
     answered = spent["answered"]
     return [
         Row(f"{named}, at rest: registrar, CPU", 100 * spent["agent"] / seconds, "% of a core", least=True),
-        Row(f"{named}, at rest: registrar, RSS", hub.agent.memory_info().rss / 1e6, "MB", least=True),
+        Row(f"{named}, at rest: registrar, RSS", hub.process.memory_info().rss / 1e6, "MB", least=True),
         Row(f"{named}, at rest: the hub's nats-server, CPU", 100 * spent["server"] / seconds, "% of a core"),
         Row(f"{named}, at rest: announcements answered", answered / seconds, "a second"),
         Row(f"{named}, at rest: requests to JetStream", spent["api"] / seconds, "a second", least=True),
@@ -150,7 +150,7 @@ async def _asked(hub: Hub, named: str) -> list[Row]:
 
 async def _figures(fleet: Fleet, clients: list[Client]) -> dict[str, float]:
     account, system = clients
-    agent, server = fleet.hub.agent.cpu_times(), fleet.hub.server.cpu_times()
+    agent, server = fleet.hub.process.cpu_times(), fleet.hub.server.cpu_times()
     varz = json.loads((await system.request("$SYS.REQ.SERVER.PING.VARZ", timeout=60)).data)
     records = await JetStream(account, timeout=60.0).stream_info(f"KV_{FLEET_BUCKET}")
     return {
@@ -190,7 +190,7 @@ async def _restart(fleet: Fleet, named: str) -> list[Row]:
     began = hub.start()
     ready = await hub.ready()
     known = await fleet.all_answered(began)
-    used = hub.agent.cpu_times()
+    used = hub.process.cpu_times()
     longest, ran = hub.blocked(began)
     print(fleet.counted, flush=True)
     named = f"{named}, registrar killed"
@@ -201,5 +201,5 @@ async def _restart(fleet: Fleet, named: str) -> list[Row]:
         Row(f"{named}: announcements refused for now", fleet.counted.refused, "announcements", least=True),
         Row(f"{named}: longest between two turns of the loop", 1e3 * longest, "ms", least=True),
         Row(f"{named}: most that the loop ran in one turn", 1e3 * ran, "ms", least=True),
-        Row(f"{named}: registrar, RSS", hub.agent.memory_info().rss / 1e6, "MB", least=True),
+        Row(f"{named}: registrar, RSS", hub.process.memory_info().rss / 1e6, "MB", least=True),
     ]

@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.request
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ from agent.base.machine import machine_id
 from agent.contract import inbox_prefix, server_name
 from agent.demo.ports import free_port
 from agent.jetstream import JetStream, JetStreamError
+from bench.agents import Running
 from bench.fleet_wire import LinkKey
 
 SOURCES: Final = 1_000
@@ -33,21 +34,19 @@ LOOK_SECONDS: Final = 0.25
 
 
 @dataclass(slots=True)
-class Hub:
+class Hub(Running):
     """The hub's agent, its server beside it."""
 
     directory: Path
     port: int
     links: int
     admin: int
-    process: subprocess.Popen[bytes] | None = None
-    looked: int = field(default=0)
 
     def start(self) -> float:
         """Start the agent; returns when, in seconds since 1970."""
         began = time.time()
         with (self.directory / "agent.log").open("ab") as log:
-            self.process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 [sys.executable, "-m", "bench.fleet_agent", self._loop, "run", "-c", self._toml],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -60,16 +59,10 @@ class Hub:
         """When it answered that it is ready, in seconds since 1970. Raises `RuntimeError`."""
         deadline = time.monotonic() + WAIT_SECONDS
         while await asyncio.to_thread(self.page, "/readyz") is None:
-            if time.monotonic() > deadline or self.process is None or self.process.poll() is not None:
+            if time.monotonic() > deadline or self._process is None or self._process.poll() is not None:
                 raise RuntimeError(f"the hub's agent is not ready; see {self.directory / 'agent.log'}")
             await asyncio.sleep(0.1)
         return time.time()
-
-    @property
-    def agent(self) -> psutil.Process:
-        """The agent's process."""
-        assert self.process is not None
-        return psutil.Process(self.process.pid)
 
     @property
     def server(self) -> psutil.Process:
@@ -98,12 +91,6 @@ class Hub:
             nkeys_seed=str(self.directory / "state" / "keys" / f"{identity}.nk"),
             inbox_prefix=inbox_prefix("registrar").encode(),
         )
-
-    def kill(self) -> None:
-        """End the agent by SIGKILL; its server goes on."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
 
     def end(self) -> None:
         """End both processes."""

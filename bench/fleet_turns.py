@@ -52,7 +52,7 @@ async def _run(leaves: int, directory: Path) -> None:
         began = hub.start()
         await hub.ready()
         await fleet.all_answered(began)
-        used = hub.agent.cpu_times()
+        used = hub.process.cpu_times()
         print(f"all known {time.time() - began:.1f} s after a start, {used.user + used.system:.1f} CPU-s")
         await asyncio.sleep(_SETTLE_SECONDS)
         _show("start with all linked", turns, began)
@@ -60,7 +60,7 @@ async def _run(leaves: int, directory: Path) -> None:
         with (directory / "hub" / "petiole.toml").open("a") as file:
             domain, public = keys[leaves][0].domain, keys[leaves][1]
             file.write(f'\n[[leaf]]\ndomain = "{domain}"\nkey = "{public}"\nclasses = ["normal"]\n')
-        hub.agent.send_signal(signal.SIGHUP)
+        hub.process.send_signal(signal.SIGHUP)
         await asyncio.sleep(_SETTLE_SECONDS)
         await fleet.all_answered(began)
         _show("one leaf more is let in", turns, began)

@@ -105,7 +105,7 @@ def run() -> Result:
         bare = stack.enter_context(_bare())
         bench.start()
         time.sleep(_SETTLE_SECONDS)
-        (cpu, idle), (bare_cpu, bare_rss) = _watch(bench.agent, bare)
+        (cpu, idle), (bare_cpu, bare_rss) = _watch(bench.process, bare)
         yardstick = Against(_YARDSTICK, bare_rss)
         theirs = _collectd(Path(directory) / "collectd")
         beside = [None if theirs is None else Against("collectd", one) for one in theirs or (0, 0)]
@@ -118,11 +118,11 @@ def run() -> Result:
         if beside[1] is not None:
             result.rows.append(Row(f"{what}: RSS", idle, "MB", None, beside[1], least=True))
         asyncio.run(_fill(bench))
-        ((_, backlog),) = _watch(bench.agent)
+        ((_, backlog),) = _watch(bench.process)
         result.rows.append(Row("2 GB of backlog: RSS", backlog, "MB", _RSS_GOAL, yardstick, least=True))
         bench.kill()
         ready = bench.start()
-        ((_, restarted),) = _watch(bench.agent)
+        ((_, restarted),) = _watch(bench.process)
         result.rows += [
             Row("2 GB of backlog, killed and started: ready", ready, "s", least=True),
             Row(

@@ -133,7 +133,7 @@ def _memory(bench: Bench, count: int) -> list[Row]:
     with loading(bench.http_port, CONNECTIONS, LINES, "ndjson"):
         for _ in range(count):
             time.sleep(_WARM_SECONDS)
-            for found, process in zip(sides.values(), (bench.agent, bench.server), strict=True):
+            for found, process in zip(sides.values(), (bench.process, bench.server), strict=True):
                 found.append(process.memory_full_info().pss / 1e6)
     return [
         Row(f"memory of {name} at full load, NDJSON", found, "MB", least=True)
@@ -159,9 +159,9 @@ def _agent(bench: Bench, form: str, seconds: float) -> tuple[float, float]:
     """Readings a CPU-second of the agent, and readings a second."""
     with loading(bench.http_port, CONNECTIONS, LINES, form) as load:
         time.sleep(_WARM_SECONDS)
-        began, before, first = time.monotonic(), cpu_seconds(bench.agent), load.answered()
+        began, before, first = time.monotonic(), cpu_seconds(bench.process), load.answered()
         time.sleep(seconds)
-        wall, after, last = time.monotonic() - began, cpu_seconds(bench.agent), load.answered()
+        wall, after, last = time.monotonic() - began, cpu_seconds(bench.process), load.answered()
     readings = (last - first) * LINES
     return readings / (after - before), readings / wall
 
@@ -172,9 +172,9 @@ def _over_socket(bench: Bench) -> float:
     command = [sys.executable, "-m", "bench.load", "socket", *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as load:
         time.sleep(_WARM_SECONDS)
-        before, first = cpu_seconds(bench.agent), stored(bench.admin_port, "socket")
+        before, first = cpu_seconds(bench.process), stored(bench.admin_port, "socket")
         time.sleep(_SECONDS)
-        after, last = cpu_seconds(bench.agent), stored(bench.admin_port, "socket")
+        after, last = cpu_seconds(bench.process), stored(bench.admin_port, "socket")
         assert load.stdin is not None
         load.stdin.close()
     return (last - first) / (after - before)
@@ -187,13 +187,13 @@ def _from_file(bench: Bench) -> float:
     with written.open("wb") as file:
         for number in range(_FILE_READINGS // LINES):
             file.write(pieces[number % len(pieces)])
-    before, deadline = cpu_seconds(bench.agent), time.monotonic() + _FILE_SECONDS
+    before, deadline = cpu_seconds(bench.process), time.monotonic() + _FILE_SECONDS
     written.rename(path)
     while stored(bench.admin_port, "file") < _FILE_READINGS:
         if time.monotonic() > deadline:
             raise TimeoutError(f"the file is not stored after {_FILE_SECONDS:.0f} s")
         time.sleep(0.2)
-    return _FILE_READINGS / (cpu_seconds(bench.agent) - before)
+    return _FILE_READINGS / (cpu_seconds(bench.process) - before)
 
 
 def _alternative(bench: Bench, mode: str) -> float:

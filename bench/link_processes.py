@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import time
 import urllib.request
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import nats
-import psutil
 from nats.aio.client import Client
 
 from agent.base.files import write_private
@@ -25,7 +23,7 @@ from agent.config.keys import seed_line
 from agent.contract import inbox_prefix
 from agent.server.render import LINK_INCLUDE, render
 from agent.server.values import LeafConfig, ServerConfig
-from bench.agents import started, wait_ready
+from bench.agents import Running, started, wait_ready
 
 RAW: Final = "RAW"
 _PASSWORD: Final = "raw"
@@ -45,10 +43,11 @@ _LINK = re.compile(
 )
 
 
-class Server:
+class Server(Running):
     """A nats-server process with a rendered configuration to which the account of raw JetStream is added."""
 
     def __init__(self, config: ServerConfig, directory: Path, keys: dict[str, Path]) -> None:
+        super().__init__()
         self.config = replace(config, log_file=directory / "nats-server.log")
         self.directory = directory
         self.keys = keys
@@ -56,18 +55,11 @@ class Server:
         self._path.write_text(_with_raw(self.config))
         if isinstance(config, LeafConfig):
             write_private(directory / LINK_INCLUDE, seed_line("nkey", config.link_key_file).encode())
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         """Where clients connect."""
         return f"nats://{self.config.listen}"
-
-    @property
-    def process(self) -> psutil.Process:
-        """The running server."""
-        assert self._process is not None
-        return psutil.Process(self._process.pid)
 
     def start(self) -> float:
         """Start the process; returns when that was, in seconds since 1970."""
@@ -77,12 +69,6 @@ class Server:
                 [find_binary(), "-c", self._path], stdout=output, stderr=output, stdin=subprocess.DEVNULL
             )
         return began
-
-    def kill(self) -> None:
-        """SIGKILL, also to one that is stopped."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
 
     def link_ups(self, account: str, since: float) -> Iterator[float]:
         """When links of an account came up at or after a time, by this server's own log."""
@@ -119,32 +105,19 @@ class Server:
 
 
 @dataclass(slots=True)
-class AgentProcess:
+class AgentProcess(Running):
     """The product's agent: one `petiole run` beside a server that it does not own."""
 
     directory: Path
     toml: str
     admin_port: int
     http_port: int = 0
-    _process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it; returns when it is ready. Raises `RuntimeError`."""
         (self.directory / "petiole.toml").write_text(self.toml)
         self._process = started(self.directory)
         wait_ready(self._process, self.directory, self.admin_port, _START_SECONDS, 0.05)
-
-    @property
-    def process(self) -> psutil.Process:
-        """The running agent."""
-        assert self._process is not None
-        return psutil.Process(self._process.pid)
-
-    def kill(self) -> None:
-        """End it by SIGKILL."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
 
     def status(self) -> dict[str, Any]:
         """What `/status` shows, empty where nothing answers."""

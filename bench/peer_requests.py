@@ -74,10 +74,10 @@ def measure(result: Result, directory: Path, rounds: int) -> None:
     with _sides(directory) as (bench, daemon, json_port):
         for _ in range(rounds):
             for case in measured:
-                case.ours.append(_rate(bench.agent, bench.http_port, _for_petiole(case), case))
+                case.ours.append(_rate(bench.process, bench.http_port, _for_petiole(case), case))
                 port = json_port if case.form == "ndjson" else daemon.port
                 case.theirs.append(_rate(daemon.process, port, _for_telegraf(case), case))
-            ours_mb.append(bench.agent.memory_info().rss / 1e6)
+            ours_mb.append(bench.process.memory_info().rss / 1e6)
             theirs_mb.append(daemon.process.memory_info().rss / 1e6)
     result.rows += [case.row() for case in measured]
     what = "memory of the process that answers, after requests of 500 readings"

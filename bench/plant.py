@@ -86,7 +86,7 @@ def _rows(what: str, directory: Path, inputs: str, kind: str, url: str, each_sec
         bench.start()
         time.sleep(_SETTLE_SECONDS)
         before, began = stored(bench.admin_port, kind), time.monotonic()
-        rounds = [_watch(bench.agent, bare) for _ in range(_ROUNDS)]
+        rounds = [_watch(bench.process, bare) for _ in range(_ROUNDS)]
         rate = (stored(bench.admin_port, kind) - before) / (time.monotonic() - began)
         bench.kill()
         bench.stop_server()

@@ -87,9 +87,9 @@ def _ours(bench: Bench, connections: int) -> Turn:
     with http_load(bench.http_port, connections, requests) as load:
         time.sleep(_WARM_SECONDS)
         load.answered()
-        before = cpu_seconds(bench.agent)
+        before = cpu_seconds(bench.process)
         time.sleep(_SECONDS)
-        used, answered = cpu_seconds(bench.agent) - before, load.answered()
+        used, answered = cpu_seconds(bench.process) - before, load.answered()
     return Turn(answered.requests / answered.seconds, answered.requests / used, answered.p50, answered.p99)
 
 
