@@ -125,16 +125,17 @@ class MqttInput(SessionInput[MqttOptions]):
                 while left > 0 and session.over is None and not self._stopping.is_set():
                     messages = await self._next(session, left)
                     batch += messages
-                    left -= sum(1 for message in messages if self._is_new(message))
+                    left -= sum(1 for message in messages if message.qos and self._is_new(message))
         except TimeoutError:
             pass
-        # What Sparkplug says depends on births, which are not known any more.
-        identities = [identity(message) for message in batch if self._is_new(message)]
-        same = not self._sorter.has_sparkplug and are_same_messages(identities, begun.held)
-        if batch and not self._stopping.is_set():
-            await self._handle(batch, begun.position if same else None, session)
+        if self._sorter.has_sparkplug:
+            # What Sparkplug says depends on births, which are not known any more.
+            await self._handle(batch, None, session)
+            return
+        await self._handle([message for message in batch if not message.qos], None, session)
+        await self._handle([message for message in batch if message.qos], begun, session)
 
-    async def _handle(self, batch: list[Received], position: str | None, session: Session) -> None:
+    async def _handle(self, batch: list[Received], begun: _Begun | None, session: Session) -> None:
         """Store messages and acknowledge them. What is left when the agent stops comes again."""
         while batch:
             part = self._sorter.sort(batch, [self._is_new(message) for message in batch], self._intake.domain)
@@ -143,7 +144,7 @@ class MqttInput(SessionInput[MqttOptions]):
                 session.publish(*command)
             if part.lossy.lines:
                 await self._try(part.lossy)
-            if part.piece.lines and not await self._store(part.piece, position):
+            if part.piece.lines and not await self._store(part.piece, begun):
                 return
             for message in taken:
                 if session.acknowledge(message):
@@ -152,10 +153,13 @@ class MqttInput(SessionInput[MqttOptions]):
     def _is_new(self, message: Received) -> bool:
         return not (message.qos and message.repeat and self._redelivery.is_stored(identity(message)))
 
-    async def _store(self, piece: MessagePiece, position: str | None) -> bool:
-        """Submit a piece until it is stored; False when the agent stops before."""
+    async def _store(self, piece: MessagePiece, begun: _Begun | None) -> bool:
+        """Submit a piece until it is stored; False when the agent stops before. Of a piece that was `begun`
+        it goes on, if it is that one: the position says which lines of it are stored."""
         identities = [identity(message) for message in piece.messages if message.qos]
-        if position is None:
+        if begun is not None and are_same_messages(identities, begun.held):
+            position = begun.position
+        else:
             position = self._redelivery.position(secrets.token_hex(4), identities, time.monotonic())
         is_stored = await self._submit(piece.chunk(position), self._intake, self._stopping)
         if is_stored:

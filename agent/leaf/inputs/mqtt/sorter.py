@@ -75,7 +75,7 @@ class Sorter:
         """Take apart as many messages as a piece may have, at least one; those that are not `new` are
         stored."""
         part = SortedMessages()
-        for message, is_new in zip(self._fitting(messages), new, strict=False):
+        for message, is_new in zip(self._fitting(messages, new), new, strict=False):
             if self.has_sparkplug and part.piece.lines >= _FULL:
                 break
             part.taken += 1
@@ -93,17 +93,19 @@ class Sorter:
                 self._take_json(message, template, domain, piece)
         return part
 
-    def _fitting(self, batch: list[Received]) -> list[Received]:
-        """So many messages as certainly make no more lines than a piece may have, at least one. A large one
-        is alone, for it may be refused as too large for a message."""
+    def _fitting(self, batch: list[Received], new: list[bool]) -> list[Received]:
+        """So many messages as certainly make no more lines than a piece may have, at least one; those that
+        are not `new` make none. A large one is alone, for it may be refused as too large for a message."""
         lines = 0
-        for index, message in enumerate(batch):
+        for index, (message, is_new) in enumerate(zip(batch, new, strict=True)):
+            if not is_new:
+                continue
+            is_large, is_first = len(message.payload) > contract.MAX_BATCH_BYTES, not lines
             lines += 1 + message.payload.count(b",")
-            is_large = len(message.payload) > contract.MAX_BATCH_BYTES
-            if index and (is_large or lines > contract.MAX_BATCH_READINGS):
+            if not is_first and (is_large or lines > contract.MAX_BATCH_READINGS):
                 return batch[:index]
             if is_large:
-                return batch[:1]
+                return batch[: index + 1]
         return batch
 
     def _take_json(
