@@ -188,8 +188,8 @@ def _audited(
         stream_history.offsets(histories, quarantine),
     )
     if not again:
-        tables = replace(tables, past=open_past(settled, tables))
-    tables = replace(tables, cut=next_cut(tables))
+        tables = replace(tables, past=open_past(settled, tables, at))
+    tables = replace(tables, cut=next_cut(tables, at))
     counted = _counted(tables, cache, histories)
     _, survey, held, claims, rows = counted
     differing = compare_contents(tables) if deep else Differences()

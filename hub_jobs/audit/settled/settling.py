@@ -5,23 +5,28 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Final
 
 import pyarrow.compute as pc
 
-from hub_jobs.audit.rows.pieces import Past
+from hub_jobs.audit.rows.pieces import Past, UnsettledError
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.audit.rows.survey import Survey
 from hub_jobs.audit.rows.totals import RowTotals
 from hub_jobs.audit.settled import past as settled
 from hub_jobs.audit.settled.files import mark_of, settled_files
 from hub_jobs.tables.delta import ConflictError, Table
-from hub_jobs.tables.places import Place
-from hub_jobs.tables.scan import files, latest
-from hub_jobs.times import HOUR, micros
+from hub_jobs.tables.places import Place, UnreadableError
+from hub_jobs.tables.ranges import History
+from hub_jobs.tables.scan import files, rows
+from hub_jobs.tables.stream_history import FileHistory, StreamHistory, file_histories
+from hub_jobs.times import HOUR, at_micros, micros
 
 _GRACE: Final = HOUR
 """The last hour is not settled: what comes again of it, or is corrected, need not be looked up."""
+_SKEW: Final = timedelta(days=1)
+"""By so much the hub's clock may be ahead of this machine's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +38,26 @@ class Settled:
     read_again: str = ""
 
 
-def open_past(table: Table, tables: AuditTables) -> Past:
+def open_past(table: Table, tables: AuditTables, now: datetime) -> Past:
     """What the table `settled` says of the others. Raises `UnsettledError`."""
     past, marks = settled.read(table)
     if not past.until:
         return past
+    newest = _newest_arrival(tables.bronze, now)
+    if newest is not None and past.until > micros(newest):
+        raise UnsettledError(
+            f"what arrived before {at_micros(past.until).isoformat()} was taken for settled, and the newest "
+            f"message arrived at {newest.isoformat()}: the hub's clock was ahead, or this machine's is behind"
+        )
     known = {table.name: settled_files(table, marks[table.name], past.until) for table in tables.existing}
     return replace(past, known=known)
 
 
-def next_cut(tables: AuditTables) -> int:
+def next_cut(tables: AuditTables, now: datetime) -> int:
     """Before which moment everything may be settled next; 0 where nothing more may."""
     if any(_lacks_arrivals(table) for table in tables.existing):
         return 0
-    newest = latest(tables.bronze, "arrived")
+    newest = _newest_arrival(tables.bronze, now)
     if newest is None:
         return 0
     cut = micros(newest) // HOUR * HOUR - _GRACE
@@ -87,6 +98,29 @@ def settle(lake: Place, table: Table, tables: AuditTables, survey: Survey, rows:
     except ConflictError:  # another audit was faster
         return tables.past.until
     return past.until
+
+
+def _newest_arrival(bronze: Table, now: datetime) -> datetime | None:
+    """When the last message of any stream arrived, None without one. A message that came while the hub's
+    clock was ahead is not the last of its stream for long. Where it stays the last, it counts only if there
+    is none of before `now`, which is then what is wrong."""
+    last: dict[History, FileHistory] = {}
+    for file in file_histories(bronze):
+        last[file.history] = max(last.get(file.history, file), file, key=lambda each: each.last)
+    end = now + _SKEW
+    arrivals = [_last_arrival(bronze, file, end) for file in last.values()]
+    return max([arrived for arrived in arrivals if arrived <= end] or arrivals, default=None)
+
+
+def _last_arrival(bronze: Table, file: FileHistory, end: datetime) -> datetime:
+    """When the last message of a file arrived, which is looked up only where others of it arrived after
+    `end`."""
+    if file.arrived <= end:
+        return file.arrived
+    where = StreamHistory(*file.history).rows(file.last - 1, file.last)
+    with suppress(UnreadableError):  # the audit names it
+        return max(rows(bronze, ["arrived"], where)["arrived"].to_pylist(), default=file.arrived)
+    return file.arrived
 
 
 def _lacks_arrivals(table: Table) -> bool:

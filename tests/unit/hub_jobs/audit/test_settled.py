@@ -75,6 +75,26 @@ def test_what_an_audit_of_everything_has_found_the_next_one_finds_too(lake: Path
         assert findings(lake, *options)[0] is due, options
 
 
+@pytest.mark.parametrize("stream", ["TELEMETRY_0", "TELEMETRY_1"])
+def test_hours_are_settled_again_after_the_clock_of_the_hub_was_ahead(tmp_path: Path, stream: str) -> None:
+    """The message that came then is followed by others of its stream, or stays its last one."""
+    lake, until, again = tmp_path / "lake", list[datetime](), list[bool]()
+    coming = [(0, "TELEMETRY_0"), (650_000, stream), *((hour, "TELEMETRY_0") for hour in (3, 5))]
+    for source_seq, (hour, of) in enumerate(coming, 1):
+        identity = {"stream": of, "source_identity": of, "source_seq": source_seq}
+        add_bronze(lake, [direct_row(b"1", arrived=ARRIVED_US + hour * HOUR_US, **identity)])
+        refine_all(lake)
+        said = audited(lake)[1]["settled"]
+        until.append(datetime.fromisoformat(said["until"]))
+        again.append("clock was ahead" in (said["read_again"] or ""))
+    maintain.main(["--lake", str(lake)])
+    until.append(datetime.fromisoformat(audited(lake)[1]["settled"]["until"]))
+
+    hours = [(moment - until[0]).total_seconds() / 3600 for moment in until[2:]]
+    assert hours == [3, 5, 5]
+    assert again == [False, False, stream == "TELEMETRY_0", False]
+
+
 class _Nights:
     """A lake that grows by the hour in ways that chance chooses: batches and messages of devices, what comes
     again, streams that are taken in late, and tables that are written together."""
