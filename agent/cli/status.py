@@ -87,16 +87,15 @@ def _look(settings: Config, links: bool) -> dict[str, Any]:
 
 def _inputs_down(settings: Config, status: Mapping[str, Any]) -> list[str]:
     """Inputs of the configuration that do not run, or cannot read, dial or run what they need."""
-    from agent.cli.query import AdminStatusError, metrics_of
+    from agent.cli.query import AdminStatusError, input_states
 
     if not (inputs := set(status.get("inputs") or ())):
         return []
     try:
-        gauges = [metric for metric in metrics_of(settings.admin) if metric.name == "petiole_input_up"]
+        states = input_states(settings.admin)
     except AdminStatusError:
         return []
-    down = {sample.labels["input"] for gauge in gauges for sample in gauge.samples if sample.value == 0}
-    return sorted(inputs & down)
+    return sorted(name for name, is_up in states.items() if not is_up and name in inputs)
 
 
 def _key_refusal(config: Config, status: Mapping[str, Any]) -> str | None:

@@ -23,8 +23,17 @@ from agent.base.logs import harmless, shown
 from agent.base.metrics import Metrics
 from agent.base.terminal import closed_pipe
 from agent.base.wait import unless
-from agent.cli.configuration import ConfigFile, configuration, end, local_server, problems, seconds_or_end
-from agent.config import Config
+from agent.cli.configuration import (
+    ConfigFile,
+    configuration,
+    end,
+    local_server,
+    mistakes,
+    problems,
+    seconds_or_end,
+)
+from agent.cli.query import AdminStatusError, input_states
+from agent.config import Admin, Config
 from agent.contract import Exit, Letter
 from agent.leaf.inputs import make_inputs
 from agent.leaf.inputs.file.glob import matches
@@ -179,9 +188,11 @@ def command(
     chosen = _chosen(settings, inputs)
     server = local_server(settings)
     made = [
-        _made(options, metrics, server, from_start) for options in chosen if _kind(options) not in _NOT_RUN
+        (_made(options, metrics, server, from_start), options)
+        for options in chosen
+        if _kind(options) not in _NOT_RUN
     ]
-    able = [input_ for input_ in made if not _hindered(input_)]
+    able = [input_ for input_, options in made if not _hindered(input_, options, settings.admin)]
     for options in chosen:
         if (why := _NOT_RUN.get(_kind(options))) is not None:
             _tell(f"input {options.name} is not run: {why}")
@@ -217,13 +228,26 @@ def _made(options: Any, metrics: Metrics, server: LocalServer, from_start: bool)
     return make_inputs([options], metrics, server)[0]
 
 
+def _runs_in_agent(name: str, admin: Admin) -> bool:
+    """Whether the agent of this machine answers and runs this input."""
+    try:
+        return input_states(admin).get(name, False)
+    except AdminStatusError:
+        return False
+
+
 def _kind(options: Any) -> str:
     return str(options.__struct_config__.tag)
 
 
-def _hindered(input_: CheckedInput) -> bool:
+def _hindered(input_: CheckedInput, options: Any, admin: Admin) -> bool:
     """Print why an input can't run here; whether there was a reason."""
     sentences = problems([input_])
+    if sentences and options.listens and not mistakes([input_]) and _runs_in_agent(options.name, admin):
+        remedy = f"look with `petiole tap --follow --input {options.name}`, or stop the agent"
+        sentences = [
+            f"input {options.name!r}: the running agent listens on {options.listens} for it; {remedy}"
+        ]
     for problem in sentences:
         _tell(problem)
     return bool(sentences)

@@ -31,7 +31,7 @@ def test_what_passes_is_shown_and_what_would_be_sent_and_neither_changes_anythin
 
     _batches_for_programs_until_the_pipe_is_closed(leaf)
     _readings_for_people_until_interrupted(leaf)
-    _a_taken_port_is_told_and_the_other_inputs_are_shown(leaf)
+    _the_agents_own_port_is_told_and_the_other_inputs_are_shown(leaf)
     _a_file_is_read_from_its_beginning(leaf)
 
     with leaf.member.lines.open("a") as file:
@@ -55,6 +55,9 @@ def test_an_input_that_does_not_run_is_named_by_status(leaf: Agent) -> None:
         assert "  input http: down; " in found.stdout
         assert "input file" not in found.stdout
         assert json.loads(asked(leaf, "status", "--json").stdout)["inputs_down"] == ["http"]
+        tried = asked(leaf, "test", "--input", "http", "--for", "100ms")
+        assert tried.exit_code == 2
+        assert f"127.0.0.1:{leaf.member.http_port} is taken by another program" in tried.stderr
     wait_for(lambda: leaf.metric("petiole_input_up", input="http") == 1, "the port is free")
     assert "input http" not in asked(leaf, "status").stdout
 
@@ -101,14 +104,17 @@ def _readings_for_people_until_interrupted(leaf: Agent) -> None:
         _ends_quietly(following)
 
 
-def _a_taken_port_is_told_and_the_other_inputs_are_shown(leaf: Agent) -> None:
+def _the_agents_own_port_is_told_and_the_other_inputs_are_shown(leaf: Agent) -> None:
     with _running(leaf, "test", "--for", "1m") as trying:
         assert trying.stdout is not None
         assert json.loads(trying.stdout.readline())["device"] == "edge-1", "a sample of the machine"
         trying.send_signal(signal.SIGINT)
         assert trying.wait(WAIT_SECONDS) == 2
         assert trying.stderr is not None
-        assert f"{leaf.member.http_port} is taken" in trying.stderr.read()
+        said = trying.stderr.read()
+        listen = f"127.0.0.1:{leaf.member.http_port}"
+        assert f"input 'http': the running agent listens on {listen} for it; look with `petiole tap" in said
+        assert "another program" not in said
 
 
 def _a_file_is_read_from_its_beginning(leaf: Agent) -> None:

@@ -147,6 +147,12 @@ def metrics_of(admin: Admin) -> list[Metric]:
         raise _unanswered(url, error) from None
 
 
+def input_states(admin: Admin) -> dict[str, bool]:
+    """Whether each input of the agent that listens there runs, by its name. Raises `AdminStatusError`."""
+    gauges = [metric for metric in metrics_of(admin) if metric.name == "petiole_input_up"]
+    return {sample.labels["input"]: sample.value == 1 for gauge in gauges for sample in gauge.samples}
+
+
 def answer_of(admin: Admin, path: str) -> tuple[bytes, str]:
     """What the agent that listens there answers, and the address that was asked. Raises
     `AdminStatusError`."""
