@@ -6,10 +6,11 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 
-from agent.contract import COMMANDS, Committed, leaf_stream
+from agent.contract import COMMANDS, Answer, Committed, leaf_stream
 from agent.jetstream import JetStreamError
 from tests.harness.registrar import KEEP, MACHINE, HubHand, LeafHand, flowing
 from tests.harness.servers import ServerPair
@@ -272,3 +273,25 @@ async def active(hub: HubHand, domain: str) -> int:
     name = leaf_stream(domain, "normal")
     sources = (await hub.aggregate()).sources
     return next((int(one["active"]) for one in sources if one["name"] == name), -1)
+
+
+async def test_a_class_that_is_dropped_while_a_purge_looks_at_it_holds_up_no_purge(
+    hub: HubHand, hand: LeafHand
+) -> None:
+    async with hub.registrar(keep=0) as registrar:
+        await flowing(hub, hand, 3)
+        info = await hub.holds(hand.domain, await hand.store(3))
+        ask = registrar._js.get_message
+        dropped: list[Answer] = []
+
+        async def late(*args: Any, **how: Any) -> Any:
+            registrar._js.get_message = ask  # type: ignore[method-assign]
+            announce = replace(await hand.announcement(), classes={}, checkpoint={})
+            dropped.append(await hand.say(announce.encode()))
+            return await ask(*args, **how)
+
+        registrar._js.get_message = late  # type: ignore[method-assign]
+        answer = await hub.committed(Committed(AGGREGATE, info.created, info.last))
+        assert [one.refused for one in dropped] == [None]
+        assert answer["purged"] == info.last
+        assert (await hand.announce()).cursor == 6, "and it is taken in when it comes back"

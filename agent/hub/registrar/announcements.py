@@ -209,7 +209,8 @@ class Announcements:
 
     async def _class(self, announce: Announce, cls: str, seen: Observation) -> ClassAnswer:
         domain, info = announce.domain, seen.info
-        record = await self._held.with_held(domain, cls, seen)
+        record = self._fleet.leaves[domain].classes[cls]
+        record = await self._held.with_held(domain, cls, seen, record)
         state = source_state(seen, domain, cls, record.epoch)
         checkpoint = announce.checkpoint.get(cls)
         agrees = None

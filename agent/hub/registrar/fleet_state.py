@@ -166,10 +166,14 @@ class FleetState:
             leaf = self.leaves[domain]
             yield leaf, cls, leaf.classes[cls]
 
+    def record(self, domain: str, cls: str) -> ClassRecord | None:
+        """The record of one class; None since its leaf has announced itself without the class."""
+        return self.leaves[domain].classes.get(cls)
+
     def put(self, domain: str, cls: str, record: ClassRecord) -> None:
-        """Replace the record of one class."""
+        """Replace the record of one class, unless its leaf has dropped the class."""
         leaf = self.leaves[domain]
-        if leaf.classes[cls] != record:
+        if cls in leaf.classes and leaf.classes[cls] != record:
             self.keep(msgspec.structs.replace(leaf, classes={**leaf.classes, cls: record}))
 
     def heard(self, announce: Announce, now: float) -> None:

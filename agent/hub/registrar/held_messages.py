@@ -47,7 +47,10 @@ class HeldMessages:
     async def newest(self, domain: str, cls: str, epoch: str, seen: Observation) -> Checkpoint | None:
         """The newest message with an id that the hub holds of an epoch with all before it, None where that
         is not known."""
-        record = await self.with_held(domain, cls, seen)
+        record = self._fleet.record(domain, cls)
+        if record is None:
+            return None
+        record = await self.with_held(domain, cls, seen, record)
         self._fleet.put(domain, cls, record)
         if record.epoch != epoch or record.held is None or record.lost:
             return None
@@ -55,13 +58,15 @@ class HeldMessages:
         return class_answer(record, "", None, batch).checkpoint
 
     async def remember(self, domain: str, cls: str, seen: Observation) -> None:
-        """Look for the message at the cursor of a class, and remember it with what the hub holds."""
-        self._fleet.put(domain, cls, await self.with_held(domain, cls, seen))
+        """Look for the message at the cursor of a class, and remember it with what the hub holds. Nothing is
+        to be remembered of a class that its leaf drops meanwhile."""
+        record = self._fleet.record(domain, cls)
+        if record is not None:
+            self._fleet.put(domain, cls, await self.with_held(domain, cls, seen, record))
 
-    async def with_held(self, domain: str, cls: str, seen: Observation) -> ClassRecord:
-        """The record of a class with what the hub holds by this look."""
+    async def with_held(self, domain: str, cls: str, seen: Observation, record: ClassRecord) -> ClassRecord:
+        """The `record` of a class with what the hub holds by this look."""
         newest, info = None, seen.info
-        record = self._fleet.leaves[domain].classes[cls]
         if record.stream_created != info.created and not record.lost:
             # It was deleted and created since the record was looked up a moment ago.
             lost = RECREATED.format(info.name)
@@ -69,7 +74,7 @@ class HeldMessages:
         held, state = record.held, source_state(seen, domain, cls, record.epoch)
         if state is not None and state.seq and (held is None or held.seq < state.seq or not held.message_id):
             newest = await self._newest(domain, cls, leaf_subjects(domain, cls), info)
-        current = self._fleet.leaves[domain].classes[cls]
+        current = self._fleet.record(domain, cls) or record
         if current.epoch != record.epoch:
             return current
         held = held_now(current.held, state, newest, info)

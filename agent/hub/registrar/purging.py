@@ -122,8 +122,8 @@ class Purging:
             message = await self._js.get_message(info.name, seq=known.hub_seq)
             if message is None or names(known, message, leaf_stream(domain, cls)):
                 return False
-            record = self._fleet.leaves[domain].classes[cls]
-            if known in remembered(record):
+            record = self._fleet.record(domain, cls)
+            if record is not None and known in remembered(record):
                 log.warning("record contradicted by its stream", stream=info.name, leaf=domain, place=known)
                 self._fleet.put(domain, cls, contradicted(record, known))
             return True
