@@ -15,7 +15,7 @@ from typing import Final
 
 import psutil
 
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.demo.processes import program
 
 DOMAIN = "edge-1"

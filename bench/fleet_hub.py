@@ -22,7 +22,7 @@ from nats.aio.client import Client
 
 from agent.base.machine import machine_id
 from agent.contract import inbox_prefix, server_name
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.jetstream import JetStream, JetStreamError
 from bench.agents import Running
 from bench.fleet_wire import LinkKey

@@ -28,7 +28,7 @@ from agent.contract import (
     inbox_prefix,
     link_consumer,
 )
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.hub.registrar.records import encode
 from agent.jetstream import JetStream
 from bench.fleet_hub import (

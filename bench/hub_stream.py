@@ -20,7 +20,7 @@ from nats.js.api import ExternalStream, StorageType, StreamConfig, StreamSource
 
 from agent.base.nats_server import find_binary
 from agent.contract import DEFAULT_CLASS, HUB_DOMAIN, api_prefix, leaf_stream
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from hub_jobs.source.protocol import parse_headers
 from hub_jobs.source.streams import SOURCE_HEADER, Columns
 

@@ -27,8 +27,8 @@ from nats.aio.client import Client
 
 from agent.contract import DEFAULT_CLASS, HUB_DOMAIN, aggregate, direct_subject, inbox_prefix, leaf_stream
 from agent.demo import plan
+from agent.demo.loopback import free_port
 from agent.demo.plan import Member
-from agent.demo.ports import free_port
 from agent.demo.processes import program
 from agent.hub.registrar.durability import sync_file_system
 from agent.jetstream import JetStream, JetStreamError

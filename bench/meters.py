@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 
 _LINE_END: Final = b"\r\n"
 _WITH_PAYLOAD: Final = (b"LMSG", b"HMSG")

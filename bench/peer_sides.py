@@ -22,8 +22,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from agent.contract import H_COUNT, H_ENCODING, aggregate
-from agent.demo.ports import free_port
-from agent.demo.proxy import Proxy
+from agent.demo.loopback import Proxy, free_port
 from agent.jetstream import JetStream
 from bench.hub_stream import jetstream_server
 from bench.load import cpu_seconds

@@ -21,7 +21,7 @@ from typing import Final
 
 import psutil
 
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from bench.agents import leaf
 from bench.load import cpu_seconds, stored
 from bench.result import Against, Result, Row, measuring

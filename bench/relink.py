@@ -26,8 +26,7 @@ from typing import Final
 from nats.aio.client import Client
 
 from agent.contract import DEFAULT_CLASS, aggregate, leaf_stream
-from agent.demo.ports import free_port
-from agent.demo.proxy import Proxy
+from agent.demo.loopback import Proxy, free_port
 from agent.jetstream import JetStream, JetStreamError
 from bench.link_processes import OURS, RAW
 from bench.relink_load import Load, over_http, over_nats, session

@@ -22,7 +22,7 @@ from agent.base.machine import machine_id
 from agent.config import LinkConfig
 from agent.config.keys import ensure_key
 from agent.contract import DEFAULT_CLASS, aggregate, api_prefix, server_name
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.jetstream import JetStream
 from agent.server.values import HubConfig, LeafConfig, LeafUser
 from bench.link_processes import AgentProcess, Server

@@ -22,7 +22,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final, Literal
 
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from bench.agents import Daemon
 from bench.load import Counter, body, counted
 from bench.relink_load import NotStoredError

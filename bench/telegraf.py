@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from bench.agents import Daemon
 
 Buffer = Literal["memory", "disk"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent import contract
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 
 LEAVES = ("edge-1", "edge-2")
 READINGS_PER_SECOND = 3_000

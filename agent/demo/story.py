@@ -19,10 +19,10 @@ from agent.base.wait import loop_time
 from agent.config.keys import ensure_key
 from agent.demo import plan
 from agent.demo.load import FILE_DEVICE, write_lines
+from agent.demo.loopback import Proxy
 from agent.demo.plan import Member
 from agent.demo.processes import DemoError, Processes, program
 from agent.demo.proof import DemoReport, Domain, Jobs
-from agent.demo.proxy import Proxy
 from agent.demo.watch import Observer, leads, ready, until
 from agent.server.child import process_of
 

@@ -26,7 +26,7 @@ from agent.cli.configuration import read
 from agent.config import ConfigError
 from agent.contract import DEFAULT_CLASS
 from agent.demo import plan
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.testing.agent_process import AgentProcess, wait_for
 from agent.testing.input_case import InputCase, Verdict, judge
 from agent.testing.stored_stream import stored_readings, widen_stream

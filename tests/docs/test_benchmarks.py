@@ -16,7 +16,7 @@ import pytest
 import structlog
 
 from agent.contract import LOST_STREAMS
-from agent.demo.proxy import Proxy
+from agent.demo.loopback import Proxy
 from agent.leaf.commands.cursor import RECENT_COMMANDS
 from agent.leaf.ledger.evictions import MAX_RUNS
 from agent.leaf.link.checkpoints import RETENTION, earlier

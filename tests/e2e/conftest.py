@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from agent.config import Config
 from agent.demo import plan
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from tests.harness.agent_process import Agent
 from tests.harness.agents import StreamProbe, leaf_config, probe_stream
 from tests.harness.commands import Desk, open_desk

@@ -12,8 +12,7 @@ import pytest
 
 from agent.config.keys import ensure_key
 from agent.contract import new_epoch
-from agent.demo.ports import free_port
-from agent.demo.proxy import Proxy
+from agent.demo.loopback import Proxy, free_port
 from agent.server.values import LeafUser
 from tests.harness.certificates import self_signed
 from tests.harness.servers import Hub, Leaf, ask, make_hub, make_leaf

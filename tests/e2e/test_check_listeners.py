@@ -12,7 +12,7 @@ import pytest
 from agent.cli.checks import Level, machine, mqtt
 from agent.config import Config
 from agent.config.server_schema import Mqtt, MqttUserConfig
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.leaf.inputs.file import FileOptions
 from tests.harness.certificates import self_signed
 from tests.harness.check_cases import check, of, pair

@@ -21,7 +21,7 @@ from agent.cli.checks import Level, outcome
 from agent.config import Config, Nats
 from agent.config.keys import ensure_key
 from agent.contract import Exit, announce_subject, new_epoch
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.server import link_permissions
 from agent.server.permissions import Permissions
 from tests.harness.check_cases import bad, check, config_of, hub_config_of, of, pair

@@ -15,7 +15,7 @@ import pytest
 from agent.base.metrics import Metrics
 from agent.config import Seconds, Size, StreamClass
 from agent.contract import link_consumer
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.jetstream import JetStreamError
 from agent.leaf.inputs.host import HostOptions
 from agent.leaf.inputs.host.input import HostInput

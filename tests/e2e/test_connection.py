@@ -13,7 +13,7 @@ from nats.errors import Error as NatsError
 
 from agent.base.metrics import Metrics
 from agent.config.keys import ensure_key
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.jetstream import connection
 from agent.jetstream.connection import ServerConnection, connected, listening_again
 from tests.harness.configured import ConfiguredServer

@@ -23,7 +23,7 @@ import pytest_asyncio
 
 from agent.base.nats_server import ServerError
 from agent.config.keys import ensure_key
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.server.child import process_of
 from agent.server.process import EmbeddedServer
 from agent.server.values import ClusterConfig, HubConfig, LeafUser, address_of

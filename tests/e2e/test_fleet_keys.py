@@ -16,7 +16,7 @@ from agent.config import LeafMember
 from agent.config.keys import ensure_key
 from agent.contract import Exit, announce_subject, leaf_stream
 from agent.demo import plan
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.server.setup import leaf_users
 from agent.server.values import HubConfig, LeafConfig
 from tests.harness.agent_process import Agent

@@ -11,7 +11,7 @@ import pytest
 
 from agent.contract import DEFAULT_CLASS
 from agent.demo import plan
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from tests.harness.agent_process import Agent
 from tests.harness.foreign_inputs import GOOD, UNTIDY, installed
 from tests.harness.wait import wait_for

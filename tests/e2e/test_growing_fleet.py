@@ -21,7 +21,7 @@ from agent.cli.main import app
 from agent.config.keys import make_key
 from agent.contract import Exit, user_consumer
 from agent.demo import plan
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.jetstream.connection import EXPECTED, abort
 from tests.harness.agent_process import PETIOLE, Agent, hub_and_leaf
 from tests.harness.wait import WAIT_SECONDS, until, wait_for

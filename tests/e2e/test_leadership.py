@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 
 from agent.base.metrics import Metrics
 from agent.contract import inbox_prefix
-from agent.demo.proxy import Proxy
+from agent.demo.loopback import Proxy
 from agent.hub import leadership, lease
 from agent.hub.leadership import Leadership, LeadJetStream, NotLeadingError, while_leading
 from agent.hub.registrar import aggregate

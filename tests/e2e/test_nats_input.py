@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from agent.base.metrics import Metrics
 from agent.config import Size
 from agent.config.keys import ensure_key
-from agent.demo.proxy import Proxy
+from agent.demo.loopback import Proxy
 from agent.leaf.inputs.nats import NatsOptions, SubjectTemplate
 from agent.leaf.inputs.nats.input import NatsInput
 from agent.leaf.inputs.shared import LocalServer

@@ -27,7 +27,7 @@ from opentelemetry.sdk.metrics.export import MetricExportResult
 
 from agent.base.metrics import Metrics
 from agent.config import Size
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.leaf.inputs.otlp_grpc import OtlpGrpcOptions
 from agent.leaf.inputs.otlp_grpc.input import OtlpGrpcInput
 from agent.leaf.inputs.otlp_grpc.service import LOGS_NAME, NAME

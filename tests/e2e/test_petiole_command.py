@@ -18,7 +18,7 @@ from agent.cli.command import is_linked, store
 from agent.cli.configuration import configuration
 from agent.config import Size, StreamClass
 from agent.contract import COMMANDS, Command, parse_command
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.hub.registrar.aggregate import commands_config
 from agent.jetstream import JetStream
 from tests.harness.agents import agent, leaf_config, probe_stream

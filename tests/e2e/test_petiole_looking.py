@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from agent.cli.main import app
 from agent.demo import plan
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from tests.faults.tools.disk import missing, small_disk
 from tests.harness.agent_process import PETIOLE, Agent
 from tests.harness.wait import WAIT_SECONDS, wait_for

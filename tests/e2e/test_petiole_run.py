@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from agent.demo import plan
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from tests.harness.agent_process import PETIOLE, Agent, Supervisor
 from tests.harness.wait import wait_for
 

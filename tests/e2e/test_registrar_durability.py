@@ -18,7 +18,7 @@ import pytest_asyncio
 from agent.base import clock
 from agent.config import SyncInterval
 from agent.contract import ACCOUNT, FLEET_BUCKET, Checkpoint, Committed, aggregate
-from agent.demo.proxy import Proxy
+from agent.demo.loopback import Proxy
 from agent.hub.registrar import durability
 from agent.hub.registrar.durability import sync_file_system
 from agent.jetstream import JetStreamError

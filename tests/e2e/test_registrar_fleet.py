@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from agent.config import Size
 from agent.contract import H_MESSAGE_ID, Answer, Committed, aggregate, announce_subject, parse_answer
-from agent.demo.proxy import Proxy
+from agent.demo.loopback import Proxy
 from agent.hub.registrar import fleet_watch, service
 from agent.hub.registrar.quota import Quota
 from agent.jetstream import JetStreamError

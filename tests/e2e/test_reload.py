@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from agent.demo import plan
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from tests.harness.agent_process import Agent
 from tests.harness.wait import wait_for
 

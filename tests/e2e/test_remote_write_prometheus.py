@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import pytest
 
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.testing.stored_stream import stored_readings
 from tests.harness.agent_process import Agent, leaf_with
 from tests.harness.wait import wait_for

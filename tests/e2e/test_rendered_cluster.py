@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from agent.cli.main import app
 from agent.contract import inbox_prefix
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from tests.harness.certificates import Authority
 from tests.harness.configured import ConfiguredServer, closed
 from tests.harness.wait import until

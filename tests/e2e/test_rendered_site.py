@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from agent.base.nats_server import find_binary
 from agent.cli.main import app
 from agent.demo import plan
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from tests.harness.agent_process import Agent
 from tests.harness.wait import wait_for
 

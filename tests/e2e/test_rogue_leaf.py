@@ -21,8 +21,7 @@ from agent.base.files import private_directory, write_private
 from agent.base.nats_server import find_binary
 from agent.config.keys import ensure_key
 from agent.contract import announce_subject, api_prefix, deliver_subject, new_epoch
-from agent.demo.ports import free_port
-from agent.demo.proxy import Proxy
+from agent.demo.loopback import Proxy, free_port
 from agent.server.child import Watched, reap, spawn
 from tests.harness.configured import rogue_server
 from tests.harness.servers import ServerPair, api, ask, is_answered, make_leaf, open_server_pair

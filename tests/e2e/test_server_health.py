@@ -14,7 +14,7 @@ from agent.base.metrics import Metrics
 from agent.base.nats_server import find_binary
 from agent.config import Config, Nats
 from agent.config.keys import ensure_key
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.process.hub import HubAgent
 from agent.server.health import ServerHealth
 from agent.server.watch import ServerWatch

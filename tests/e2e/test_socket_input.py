@@ -17,7 +17,7 @@ from agent.base.metrics import Metrics
 from agent.cli.configuration import problems
 from agent.config import Seconds, Size
 from agent.contract import MAX_BATCH_READINGS, request_scope
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.leaf.inputs.socket import SocketOptions
 from agent.leaf.inputs.socket.input import SocketInput
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, UnknownOutcomeError

@@ -14,7 +14,7 @@ import pytest
 
 from agent.base.metrics import Metrics
 from agent.cli.configuration import problems
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.leaf.inputs.mqtt import MqttOptions, TopicTemplate
 from agent.leaf.inputs.mqtt.input import MqttInput
 from agent.leaf.inputs.mqtt.sparkplug import nodes

@@ -18,7 +18,7 @@ import pytest
 
 from agent.config.keys import make_key
 from agent.demo import plan
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from tests.faults.tools.disk import SmallDisk, missing, small_disk
 from tests.harness.agent_process import PETIOLE, Agent
 from tests.harness.wait import wait_for

@@ -20,7 +20,7 @@ from agent.base.metrics import Metrics
 from agent.cli.configuration import problems
 from agent.config import Seconds, Size
 from agent.contract import MAX_RECEIVED
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.leaf.inputs.syslog import SyslogOptions
 from agent.leaf.inputs.syslog.input import SyslogInput
 from agent.leaf.intake import RefusalReason, RefusedError

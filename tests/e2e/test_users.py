@@ -26,7 +26,7 @@ from agent.cli.main import app
 from agent.config.keys import make_key
 from agent.contract import USER_API, leaf_stream, user_consumer
 from agent.demo import plan
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.jetstream.connection import EXPECTED, connected
 from tests.harness.agent_process import Agent
 from tests.harness.wait import until

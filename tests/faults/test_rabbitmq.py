@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from agent.demo import plan
-from agent.demo.ports import free_port
-from agent.demo.proxy import Proxy
+from agent.demo.loopback import Proxy, free_port
 from agent.leaf.inputs.mqtt import TopicTemplate
 from agent.leaf.intake import RefusalReason, RefusedError
 from agent.testing.contract import SMALL_STREAM, WHOLE_STREAM, numbers_in

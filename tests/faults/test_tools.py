@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.demo.proxy import Proxy
+from agent.demo.loopback import Proxy
 from tests.faults.tools.disk import small_disk
 from tests.faults.tools.old_servers import old_server
 from tests.faults.tools.wire import Wire, missing, wire

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from agent.cli.main import app
 from agent.demo import plan
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.testing.agent_process import PETIOLE, AgentProcess
 from tests.harness.wait import WAIT_SECONDS
 

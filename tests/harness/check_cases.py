@@ -14,7 +14,7 @@ from agent.cli.check import check_online
 from agent.cli.checks import Finding, Level
 from agent.config import Config, LeafMember, Nats, StreamClass
 from agent.config.keys import ensure_key
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from tests.harness.configured import ConfiguredServer
 from tests.harness.servers import Hub, Leaf, ask
 from tests.harness.wait import until

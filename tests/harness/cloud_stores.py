@@ -27,7 +27,7 @@ from urllib.request import Request, urlopen
 import pytest
 from pyarrow import fs
 
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from tests.harness.object_store import BUCKET
 from tests.harness.plant_servers import MODULES
 from tests.harness.store_faults import HOP, AnsweringHandler, StoreFaults, in_front, serve, store_faults

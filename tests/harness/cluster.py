@@ -13,7 +13,7 @@ from nats.errors import Error as NatsError
 
 from agent.config.keys import ensure_key
 from agent.contract import aggregate, inbox_prefix
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.server import permissions, workspace
 from agent.server.render import pieces
 from agent.server.values import LeafUser, ServerConfig

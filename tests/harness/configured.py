@@ -18,8 +18,7 @@ from agent.base.files import private_directory, write_private
 from agent.base.nats_server import find_binary
 from agent.config.keys import ensure_key, seed_line
 from agent.contract import inbox_prefix
-from agent.demo.ports import free_port
-from agent.demo.proxy import Proxy
+from agent.demo.loopback import Proxy, free_port
 from agent.server.child import Watched, greeting, reap, spawn
 from agent.server.render import LINK_INCLUDE
 from tests.harness.declared import End

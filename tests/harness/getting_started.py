@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from tests.harness.wait import WAIT_SECONDS, wait_for
 
 ROOT: Final = Path(__file__).parents[2]

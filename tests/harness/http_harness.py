@@ -15,7 +15,7 @@ import uvloop
 
 from agent.base.metrics import Metrics
 from agent.cli.configuration import problems
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.inputs.http.input import HttpInput
 from agent.leaf.inputs.shared import ConfiguredInput

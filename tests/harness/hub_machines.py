@@ -19,8 +19,8 @@ from nats.errors import Error as NatsError
 from agent.config.keys import ensure_key
 from agent.contract import inbox_prefix
 from agent.demo import plan
+from agent.demo.loopback import Proxy
 from agent.demo.plan import HubMachine
-from agent.demo.proxy import Proxy
 from agent.jetstream import JetStreamError
 from tests.harness.agent_process import Agent
 from tests.harness.registrar import LeafHand

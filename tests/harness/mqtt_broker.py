@@ -16,8 +16,8 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from agent.demo.loopback import free_port
 from agent.demo.plan import Member
-from agent.demo.ports import free_port
 from tests.harness.wait import wait_for
 
 WAIT_SECONDS = 45.0

@@ -14,7 +14,7 @@ from typing import Final
 
 from pyarrow import fs
 
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from hub_jobs.tables.places import ObjectPath
 
 KEY, SECRET = "petiole-tests", "a-secret-of-tests"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.demo.loopback import free_port
 from agent.demo.plan import Member
-from agent.demo.ports import free_port
 
 MODULES = Path(sys.prefix) / "node" / "node_modules"
 """Where deploy/prepare.sh has npm install them."""

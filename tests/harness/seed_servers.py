@@ -14,8 +14,7 @@ import nats
 from nats.aio.client import Client
 
 from agent.contract import api_prefix
-from agent.demo.ports import free_port
-from agent.demo.proxy import Proxy
+from agent.demo.loopback import Proxy, free_port
 from agent.jetstream import JetStream
 from tests.harness.configured import ConfiguredServer, closed
 from tests.harness.servers import is_answered

@@ -25,8 +25,7 @@ from nats.errors import TimeoutError as NoAnswerError
 
 from agent.config.keys import ensure_key
 from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
-from agent.demo.ports import free_port
-from agent.demo.proxy import Proxy
+from agent.demo.loopback import Proxy, free_port
 from agent.server.permissions import LinkRights
 from agent.server.process import EmbeddedServer
 from agent.server.values import HubConfig, LeafConfig, LeafUser, ServerConfig, address_of

@@ -16,7 +16,7 @@ from typing import Final
 import psutil
 import pyspark
 
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from tests.harness.wait import ended, until
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent

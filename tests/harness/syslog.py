@@ -13,8 +13,8 @@ from typing import Any
 import nats.errors
 import pytest
 
+from agent.demo.loopback import free_port
 from agent.demo.plan import Member
-from agent.demo.ports import free_port
 from agent.testing.agent_process import AgentProcess
 from tests.harness.agents import CLASS, StreamProbe, ask_stream
 from tests.harness.wait import wait_for

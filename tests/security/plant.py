@@ -24,7 +24,7 @@ from nats.aio.subscription import Subscription
 from agent.base.files import create_private, private_directory, write_private
 from agent.config.keys import ensure_key, password_line, seed_line
 from agent.contract import ACCOUNT, announce_subject, inbox_prefix, tenant_account
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.server.render import LINK_INCLUDE, render
 from agent.server.values import LeafConfig, LeafUser, MqttListener, MqttUser, ServerConfig, address_of
 from tests.harness.configured import ConfiguredServer, closed

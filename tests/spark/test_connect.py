@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from agent.contract import Exit
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from hub_jobs.refine import run as refine
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.server import Server

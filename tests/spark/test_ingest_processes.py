@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from agent.contract import Exit
-from agent.demo.proxy import Proxy
+from agent.demo.loopback import Proxy
 from hub_jobs.ingest import run as ingest
 from hub_jobs.spark.session import run_tasks
 from tests.harness.standalone import busy_with

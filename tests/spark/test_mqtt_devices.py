@@ -8,7 +8,7 @@ import pytest
 
 from agent.contract import Exit
 from agent.demo import plan
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from hub_jobs.ingest import run as ingest
 from hub_jobs.refine import run as refine
 from tests.harness.agent_process import Agent

@@ -14,8 +14,7 @@ import pytest_asyncio
 from nats.aio.client import Client
 
 from agent.contract import api_prefix
-from agent.demo.ports import free_port
-from agent.demo.proxy import Proxy
+from agent.demo.loopback import Proxy, free_port
 from agent.jetstream import ApiError, JetStreamError
 from tests.harness.configured import ConfiguredServer
 from tests.harness.seed_servers import ACCOUNTS, Clients, answers, configured, remote

@@ -19,7 +19,7 @@ import pytest
 from nats.aio.client import Client
 
 from agent.base.nats_server import ask, find_binary
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from tests.harness.configured import ConfiguredServer, closed
 from tests.harness.wait import until
 

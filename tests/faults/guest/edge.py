@@ -22,7 +22,7 @@ from agent.base.nats_server import find_binary
 from agent.config import load as load_config
 from agent.contract import Exit, batch_subject, ledger_subject, parse_ledger
 from agent.demo import plan
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.leaf.inputs import OPTIONS
 from agent.leaf.link.guard import EpochReason
 from agent.server.setup import server_config

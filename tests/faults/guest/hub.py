@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from agent.config.keys import ensure_key
 from agent.contract import Exit, aggregate
 from agent.demo import plan
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.server import Server
 from hub_jobs.source.streams import stream_info

@@ -14,8 +14,8 @@ from agent.base.nats_server import find_binary
 from agent.config import load as load_config
 from agent.contract import DEFAULT_CLASS
 from agent.demo import plan
+from agent.demo.loopback import free_port
 from agent.demo.plan import Member
-from agent.demo.ports import free_port
 from agent.leaf.inputs import OPTIONS
 from agent.server.setup import server_config
 from agent.server.workspace import Workspace

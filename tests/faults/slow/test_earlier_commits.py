@@ -14,8 +14,8 @@ import pytest
 
 from agent.contract import Exit, batch_subject
 from agent.demo import plan
+from agent.demo.loopback import free_port
 from agent.demo.plan import Member
-from agent.demo.ports import free_port
 from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.refine import run as refine

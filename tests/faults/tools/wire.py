@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 
 _TOOLS = ("ip", "nft", "ss", "tc")
 _RULES = """

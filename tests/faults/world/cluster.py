@@ -15,8 +15,8 @@ from nats.errors import Error as NatsError
 from agent.base.nats_server import find_binary
 from agent.contract import aggregate
 from agent.demo import plan
+from agent.demo.loopback import free_port
 from agent.demo.plan import Member
-from agent.demo.ports import free_port
 from tests.faults.report import Case
 from tests.faults.world.configs import LeafSettings, leaf_toml
 from tests.faults.world.environment import FaultEnvironment, link_flows

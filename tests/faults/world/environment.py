@@ -14,7 +14,7 @@ from nats.errors import Error as NatsError
 
 from agent.contract import DEFAULT_CLASS, HUB_DOMAIN, aggregate, leaf_stream, ledger_subject
 from agent.demo import plan
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.demo.processes import DemoError
 from agent.demo.watch import Observer
 from agent.jetstream import JetStreamError

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from agent.demo.proxy import Proxy
+from agent.demo.loopback import Proxy
 from agent.leaf.link.status import LinkState
 from tests.faults.tools.wire import Wire
 from tests.faults.world.injected_faults import InjectedFaults

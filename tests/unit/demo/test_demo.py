@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.demo.load import READINGS, body
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from agent.demo.processes import DONE, GROUP, DemoError
 from agent.demo.proof import DemoReport, DeviceRows, Domain
 from agent.demo.story import fresh
@@ -97,7 +97,8 @@ def test_what_was_started_dies_with_the_demonstration_unless_it_ended_well(last:
 
 
 _ASK = (
-    "from agent.demo.ports import free_port; print(*(free_port() for _ in range(150)), flush=True); input()"
+    "from agent.demo.loopback import free_port; "
+    "print(*(free_port() for _ in range(150)), flush=True); input()"
 )
 
 

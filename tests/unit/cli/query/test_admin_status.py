@@ -17,7 +17,7 @@ from agent.cli.checks import agent_status
 from agent.cli.query import AdminStatusError, checked, status_of
 from agent.cli.status import lines
 from agent.config import Admin
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 
 LEAF: Final[dict[str, Any]] = {
     "role": "leaf",

@@ -16,7 +16,7 @@ from typing import Any
 
 import nkeys
 
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import WireError
 from hub_jobs.source.server import Server

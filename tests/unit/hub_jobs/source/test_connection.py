@@ -10,7 +10,7 @@ from pathlib import Path
 import nkeys
 import pytest
 
-from agent.demo.ports import free_port
+from agent.demo.loopback import free_port
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import ApiError, Denied, Unreachable, WireError
 from hub_jobs.source.server import Server
