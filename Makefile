@@ -49,8 +49,16 @@ help:
 demo: .venv/ready
 	@$(BIN)/petiole demo $(if $(HUBS),--hubs $(HUBS))
 
-test: lint types
+# Each process of the tests imports all of them, and they start agents and jobs by the hundred: what is compiled is kept,
+# also where the environment says not to.
+test: export PYTHONDONTWRITEBYTECODE :=
+test: lint
+	@$(MAKE) --no-print-directory --jobs 2 types tests/__pycache__
 	@$(BIN)/python -m pytest --numprocesses $(PROCESSES)
+
+# Beside the types, which take one core, so that the processes of the tests do not all compile the same files at once.
+tests/__pycache__: | .venv/ready
+	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null || true
 
 lint: .venv/ready
 	@$(BIN)/ruff check --quiet .
