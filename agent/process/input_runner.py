@@ -61,6 +61,7 @@ class InputSet:
         metrics: Metrics,
     ) -> None:
         self._core, self._levels, self._lingers, self._metrics = core, levels, lingers, metrics
+        self._patience = float(config.publish.drain)
         self._aggregates = aggregates_of(core, config, metrics)
         self.intake = SwappableIntake(with_rules(core, config, metrics, self._aggregates))
         self._entries = {input_.name: _Entry(input_, Switch()) for input_ in inputs}
@@ -116,12 +117,18 @@ class InputSet:
             self._start(entry)
 
     async def _end(self, names: Iterable[str]) -> dict[str, Switch]:
-        """End these inputs in order and forget them. Returns their switches."""
+        """End these inputs in order and forget them; those that take longer than a stop may are cancelled,
+        for the others listen no more. Returns their switches."""
         leaving = [self._entries[name] for name in names]
         for entry in leaving:
             entry.ended.set()
         if tasks := [entry.task for entry in leaving if entry.task is not None]:
-            await asyncio.wait(tasks)
+            _, late = await asyncio.wait(tasks, timeout=self._patience)
+            for task in late:
+                log.error("input not ended in time; cancelled", input=task.get_name(), seconds=self._patience)
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
         for entry in leaving:
             del self._entries[entry.input.name]
         return {entry.input.name: entry.switch for entry in leaving}
