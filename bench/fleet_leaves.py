@@ -46,6 +46,8 @@ are linked."""
 _ANSWER_SECONDS: Final = 5.0
 UNANSWERED_SECONDS: Final = 2.0
 """What an agent waits between two announcements while the hub does not answer."""
+_ATTEMPTS: Final = 5
+_RECONNECT_SECONDS: Final = 1.0
 _HEARTBEAT: Final = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: %d\r\nNats-Last-Stream: %d\r\n\r\n"
 _IDENTITY: Final = b"NATS/1.0\r\nNats-Stream-Identity: small\r\n\r\n"
 _CREATED: Final = "2026-01-01T00:00:00.000000001Z"
@@ -186,13 +188,21 @@ class SmallLeaf(AnnouncingLeaf):
     commands_idle = True
 
     async def connect(self, hub: int) -> None:
-        """Link to the hub."""
-        self.wire = Wire(self.received, key=self.key)
-        self.wire.interest = self._interest
+        """Link to the hub. Raises `OSError` or `TimeoutError` after some attempts: a server of thousands of
+        links cuts one now and then while they join, and a leaf tries again."""
         self.reachable = False
         self._flows = ""
         self._beat: asyncio.TimerHandle | None = None
-        await Wire.connect(hub, self.wire)
+        for attempt in range(_ATTEMPTS):
+            self.wire = Wire(self.received, key=self.key)
+            self.wire.interest = self._interest
+            try:
+                await Wire.connect(hub, self.wire)
+                break
+            except OSError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                await asyncio.sleep(_RECONNECT_SECONDS)
         self.wire.subscribe(f"{api_prefix(self.domain)}.CONSUMER.RESET.{self.stream}.*")
         self.wire.subscribe(self._inbox)
 
