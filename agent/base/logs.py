@@ -7,7 +7,8 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TextIO, cast
 
 import structlog
@@ -120,6 +121,12 @@ class Sparse:
         self._passed += 1
         held_back, self._held_back = self._held_back, 0
         return held_back
+
+    def report(self, say: Callable[..., Any], event: str, **facts: Any) -> None:
+        """Log by `say`, a method of a logger, unless this report is to be held back."""
+        held_back = self.held_back(time.monotonic())
+        if held_back is not None:
+            say(event, **facts, not_reported_before=held_back)
 
 
 _CONTROL: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]")

@@ -87,6 +87,17 @@ def test_a_few_reports_pass_each_minute_and_the_next_says_how_many_did_not() -> 
     assert sparse.held_back(60.0) == 2
 
 
+def test_a_report_is_logged_with_its_facts_and_those_after_the_first_few_are_not() -> None:
+    sparse = Sparse()
+    with capture_logs() as logs:
+        for _ in range(7):
+            sparse.report(structlog.get_logger("test").warning, "line skipped", at="a.log:3")
+    assert (
+        logs
+        == [{"event": "line skipped", "log_level": "warning", "at": "a.log:3", "not_reported_before": 0}] * 5
+    )
+
+
 @pytest.mark.parametrize(
     ("items", "most", "text"),
     [

@@ -7,7 +7,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Final, cast
 
@@ -160,9 +159,7 @@ class Program(asyncio.SubprocessProtocol):
 
     def _say(self, lines: bytes) -> None:
         for line in lines.splitlines():
-            held_back = self._logged.held_back(time.monotonic())
-            if held_back is not None:
-                self._log.warning("command wrote to stderr", text=shown(line), not_reported_before=held_back)
+            self._logged.report(self._log.warning, "command wrote to stderr", text=shown(line))
 
     def _pause(self) -> None:
         if not self._ending:

@@ -200,9 +200,7 @@ class FileInput(ConfiguredInput[FileOptions]):
 
     def _skip(self, location: str, reason: str, text: str) -> None:
         self._invalid.labels(self.name, reason).inc()
-        held_back = self._sparse.held_back(time.monotonic())
-        if held_back is not None:
-            self._log.warning("line skipped", at=location, reason=text, not_reported_before=held_back)
+        self._sparse.report(self._log.warning, "line skipped", at=location, reason=text)
 
 
 def _letters(piece: TailedLines, parsed: Parsed) -> tuple[contract.Letter, ...]:

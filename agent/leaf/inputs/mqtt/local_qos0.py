@@ -9,7 +9,6 @@ faster than it can be stored is dropped and counted, what is no reading becomes 
 from __future__ import annotations
 
 import asyncio
-import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Coroutine, Sequence
@@ -169,8 +168,4 @@ class Qos0Input:
 
     def _drop(self, subject: str, reason: str, text: str) -> None:
         self._invalid.labels(self.name, reason).inc()
-        held_back = self._sparse.held_back(time.monotonic())
-        if held_back is not None:
-            self._log.warning(
-                "MQTT message dropped", subject=subject, reason=text, not_reported_before=held_back
-            )
+        self._sparse.report(self._log.warning, "MQTT message dropped", subject=subject, reason=text)

@@ -157,9 +157,7 @@ class Sorter:
         self._warn("message not taken", letter.at, letter.reason)
 
     def _warn(self, event: str, topic: str, reason: str) -> None:
-        held_back = self._sparse.held_back(time.monotonic())
-        if held_back is not None:
-            self._log.warning(event, topic=topic[:200], reason=reason, not_reported_before=held_back)
+        self._sparse.report(self._log.warning, event, topic=topic[:200], reason=reason)
 
 
 def identity(message: Received) -> MessageIdentity:

@@ -10,7 +10,6 @@ and the log says since when.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -187,12 +186,8 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
 
     def _refuse(self, piece: NotificationPiece) -> None:
         self._invalid.labels(self.name, "bad_value").inc(len(piece.letters))
-        held_back = self._sparse.held_back(time.monotonic())
-        if held_back is not None:
-            letter = piece.letters[0]
-            self._log.warning(
-                "value not taken", variable=letter.at, reason=letter.reason, not_reported_before=held_back
-            )
+        letter = piece.letters[0]
+        self._sparse.report(self._log.warning, "value not taken", variable=letter.at, reason=letter.reason)
 
     def _missed(self, why: str) -> None:
         """Say that changes may be missing, and since when."""

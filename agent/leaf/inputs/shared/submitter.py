@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -80,9 +79,7 @@ class RetryingSubmitter:
     def skip(self, reason: str, location: str, text: str, count: int = 1) -> None:
         """Count what can't be taken under `reason`, and report it with its place now and then."""
         self._invalid.labels(self._name, reason).inc(count)
-        held_back = self._sparse.held_back(time.monotonic())
-        if held_back is not None:
-            self._log.warning("data rejected", at=location, reason=text, not_reported_before=held_back)
+        self._sparse.report(self._log.warning, "data rejected", at=location, reason=text)
 
     def end(self) -> None:
         """Say what was lost."""
