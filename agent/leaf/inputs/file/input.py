@@ -36,7 +36,7 @@ from typing import Final
 from agent import contract
 from agent.base.clock import wall_ns
 from agent.base.files import UnseenError, mode_at
-from agent.base.logs import LogEdge, Sparse, listed
+from agent.base.logs import LogEdge, listed
 from agent.base.metrics import Metrics
 from agent.base.wait import event_within, unless
 from agent.leaf.inputs.file import FileOptions
@@ -45,32 +45,25 @@ from agent.leaf.inputs.file.open_file import TailedLines
 from agent.leaf.inputs.file.positions import MAX_FILES, parse_positions
 from agent.leaf.inputs.file.tail_group import ReadResult, TailGroup
 from agent.leaf.inputs.formats import MAX_LINE, LineParser, Parsed, join_parsed, make_parser
-from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
-from agent.leaf.inputs.shared.submitter import unstorable
-from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
+from agent.leaf.inputs.shared import NO_SERVER, LocalServer
+from agent.leaf.inputs.shared.positioned_input import PositionedInput
+from agent.leaf.intake import Chunk, Intake
 
 MIN_POLL: Final = 0.01
 MAX_POLL: Final = 3600.0
-_MAX_RETRY: Final = 30.0
-_RETRY: Final = 1.0
 _SHOWN: Final = 3
 
 
-class FileInput(ConfiguredInput[FileOptions]):
+class FileInput(PositionedInput[FileOptions]):
     """Tails files."""
 
-    _intake: Intake
-    _stopping: asyncio.Event
+    _stored = "lines are stored again"
 
     def __init__(self, options: FileOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
         super().__init__(options, metrics, server)
         paths = [options.path] if isinstance(options.path, str) else options.path
         self._paths = list(dict.fromkeys(str(Path(path).absolute()) for path in paths))
-        self._up = metrics.input_up.labels(options.name)
-        self._invalid = metrics.invalid
         self._reading = LogEdge(self._log, "all files can be read again")
-        self._storing = LogEdge(self._log, "lines are stored again")
-        self._sparse = Sparse()
         self._absent: set[str] = set()
 
     def _mistakes(self) -> Iterator[str]:
@@ -157,29 +150,8 @@ class FileInput(ConfiguredInput[FileOptions]):
         following.take()
         return True
 
-    async def _submit(self, chunk: Chunk) -> bool:
-        """Submit a chunk until it is stored; False when the agent stops before."""
-        while not self._stopping.is_set():
-            try:
-                await self._intake.submit(self.name, self._options.class_, chunk)
-                stored = True
-            except RefusedError as refusal:
-                if (dead := unstorable(chunk, refusal)) is not None:
-                    self._skip("a reading", "too_large", str(refusal))
-                    chunk = dead
-                    continue
-                self._storing.begin(str(refusal))
-                delay = min(refusal.retry_after or _RETRY, _MAX_RETRY)
-                await event_within(self._stopping, delay)
-                stored = False
-            except UnknownOutcomeError as error:
-                self._storing.begin(str(error))
-                resume = await unless(self._stopping, self._intake.position(self.name))
-                stored = resume is not None and resume.position == chunk.position
-            if stored:
-                self._storing.end()
-                return True
-        return False
+    def _count_unstorable(self, reason: str) -> None:
+        self._skip("a reading", "too_large", reason)
 
     def _tell(self, gathered: ReadResult) -> None:
         problems = gathered.problems

@@ -24,7 +24,7 @@ from agent.leaf.inputs.mqtt import MqttOptions, broker, file_problems, problems
 from agent.leaf.inputs.mqtt.redelivery import MessageIdentity, Redelivery, are_same_messages
 from agent.leaf.inputs.mqtt.sorter import MessagePiece, Sorter, identity
 from agent.leaf.inputs.shared import NO_SERVER, LocalServer
-from agent.leaf.inputs.shared.session_input import SessionInput
+from agent.leaf.inputs.shared.positioned_input import SessionInput
 from agent.leaf.intake import Intake, RefusedError, UnknownOutcomeError
 
 if TYPE_CHECKING:
@@ -45,9 +45,6 @@ class _Begun(NamedTuple):
 
 class MqttInput(SessionInput[MqttOptions]):
     """Stores what one broker sends."""
-
-    _intake: Intake
-    _stopping: asyncio.Event
 
     _source = "broker"
     _connected = "the broker is connected"
@@ -80,7 +77,7 @@ class MqttInput(SessionInput[MqttOptions]):
                 self._redelivery.connected(time.monotonic(), resumed=session.resumed)
                 return await self._pump(session)
 
-        await self._hold(hold, (BrokerError, SeedError, OSError), stopping)
+        await self._hold(hold, (BrokerError, SeedError, OSError))
 
     async def _restore(self) -> None:
         resume, now = await unless(self._stopping, self._intake.position(self.name)), time.monotonic()
@@ -161,7 +158,7 @@ class MqttInput(SessionInput[MqttOptions]):
             position = begun.position
         else:
             position = self._redelivery.position(secrets.token_hex(4), identities, time.monotonic())
-        is_stored = await self._submit(piece.chunk(position), self._intake, self._stopping)
+        is_stored = await self._submit(piece.chunk(position))
         if is_stored:
             for message in identities:
                 self._redelivery.store(message, time.monotonic())

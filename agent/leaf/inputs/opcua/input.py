@@ -20,7 +20,7 @@ from agent.base.metrics import Metrics
 from agent.base.wait import unless
 from agent.leaf.inputs.opcua import OpcuaOptions, Position, file_problems, parse_position, problems
 from agent.leaf.inputs.shared import NO_SERVER, LocalServer
-from agent.leaf.inputs.shared.session_input import SessionInput
+from agent.leaf.inputs.shared.positioned_input import SessionInput
 from agent.leaf.intake import Chunk, Intake
 
 if TYPE_CHECKING:
@@ -34,9 +34,6 @@ _NEW: Final = "the server has no earlier subscription of this agent"
 
 class OpcuaInput(SessionInput[OpcuaOptions]):
     """Stores what one server reports."""
-
-    _intake: Intake
-    _stopping: asyncio.Event
 
     _source = "server"
     _connected = "the server reports"
@@ -68,7 +65,7 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
                 await self._follow(session)
             return "stopping"
 
-        await self._hold(hold, (OpcuaError, OSError), stopping)
+        await self._hold(hold, (OpcuaError, OSError))
 
     async def _restore(self) -> None:
         resume = await unless(self._stopping, self._intake.position(self.name))
@@ -174,7 +171,7 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
         for part, piece in enumerate(parts.pieces[done:], done + 1):
             after = structs.replace(position, sequence=sequence, parts=part)
             chunk = Chunk(piece.payload, piece.count, position=after.encode(), letters=piece.letters)
-            if not await self._submit(chunk, self._intake, self._stopping):
+            if not await self._submit(chunk):
                 return False
             self._position = position = after
             if piece.letters:

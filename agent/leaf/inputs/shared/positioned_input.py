@@ -1,0 +1,109 @@
+"""What the inputs share whose source keeps what is not stored: a chunk is submitted until it is. Where the
+source is a server, a session with it is begun again after it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import ClassVar, Final, TypeVar
+
+from agent.base.logs import LogEdge, Sparse
+from agent.base.metrics import Metrics
+from agent.base.wait import Backoff, event_within, unless
+from agent.leaf.inputs.shared import ConfiguredInput, InputOptions, LocalServer
+from agent.leaf.inputs.shared.submitter import unstorable
+from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
+
+_FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
+_STEADY_SECONDS: Final = 60.0
+"""A session that lasted longer has the next one begun after the first delay."""
+_RETRY: Final = 1.0
+
+_Options = TypeVar("_Options", bound=InputOptions)
+
+
+class PositionedInput(ConfiguredInput[_Options]):
+    """An input whose chunks carry positions; each log line names its `source`. A subclass sets what `run` is
+    given."""
+
+    _intake: Intake
+    _stopping: asyncio.Event
+    _stored: ClassVar[str]
+    """Says that submissions succeed again."""
+    _kept = ""
+    """What a log line says before why something is refused."""
+
+    def __init__(
+        self, options: _Options, metrics: Metrics, server: LocalServer, source: Mapping[str, str] = {}
+    ) -> None:
+        super().__init__(options, metrics, server)
+        self._log = self._log.bind(**source)
+        self._up = metrics.input_up.labels(options.name)
+        self._invalid = metrics.invalid
+        self._storing = LogEdge(self._log, self._stored)
+        self._sparse = Sparse()
+
+    async def _submit(self, chunk: Chunk) -> bool:
+        """Submit a chunk with a position until it is stored; False when the agent stops before."""
+        while not self._stopping.is_set():
+            try:
+                await self._intake.submit(self.name, self._options.class_, chunk)
+                is_stored = True
+            except RefusedError as refusal:
+                if (dead := unstorable(chunk, refusal)) is not None:
+                    self._count_unstorable(str(refusal))
+                    chunk = dead
+                    continue
+                self._storing.begin(f"{self._kept}{refusal}")
+                await event_within(self._stopping, min(refusal.retry_after or _RETRY, _LONGEST_DELAY))
+                is_stored = False
+            except UnknownOutcomeError as error:
+                self._storing.begin(str(error))
+                resume = await unless(self._stopping, self._intake.position(self.name))
+                is_stored = resume is not None and resume.position == chunk.position
+            if is_stored:
+                self._storing.end()
+                return True
+        return False
+
+    def _count_unstorable(self, _reason: str) -> None:
+        """A reading becomes a dead letter, since no message can hold it."""
+        self._invalid.labels(self.name, "too_large").inc()
+
+
+class SessionInput(PositionedInput[_Options]):
+    """An input whose source is a server at `url`."""
+
+    _source: ClassVar[str]
+    """How a log line calls the source."""
+    _connected: ClassVar[str]
+    """Says that sessions succeed again."""
+
+    def __init__(self, options: _Options, metrics: Metrics, server: LocalServer, url: str) -> None:
+        super().__init__(options, metrics, server, {self._source: url})
+        self._connecting = LogEdge(self._log, self._connected)
+        self._kept = f"the {self._source} keeps what it has: "
+
+    async def _hold(self, session: Callable[[], Awaitable[str]], faults: tuple[type[Exception], ...]) -> None:
+        """Have sessions, one after the other, until the agent stops. Each returns, or raises one of the
+        `faults` that says, why it is over."""
+        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            try:
+                why = await session()
+            except faults as error:
+                why = str(error)
+            if self._stopping.is_set():
+                break
+            self._up.set(0)
+            self._connecting.begin(f"nothing comes from the {self._source}: {why}")
+            if time.monotonic() - began > _STEADY_SECONDS:
+                backoff.reset()
+            await event_within(self._stopping, backoff.next())
+
+    def _flows(self) -> None:
+        """Say that the source reports."""
+        self._connecting.end()
+        self._up.set(1)
