@@ -48,6 +48,7 @@ class ConsumerInfo:
     pause_remaining: float
     """Seconds, 0 if it is not paused."""
     push_bound: bool
+    """Whether a program or stream listens at its deliver subject."""
     config: dict[str, Any]
     waiting: int = 0
     """How many requests for messages wait at it."""
@@ -55,6 +56,11 @@ class ConsumerInfo:
     """How many of its messages were delivered more than once and are not acknowledged."""
     delivered_at: str = ""
     """When it last delivered (RFC 3339), empty if never."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether its server keeps it in memory, so that a restart ends it."""
+        return bool(self.config.get("mem_storage"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from agent import contract
 from agent.base.metrics import Metrics
 from agent.base.wait import bounded_gather, event_within, loop_time
 from agent.config import Config
-from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError
+from agent.jetstream import STREAM_NOT_FOUND, ApiError, ConsumerInfo, JetStream, JetStreamError
 from agent.leaf.events import ConnectionStuck, EpochBegun, Events, StoreLost
 from agent.leaf.link import act
 from agent.leaf.link.act import HubAgreement, Trimmer
@@ -25,7 +25,6 @@ from agent.leaf.link.announcer import Announcer, AnnounceResult
 from agent.leaf.link.decide import REPAIR_EVERY, AnnounceNow, LinkDecision, Pause, Repair, Resume, decide
 from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.link.observation import (
-    ConsumerStatus,
     HubComparison,
     LinkMemory,
     LinkObservation,
@@ -34,7 +33,6 @@ from agent.leaf.link.observation import (
     difference,
     may_repair_at,
 )
-from agent.leaf.link.prepare import consumer_status
 from agent.leaf.link.status import LinkState, LinkStatus
 from agent.leaf.state_file import StateFile
 
@@ -191,7 +189,7 @@ class LinkController:
         try:
             looks = await bounded_gather(lambda cls: self._look_at(js, cls), self._classes)
             for cls, _, consumer, _ in looks:
-                self._work[cls].behind = 0 if consumer is None else consumer.pending + consumer.in_flight
+                self._work[cls].behind = 0 if consumer is None else consumer.pending + consumer.ack_pending
             due: list[tuple[str, str, float]] = []
             for cls, epoch, consumer, link in looks:
                 if js is self._js:
@@ -214,19 +212,19 @@ class LinkController:
         if isinstance(error, ApiError) and error.err_code == STREAM_NOT_FOUND:
             self._events.emit(ConnectionStuck(str(error)))
 
-    async def _look_at(self, js: JetStream, cls: str) -> tuple[str, str, ConsumerStatus | None, UplinkStatus]:
+    async def _look_at(self, js: JetStream, cls: str) -> tuple[str, str, ConsumerInfo | None, UplinkStatus]:
         epoch = self._state.current.epochs[cls]
         # The link first: a consumer that is observed afterwards was paused no later than the link was lost.
         link = self._uplink()
         stream = contract.leaf_stream(self._domain, cls)
-        return cls, epoch, await consumer_status(js, stream, epoch), link
+        return cls, epoch, await js.find_consumer(stream, contract.link_consumer(epoch)), link
 
     def _observation(
-        self, cls: str, epoch: str, consumer: ConsumerStatus | None, link: UplinkStatus
+        self, cls: str, epoch: str, consumer: ConsumerInfo | None, link: UplinkStatus
     ) -> LinkObservation:
         now, work = loop_time(), self._work[cls]
         if consumer is not None:
-            is_paused = consumer.paused_for > 0
+            is_paused = consumer.pause_remaining > 0
             self.idle.seen(cls, epoch, link.key, consumer.delivered, consumer.pending, is_paused)
         behind = {name: work.behind for name, work in self._work.items()}
         return LinkObservation(

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from agent.jetstream import ConsumerInfo
 from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.link.observation import (
-    ConsumerStatus,
     HubComparison,
     LinkMemory,
     LinkObservation,
@@ -119,14 +119,14 @@ def _fresh(observation: LinkObservation) -> HubComparison | None:
     return newest if newest.asked_at >= observation.link.since else None
 
 
-def _keep_paused(consumer: ConsumerStatus | None) -> tuple[Action, ...]:
-    if consumer is None or RENEW_BELOW <= consumer.paused_for <= TOO_LONG:
+def _keep_paused(consumer: ConsumerInfo | None) -> tuple[Action, ...]:
+    if consumer is None or RENEW_BELOW <= consumer.pause_remaining <= TOO_LONG:
         return ()
     return (Pause(PAUSE),)
 
 
-def _resume(consumer: ConsumerStatus | None) -> tuple[Action, ...]:
-    return (Resume(),) if consumer is not None and consumer.paused_for > 0 else ()
+def _resume(consumer: ConsumerInfo | None) -> tuple[Action, ...]:
+    return (Resume(),) if consumer is not None and consumer.pause_remaining > 0 else ()
 
 
 def _repair(
@@ -138,7 +138,7 @@ def _repair(
         memory = replace(memory, due_since=observation.now)
         return LinkDecision(LinkState.POSTPONED, memory, paused, due.sentence())
     waited = observation.now - memory.due_since
-    drained = observation.consumer is None or not observation.consumer.in_flight or waited > DRAIN_WITHIN
+    drained = observation.consumer is None or not observation.consumer.ack_pending or waited > DRAIN_WITHIN
     if paused or not drained:
         return LinkDecision(LinkState.REPAIRING, memory, paused, due.sentence())
     # What was compared before the pause may be a step behind what flowed meanwhile.
@@ -194,7 +194,7 @@ def _unverified(memory: LinkMemory, observation: LinkObservation) -> LinkDecisio
     if waited > ANSWER_WITHIN:
         return LinkDecision(state, memory, (*_held_or_flowing(observation), AnnounceNow()), detail)
     # A consumer that already flows goes on: a pause now would not undo what has flowed.
-    paused = observation.consumer is not None and observation.consumer.paused_for > 0
+    paused = observation.consumer is not None and observation.consumer.pause_remaining > 0
     keep = _keep_paused(observation.consumer) if paused else ()
     return LinkDecision(state, memory, (*keep, AnnounceNow()), detail)
 
@@ -231,16 +231,16 @@ def _noting_flow(
     if consumer is None:
         return memory
     hub_state = comparison.hub_state if comparison else ""
-    if consumer.bound or hub_state == "resting":
+    if consumer.push_bound or hub_state == "resting":
         memory = replace(memory, listened_at=observation.now)
     cursor = comparison.cursor if comparison else 0
-    place = (consumer.delivered, consumer.floor, cursor)
-    paused, idle = consumer.paused_for > 0, not consumer.pending and not consumer.in_flight
+    place = (consumer.delivered, consumer.ack_floor, cursor)
+    paused, idle = consumer.pause_remaining > 0, not consumer.pending and not consumer.ack_pending
     no_room = hub_state in ("full", "capped", "resting")
     taken = place[1:] != memory.progress[1:]
     if memory.outstanding > 0 and cursor > memory.progress[2]:
         memory = replace(memory, stalls=0)
-    owes = consumer.in_flight > 0 and cursor < memory.outstanding
+    owes = consumer.ack_pending > 0 and cursor < memory.outstanding
     if taken or paused or not owes or not _able(observation, comparison):
         memory = replace(memory, outstanding=consumer.delivered, outstanding_at=observation.now)
     if place != memory.progress or idle or paused or no_room:
@@ -251,7 +251,7 @@ def _noting_flow(
 def _able(observation: LinkObservation, comparison: HubComparison | None) -> bool:
     """Whether nothing known keeps the hub from taking what it is sent. A source that its server does not hear
     is the registrar's to add again."""
-    bound = observation.consumer is not None and observation.consumer.bound
+    bound = observation.consumer is not None and observation.consumer.push_bound
     healthy = comparison is not None and comparison.cursor_certain and comparison.hub_state == "flowing"
     return bound and healthy and observation.refused is None
 
@@ -263,7 +263,7 @@ def _epoch_needed(
     if _stalled(memory, comparison):
         return EpochReason.STALLED
     # A consumer that its server keeps on disk is replaced: it cannot be moved.
-    misplaced = observation.consumer is not None and observation.consumer.misplaced
+    misplaced = observation.consumer is not None and not observation.consumer.in_memory
     allowed = observation.now >= observation.may_repair_at
     return EpochReason.CONSUMER_MOVED if misplaced and allowed and _able(observation, comparison) else None
 
@@ -292,7 +292,7 @@ def _flow(
         return LinkState.UNHEARD, ""
     if observation.silent_since is not None and observation.now - observation.silent_since > ANSWER_WITHIN:
         return LinkState.UNVERIFIED, ""
-    waits = consumer is not None and consumer.in_flight > 0 and consumer.pending > 0
+    waits = consumer is not None and consumer.ack_pending > 0 and consumer.pending > 0
     if waits and observation.now - memory.progress_at > STUCK_AFTER:
         return LinkState.STUCK, ""
     if comparison is not None and (lost := discarded(comparison, memory.confirmed)) is not None:

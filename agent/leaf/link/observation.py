@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from agent.jetstream import ConsumerInfo
 from agent.leaf.link.guard import EpochReason, NewEpoch
 
 CAUGHT_UP: Final = 64
@@ -32,27 +33,6 @@ class UplinkStatus:
     """Identifies this connection; no other one has the same."""
     closed: str = ""
     """A sentence if the link is down on purpose."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerStatus:
-    """The link consumer at the leaf's server."""
-
-    start: int
-    """Where its epoch begins."""
-    paused_for: float
-    """Seconds of pause that are left."""
-    bound: bool
-    """Whether the hub listens."""
-    delivered: int
-    floor: int
-    """The ack floor."""
-    in_flight: int
-    """How many messages are delivered and not acknowledged."""
-    pending: int
-    """How many messages are not delivered."""
-    misplaced: bool = False
-    """Whether its server keeps it on disk, as for an agent of an earlier release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +78,7 @@ class LinkObservation:
     now: float
     epoch: str
     link: UplinkStatus
-    consumer: ConsumerStatus | None
+    consumer: ConsumerInfo | None
     """None if the link consumer is gone."""
     comparison: HubComparison | None = None
     refused: str | None = None
@@ -207,7 +187,7 @@ def blocking_class(cls: str, priorities: Mapping[str, int], behind: Mapping[str,
     return min(blocking, key=lambda name: (priorities[name], name), default="")
 
 
-def may_repair_at(consumer: ConsumerStatus | None, due: NewEpoch | None, domain: float, own: float) -> float:
+def may_repair_at(consumer: ConsumerInfo | None, due: NewEpoch | None, domain: float, own: float) -> float:
     """When a class may begin a new epoch: `domain` is when the domain may, `own` when the class itself may. A
     restarted server has forgotten the consumers of all classes, and a hub's server that takes nothing of one
     class often takes nothing of others: then none waits for another."""

@@ -17,7 +17,6 @@ from agent.leaf import stream_configs
 from agent.leaf.link import checkpoints
 from agent.leaf.link.act import drop_other_epochs, make_epoch, remember_epoch
 from agent.leaf.link.guard import EpochObservation, EpochReason, NewEpoch, RememberedStream, judge
-from agent.leaf.link.observation import ConsumerStatus
 from agent.leaf.state import Acked, State
 from agent.leaf.state_file import StateFile
 
@@ -160,20 +159,3 @@ async def last_still_held(js: JetStream, info: StreamInfo, acked: Acked | None, 
         else:
             held = middle
     return min(held, acked.last)
-
-
-async def consumer_status(js: JetStream, stream: str, epoch: str) -> ConsumerStatus | None:
-    """The link consumer of an epoch, None if it is gone. Raises `ApiError` or `UnavailableError`."""
-    info = await js.find_consumer(stream, contract.link_consumer(epoch))
-    if info is None:
-        return None
-    return ConsumerStatus(
-        start=info.start,
-        paused_for=info.pause_remaining,
-        bound=info.push_bound,
-        delivered=info.delivered,
-        floor=info.ack_floor,
-        in_flight=info.ack_pending,
-        pending=info.pending,
-        misplaced=not info.config.get("mem_storage"),
-    )

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from agent.contract import Announce, Checkpoint, ClassState, Readings
+from agent.jetstream import ConsumerInfo
 from agent.leaf.link import guard
 from agent.leaf.link.checkpoints import CheckpointLog, earlier, forget
 from agent.leaf.link.decide import AnnounceNow, Pause, Repair, Resume, decide
 from agent.leaf.link.guard import EpochReason, NewEpoch, RememberedStream
 from agent.leaf.link.observation import (
-    ConsumerStatus,
     HubComparison,
     LinkMemory,
     LinkObservation,
@@ -213,15 +213,18 @@ class Link(RuleBasedStateMachine):
             link=UplinkStatus(self.up, self.up_since, self.link_key if self.up else ""),
             consumer=None
             if consumer is None
-            else ConsumerStatus(
-                start=consumer.start,
-                paused_for=max(0.0, consumer.paused_until - self.wall),
-                bound=self.up,
+            else ConsumerInfo(
+                name="hub-e",
+                created="",
                 delivered=consumer.place,
-                floor=consumer.floor,
-                in_flight=max(0, consumer.place - consumer.floor),
+                deliveries=consumer.place,
+                ack_floor=consumer.floor,
                 pending=self.leaf.last - consumer.place,
-                misplaced=consumer.misplaced,
+                ack_pending=max(0, consumer.place - consumer.floor),
+                start=consumer.start,
+                pause_remaining=max(0.0, consumer.paused_until - self.wall),
+                push_bound=self.up,
+                config={"mem_storage": not consumer.misplaced},
             ),
             comparison=self.comparison,
             silent_since=self.silent_since,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from agent.jetstream import ConsumerInfo
 from agent.leaf.link.decide import (
     ANSWER_WITHIN,
     DRAIN_WITHIN,
@@ -22,7 +23,6 @@ from agent.leaf.link.decide import (
 )
 from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.link.observation import (
-    ConsumerStatus,
     HubComparison,
     LinkMemory,
     LinkObservation,
@@ -34,8 +34,8 @@ from tests.unit.leaf.link.test_observation import WELL
 NOW = 1000.0
 UP = UplinkStatus(True, NOW - 1, "s/1")
 DOWN = UplinkStatus(False, NOW - 1)
-FLOWS = ConsumerStatus(start=1, paused_for=0.0, bound=True, delivered=210, floor=200, in_flight=0, pending=0)
-PAUSED = replace(FLOWS, paused_for=25.0)
+FLOWS = ConsumerInfo("hub-e", "", 210, 210, 200, 0, 0, 1, 0.0, True, {"mem_storage": True})
+PAUSED = replace(FLOWS, pause_remaining=25.0)
 SAID = replace(WELL, asked_at=NOW - 0.5, link_key="s/1", epoch="e")
 LOST = replace(SAID, cursor=100, hub_agrees=False)
 SEEN = LinkObservation(now=NOW, epoch="e", link=UP, consumer=FLOWS, comparison=SAID)
@@ -62,7 +62,7 @@ class Case:
 def seen(
     *,
     link: UplinkStatus = UP,
-    consumer: ConsumerStatus | None = FLOWS,
+    consumer: ConsumerInfo | None = FLOWS,
     comparison: HubComparison | None = SAID,
 ) -> LinkObservation:
     """`SEEN` with these parts."""
@@ -80,7 +80,7 @@ CASES = [
     Case(
         "the pause runs out",
         KNOWN,
-        seen(link=DOWN, consumer=replace(PAUSED, paused_for=12.0)),
+        seen(link=DOWN, consumer=replace(PAUSED, pause_remaining=12.0)),
         LinkState.DOWN,
         (Pause(PAUSE),),
     ),
@@ -94,7 +94,7 @@ CASES = [
     Case(
         "the clock was set back and the pause is an hour long",
         KNOWN,
-        seen(link=DOWN, consumer=replace(PAUSED, paused_for=3600.0)),
+        seen(link=DOWN, consumer=replace(PAUSED, pause_remaining=3600.0)),
         LinkState.DOWN,
         (Pause(PAUSE),),
     ),
@@ -150,7 +150,7 @@ CASES = [
     Case(
         "the comparison takes long and the pause runs out",
         NEW,
-        seen(consumer=replace(PAUSED, paused_for=5.0), comparison=None),
+        seen(consumer=replace(PAUSED, pause_remaining=5.0), comparison=None),
         LinkState.COMPARING,
         (Pause(PAUSE), AnnounceNow()),
     ),
@@ -229,7 +229,7 @@ CASES = [
     Case(
         "then what is in flight",
         replace(KNOWN, due=HUB_LOST, due_since=NOW - 1),
-        seen(consumer=replace(PAUSED, in_flight=3), comparison=LOST),
+        seen(consumer=replace(PAUSED, ack_pending=3), comparison=LOST),
         LinkState.REPAIRING,
     ),
     Case(
@@ -249,7 +249,7 @@ CASES = [
     Case(
         "what is in flight never comes back",
         replace(KNOWN, due=HUB_LOST, due_since=NOW - DRAIN_WITHIN - 0.1),
-        seen(consumer=replace(PAUSED, in_flight=3), comparison=LOST),
+        seen(consumer=replace(PAUSED, ack_pending=3), comparison=LOST),
         LinkState.REPAIRING,
         (Repair(HUB_LOST),),
     ),
@@ -308,32 +308,32 @@ CASES = [
     Case(
         "nobody listens",
         replace(KNOWN, listened_at=NOW - UNHEARD_AFTER - 1),
-        seen(consumer=replace(FLOWS, bound=False)),
+        seen(consumer=replace(FLOWS, push_bound=False)),
         LinkState.UNHEARD,
     ),
     Case(
         "nobody listens, for the hub has dropped the source of an idle class",
         replace(KNOWN, listened_at=NOW - UNHEARD_AFTER - 1),
-        replace(said("resting"), consumer=replace(FLOWS, bound=False)),
+        replace(said("resting"), consumer=replace(FLOWS, push_bound=False)),
         LinkState.FLOWING,
     ),
     Case(
         "acknowledgements do not come back",
         replace(KNOWN, progress=(1000, 0, 205), progress_at=NOW - STUCK_AFTER - 1),
-        seen(consumer=replace(FLOWS, delivered=1000, floor=0, in_flight=1000, pending=500)),
+        seen(consumer=replace(FLOWS, delivered=1000, ack_floor=0, ack_pending=1000, pending=500)),
         LinkState.STUCK,
     ),
     Case(
         "a pause is over in which nothing could move",
         replace(KNOWN, progress=(1000, 0, 205), progress_at=NOW - STUCK_AFTER - 1),
-        seen(consumer=replace(PAUSED, delivered=1000, floor=0, in_flight=1000, pending=500)),
+        seen(consumer=replace(PAUSED, delivered=1000, ack_floor=0, ack_pending=1000, pending=500)),
         LinkState.FLOWING,
         (Resume(),),
     ),
     Case(
         "the link is back, both agree, and the hub has not begun to listen yet",
         replace(KNOWN, verified=("s/0", "e"), listened_at=NOW - UNHEARD_AFTER - 1),
-        seen(consumer=replace(FLOWS, bound=False)),
+        seen(consumer=replace(FLOWS, push_bound=False)),
         LinkState.FLOWING,
     ),
     Case(
@@ -396,13 +396,13 @@ def test_an_idle_link_is_never_stuck() -> None:
         assert decision.state is LinkState.FLOWING
 
 
-SENT = replace(FLOWS, delivered=300, floor=205, in_flight=95)
+SENT = replace(FLOWS, delivered=300, ack_floor=205, ack_pending=95)
 """The hub has not acknowledged what was sent last."""
 TAKES_NOTHING = replace(SAID, cursor=205, floor=205, last=400)
 
 
 def sent(
-    after: float, *, asked_at: float, cursor: int = 205, consumer: ConsumerStatus = SENT
+    after: float, *, asked_at: float, cursor: int = 205, consumer: ConsumerInfo = SENT
 ) -> LinkObservation:
     """So many seconds after `NOW` the newest answer, to a question of then, has this cursor."""
     comparison = replace(TAKES_NOTHING, asked_at=NOW + asked_at, cursor=cursor)
@@ -419,8 +419,8 @@ def course(*steps: LinkObservation, memory: LinkMemory = KNOWN) -> list[LinkDeci
 
 
 def test_a_hub_that_answers_and_takes_nothing_of_what_was_sent_gets_a_new_epoch_after_a_pause() -> None:
-    more = replace(SENT, delivered=900, in_flight=695)
-    held = replace(more, paused_for=25.0)
+    more = replace(SENT, delivered=900, ack_pending=695)
+    held = replace(more, pause_remaining=25.0)
     late = STUCK_AFTER + 2
     first, going, due, *_, asks, begins = course(
         sent(0, asked_at=-1),
@@ -439,7 +439,7 @@ def test_a_hub_that_answers_and_takes_nothing_of_what_was_sent_gets_a_new_epoch_
 
 def test_a_hub_that_takes_what_it_was_sent_once_the_consumer_pauses_keeps_its_epoch() -> None:
     late = STUCK_AFTER + 2
-    held = replace(SENT, paused_for=25.0)
+    held = replace(SENT, pause_remaining=25.0)
     *_, resumes = course(
         sent(0, asked_at=-1),
         sent(late, asked_at=late - 1),
@@ -462,7 +462,7 @@ def test_a_hub_that_takes_what_it_was_sent_and_acknowledges_late_is_left_alone()
 
 
 def test_a_link_that_is_idle_in_between_owes_nothing() -> None:
-    idle = replace(SENT, in_flight=0, floor=300)
+    idle = replace(SENT, ack_pending=0, ack_floor=300)
     steps = [sent(at, asked_at=at - 1, consumer=idle if at % 20 else SENT) for at in range(0, 200, 10)]
     assert all(one.memory.due is None for one in course(*steps))
 
@@ -493,7 +493,7 @@ def cannot(why: str, step: LinkObservation) -> LinkObservation:
     assert step.comparison is not None
     match why:
         case "unbound":
-            return replace(step, consumer=replace(step.consumer, bound=False))
+            return replace(step, consumer=replace(step.consumer, push_bound=False))
         case "refused":
             return replace(step, refused="too many leaves")
         case "uncertain":
@@ -537,7 +537,7 @@ STALLED = replace(
 
 
 def test_a_stall_says_nothing_of_another_link_which_is_compared_before_it_flows() -> None:
-    held = replace(SENT, paused_for=25.0)
+    held = replace(SENT, pause_remaining=25.0)
     down, back, flows = course(
         replace(sent(0, asked_at=-61), link=DOWN, consumer=held),
         replace(sent(10, asked_at=-61), link=UplinkStatus(True, NOW + 9, "s/2"), consumer=held),
@@ -555,30 +555,30 @@ def test_a_stall_says_nothing_of_another_link_which_is_compared_before_it_flows(
 
 
 def test_a_link_that_came_anew_between_two_looks_is_compared_before_it_flows() -> None:
-    held = replace(SENT, paused_for=25.0)
+    held = replace(SENT, pause_remaining=25.0)
     link = UplinkStatus(True, NOW - 0.1, "s/2")
     (back,) = course(replace(sent(0, asked_at=-61), link=link, consumer=held), memory=STALLED)
     assert (back.state, back.actions) == (LinkState.COMPARING, (AnnounceNow(),))
 
 
 def test_a_hub_that_does_not_answer_once_the_consumer_pauses_is_not_known_to_be_stalled() -> None:
-    held = replace(SENT, in_flight=0, paused_for=25.0)
+    held = replace(SENT, ack_pending=0, pause_remaining=25.0)
     long = UplinkStatus(True, NOW - 200, "s/1")
     (resumes,) = course(replace(sent(0, asked_at=-61, consumer=held), link=long), memory=STALLED)
     assert (resumes.memory.due, resumes.actions) == (None, (Resume(),))
 
 
-ELSEWHERE = replace(FLOWS, misplaced=True)
+ELSEWHERE = replace(FLOWS, config={})
 
 
 def test_a_consumer_that_its_server_keeps_elsewhere_is_replaced_once_nothing_is_under_way() -> None:
     due, drains, asks, begins = course(
-        seen(consumer=replace(ELSEWHERE, in_flight=5)),
-        replace(seen(consumer=replace(ELSEWHERE, in_flight=5, paused_for=29.0)), now=NOW + 1),
-        replace(seen(consumer=replace(ELSEWHERE, paused_for=28.0)), now=NOW + 2),
+        seen(consumer=replace(ELSEWHERE, ack_pending=5)),
+        replace(seen(consumer=replace(ELSEWHERE, ack_pending=5, pause_remaining=29.0)), now=NOW + 1),
+        replace(seen(consumer=replace(ELSEWHERE, pause_remaining=28.0)), now=NOW + 2),
         replace(
             seen(
-                consumer=replace(ELSEWHERE, paused_for=27.0),
+                consumer=replace(ELSEWHERE, pause_remaining=27.0),
                 comparison=replace(SAID, asked_at=NOW + 2.5, cursor=210, last=210),
             ),
             now=NOW + 3,
@@ -593,7 +593,7 @@ def test_a_consumer_that_its_server_keeps_elsewhere_is_replaced_once_nothing_is_
 @pytest.mark.parametrize(
     "hindered",
     [
-        replace(SEEN, consumer=replace(ELSEWHERE, bound=False)),
+        replace(SEEN, consumer=replace(ELSEWHERE, push_bound=False)),
         replace(SEEN, consumer=ELSEWHERE, comparison=replace(SAID, hub_state="full")),
         replace(SEEN, consumer=ELSEWHERE, comparison=replace(SAID, cursor_certain=False)),
         replace(SEEN, consumer=ELSEWHERE, may_repair_at=NOW + 10),
@@ -608,13 +608,15 @@ def test_a_consumer_kept_elsewhere_flows_on_while_an_epoch_would_not_go_well(
 
 
 def test_a_consumer_kept_elsewhere_flows_on_when_the_hub_falls_silent() -> None:
-    paused = seen(consumer=replace(ELSEWHERE, paused_for=20.0))
+    paused = seen(consumer=replace(ELSEWHERE, pause_remaining=20.0))
     *_, resumes = course(seen(consumer=ELSEWHERE), replace(paused, now=NOW + 11))
     assert (resumes.memory.due, resumes.actions) == (None, (Resume(),))
 
 
 def test_a_difference_found_while_a_consumer_is_replaced_decides_where_the_epoch_begins() -> None:
-    found = seen(consumer=replace(ELSEWHERE, paused_for=25.0), comparison=replace(LOST, asked_at=NOW + 1))
+    found = seen(
+        consumer=replace(ELSEWHERE, pause_remaining=25.0), comparison=replace(LOST, asked_at=NOW + 1)
+    )
     *_, begins = course(seen(consumer=ELSEWHERE), replace(found, now=NOW + 2))
     assert begins.actions == (Repair(HUB_LOST),)
 

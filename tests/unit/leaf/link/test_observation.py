@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.jetstream import ConsumerInfo
 from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.link.observation import (
     CAUGHT_UP,
     TURN_SECONDS,
-    ConsumerStatus,
     HubComparison,
     agreed_start,
     blocking_class,
@@ -273,7 +273,7 @@ def test_somebody_may_always_go(classes: dict[str, tuple[int, int]]) -> None:
     assert all(waits[other] == "" for other in waits.values() if other), "who is waited for does not wait"
 
 
-THERE = ConsumerStatus(1, 0.0, True, 5, 0, 5, 0)
+THERE = ConsumerInfo("hub-e", "", 5, 5, 0, 0, 5, 1, 0.0, True, {})
 
 
 @pytest.mark.parametrize(
@@ -287,6 +287,6 @@ THERE = ConsumerStatus(1, 0.0, True, 5, 0, 5, 0)
     ],
 )
 def test_classes_that_a_server_forgot_or_takes_nothing_of_do_not_wait_for_each_other(
-    consumer: ConsumerStatus | None, due: NewEpoch | None, expected: float
+    consumer: ConsumerInfo | None, due: NewEpoch | None, expected: float
 ) -> None:
     assert may_repair_at(consumer, due, domain=30.0, own=10.0) == expected
