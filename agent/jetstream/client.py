@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -92,12 +93,9 @@ class JetStream:
 
     async def find_stream(self, name: str) -> StreamInfo | None:
         """The state of a stream, None if there is none. Raises `ApiError` or `UnavailableError`."""
-        try:
+        with unless_refused(STREAM_NOT_FOUND):
             return await self.stream_info(name)
-        except ApiError as error:
-            if error.err_code != STREAM_NOT_FOUND:
-                raise
-            return None
+        return None
 
     async def ensure_stream(self, config: Mapping[str, Any]) -> StreamInfo:
         """Create the stream, or change it if it differs in a field that `config` sets; other fields stay as
@@ -154,20 +152,16 @@ class JetStream:
         )
         if next_by_subject is not None:
             request["next_by_subj"] = next_by_subject
-        try:
-            answer = await self.api(f"STREAM.MSG.GET.{stream}", request)
-        except ApiError as error:
-            if error.err_code != MESSAGE_NOT_FOUND:
-                raise
-            return None
-        message = answer["message"]
-        return RawMessage(
-            seq=message["seq"],
-            subject=message["subject"],
-            headers=headers_of(base64.b64decode(message.get("hdrs", ""))),
-            data=base64.b64decode(message.get("data", "")),
-            time=message["time"],
-        )
+        with unless_refused(MESSAGE_NOT_FOUND):
+            message = (await self.api(f"STREAM.MSG.GET.{stream}", request))["message"]
+            return RawMessage(
+                seq=message["seq"],
+                subject=message["subject"],
+                headers=headers_of(base64.b64decode(message.get("hdrs", ""))),
+                data=base64.b64decode(message.get("data", "")),
+                time=message["time"],
+            )
+        return None
 
     async def consumer_info(self, stream: str, name: str) -> ConsumerInfo:
         """The state of a consumer. Raises `ApiError` (`CONSUMER_NOT_FOUND`) or `UnavailableError`."""
@@ -175,12 +169,9 @@ class JetStream:
 
     async def find_consumer(self, stream: str, name: str) -> ConsumerInfo | None:
         """The state of a consumer, None if there is none. Raises `ApiError` or `UnavailableError`."""
-        try:
+        with unless_refused(CONSUMER_NOT_FOUND):
             return await self.consumer_info(stream, name)
-        except ApiError as error:
-            if error.err_code != CONSUMER_NOT_FOUND:
-                raise
-            return None
+        return None
 
     async def create_consumer(self, stream: str, config: Mapping[str, Any]) -> ConsumerInfo:
         """Create a consumer, or change the one of that name. Raises `ApiError` or `UnavailableError`."""
@@ -198,13 +189,10 @@ class JetStream:
 
     async def delete_consumer(self, stream: str, name: str) -> bool:
         """Delete a consumer; False if there was none. Raises `ApiError` or `UnavailableError`."""
-        try:
+        with unless_refused(CONSUMER_NOT_FOUND):
             await self.api(f"CONSUMER.DELETE.{stream}.{name}")
-        except ApiError as error:
-            if error.err_code != CONSUMER_NOT_FOUND:
-                raise
-            return False
-        return True
+            return True
+        return False
 
     async def consumer_names(self, stream: str) -> list[str]:
         """The names of all consumers of a stream. Raises `ApiError` or `UnavailableError`."""
@@ -253,6 +241,16 @@ class JetStream:
             raise UnavailableError(f"what answered {what} is not JetStream")
         check_refusal(answer, what)
         return answer
+
+
+@contextlib.contextmanager
+def unless_refused(err_code: int) -> Iterator[None]:
+    """End the body, and raise nothing, where the server refuses with this `err_code`."""
+    try:
+        yield
+    except ApiError as error:
+        if error.err_code != err_code:
+            raise
 
 
 async def request(

@@ -13,7 +13,7 @@ from agent.base.metrics import Metrics
 from agent.base.wait import bounded_gather, loop_time
 from agent.config import StreamClass
 from agent.contract import Checkpoint, LostStream
-from agent.jetstream import CONSUMER_NOT_FOUND, ApiError, JetStream, StreamInfo
+from agent.jetstream import CONSUMER_NOT_FOUND, JetStream, StreamInfo, unless_refused
 from agent.leaf import stream_configs
 from agent.leaf.events import EpochBegun, Events, StreamTrimmed
 from agent.leaf.link import checkpoints
@@ -33,11 +33,8 @@ log = structlog.get_logger("link")
 async def pause(js: JetStream, domain: str, cls: str, epoch: str, seconds: float) -> None:
     """Pause the link consumer for so long, 0 to resume it; nothing to do if it is gone. Raises
     `ApiError` or `UnavailableError`."""
-    try:
+    with unless_refused(CONSUMER_NOT_FOUND):
         await js.pause_consumer(contract.leaf_stream(domain, cls), contract.link_consumer(epoch), seconds)
-    except ApiError as error:
-        if error.err_code != CONSUMER_NOT_FOUND:
-            raise
 
 
 async def make_epoch(js: JetStream, domain: str, klass: StreamClass, start: int) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 from agent import contract
 from agent.config import StreamClass
 from agent.contract import H_MESSAGE_ID, Checkpoint, ContractError, LostStream
-from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, StreamInfo, nanoseconds
+from agent.jetstream import JetStream, StreamInfo, nanoseconds
 from agent.leaf import stream_configs
 from agent.leaf.link import checkpoints
 from agent.leaf.link.act import drop_other_epochs, make_epoch, remember_epoch
@@ -93,13 +93,8 @@ async def note_lost_positions(
     if current.epochs:
         return
     for cls in classes:
-        try:
-            info = await js.stream_info(contract.leaf_stream(domain, cls))
-        except ApiError as error:
-            if error.err_code != STREAM_NOT_FOUND:
-                raise
-            continue
-        if info.last:
+        info = await js.find_stream(contract.leaf_stream(domain, cls))
+        if info is not None and info.last:
             placed = {name for positions in current.positions.values() for name in positions}
             current.unplaced = [name for name in pulls if name not in placed]
 

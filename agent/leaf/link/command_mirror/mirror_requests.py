@@ -11,7 +11,14 @@ from typing import Any, Final
 from nats.aio.client import Client
 
 from agent.contract import COMMANDS, CommandKey, command_subjects
-from agent.jetstream import STREAM_NOT_FOUND, ApiError, ConsumerInfo, JetStream, nanoseconds
+from agent.jetstream import (
+    STREAM_NOT_FOUND,
+    ApiError,
+    ConsumerInfo,
+    JetStream,
+    nanoseconds,
+    unless_refused,
+)
 from agent.jetstream.readers import StoredHeaders, read_headers
 from agent.leaf import stream_configs
 from agent.leaf.link.command_mirror.decide import MirrorInfo
@@ -35,22 +42,19 @@ async def read_mirror(js: JetStream, api: str, domain: str, last_out: int) -> Mi
     """The mirror as it is. Its last sequence is that of its newest command or, if later, `last_out`, which
     was deleted: the stream's own last sequence may be ahead of both if the server has skipped what the hub's
     consumer had delivered before (seen on 2.15.1)."""
-    try:
+    with unless_refused(STREAM_NOT_FOUND):
         info = await js.stream_info(COMMANDS)
         newest = await js.get_message(COMMANDS, last_by_subject=command_subjects(domain))
-    except ApiError as error:
-        if error.err_code != STREAM_NOT_FOUND:
-            raise
-        return None
-    mirror = info.config.get("mirror") or {}
-    return MirrorInfo(
-        last=max(last_out, 0 if newest is None else newest.seq),
-        newest=None if newest is None else (newest.seq, nanoseconds(newest.time)),
-        deliver=(mirror.get("consumer") or {}).get("deliver_subject", ""),
-        origin=(info.config.get("metadata") or {}).get(stream_configs.ORIGIN_METADATA, ""),
-        elsewhere=(mirror.get("external") or {}).get("api", api) != api,
-        created=info.created,
-    )
+        mirror = info.config.get("mirror") or {}
+        return MirrorInfo(
+            last=max(last_out, 0 if newest is None else newest.seq),
+            newest=None if newest is None else (newest.seq, nanoseconds(newest.time)),
+            deliver=(mirror.get("consumer") or {}).get("deliver_subject", ""),
+            origin=(info.config.get("metadata") or {}).get(stream_configs.ORIGIN_METADATA, ""),
+            elsewhere=(mirror.get("external") or {}).get("api", api) != api,
+            created=info.created,
+        )
+    return None
 
 
 async def durable(js: JetStream) -> list[ConsumerInfo]:
