@@ -28,7 +28,7 @@ from agent.leaf.intake import Input
 from agent.leaf.state_file import OtherDomainError, StateError, StateFile
 from agent.process.admin_server import AdminServer
 from agent.process.reload import KEPT_SECONDS, Applied, Files, Reloader
-from agent.process.watchdog import ServerSilence, Signs, Vitals
+from agent.process.watchdog import ServerSilence, Vitals, Worker
 from agent.server.health import ServerHealth
 from agent.server.process import EmbeddedServer
 from agent.server.setup import check_keys, hub_sync_seconds, identities, server_config, server_directory
@@ -46,7 +46,7 @@ look at it for each 700 objects, as Python does by itself, costs 4 to 8 % of the
 log = structlog.get_logger("agent")
 
 
-class Role(Protocol):
+class Role(Worker, Protocol):
     """What a process is for: the agent of a leaf or of the hub."""
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -57,15 +57,6 @@ class Role(Protocol):
 
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""
-
-    def ready(self) -> tuple[bool, str]:
-        """Whether it does its work, and why not."""
-
-    def sentence(self) -> str:
-        """Its state in one sentence."""
-
-    def stalled(self) -> float:
-        """Seconds for which something has waited in the publish path and nothing of it moved."""
 
 
 def run(config: Config, inputs: Sequence[Input], metrics: Metrics, files: Files) -> Exit:
@@ -153,7 +144,8 @@ async def _serve(
             tasks.append(group.create_task(server.supervise()))
         log.info("started", domain=config.domain, role=config.role, pid=os.getpid())
         if supervisor is not None:
-            tasks.append(group.create_task(_vitals(supervisor, role, server, health).run()))
+            silent = (lambda: 0.0) if server is None else ServerSilence(server, health).seconds
+            tasks.append(group.create_task(Vitals(supervisor, role, silent).run()))
             group.create_task(_tell_end(supervisor, stopping, again))
         await role.run(stopping)
         for task in tasks:
@@ -179,11 +171,6 @@ def _services(
     if config.role == "hub":
         services["state"] = state.run
     return services
-
-
-def _vitals(supervisor: Notifier, role: Role, server: EmbeddedServer | None, health: ServerHealth) -> Vitals:
-    quiet = None if server is None else ServerSilence(server, health)
-    return Vitals(supervisor, role, lambda: Signs(role.stalled(), 0.0 if quiet is None else quiet.seconds()))
 
 
 async def _tell_end(supervisor: Notifier, stopping: asyncio.Event, again: asyncio.Event) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
 
 from agent.base.machine import Notifier
 from agent.base.wait import loop_time
+from agent.server.health import ServerHealth
+from agent.server.process import EmbeddedServer
 
 READY_SECONDS: Final = 10.0
 """The agent reports ready after this time even if nothing can be stored yet: it waits for its server, and the
@@ -30,58 +31,30 @@ _LOOK_SECONDS: Final = 1.0
 log = structlog.get_logger("agent")
 
 
-@dataclass(frozen=True, slots=True)
-class Signs:
-    """By what the agent is called alive."""
-
-    stalled: float = 0.0
-    """Seconds for which something has waited in the publish path and nothing of it moved."""
-    silent: float = 0.0
-    """Seconds for which the embedded server runs and has not answered."""
-
-
-def ailment(signs: Signs) -> str | None:
-    """Why the agent can't be called alive, None if it can. Pure."""
-    if signs.stalled > STALLED_SECONDS:
-        return f"readings wait and nothing of the publish path has moved for {signs.stalled:.0f} s"
-    if signs.silent > SILENT_SECONDS:
-        return f"the embedded NATS server runs and has not answered for {signs.silent:.0f} s"
+def ailment(stalled: float, silent: float) -> str | None:
+    """Why the agent can't be called alive, None if it can: for so many seconds something has waited in the
+    publish path and nothing of it moved, or the embedded server runs and has not answered. Pure."""
+    if stalled > STALLED_SECONDS:
+        return f"readings wait and nothing of the publish path has moved for {stalled:.0f} s"
+    if silent > SILENT_SECONDS:
+        return f"the embedded NATS server runs and has not answered for {silent:.0f} s"
     return None
 
 
-class EmbeddedServer(Protocol):
-    """What is asked of an embedded server."""
-
-    @property
-    def pid(self) -> int | None:
-        """Its process, None while there is none."""
-
-    @property
-    def is_starting(self) -> bool:
-        """Whether it is being started, which has a bound of its own."""
-
-
-class Looks(Protocol):
-    """What the watch of the server reports to."""
-
-    answers: int
-    """How often the server has answered."""
-
-
 class ServerSilence:
-    """For how long an embedded server that runs has not answered."""
+    """For how long an embedded server that runs has not answered its watch, which reports to `health`."""
 
-    def __init__(self, server: EmbeddedServer, looks: Looks) -> None:
-        self._server, self._looks = server, looks
+    def __init__(self, server: EmbeddedServer, health: ServerHealth) -> None:
+        self._server, self._health = server, health
         self._since, self._answers = 0.0, -1
 
     def seconds(self) -> float:
-        """Seconds without an answer; 0 if no server runs or it is being started. Poll it every few
-        seconds."""
+        """Seconds without an answer; 0 if no server runs or it is being started, which has a bound of its
+        own. Poll it every few seconds."""
         now = loop_time()
         in_hand = self._server.pid is None or self._server.is_starting
-        if in_hand or self._looks.answers != self._answers:
-            self._since, self._answers = now, self._looks.answers
+        if in_hand or self._health.answers != self._answers:
+            self._since, self._answers = now, self._health.answers
         return now - self._since
 
 
@@ -92,14 +65,18 @@ class Worker(Protocol):
         """Whether it does its work, and why not."""
 
     def sentence(self) -> str:
-        """Its state."""
+        """Its state in one sentence."""
+
+    def stalled(self) -> float:
+        """Seconds for which something has waited in the publish path and nothing of it moved."""
 
 
 class Vitals:
-    """Reports a `worker` to `notifier`."""
+    """Reports a `worker` to `notifier`; `silent` returns for how many seconds the embedded server has not
+    answered."""
 
-    def __init__(self, notifier: Notifier, worker: Worker, signs: Callable[[], Signs]) -> None:
-        self._notifier, self._worker, self._signs = notifier, worker, signs
+    def __init__(self, notifier: Notifier, worker: Worker, silent: Callable[[], float]) -> None:
+        self._notifier, self._worker, self._silent = notifier, worker, silent
         self._said = self._ailment = ""
         self._fed = float("-inf")
 
@@ -112,7 +89,7 @@ class Vitals:
             if not ready and (self._worker.ready()[0] or now - began > READY_SECONDS):
                 self._notifier.ready()
                 ready = True
-            found = ailment(self._signs()) or ""
+            found = ailment(self._worker.stalled(), self._silent()) or ""
             self._tell(found or self._sentence())
             if found and not self._ailment:
                 log.error("watchdog pings stopped: the agent is stuck", reason=found)
