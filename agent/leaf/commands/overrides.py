@@ -139,9 +139,9 @@ class LinkControl(Protocol):
 
 
 def make_setters(
-    config: Config, publisher: Publisher, switches: Mapping[str, Switch], link: LinkControl | None
+    config: Config, publisher: Publisher, switches: Mapping[str, Switch], link: LinkControl
 ) -> dict[str, Setter]:
-    """The setters by name; there is one for the link only if this agent controls it."""
+    """The setters by name."""
 
     def log_level(value: Value | None, _seconds: float) -> None:
         logs.set_level(config.log.level if value is None else str(value))
@@ -152,11 +152,13 @@ def make_setters(
     def rate_limit(value: Value | None, _seconds: float) -> None:
         publisher.admission.limit_rate(None if value is None else float(value))
 
-    setters: dict[str, Setter] = {"log_level": log_level, "linger": linger, "rate_limit": rate_limit}
-    setters |= {f"input.{name}": _switch(switch) for name, switch in switches.items()}
-    if link is not None:
-        setters[LINK] = lambda value, seconds: link.resume() if value is None else link.pause(seconds)
-    return setters
+    return {
+        "log_level": log_level,
+        "linger": linger,
+        "rate_limit": rate_limit,
+        LINK: lambda value, seconds: link.resume() if value is None else link.pause(seconds),
+        **{f"input.{name}": _switch(switch) for name, switch in switches.items()},
+    }
 
 
 def _switch(switch: Switch) -> Setter:

@@ -22,9 +22,9 @@ from agent.process.reload import Applied, Reloader, by_command
 class HandlerBench:
     """Handlers over overrides whose setters note what they apply."""
 
-    def __init__(self, path: Path, reload: Reloader | None = None, *, link: bool = True) -> None:
+    def __init__(self, path: Path, reload: Reloader | None = None) -> None:
         self.applied: list[tuple[str, Any]] = []
-        names = ["log_level", "linger", "rate_limit", "input.http", *(["link"] if link else [])]
+        names = ["log_level", "linger", "rate_limit", "input.http", "link"]
         self.state = StateFile(path / "state.json", State(1, "m", "d"))
         settings = Overrides(self.state, {name: self._setter(name) for name in names}, ClockReader().look)
         self.handlers = make_handlers(
@@ -100,13 +100,6 @@ async def test_the_link_is_paused_for_a_time_and_resumed(bench: HandlerBench) ->
         await bench.handlers["pause-link"].act({})
     with pytest.raises(ArgumentError, match="takes only 'for'"):
         await bench.handlers["pause-link"].act({"for": "10m", "who": "me"})
-
-
-@pytest.mark.parametrize("verb", ["pause-link", "resume-link"])
-async def test_an_agent_that_does_not_control_its_link_says_so(tmp_path: Path, verb: str) -> None:
-    args = {"for": "1m"} if verb == "pause-link" else {}
-    with pytest.raises(CommandError, match="does not control its link"):
-        await HandlerBench(tmp_path, link=False).handlers[verb].act(args)
 
 
 class Files:
