@@ -70,7 +70,7 @@ def write_private(path: Path, data: bytes, mode: int = 0o600) -> None:
     aside = path.with_name(f".{path.name}.new")
     aside.unlink(missing_ok=True)
     try:
-        _write(aside, data, os.O_EXCL, mode)
+        _write(aside, data, mode)
         aside.replace(path)
     except OSError:
         aside.unlink(missing_ok=True)
@@ -90,7 +90,7 @@ def create_private(path: Path, data: bytes) -> None:
         if owner is not None:
             for directory in missing:
                 os.chown(directory, *owner, follow_symlinks=False)
-        _write(aside, data, os.O_EXCL, owner=owner)
+        _write(aside, data, owner=owner)
         path.hardlink_to(aside)
     finally:
         aside.unlink(missing_ok=True)
@@ -143,10 +143,8 @@ def _unescaped(mount_point: str) -> str:
     return mount_point.encode().decode("unicode_escape") if "\\" in mount_point else mount_point
 
 
-def _write(
-    path: Path, data: bytes, flag: int, mode: int = 0o600, owner: tuple[int, int] | None = None
-) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | flag, mode)
+def _write(path: Path, data: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         if owner is not None:
             os.fchown(descriptor, *owner)
@@ -258,9 +256,9 @@ class SlotFile:
         try:
             if os.fstat(descriptor).st_size < 2 * SLOT:
                 # All blocks are there from the first write on, so that none of the later ones changes more.
-                _write_at(descriptor, bytes(2 * SLOT), 0)
+                write_at(descriptor, bytes(2 * SLOT), 0)
                 os.fsync(descriptor)
-            _write_at(descriptor, head + record, SLOT * (number % 2))
+            write_at(descriptor, head + record, SLOT * (number % 2))
             os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
@@ -268,7 +266,7 @@ class SlotFile:
         return True
 
 
-def _write_at(descriptor: int, data: bytes, offset: int) -> None:
+def write_at(descriptor: int, data: bytes, offset: int) -> None:
     """Write all of it at an offset. The kernel writes a part and raises nothing where the disk becomes full
     within it; the next attempt raises `OSError`."""
     rest = memoryview(data)

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 from msgspec import Raw, Struct
 
-from agent.base.files import write_private
+from agent.base.files import write_at, write_private
 from agent.leaf.rules.windows import OpenWindow
 
 _MAGIC: Final = b"PTLAGG1\n"
@@ -161,7 +161,7 @@ class RecordLog:
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             try:
-                _write(descriptor, data, self._end)
+                write_at(descriptor, data, self._end)
                 os.fdatasync(descriptor)
             except OSError as error:
                 try:
@@ -210,9 +210,3 @@ def _next_record(data: bytes, at: int) -> int | None:
             return begin - _HEAD.size
         begin = data.find(_BEGIN, begin + 1)
     return None
-
-
-def _write(descriptor: int, data: bytes, at: int) -> None:
-    done = 0
-    while done < len(data):
-        done += os.pwrite(descriptor, data[done:], at + done)
