@@ -38,11 +38,10 @@ from agent.leaf.inputs.exec.program import Program
 from agent.leaf.inputs.formats import LEAST_LINE, MAX_LINE, LineParser, make_parser
 from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.inputs.shared.gatherer import MAX_SHARE, Buffer
+from agent.leaf.inputs.shared.samples import check_interval
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter
 from agent.leaf.intake import Intake
 
-MIN_INTERVAL: Final = 0.1
-MAX_INTERVAL: Final = 86_400.0
 _FIRST_DELAY, _LONGEST_DELAY = 1.0, 60.0
 _STEADY: Final = 60.0
 """A command that ran longer is started again after the first delay."""
@@ -84,8 +83,8 @@ class ExecInput(ConfiguredInput[ExecOptions]):
             not name or "=" in name or "\0" in name + value for name, value in options.environment.items()
         ):
             yield "a variable in environment has no name, or holds = or NUL"
-        if options.interval is not None and not MIN_INTERVAL <= options.interval <= MAX_INTERVAL:
-            yield f"interval is {options.interval} s; take 100ms to 1d"
+        if options.interval is not None and (mistake := check_interval(options.interval)) is not None:
+            yield mistake
         if not LEAST_LINE <= options.line <= MAX_LINE:
             yield f"line is {options.line} bytes; take {LEAST_LINE} bytes to 4MiB"
 
