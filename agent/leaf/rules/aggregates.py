@@ -54,7 +54,7 @@ class PieceStore(Protocol):
         """Which lines of the piece that ends at `position` are stored, as a bitmap; None for all of them."""
 
     async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
-        """Store a piece whose readings are in these parts."""
+        """Store a piece whose readings are in these parts, or are not to be stored at all."""
 
 
 _Waiter = asyncio.Future[None]

@@ -23,30 +23,24 @@ from agent.contract import Letter, Request
 from agent.leaf.intake import Chunk, Intake, NotAtHubError, RefusedError, ResumePoint, UnknownOutcomeError
 from agent.leaf.publish.pull_chunks import Fragment
 from agent.leaf.rules import Rulebook
-from agent.leaf.rules.aggregates import RuleAggregates
+from agent.leaf.rules.aggregates import PieceStore, RuleAggregates
 from agent.leaf.rules.deadbands import Deadbands, Flight
 from agent.leaf.rules.record_log import Place
 from agent.leaf.rules.split import Gathered, Routed, Split, Splitter
 
 
-class Core(Intake, Protocol):
+class Core(Intake, PieceStore, Protocol):
     """What the rules need of the core in addition to what inputs need."""
 
     @property
     def stores_lost(self) -> int:
         """How often a local store was lost or restored from a backup: what it held is unknown."""
 
-    async def stored_of(self, input_name: str, position: str) -> int | None:
-        """Which lines of the piece that ends at `position` are stored, as a bitmap; None for all of them."""
-
     async def piece(self, input_name: str, position: str) -> tuple[int, str | None]:
         """The number of the piece that ends at `position`, and the position before it."""
 
     def go_on(self, input_name: str, cls: str, number: int, position: str) -> None:
         """An input is behind the piece of this number, which ends at `position`."""
-
-    async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
-        """Store a piece whose readings are in these parts, or are not to be stored at all."""
 
 
 class RulesIntake:
