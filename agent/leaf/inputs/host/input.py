@@ -42,12 +42,12 @@ from agent import contract
 from agent.base.clock import wall_ns
 from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
-from agent.base.wait import event_within, unless
+from agent.base.wait import unless
 from agent.leaf.inputs.host import GROUPS, HostOptions
 from agent.leaf.inputs.host.procfs import Measure
 from agent.leaf.inputs.host.psutil_metrics import Sample, Sampler
 from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
-from agent.leaf.inputs.shared.samples import Names, SampleLine, SampleStore, check_interval, encode, next_due
+from agent.leaf.inputs.shared.samples import Names, SampleLine, SampleStore, check_interval, encode, turns
 from agent.leaf.intake import Chunk, Intake
 
 _HANGS_AFTER: Final = 10.0
@@ -73,14 +73,10 @@ class HostInput(ConfiguredInput[HostOptions]):
             tuple(group for group in GROUPS if group in options.collect),
             Names(options.mounts, options.no_mounts).wants,
         )
-        loop = asyncio.get_running_loop()
-        due = loop.time()
-        while not stopping.is_set():
+        async for _ in turns(options.interval, stopping):
             sample = await self._take(sampler, stopping)
             if sample is not None and sample.measures:
                 await self._store.store(_chunk(sample.measures, intake.domain, wall_ns()), intake)
-            due = next_due(due, loop.time(), self._options.interval)
-            await event_within(stopping, due - loop.time())
 
     async def _take(self, sampler: Sampler, stopping: asyncio.Event) -> Sample | None:
         """A sample, None when the agent stops. A disk that hangs holds the sample up, not the agent."""

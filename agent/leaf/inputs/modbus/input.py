@@ -17,12 +17,12 @@ from agent import contract
 from agent.base.clock import wall_ns
 from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
-from agent.base.wait import Backoff, event_within, unless
+from agent.base.wait import Backoff, unless
 from agent.leaf.inputs.formats import split_valid
 from agent.leaf.inputs.modbus import ModbusOptions, problems
 from agent.leaf.inputs.modbus.plan import Read, numbers, plan, split
 from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
-from agent.leaf.inputs.shared.samples import SampleLine, SampleStore, encode, next_due
+from agent.leaf.inputs.shared.samples import SampleLine, SampleStore, encode, turns
 from agent.leaf.intake import Chunk, Intake
 
 if TYPE_CHECKING:
@@ -76,13 +76,9 @@ class ModbusInput(ConfiguredInput[ModbusOptions]):
             line.close()
 
     async def _follow(self, interval: float, reads: list[Read], line: Line) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time()
-        while not self._stopping.is_set():
+        async for _ in turns(interval, self._stopping):
             reads = await self._sample(reads, line)
             self._up.set(0 if self._connecting or self._failing else 1)
-            due = next_due(due, loop.time(), interval)
-            await event_within(self._stopping, due - loop.time())
 
     async def _sample(self, reads: list[Read], line: Line) -> list[Read]:
         """Read all once and store it; returns the requests of the next sample."""

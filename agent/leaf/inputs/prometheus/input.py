@@ -25,7 +25,7 @@ from agent.base.files import without_password
 from agent.base.http_access import AccessError, is_loopback, read_token
 from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
-from agent.base.wait import event_within, unless
+from agent.base.wait import unless
 from agent.leaf.inputs.prometheus import PrometheusOptions
 from agent.leaf.inputs.prometheus.exposition import (
     Device,
@@ -37,7 +37,7 @@ from agent.leaf.inputs.prometheus.exposition import (
     trust,
 )
 from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
-from agent.leaf.inputs.shared.samples import Names, SampleLine, SampleStore, check_interval, encode, next_due
+from agent.leaf.inputs.shared.samples import Names, SampleLine, SampleStore, check_interval, encode, turns
 from agent.leaf.intake import Chunk, Intake
 
 if TYPE_CHECKING:
@@ -112,12 +112,8 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
                 self._log.warning("the token is sent in clear text; use https", url=url)
 
     async def _follow(self, url: str, session: aiohttp.ClientSession) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time()
-        while not self._stopping.is_set():
+        async for _ in turns(self._options.interval, self._stopping):
             await self._sample(url, session)
-            due = next_due(due, loop.time(), self._options.interval)
-            await event_within(self._stopping, due - loop.time())
 
     async def _sample(self, url: str, session: aiohttp.ClientSession) -> None:
         """Scrape once, and store what came."""

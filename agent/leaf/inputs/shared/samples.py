@@ -3,9 +3,10 @@ and the next one is taken when it is due: samples never queue up."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from fnmatch import translate
 from typing import Final
 
@@ -13,6 +14,7 @@ import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from agent.base.logs import LogEdge
+from agent.base.wait import event_within
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 MIN_INTERVAL: Final = 0.1
@@ -54,6 +56,16 @@ class SampleLine(msgspec.Struct, omit_defaults=True):
 def encode(lines: Iterable[SampleLine]) -> bytes:
     """Readings as NDJSON."""
     return _ENCODER.encode_lines(lines)
+
+
+async def turns(interval: float, stopping: asyncio.Event) -> AsyncIterator[None]:
+    """A turn at once, and one after each interval until `stopping` is set."""
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    while not stopping.is_set():
+        yield
+        due = next_due(due, loop.time(), interval)
+        await event_within(stopping, due - loop.time())
 
 
 def next_due(due: float, now: float, interval: float) -> float:
