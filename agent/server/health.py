@@ -110,8 +110,10 @@ class ServerHealth:
         self._unhealthy = LogEdge(log, "the NATS server stores again", error=True)
         self._unsynced = LogEdge(log)
         self._trouble: tuple[Trouble, str] | None = None
-        self._warning: str | None = "whether acknowledged means synced is not known: the server was not asked"
-        self._synced: bool | None = None
+        self.warning: str | None = "whether acknowledged means synced is not known: the server was not asked"
+        """What an acknowledgement of this server does not mean; None where it means synced."""
+        self.is_synced: bool | None = None
+        """Whether the server syncs before it acknowledges, None where that is not known."""
         self.room: Room | None = None
         """What the disk of the server's store has left, as far as that is known."""
         self.answers = 0
@@ -126,16 +128,6 @@ class ServerHealth:
     def sentence(self) -> str | None:
         """Why the server cannot be used, and the remedy; None while no reason is known."""
         return self._refusal or (self._trouble[1] if self._trouble is not None else None)
-
-    @property
-    def warning(self) -> str | None:
-        """What an acknowledgement of this server does not mean; None where it means synced."""
-        return self._warning
-
-    @property
-    def is_synced(self) -> bool | None:
-        """Whether the server syncs before it acknowledges, None where that is not known."""
-        return self._synced
 
     def refusal(self, stream: str) -> str | None:
         """Why this stream stores nothing now."""
@@ -173,9 +165,9 @@ class ServerHealth:
     def synced(self, warning: str | None, known: bool = True) -> None:
         """Note whether the server syncs before it acknowledges; a warning says why not, or why that is
         unknown."""
-        self._synced = warning is None if known else None
-        self._metrics.server_synced.set(_UNKNOWN if self._synced is None else self._synced)
-        self._warning = warning
+        self.is_synced = warning is None if known else None
+        self._metrics.server_synced.set(_UNKNOWN if self.is_synced is None else self.is_synced)
+        self.warning = warning
         if warning is None:
             self._unsynced.end()
         else:
@@ -192,8 +184,8 @@ class ServerHealth:
             "version": self._version,
             "state": self.sentence or self.unstarted or "nothing is known to be wrong",
             "stores": self._stores(),
-            "synced": self._synced,
-            "warning": self._warning,
+            "synced": self.is_synced,
+            "warning": self.warning,
         }
 
 
