@@ -159,7 +159,17 @@ class EmbeddedServer:
 
     async def end(self) -> None:
         """End the server's process; `supervise` starts it again. Raises `ServerError` when it does not go."""
-        await self._end()
+        process = self._process
+        if process is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            process.signal(number)
+            if await event_within(process.ended, STOP_SECONDS):
+                break
+        else:
+            raise ServerError(f"nats-server (process {process.pid}) does not end, not even by SIGKILL")
+        if self._process is process:
+            self._forget()
 
     async def stop(self) -> None:
         """End the server, by SIGKILL if it does not end within ten seconds, and release it.
@@ -171,7 +181,7 @@ class EmbeddedServer:
             pid = process_of(self._files.configuration)
             if pid is not None:
                 self._watch(pid)
-            await self._end()
+            await self.end()
         finally:
             self.release()
 
@@ -193,7 +203,7 @@ class EmbeddedServer:
             return "started"
         how = await self._adopt(pid, version, digest)
         if how is None:
-            await self._end()
+            await self.end()
             await self._spawn(binary, digest)
             return "restarted"
         return how
@@ -241,7 +251,7 @@ class EmbeddedServer:
         self._watch(pid)
         if await self._answer(START_SECONDS) is None:
             what = "ended" if self.pid is None else f"does not answer on {self.config.listen}"
-            await self._end()
+            await self.end()
             raise ServerError(f"nats-server {what}: {self._files.complaint(read())}")
         self._files.note_applied(pid, digest)
 
@@ -285,16 +295,3 @@ class EmbeddedServer:
             if self._process.ended.is_set():
                 reap(self._process.pid)
             self._process = None
-
-    async def _end(self) -> None:
-        process = self._process
-        if process is None:
-            return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            process.signal(number)
-            if await event_within(process.ended, STOP_SECONDS):
-                break
-        else:
-            raise ServerError(f"nats-server (process {process.pid}) does not end, not even by SIGKILL")
-        if self._process is process:
-            self._forget()
