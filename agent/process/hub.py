@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-import tenacity
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from prometheus_client import CollectorRegistry, Metric
@@ -21,7 +20,7 @@ from agent.base import logs
 from agent.base.metrics import Metrics
 from agent.base.nats_server import ServerError
 from agent.base.supervisor import keep_serving
-from agent.base.wait import unless
+from agent.base.wait import Backoff, event_within, unless
 from agent.config import Config, aggregates, members_digest, users_digest
 from agent.hub.leadership import Leadership, LeadJetStream
 from agent.hub.registrar.metrics import LeadMetrics
@@ -241,19 +240,18 @@ class HubAgent:
     async def _connect(self, seed: Path, stopping: asyncio.Event) -> Client | None:
         """A connection that reconnects for ever. The first attempt is repeated until it succeeds; None if
         `stopping` is set before."""
-        async for attempt in tenacity.AsyncRetrying(
-            wait=tenacity.wait_exponential(multiplier=_RECONNECT_SECONDS, max=_LONGEST_WAIT),
-            retry=tenacity.retry_if_exception_type((NatsError, OSError, TimeoutError, ServerError)),
-            stop=lambda _state: stopping.is_set(),
-            retry_error_callback=lambda _state: None,
-        ):
-            with attempt:
+        backoff = Backoff(_RECONNECT_SECONDS, _LONGEST_WAIT)
+        while not stopping.is_set():
+            try:
                 client = await self._open(seed)
                 try:
                     self._health.admit(server_version(client))
                 except ServerError:
                     await end(client)
                     raise
+            except (NatsError, OSError, TimeoutError, ServerError):
+                await event_within(stopping, backoff.next())
+            else:
                 await self._connected()
                 return client
         return None
