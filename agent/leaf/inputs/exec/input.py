@@ -1,22 +1,9 @@
 """The input `exec`: runs a command, at intervals or for good, and takes the lines that it prints.
 
-The command is a list of arguments, never a line for a shell. It runs with the agent's user, without its
-input, in an environment of PATH, HOME, USER, LANG, LC_ALL and TZ as the agent has them. What it prints is
-read no faster than it can be stored: its `write` waits meanwhile. Its standard error goes to the log, five
-lines a minute of at most 500 characters.
-
-With `interval` it is run that often, at most `timeout` long, and a run that prints more than `output` is
-ended; a run that is late is left out. Without, it runs for good and is started again when it ends, after 1 s
-first and 60 s at most. An exit code other than 0 is logged once, and `petiole_input_up` is 0 until a run ends
-well, or it runs again.
-
-A command that is ended gets SIGTERM, and 3 s later SIGKILL, with all that it has started; so does what it
-leaves behind when it ends by itself, and what is there when the agent is killed. A small process of its own
-sees to that (`agent.leaf.inputs.exec.reaper`, about 10 MB while the command runs).
-
-What was read is submitted until it is stored. If the agent is killed, data read but not yet stored is lost
-(at most 1 MiB), and so is what is left in the pipe. Lines that are not readings become dead letters. A last
-line without a newline is taken as NDJSON, and as line protocol if the command ended well.
+What it prints is read no faster than it can be stored: its `write` waits meanwhile. What was read is
+submitted until it is stored. A command that is ended goes with all that it has started, also when the agent
+is killed: a small process of its own sees to that (`agent.leaf.inputs.exec.reaper`). docs/inputs.md says how
+it is run, when again, and what may be lost.
 """
 
 from __future__ import annotations

@@ -5,19 +5,7 @@ agent that is killed goes on exactly there. One batch is in flight, with lines o
 turns; what is refused is submitted again, for the files still have it. Lines that are not readings are
 counted, reported with their place and kept as dead letters.
 
-`path` may hold wildcards (`*`, `?`, `[…]` in any part). Files that appear are read from their beginning
-within about a second; those that are renamed from one matching name to another go on where they were. At most
-128 files can be followed, those included that are gone and not forgotten yet: a file is forgotten an hour
-after it went, once it was last changed a day ago, or when another one needs its place; should it come back
-after that, it is read again. Never followed are packed files (`.gz`, `.zst`, …) and, among those that
-wildcards find, second links to a file and what has the name of another one with a number or a time
-(`sensor-2.log` beside `sensor.log`): that is taken for its rotated file. One that is not must be named in
-`path` without wildcards.
-
-Rotation may rename a file or copy and truncate it, also several times while the agent is down: files beside
-it with its name and a number or a time are then read first. What can't be recovered: lines in a file that was
-compressed or deleted before they were read; lines written to a renamed file a second or more after its
-successor was begun; the bytes between copying and truncating, which the rotation itself loses. With `start =
+docs/inputs.md says which files are followed, what rotation may do, and what can't be recovered. With `start =
 "end"` the end is that at the start of the agent for as long as nothing of this input has been stored; a file
 that appears later is read whole.
 """

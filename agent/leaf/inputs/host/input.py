@@ -1,35 +1,6 @@
 """The input `host`: how the machine itself does, read by psutil and from /proc at a fixed interval.
 
-A sample that is refused is dropped (the core counts it as refused) and the next one is taken when it is due:
-samples never queue up. Readings of one sample share one `ts`; `device` is the domain. In base units:
-
-- cpu: `cpu_percent` (0 to 100, of all cores, without waiting for I/O) and `cpu_mode_percent` (tag `mode`),
-  both of the time since the sample before; `load_1m`, `load_5m`, `load_15m`; `uptime_seconds`.
-- memory: `memory_total_bytes`, `memory_used_bytes`, `memory_available_bytes`, `swap_total_bytes`,
-  `swap_used_bytes`.
-- disk: `disk_total_bytes`, `disk_used_bytes`, `disk_free_bytes`, `disk_inodes`, `disk_free_inodes` (tag
-  `mount`, one a local device); since the machine's start `disk_read_bytes`, `disk_written_bytes`,
-  `disk_reads`, `disk_writes`, `disk_busy_seconds` (tag `disk`).
-- network, without the loopback and the ends of containers, since the machine's start:
-  `network_received_bytes`, `network_sent_bytes`, `network_received_packets`, `network_sent_packets`,
-  `network_receive_errors`, `network_send_errors`, `network_receive_drops`, `network_send_drops` (tag
-  `interface`).
-- temperature: `temperature_celsius` (tags `chip`, `sensor`), where the machine has sensors.
-- system: `processes`, `threads`, `threads_running`, `open_files`, `open_files_limit`.
-- pressure, where the kernel accounts for it: the share of the last ten seconds in which `some` or all
-  (`full`) tasks waited, `pressure_percent`, and for how long since the machine's start, `pressure_seconds`
-  (tags `resource`: cpu, memory, io; `share`).
-- sockets: `tcp_connections`, `tcp_time_wait`, `tcp_orphans`; since the machine's start
-  `tcp_retransmitted_segments`, `tcp_failed_attempts`, `udp_unclaimed_datagrams`, `udp_receive_errors`,
-  `udp_receive_buffer_errors`, `udp_send_buffer_errors`.
-
-And these only when they are asked for:
-- cores: `cpu_core_percent` (tag `core`), since the sample before.
-- fans: `fan_rpm` (tags `chip`, `fan`).
-- battery: `battery_percent`, `battery_plugged` (1 or 0).
-- container, of the control group (version 2) that the agent is in: `cgroup_memory_bytes`, `cgroup_processes`,
-  `cgroup_cpu_seconds`, `cgroup_throttled_seconds`, `cgroup_oom_kills`; where there is a limit
-  `cgroup_memory_limit_bytes`, `cgroup_processes_limit`, `cgroup_cpu_limit_cores`.
+The readings of one sample share one `ts`; `device` is the domain. docs/inputs.md names them by group.
 """
 
 from __future__ import annotations

@@ -1,24 +1,11 @@
 """The input `nats`: subscribes to core subjects of the leaf's own server, on which programs of this machine
-publish, and makes readings of their messages.
-
-A payload is a bare value in JSON (`21.5`, `true`, `"open"`), a reading, an object whose members are values
-(each a reading, its name behind the metric), or several of these, one a line. What a message does not say of
-itself its subject says, by templates.
+publish, and makes readings of their messages. What a message does not say of itself its subject says, by
+templates.
 
 A message that is a request (it has a reply subject) is answered in JSON once it is stored, as a whole or not
-at all: `{"stored": 2}`, or `{"refused": "the reason"}`, with `"retry": 5` (seconds) when it would not be
-refused again. With the header `Nats-Msg-Id` a request that is repeated within ten minutes is stored once;
-each subject has ids of its own. `{"unknown": "…"}` says that the outcome is unknown: repeat the request under
-its id.
-
-Other messages are not answered. What is not a reading becomes a dead letter; what comes while `pending` bytes
-wait to be stored, or faster than it can be read, is dropped and counted (`petiole_dropped_messages_total`);
-what is published while the agent or its connection is down is lost. A program that needs more publishes
-requests, or to the stream itself, on `tel.<domain>.<class>.<device>.<metric>`.
-
-On an embedded server the key of local programs (`device_seed_file`) may publish to the filters, and the
-agent's subscribe to them and answer. On one of your own give the agent's user `subscribe` for each filter and
-`allow_responses`, and the programs `publish`.
+at all, and with the header `Nats-Msg-Id` stored once. Other messages are not answered: what comes while
+`pending` bytes wait to be stored, or faster than it can be read, is dropped and counted. docs/inputs.md has
+the payloads, the answers and the permissions.
 """
 
 from __future__ import annotations

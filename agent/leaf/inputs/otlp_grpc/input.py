@@ -1,11 +1,7 @@
 """The input `otlp_grpc`: exporters of OpenTelemetry call `MetricsService/Export` or `LogsService/Export` and
 are answered once the points or records are stored. What an export holds is read as at the `http` input
-(`agent.leaf.inputs.http.otlp`), and the outcomes are the same, as codes of gRPC:
-
-OK stored, with `partial_success` where some were rejected; INVALID_ARGUMENT for what is no export or too
-large, UNAUTHENTICATED without the token: not to be repeated. UNAVAILABLE (server away, busy, stopping) and
-RESOURCE_EXHAUSTED (stream full, rate) carry a `RetryInfo`: nothing was stored, and exporters come back.
-DEADLINE_EXCEEDED: the outcome is not known.
+(`agent.leaf.inputs.http.otlp`), and the outcomes are the same, as codes of gRPC: docs/inputs.md lists
+them.
 
 The same export is the same request if each of its points or records has a time: what an exporter repeats is
 stored once. Metadata `idempotency-key` says so of any export.

@@ -1,14 +1,8 @@
 """The input `prometheus`: scrapes exporters, on this machine above all, and stores what they expose.
 
-A sample is a reading: its metric is the sample's name (`…_bucket` with the tag `le`, `…_sum`, `…_count`), its
-tags the labels and `instance` (host and port of the target, unless the sample has one itself), its `ts` the
-sample's own or else the instant of the scrape. Both the text format and OpenMetrics are read, by the official
-parser. Each scrape adds `up` (1 or 0), `scrape_duration_seconds` and `scrape_samples`; one that failed adds
-nothing else, and nothing is repeated: what is exposed no longer is stored no longer.
-
-A reading cannot be NaN or infinite: such samples are left out and counted (`nan`, `infinite`), as are those
-that break the contract (`bad_sample`). Of an exposition that is broken midway what stands before is stored. A
-sample that is refused is dropped with the rest of its scrape; the next one is taken when it is due.
+Each target is scraped on its own. Nothing is repeated: what is exposed no longer is stored no longer. Of an
+exposition that is broken midway what stands before is stored. A sample that is refused is dropped with the
+rest of its scrape; the next one is taken when it is due. docs/inputs.md says what a sample becomes.
 """
 
 from __future__ import annotations

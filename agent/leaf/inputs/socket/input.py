@@ -1,27 +1,9 @@
 """The input `socket`: programs send lines, over TCP, UDP, or a Unix socket of streams or datagrams.
 
-Over a stream a sender is not answered; it is slowed as soon as its readings can't be stored as fast as they
-come, for no more is read of a connection than its share of `buffer` until that was stored. What was read is
-submitted until it is stored. If the agent is killed, data read but not yet stored is lost (at most 1 MiB a
-connection); whenever it ends, so is what is left unread in the kernel's buffers. A sender that must know
-takes `reply`. Datagrams are read as long as they can be stored; what the kernel drops meanwhile over UDP is
-counted as `petiole_dropped_messages_total`, the sender of a Unix datagram waits.
-
-With `reply` (streams only) a sender closes a group of its lines by a line `#<key>`; a group is stored as a
-whole or not at all, and answered by one line:
-
-    ok <key> <readings>             stored
-    later <key> <seconds> <reason>  not stored, or not known yet: send it again after that time
-    refused <key> <reason>          not stored; it would be refused again (the reason names the line)
-
-The same group under the same key is stored once, however often it is sent (within ten minutes, also over a
-restart): so a sender that repeats what was not answered loses and doubles nothing. A key is that of an
-`Idempotency-Key`, of one sender: the address of a machine, or the user of a Unix socket. A group has at most
-`buffer / max_connections` bytes; lines after the last `#<key>` are not stored. Answers may come in another
-order than their groups.
-
-Lines that are not readings are counted, reported and skipped; a connection that sends a thousand of them and
-nothing else is closed, as is one that speaks HTTP. A last line without a newline is taken as NDJSON only.
+Over a stream a sender is slowed as soon as its readings can't be stored as fast as they come: no more is read
+of a connection than its share of `buffer` until that was stored. With `reply` (`groups.py`) it is answered,
+and what it repeats under a key is stored once. Datagrams (`datagrams.py`) are read as long as they can be
+stored. docs/inputs.md says what a sender may rely on, and the lines of `reply`.
 """
 
 from __future__ import annotations
