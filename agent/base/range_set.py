@@ -52,11 +52,9 @@ class RangeSet:
         return self._first[0] if self._first else 0
 
     def __len__(self) -> int:
-        """The number of ranges."""
         return len(self._first)
 
     def ranges(self) -> Ranges:
-        """The ranges in order."""
         return tuple(zip(self._first, self._last, strict=True))
 
     @property

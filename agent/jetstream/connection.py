@@ -55,7 +55,6 @@ class CancellableClient(Client):
             end_if_cancelled()
 
     async def connect(self, *args: Any, **options: Any) -> None:
-        """As the library's."""
         try:
             await super().connect(*args, **options)
         finally:

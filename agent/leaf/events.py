@@ -91,6 +91,5 @@ class Events:
         self._subscribers.setdefault(kind, []).extend(subscribers)
 
     def emit(self, event: object) -> None:
-        """Hand an event to its subscribers."""
         for subscriber in self._subscribers.get(type(event), ()):
             subscriber(event)

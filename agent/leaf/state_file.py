@@ -104,7 +104,6 @@ class _PositionsFile(Struct):
 
 
 def encode_positions(domain: str, positions: Mapping[str, Mapping[str, PullPosition]]) -> bytes:
-    """The file as it is written."""
     return msgspec.json.encode({"version": POSITIONS_VERSION, "domain": domain, "positions": positions})
 
 

@@ -169,7 +169,6 @@ class HubAgent:
             self._term_over.set()
 
     def status(self) -> Mapping[str, Any]:
-        """What `/status` shows."""
         standby = self._standby()
         fleet: dict[str, Any] = {}
         if self._registrar is not None:
@@ -210,7 +209,6 @@ class HubAgent:
         return True, "the registrar answers"
 
     def sentence(self) -> str:
-        """The state of the registrar."""
         return self.ready()[1]
 
     def _users(self, standby: str | None) -> str:

@@ -72,17 +72,14 @@ class InputSet:
 
     @property
     def names(self) -> list[str]:
-        """The names of all inputs."""
         return list(self._entries)
 
     @property
     def switches(self) -> Mapping[str, Switch]:
-        """The switch of each input."""
         return {name: entry.switch for name, entry in self._entries.items()}
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
-        """What runs."""
         tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
         return tasks if self._storing is None else [*tasks, self._storing]
 

@@ -250,7 +250,6 @@ class LeafAgent:
         return make_setters(self._config, self._publisher, self._inputs.switches, self.link.controller)
 
     def status(self) -> Mapping[str, Any]:
-        """What `/status` shows."""
         return {
             "domain": self._config.domain,
             "role": "leaf",
@@ -283,7 +282,6 @@ class LeafAgent:
         return False, why
 
     def sentence(self) -> str:
-        """The state of the link."""
         return self.link.status.sentence
 
     def stalled(self) -> float:

@@ -81,7 +81,6 @@ class Vitals:
         self._fed = float("-inf")
 
     async def run(self) -> None:
-        """Report until cancelled."""
         loop = asyncio.get_running_loop()
         began, ready = loop.time(), False
         while True:

@@ -94,7 +94,6 @@ class MqttListener:
         return [(f"mqtt-{number}.conf", user) for number, user in enumerate(self.users)]
 
     def block(self) -> dict[str, Any]:
-        """The server's `mqtt` block."""
         head: dict[str, Any] = {"listen": self.listen}
         if self.tls is not None:
             cert, key = self.tls

@@ -90,7 +90,6 @@ def lines_of(message: RawMessage) -> list[bytes]:
 
 
 def rows_of(message: RawMessage) -> list[dict[str, Any]]:
-    """The readings of a batch."""
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines_of(message)]
     assert len(rows) == int(message.headers[H_COUNT])
     return rows

@@ -45,7 +45,6 @@ class CommandPosition(Struct, frozen=True, forbid_unknown_fields=True):
     verb: str
 
     def encode(self) -> str:
-        """The position as printable ASCII."""
         return json.dumps(structs.asdict(self), separators=(",", ":"))
 
 

@@ -57,7 +57,6 @@ class AgentControls:
 
 
 def make_handlers(controls: AgentControls) -> dict[str, CommandHandler]:
-    """The handlers by verb."""
 
     async def ping(args: Mapping[str, Any]) -> Reply:
         only(args)

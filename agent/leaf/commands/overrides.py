@@ -49,7 +49,6 @@ class Overrides:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names that can be set."""
         return frozenset(self._setters)
 
     def restore(self) -> None:
@@ -141,7 +140,6 @@ class LinkControl(Protocol):
 def make_setters(
     config: Config, publisher: Publisher, switches: Mapping[str, Switch], link: LinkControl
 ) -> dict[str, Setter]:
-    """The setters by name."""
 
     def log_level(value: Value | None, _seconds: float) -> None:
         logs.set_level(config.log.level if value is None else str(value))

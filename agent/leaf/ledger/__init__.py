@@ -92,7 +92,6 @@ class ClassLedger:
 
     @property
     def readings(self) -> Readings:
-        """Cumulative counts."""
         return Readings(**self._readings)
 
     @property
@@ -101,7 +100,6 @@ class ClassLedger:
         return self._stored.highest
 
     def record(self, stream: StreamState, *, final: bool = False) -> Ledger:
-        """The record as it is published now."""
         return Ledger(
             domain=self._domain,
             cls=self._cls,

@@ -80,7 +80,6 @@ class AnnounceLoop:
         self._due.set()
 
     async def run(self) -> None:
-        """Announce until cancelled."""
         backoff = Backoff(_FIRST, _LONGEST)
         while True:
             self._due.clear()

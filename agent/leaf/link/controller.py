@@ -167,7 +167,6 @@ class LinkController:
         self._due.set()
 
     async def run(self) -> None:
-        """Control the link until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._announcing.run())
             while True:

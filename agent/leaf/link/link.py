@@ -131,7 +131,6 @@ class LeafLink:
         )
 
     def services(self) -> dict[str, Service]:
-        """The services of the link, by name."""
         services: dict[str, Service] = {
             "link": self.controller.run,
             "cursor": self._cursor.run,
@@ -178,7 +177,6 @@ class LeafLink:
         self.controller.epoch_begun(cls, epoch.reason)
 
     def row(self) -> Mapping[str, Any]:
-        """The link as one row of `/status`."""
         state = self.status.state
         return {
             "linked": self.controller.answered,
@@ -212,5 +210,4 @@ class LeafLink:
         return dataclasses.replace(status, closed=self._view.health.closed)
 
     def changed(self, _changed: LinkChanged) -> None:
-        """The link came up or went down."""
         self.controller.link_changed()

@@ -148,7 +148,6 @@ class Deadbands:
         self._steps = 0
 
     def __len__(self) -> int:
-        """How many series are known."""
         return len(self._resting) + len(self._busy)
 
     def sends(self, key: bytes, reading: LastSent, band: Band, moves: Moves) -> bool:

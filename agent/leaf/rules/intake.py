@@ -59,7 +59,6 @@ class RulesIntake:
 
     @property
     def domain(self) -> str:
-        """The domain of this machine."""
         return self._core.domain
 
     async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:

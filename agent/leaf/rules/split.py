@@ -74,7 +74,6 @@ class Routed:
 
     @property
     def payload(self) -> bytes:
-        """The lines as NDJSON."""
         return b"\n".join(self.rows) + b"\n"
 
 
@@ -92,7 +91,6 @@ class Gathered:
 
     @property
     def bitmap(self) -> int:
-        """The lines as a bitmap."""
         lines = bytearray((self.numbers[-1] >> 3) + 1 if self.numbers else 0)
         for number in self.numbers:
             lines[number >> 3] |= 1 << (number & 7)

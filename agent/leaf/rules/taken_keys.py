@@ -25,7 +25,6 @@ class TakenKeys:
         self._keys: dict[str, tuple[bytes, int, float]] = {}
 
     def __bool__(self) -> bool:
-        """Whether any is known."""
         return bool(self._keys)
 
     def now(self) -> WrittenAt:

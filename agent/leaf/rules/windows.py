@@ -140,7 +140,6 @@ class OpenWindows:
         self._closed: OrderedDict[bytes, int] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many are open."""
         return len(self._opened)
 
     @property
@@ -199,7 +198,6 @@ class OpenWindows:
         self._forget()
 
     def open(self) -> list[OpenWindow]:
-        """All that are open."""
         return [window for windows in self._open.values() for window in windows.values()]
 
     def ages(self, now: float) -> list[float]:

@@ -31,6 +31,5 @@ class ExecOptions(InputOptions, tag="exec", kw_only=True):
     line: Size = Size(64 * 1024)
 
     def variables(self) -> dict[str, str]:
-        """The environment of the command."""
         own = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         return {**own, **self.environment}

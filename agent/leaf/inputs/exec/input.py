@@ -35,8 +35,6 @@ _STEADY: Final = 60.0
 
 
 class ExecInput(ConfiguredInput[ExecOptions]):
-    """One `exec` input."""
-
     _stopping: asyncio.Event
     _submitter: RetryingSubmitter
     _parser: LineParser

@@ -81,7 +81,6 @@ class FileSet:
                 self._add(path, named=True)
 
     def files(self) -> list[TrackedFile]:
-        """All files that are followed."""
         return [*self._by_path.values(), *self._left_over]
 
     def unclaimed(self) -> Iterator[bytes]:
@@ -114,7 +113,6 @@ class FileSet:
         file.tailer.permit = None if self._single else _NO_PERMIT
 
     def drop(self, file: TrackedFile) -> None:
-        """Follow a file no more."""
         file.tailer.close()
         if self._by_path.get(file.tailer.path) is file:
             del self._by_path[file.tailer.path]
@@ -122,7 +120,6 @@ class FileSet:
             self._left_over.remove(file)
 
     def close(self) -> None:
-        """Close all files."""
         for file in self.files():
             file.tailer.close()
 

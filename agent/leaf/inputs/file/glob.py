@@ -38,7 +38,6 @@ class Choice(NamedTuple):
 
 
 def is_wild(path: str) -> bool:
-    """Whether a path has wildcards."""
     return _WILD.search(path) is not None
 
 

@@ -43,8 +43,6 @@ _SHOWN: Final = 3
 
 
 class FileInput(PositionedInput[FileOptions]):
-    """Tails files."""
-
     _stored = "lines are stored again"
 
     def __init__(self, options: FileOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:

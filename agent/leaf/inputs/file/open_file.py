@@ -77,11 +77,9 @@ class OpenFile:
 
     @property
     def position(self) -> FilePosition:
-        """The position of the offset."""
         return self.position_at(self.offset, self.fingerprint)
 
     def position_at(self, offset: int, fingerprint: Fingerprint) -> FilePosition:
-        """The position of another offset."""
         return FilePosition(self.inode, offset, fingerprint.digest(), self.modified)
 
     def move(self, offset: int, fingerprint: Fingerprint) -> None:

@@ -61,7 +61,6 @@ class Fingerprint(NamedTuple):
         return Fingerprint(head, tail)
 
     def digest(self) -> str:
-        """The mark as a short digest."""
         return blake2b(self.head + self.tail, digest_size=8).hexdigest()
 
 
@@ -172,7 +171,6 @@ def key_of(path: str) -> bytes:
 
 
 def pack(key: bytes, position: FilePosition) -> bytes:
-    """The record of one file."""
     numbers = (position.inode, position.offset, max(0, position.modified))
     return b"".join((key, bytes.fromhex(position.fingerprint), *map(_packed, numbers)))
 

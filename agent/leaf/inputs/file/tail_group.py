@@ -113,7 +113,6 @@ class TailGroup:
         return True
 
     def close(self) -> None:
-        """Close all files."""
         self._files.close()
 
     def _read_again(self, until: str, now: float, gathered: ReadResult) -> None:

@@ -134,7 +134,6 @@ class Tailer:
         return True
 
     def close(self) -> None:
-        """Let the file go."""
         if self._file is not None:
             os.close(self._file.fd)
             self._file = None

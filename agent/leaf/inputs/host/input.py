@@ -25,8 +25,6 @@ _HANGS_AFTER: Final = 10.0
 
 
 class HostInput(ConfiguredInput[HostOptions]):
-    """Samples this machine."""
-
     def __init__(self, options: HostOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
         super().__init__(options, metrics, server)
         self._store = SampleStore(options.name, options.class_, self._log)
@@ -38,7 +36,6 @@ class HostInput(ConfiguredInput[HostOptions]):
             yield mistake
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Take and store samples until `stopping` is set."""
         options = self._options
         sampler = Sampler(
             tuple(group for group in GROUPS if group in options.collect),

@@ -78,7 +78,6 @@ class RegisterSelection(Struct, forbid_unknown_fields=True, kw_only=True):
         return self.address + self.count * WIDTHS[self.kind]
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with it."""
         what = f"the register {self.metric!r:.80}"
         if not self.metric:
             yield "a register has no metric; name what it measures"
@@ -123,7 +122,6 @@ def parse_link(url: str) -> Link | None:
 
 
 def problems(options: ModbusOptions) -> Iterator[str]:
-    """What of the options can't be used."""
     if parse_link(options.url) is None:
         yield "url is neither; write it as tcp://<host>:502 or rtu:///dev/ttyUSB0"
     if not options.registers:

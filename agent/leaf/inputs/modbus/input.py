@@ -61,7 +61,6 @@ class ModbusInput(ConfiguredInput[ModbusOptions]):
         return problems(self._options)
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Take and store samples until `stopping` is set."""
         self._intake, self._stopping = intake, stopping
         from agent.leaf.inputs.modbus.line import Line  # with pymodbus, where it is needed
 

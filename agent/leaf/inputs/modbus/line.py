@@ -73,7 +73,6 @@ class Line:
             )
 
     def close(self) -> None:
-        """Close it."""
         self._client.close()
 
     async def read(self, read: Read) -> Sequence[int | bool]:

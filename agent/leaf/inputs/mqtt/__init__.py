@@ -55,7 +55,6 @@ class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
     format: Literal["json", "sparkplug"] = "json"
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with it."""
         levels = _own(self.filter).split("/")
         wrong = (
             any(("#" in level or "+" in level) and len(level) > 1 for level in levels) or "#" in levels[:-1]
@@ -72,7 +71,6 @@ class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
                 yield "device and metric are said by Sparkplug B; leave them out of its topics"
 
     def matches(self, topic: str) -> bool:
-        """Whether the filter covers a topic."""
         levels, filter_levels = topic.split("/"), _own(self.filter).split("/")
         if filter_levels[-1] == "#":
             filter_levels.pop()
@@ -99,7 +97,6 @@ def _own(filter_: str) -> str:
 
 
 def problems(options: MqttOptions) -> Iterator[str]:
-    """What of the options can't be used."""
     yield from _values(options)
     yield from missing_extra("mqtt", "paho")
     if any(topic.format == "sparkplug" for topic in options.topics):

@@ -44,8 +44,6 @@ class _Begun(NamedTuple):
 
 
 class MqttInput(SessionInput[MqttOptions]):
-    """Stores what one broker sends."""
-
     _source = "broker"
     _connected = "the broker is connected"
     _stored = "messages are stored again"
@@ -64,7 +62,6 @@ class MqttInput(SessionInput[MqttOptions]):
         return file_problems(self._options)
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Take and store messages until `stopping` is set."""
         self._intake, self._stopping = intake, stopping
         from agent.leaf.inputs.mqtt.session import BrokerError, Session  # with paho, where it is needed
 

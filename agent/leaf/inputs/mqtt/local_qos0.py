@@ -76,7 +76,6 @@ class Qos0Input:
         return contract.QOS0_INPUT
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Take and store messages until `stopping` is set."""
         while not stopping.is_set():
             try:
                 async with connected(self._url, self._seed_file, intake.domain) as link:

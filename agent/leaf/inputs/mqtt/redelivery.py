@@ -44,7 +44,6 @@ class MessageIdentity(NamedTuple):
 
 
 def identity_of(packet_id: int, topic: str, payload: bytes) -> MessageIdentity:
-    """The identity of a message."""
     name = topic.encode(errors="surrogatepass")
     digest = blake2b(len(name).to_bytes(4, "big") + name, digest_size=6)
     digest.update(payload)

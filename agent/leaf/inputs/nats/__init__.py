@@ -41,7 +41,6 @@ class SubjectTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
     metric: str = "{0}"
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with it, with a remedy."""
         tokens = self.filter.split(".")
         plain = [part for part in tokens if part != "*"]
         if plain and plain[-1] == ">" and tokens[-1] == ">":

@@ -44,8 +44,6 @@ _ID: Final = "Nats-Msg-Id"
 
 
 class NatsInput(ConfiguredInput[NatsOptions]):
-    """One `nats` input."""
-
     _intake: Intake
     _stopping: asyncio.Event
     _submitter: RetryingSubmitter

@@ -63,7 +63,6 @@ class NodeSelection(Struct, forbid_unknown_fields=True, kw_only=True):
     metric: str = "{1+}"
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with it."""
         if (self.id is None) == (self.path is None):
             yield 'a node has neither or both of id and path; write id = "ns=2;s=Line1.Speed" or path'
         elif self.id is not None and _NODE_ID.fullmatch(self.id) is None:
@@ -84,7 +83,6 @@ class NodeSelection(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def problems(options: OpcuaOptions) -> Iterator[str]:
-    """What of the options can't be used."""
     yield from _values(options)
     yield from _secrets(options)
     yield from missing_extra("opcua", "asyncua")

@@ -33,8 +33,6 @@ _NEW: Final = "the server has no earlier subscription of this agent"
 
 
 class OpcuaInput(SessionInput[OpcuaOptions]):
-    """Stores what one server reports."""
-
     _source = "server"
     _connected = "the server reports"
     _stored = "values are stored again"
@@ -53,7 +51,6 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
         return file_problems(self._options)
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Take and store notifications until `stopping` is set."""
         self._intake, self._stopping = intake, stopping
         from agent.leaf.inputs.opcua.session import OpcuaError, connected  # with asyncua, where it is needed
 

@@ -34,8 +34,6 @@ _GRACE: Final = 15.0
 
 
 class OtlpGrpcInput(AccessInput[OtlpGrpcOptions]):
-    """One `otlp_grpc` input."""
-
     def _mistakes(self) -> Iterator[str]:
         yield from super()._mistakes()
         if missing := missing_extra("otlp-grpc", "grpc", "opentelemetry.proto", "google.rpc"):

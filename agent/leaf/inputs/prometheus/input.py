@@ -41,8 +41,6 @@ _MAX_URLS: Final = 64
 
 
 class PrometheusInput(ConfiguredInput[PrometheusOptions]):
-    """Scrapes some targets."""
-
     _intake: Intake
     _stopping: asyncio.Event
 

@@ -93,7 +93,6 @@ class GatheredSource:
             self._pause()
 
     def go_on(self) -> None:
-        """Read on."""
         self.paused = False
         self._resume()
 

@@ -54,7 +54,6 @@ class SampleLine(msgspec.Struct, omit_defaults=True):
 
 
 def encode(lines: Iterable[SampleLine]) -> bytes:
-    """Readings as NDJSON."""
     return _ENCODER.encode_lines(lines)
 
 
@@ -88,7 +87,6 @@ class Names:
         self._drop = _any_of(drop)
 
     def wants(self, name: str) -> bool:
-        """Whether a name is wanted."""
         return self._keep.match(name) is not None and self._drop.match(name) is None
 
 

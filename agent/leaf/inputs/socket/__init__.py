@@ -73,17 +73,14 @@ class Address:
 
     @property
     def text(self) -> str:
-        """As it is written."""
         return f"{self.scheme}://{self.path}" if self.is_path else f"{self.scheme}://{self.host}:{self.port}"
 
     @property
     def is_path(self) -> bool:
-        """Whether it is a Unix socket."""
         return self.scheme in ("unix", "unixgram")
 
     @property
     def is_stream(self) -> bool:
-        """Whether it has connections."""
         return self.scheme in ("tcp", "unix")
 
 

@@ -36,8 +36,6 @@ from agent.leaf.intake import Intake
 
 
 class SocketInput(ConfiguredInput[SocketOptions]):
-    """One `socket` input."""
-
     def __init__(self, options: SocketOptions, metrics: Metrics, server: LocalServer = NO_SERVER) -> None:
         super().__init__(options, metrics, server)
         self._log = self._log.bind(listen=options.listen)

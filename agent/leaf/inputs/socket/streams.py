@@ -156,7 +156,6 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def say(self, text: bytes) -> None:
-        """Send something back."""
         if not self._transport.is_closing():
             self._transport.write(text)
 
@@ -166,7 +165,6 @@ class StreamConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on."""
         if not self._transport.is_closing() and not self.connections.stopped:
             self._transport.resume_reading()
 

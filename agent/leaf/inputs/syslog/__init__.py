@@ -31,7 +31,6 @@ class SyslogOptions(ListenOptions, tag="syslog", kw_only=True):
 
 
 def problems(options: SyslogOptions) -> Iterator[str]:
-    """What of the options can't be used."""
     try:
         check_name(options.metric, "metric")
     except LineError as error:

@@ -109,8 +109,6 @@ class SyslogConnection(StreamConnection):
 
 
 class SyslogInput(ListenInput[SyslogOptions]):
-    """One `syslog` input."""
-
     def _mistakes(self) -> Iterator[str]:
         yield from super()._mistakes()
         yield from problems(self._options)

@@ -93,7 +93,6 @@ class Index:
         self.top = max(self.top, entry.seq)
 
     def flush(self) -> None:
-        """Write what was added."""
         if not self._waiting:
             return
         data = b"".join(self._waiting)

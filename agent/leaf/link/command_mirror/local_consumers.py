@@ -62,7 +62,6 @@ class ProgramPositions:
         self._listing = LogEdge(log, "consumers of commands listed again")
 
     def load(self) -> None:
-        """Read the file."""
         try:
             self._saved = self._path.read_bytes()
             self._positions = parse_positions(self._saved)

@@ -138,7 +138,6 @@ class ConsumerPositions(Struct):
     consumers: dict[str, ConsumerPosition] = {}
 
     def encode(self) -> bytes:
-        """The file as bytes."""
         return msgspec.json.encode(self)
 
     @property
