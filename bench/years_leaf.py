@@ -38,9 +38,9 @@ from agent.leaf.ledger.evictions import IndexedMessage, StreamObservation
 from agent.leaf.ledger.evictions.service import EvictionMonitor
 from agent.leaf.ledger.evictions.tracker import EvictionTracker
 from agent.leaf.ledger.publisher import LedgerPublisher
-from agent.leaf.link import checkpoints
 from agent.leaf.publish.idempotency import RequestLog
 from agent.leaf.publish.idempotency_recovery import append_keys, load_keys, save_keys
+from agent.leaf.state import CheckpointLog, forget_checkpoints
 from agent.leaf.state_file import StateFile, load
 
 CLASSES: Final = ("alarm", "bulk", "fast", "normal", "slow")
@@ -105,7 +105,7 @@ class Leaf:
         evicting = self._streams[_EVICTING]
         tracker.load(evicting.info(_EVICTING))
         tracker.taken_up()
-        agreed = checkpoints.CheckpointLog(state)
+        agreed = CheckpointLog(state)
         # The stream is not asked, so nothing may be published: only what is noted of it counts.
         with publisher.connected(None, {cls: self._streams[cls].info(cls) for cls in CLASSES}):  # type: ignore[arg-type]
             for cls in CLASSES:
@@ -142,7 +142,7 @@ class Leaf:
                 if cls in state.acked:
                     state.lose(cls, state.acked[cls])
                 self._streams[cls] = LeafStream(f"made-{cls}-{day}", 1, 0)
-                checkpoints.forget(state, cls, 1)
+                forget_checkpoints(state, cls, 1)
             self._delivered = 0
 
     def _store(
@@ -167,7 +167,7 @@ class Leaf:
         if ident.cls == _EVICTING:
             tracker.stored(IndexedMessage(stream.last, ident.run, ident.n, _READINGS))
 
-    def _agree(self, log: checkpoints.CheckpointLog, run: str, number: int, day: int) -> None:
+    def _agree(self, log: CheckpointLog, run: str, number: int, day: int) -> None:
         """An announcement that was answered; there is none while the leaf is cut off."""
         if day % 7 == 6:
             return

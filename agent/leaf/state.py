@@ -1,9 +1,17 @@
 """What an agent must remember on its own, since its stream may be lost or restored from a backup. Only the
-records; `state_file` keeps them on disk."""
+records; `state_file` keeps them on disk.
+
+A store that is restored from a backup ends at the newest checkpoint that it still holds: there both sides
+last held the same. So those before the newest are kept, too, the older the sparser. They are counted, not
+timed: a clock that is set would thin them out wrongly. At ten seconds from one announcement to the next they
+are those of the last two minutes, one a minute of the last hour and one an hour of the last week in which
+data flowed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +21,10 @@ from agent.leaf.commands.cursor import RecentCommands
 from agent.leaf.timeline import Timeline
 
 VERSION = 1
+SPACING_SECONDS: Final = 9.0
+"""The least seconds from one recorded checkpoint to the next: an agent may announce itself more often."""
+RETENTION: Final = ((1, 12), (6, 60), (360, 168))
+"""Of every n-th checkpoint, so many are retained: (n, number)."""
 
 
 class Acked(Struct, frozen=True):
@@ -47,8 +59,8 @@ class Acked(Struct, frozen=True):
 
 
 class Checkpoints(Struct, frozen=True):
-    """Checkpoints (`agent.leaf.link.checkpoints`) in one stream of the hub whose message ids begin alike, as
-    those of one run do: the number of each, its leaf sequence, the end of its id and its hub sequence."""
+    """Checkpoints in one stream of the hub whose message ids begin alike, as those of one run do: the number
+    of each, its leaf sequence, the end of its id and its hub sequence."""
 
     ids: str
     stream: str
@@ -133,3 +145,67 @@ class State(Struct):
         """Take in what a ledger record says of lost streams."""
         known = self.lost.get(cls, [])
         self.lost[cls] = [*(store for store in known if store not in recorded), *recorded][-LOST_STREAMS:]
+
+
+class CheckpointLog:
+    """Records in the state what both sides agree on."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._recorded_at: dict[str, float] = {}
+
+    def agree(self, cls: str, checkpoint: Checkpoint, now: float) -> None:
+        """Both sides hold the same here, at a monotonic time."""
+        self._state.checkpoint[cls] = checkpoint
+        if now >= self._recorded_at.get(cls, now - SPACING_SECONDS) + SPACING_SECONDS:
+            self._recorded_at[cls] = now
+            self._state.earlier[cls] = with_checkpoint(self._state.earlier.get(cls, []), checkpoint)
+
+
+def with_checkpoint(groups: list[Checkpoints], checkpoint: Checkpoint) -> list[Checkpoints]:
+    """Add a checkpoint and drop those that are not retained any longer."""
+    rows = list(_rows(groups))
+    if rows and rows[-1][1] == checkpoint:
+        return groups
+    newest = rows[-1][0] + 1 if rows else 1
+    rows.append((newest, checkpoint))
+    return _grouped((number, row) for number, row in rows if _is_retained(number, newest))
+
+
+def earlier_checkpoints(groups: list[Checkpoints]) -> list[Checkpoint]:
+    """All checkpoints, oldest first."""
+    return [checkpoint for _, checkpoint in _rows(groups)]
+
+
+def forget_checkpoints(state: State, cls: str, start: int) -> None:
+    """An epoch begins at this sequence: only what comes before it is still agreed on."""
+    rows = [(number, row) for number, row in _rows(state.earlier.get(cls, [])) if row.leaf_seq < start]
+    state.earlier[cls] = _grouped(rows)
+    newest = state.checkpoint.get(cls)
+    if newest is not None and newest.leaf_seq >= start:
+        del state.checkpoint[cls]
+        if rows:
+            state.checkpoint[cls] = rows[-1][1]
+
+
+def _is_retained(number: int, newest: int) -> bool:
+    return any(number % step == 0 and newest - number < step * count for step, count in RETENTION)
+
+
+def _rows(groups: Iterable[Checkpoints]) -> Iterator[tuple[int, Checkpoint]]:
+    yield from sorted(
+        (number, Checkpoint(leaf_seq, f"{group.ids}{end}", group.stream, hub_seq))
+        for group in groups
+        for number, leaf_seq, end, hub_seq in group.rows
+    )
+
+
+def _grouped(rows: Iterable[tuple[int, Checkpoint]]) -> list[Checkpoints]:
+    groups: dict[tuple[str, str], Checkpoints] = {}
+    for number, checkpoint in rows:
+        run, dash, end = checkpoint.message_id.rpartition("-")
+        group = groups.setdefault(
+            (run, checkpoint.hub_stream), Checkpoints(run + dash, checkpoint.hub_stream, [])
+        )
+        group.rows.append((number, checkpoint.leaf_seq, end, checkpoint.hub_seq))
+    return list(groups.values())

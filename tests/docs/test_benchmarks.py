@@ -19,7 +19,7 @@ from agent.contract import LOST_STREAMS
 from agent.demo.loopback import Proxy
 from agent.leaf.commands.cursor import RECENT_COMMANDS
 from agent.leaf.ledger.evictions import MAX_RUNS
-from agent.leaf.link.checkpoints import RETENTION, earlier
+from agent.leaf.state import RETENTION, earlier_checkpoints
 from agent.leaf.state_file import load
 from bench import peer_faults, telegraf
 from bench.load import body
@@ -175,7 +175,9 @@ def test_what_a_leaf_keeps_and_says_stops_growing(tmp_path: Path) -> None:
     state = load(tmp_path / "state.json", DOMAIN)
     assert len(state.commands_run.commands) == RECENT_COMMANDS
     assert all(len(lost) <= LOST_STREAMS for lost in state.lost.values())
-    assert max(len(earlier(known)) for known in state.earlier.values()) <= sum(most for _, most in RETENTION)
+    assert max(len(earlier_checkpoints(known)) for known in state.earlier.values()) <= sum(
+        most for _, most in RETENTION
+    )
     assert len(state.corrections) <= 64
     assert later["discards-bulk.json"] < 100 * MAX_RUNS
 

@@ -15,7 +15,7 @@ import pytest_asyncio
 from agent.config import StreamClass
 from agent.contract import link_consumer
 from agent.leaf import stream_configs
-from agent.leaf.link import checkpoints, controller, decide
+from agent.leaf.link import controller, decide
 from agent.leaf.link.status import LinkState
 from agent.server import permissions
 from tests.harness.linked_pair import LinkedPair, open_linked_pair
@@ -31,7 +31,7 @@ async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     repair may follow the other at once, and the agent's user may reset consumers."""
     monkeypatch.setattr(decide, "ANSWER_WITHIN", 60.0)
     monkeypatch.setattr(controller, "REPAIR_EVERY", 0.5)
-    monkeypatch.setattr(checkpoints, "SPACING_SECONDS", 0.0)
+    monkeypatch.setattr("agent.leaf.state.SPACING_SECONDS", 0.0)
     monkeypatch.setattr(permissions, "_CONSUMER_VERBS", (*permissions._CONSUMER_VERBS, "RESET"))
     async with (
         open_server_pair(tmp_path, "edge-1") as servers,

@@ -16,12 +16,11 @@ from agent.contract import Checkpoint, LostStream
 from agent.jetstream import CONSUMER_NOT_FOUND, JetStream, StreamInfo, unless_refused
 from agent.leaf import stream_configs
 from agent.leaf.events import EpochBegun, Events, StreamTrimmed
-from agent.leaf.link import checkpoints
 from agent.leaf.link.announcer import Announcer, AnnounceResult
 from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.link.observation import HubComparison, confirmed, difference
 from agent.leaf.link.status import LinkStatus
-from agent.leaf.state import Acked, PullPosition
+from agent.leaf.state import Acked, CheckpointLog, PullPosition, forget_checkpoints
 from agent.leaf.state_file import StateFile
 
 _KEY = "rate_limit_bps"
@@ -68,7 +67,7 @@ async def remember_epoch(
     one already. `begun` is called in any case: the next look finds nothing new."""
     current = state.current
     current.epochs[cls] = epoch
-    checkpoints.forget(current, cls, new_epoch.start)
+    forget_checkpoints(current, cls, new_epoch.start)
     recreated = acked is not None and acked.created != info.created
     if acked is not None and (recreated or kept is not None):
         if recorded:
@@ -162,7 +161,7 @@ class HubAgreement:
 
     def __init__(self, domain: str, state: StateFile, status: LinkStatus, trimmer: Trimmer) -> None:
         self._domain, self._state, self._status, self._trimmer = domain, state, status, trimmer
-        self._checkpoints = checkpoints.CheckpointLog(state.current)
+        self._checkpoints = CheckpointLog(state.current)
         self._accepted: dict[str, str] = {}
         """By class the newest epoch over which the hub has answered."""
 

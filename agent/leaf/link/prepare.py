@@ -14,10 +14,9 @@ from agent.config import StreamClass
 from agent.contract import H_MESSAGE_ID, Checkpoint, ContractError, LostStream
 from agent.jetstream import JetStream, StreamInfo, nanoseconds
 from agent.leaf import stream_configs
-from agent.leaf.link import checkpoints
 from agent.leaf.link.act import drop_other_epochs, make_epoch, remember_epoch
 from agent.leaf.link.guard import EpochObservation, EpochReason, NewEpoch, RememberedStream, judge
-from agent.leaf.state import Acked, State
+from agent.leaf.state import Acked, State, earlier_checkpoints
 from agent.leaf.state_file import StateFile
 
 _APART_NS: Final = 1_000_000_000
@@ -49,7 +48,7 @@ async def prepare_stream(
     )
     due = judge(remembered, observation)
     if due is not None and due.reason is EpochReason.RESTORED:
-        held = await newest_checkpoint_held(js, info, checkpoints.earlier(current.earlier.get(cls.name, [])))
+        held = await newest_checkpoint_held(js, info, earlier_checkpoints(current.earlier.get(cls.name, [])))
         due = judge(remembered, replace(observation, earlier=held))
     if due is not None:
         # What both sides agreed on, a restored store holds.

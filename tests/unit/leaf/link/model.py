@@ -19,7 +19,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from agent.contract import Announce, Checkpoint, ClassState, Readings
 from agent.jetstream import ConsumerInfo
 from agent.leaf.link import guard
-from agent.leaf.link.checkpoints import CheckpointLog, earlier, forget
 from agent.leaf.link.decide import AnnounceNow, Pause, Repair, Resume, decide
 from agent.leaf.link.guard import EpochReason, NewEpoch, RememberedStream
 from agent.leaf.link.observation import (
@@ -30,7 +29,7 @@ from agent.leaf.link.observation import (
     confirmed,
     difference,
 )
-from agent.leaf.state import Acked, State
+from agent.leaf.state import Acked, CheckpointLog, State, earlier_checkpoints, forget_checkpoints
 from tests.unit.leaf.link import registrar
 from tests.unit.leaf.link.registrar import CLS
 from tests.unit.leaf.link.stores import NOT_PAUSED, Consumer, HubStore, LeafStore, Row
@@ -108,7 +107,9 @@ class Link(RuleBasedStateMachine):
 
     def attach(self) -> None:
         """A connection to the local server: the local guard, then the controller from the start."""
-        held = [one.leaf_seq for one in earlier(self.state.earlier.get(CLS, [])) if self.is_held(one)]
+        held = [
+            one.leaf_seq for one in earlier_checkpoints(self.state.earlier.get(CLS, [])) if self.is_held(one)
+        ]
         id_here = None
         if self.checkpoint is not None and self.leaf.holds(self.checkpoint.leaf_seq):
             id_here = self.leaf.ids[self.checkpoint.leaf_seq - 1]
@@ -133,7 +134,7 @@ class Link(RuleBasedStateMachine):
     def new_epoch(self, verdict: NewEpoch) -> None:
         self.epoch = self.name()
         self.leaf.consumers[self.epoch] = Consumer(verdict.start, verdict.start - 1, verdict.start - 1)
-        forget(self.state, CLS, verdict.start)
+        forget_checkpoints(self.state, CLS, verdict.start)
         if self.acked is not None:
             self.acked = Acked(RUN, 1, self.leaf.last, self.leaf.created, Readings())
 

@@ -7,15 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.contract import Checkpoint, new_run
-from agent.leaf.link.checkpoints import (
+from agent.leaf.state import (
     RETENTION,
     SPACING_SECONDS,
+    VERSION,
     CheckpointLog,
-    earlier,
-    forget,
+    Checkpoints,
+    State,
+    earlier_checkpoints,
+    forget_checkpoints,
     with_checkpoint,
 )
-from agent.leaf.state import VERSION, Checkpoints, State
 
 RUN, OTHER = new_run(0), new_run(1)
 CLS = "normal"
@@ -47,14 +49,14 @@ def hours(end: int) -> list[Checkpoints]:
 
 def state(groups: list[Checkpoints]) -> State:
     """A state with these, and the newest of them."""
-    known = earlier(groups)
+    known = earlier_checkpoints(groups)
     return State(VERSION, "m", "edge-1", earlier={CLS: groups}, checkpoint={CLS: known[-1]} if known else {})
 
 
 def test_the_older_they_are_the_sparser_they_stand() -> None:
     groups: list[Checkpoints] = []
     for count in range(3001):
-        retained = earlier(groups)
+        retained = earlier_checkpoints(groups)
         numbers = [checkpoint.leaf_seq // 10 for checkpoint in retained]
         assert retained == [checkpoint(number, RUN if number < 500 else OTHER) for number in numbers]
         assert len(retained) <= MOST
@@ -66,7 +68,7 @@ def test_the_older_they_are_the_sparser_they_stand() -> None:
 
 def test_they_take_little_room() -> None:
     groups = row(100_000, hours(98_640), 98_641)
-    assert len(earlier(groups)) > 0.9 * MOST
+    assert len(earlier_checkpoints(groups)) > 0.9 * MOST
     assert len(msgspec.json.encode(groups)) < 40 * MOST
 
 
@@ -75,31 +77,34 @@ def test_one_that_is_agreed_on_again_or_soon_after_is_not_noted_again() -> None:
     log = CheckpointLog(current)
     log.agree(CLS, checkpoint(1), 100.0)
     log.agree(CLS, checkpoint(2), 100.0 + SPACING_SECONDS / 2)
-    assert (current.checkpoint[CLS], earlier(current.earlier[CLS])) == (checkpoint(2), [checkpoint(1)])
+    assert (current.checkpoint[CLS], earlier_checkpoints(current.earlier[CLS])) == (
+        checkpoint(2),
+        [checkpoint(1)],
+    )
     for now in (100.0 + SPACING_SECONDS, 100.0 + 2 * SPACING_SECONDS):
         log.agree(CLS, checkpoint(3), now)
-    assert earlier(current.earlier[CLS]) == [checkpoint(1), checkpoint(3)]
+    assert earlier_checkpoints(current.earlier[CLS]) == [checkpoint(1), checkpoint(3)]
 
 
 @settings(max_examples=30)
 @given(count=st.integers(0, 800), start=st.integers(1, 9000))
 def test_of_an_epoch_only_what_stands_before_it_stays_agreed_on(count: int, start: int) -> None:
     current = state(row(count))
-    before = earlier(current.earlier[CLS])
-    forget(current, CLS, start)
+    before = earlier_checkpoints(current.earlier[CLS])
+    forget_checkpoints(current, CLS, start)
     left = [one for one in before if one.leaf_seq < start]
-    assert earlier(current.earlier[CLS]) == left
+    assert earlier_checkpoints(current.earlier[CLS]) == left
     assert current.checkpoint.get(CLS) == (left[-1] if left else None)
 
 
 def test_the_newest_stays_where_an_epoch_begins_after_it() -> None:
     current = state(row(3))
     current.checkpoint[CLS] = checkpoint(4)
-    forget(current, CLS, 41)
+    forget_checkpoints(current, CLS, 41)
     assert current.checkpoint[CLS] == checkpoint(4)
-    forget(current, CLS, 40)
+    forget_checkpoints(current, CLS, 40)
     assert current.checkpoint[CLS] == checkpoint(3)
-    forget(current, "other", 1)
+    forget_checkpoints(current, "other", 1)
     assert "other" not in current.checkpoint
 
 
