@@ -16,7 +16,7 @@ from agent.base.wait import loop_time
 from agent.config import Config
 from agent.contract import Previous, hub_api, leaf_stream
 from agent.jetstream import JetStream
-from agent.leaf.acks import HubAckWaiters
+from agent.leaf.acks import HubAckWaiters, HubCursorPoller
 from agent.leaf.events import Events, LinkChanged, StreamSeen
 from agent.leaf.link.act import Trimmer
 from agent.leaf.link.announcer import AnnouncedLeaf, Announcer
@@ -25,7 +25,6 @@ from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
 from agent.leaf.link.command_mirror.rest import MirrorRest
 from agent.leaf.link.controller import LinkController
 from agent.leaf.link.guard import NewEpoch
-from agent.leaf.link.hub_cursor import HubCursorPoller
 from agent.leaf.link.observation import UplinkStatus
 from agent.leaf.link.room import DiskQuota, TimeToLoss
 from agent.leaf.link.status import ORDINARY, PATIENT, LinkStatus
