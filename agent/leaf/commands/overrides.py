@@ -66,6 +66,7 @@ class Overrides:
     def replace_setters(self, setters: Mapping[str, Setter]) -> None:
         """Replace the setters: a setting that still has one goes on, the others end."""
         self._setters = setters
+        self._expire()  # what is over is not restored, and was not ended yet
         self.restore()
 
     async def put(self, values: Mapping[str, Value], seconds: float) -> None:
@@ -112,7 +113,8 @@ class Overrides:
         for name in [name for name, seconds in left.items() if seconds <= 0]:
             del self._state.current.settings[name]
             self._state.mark()
-            self._setters[name](None, 0.0)
+            if (setter := self._setters.get(name)) is not None:
+                setter(None, 0.0)
             log.info("override ended", setting=name)
         return min((seconds for seconds in left.values() if seconds > 0), default=None)
 

@@ -93,6 +93,15 @@ async def test_the_configured_value_is_back_when_the_time_is_over(bench: Bench) 
     task.cancel()
 
 
+async def test_a_reload_ends_what_is_over_and_was_not_looked_at_yet(bench: Bench) -> None:
+    await bench.settings.put({"linger": 2.0, "log_level": "debug"}, 60.0)
+    await bench.settings.put({"log_level": "info"}, 600.0)
+    bench.now = moment(1061.0, "b", 111.0)
+    bench.settings.replace_setters(bench.settings._setters)
+    assert bench.applied == {"linger": (None, 0.0), "log_level": ("info", 539.0)}
+    assert bench.settings.shown().keys() == {"log_level"}
+
+
 async def test_a_setting_without_a_setter_is_forgotten(bench: Bench) -> None:
     bench.state.current.settings["input.gone"] = SET
     await bench.state.save()
