@@ -183,7 +183,8 @@ class PullChunkStore:
             taken, letters = letters[: kept.count + kept.omitted], letters[kept.count + kept.omitted :]
             progress = piece.with_([number for number, _ in taken], last=last and not letters)
             if not kept.count:
-                piece.lines |= bits([number for number, _ in taken])
+                # No message says so, and handed in again after a refusal they must not be counted again.
+                self._note(piece, piece.with_([number for number, _ in taken], last=False))
                 self._dead_letters.done(piece.input, cls, kept)
                 continue
             chunk = Chunk(kept.payload, kept.count, position=progress.encode(), dead=True)

@@ -218,6 +218,31 @@ def test_a_reading_that_is_too_large_alone_becomes_a_dead_letter() -> None:
     ]
 
 
+async def test_letters_beyond_the_limit_are_counted_once_however_often_their_piece_is_refused() -> None:
+    ledger, refusals = ClassLedger("d", "a", new_run()), 3
+
+    async def submit(_input: str, _cls: str, chunk: Chunk) -> None:
+        nonlocal refusals
+        if chunk.position == "2 - 9" and refusals:
+            refusals -= 1
+            raise RefusedError(RefusalReason.FULL, "full", 1.0)
+
+    async def recall(_input: str) -> Progress:
+        return Progress(1, "4")
+
+    dead_letters = DeadLetterWriter(submit, {"a": ledger}, Metrics())
+    dead_letters._limits["a"]._at, dead_letters._limits["a"]._room = float("inf"), 0.0
+    store = PullChunkStore(submit, dead_letters, recall, lambda *_: None)
+    letters = tuple(Letter(b"x", f"f:{number}", "bad") for number in range(5))
+    chunk = Chunk(b'"1"\n', 1, position="9", letters=letters)
+    for _ in range(3):
+        with pytest.raises(RefusedError):
+            await store.store("tail", "a", chunk, [whole("a", chunk.payload, 1)])
+    await store.store("tail", "a", chunk, [whole("a", chunk.payload, 1)])
+    assert (ledger.readings.accepted, ledger.readings.dead) == (5, 5)
+    assert await store.piece("tail", "9") == (2, None)
+
+
 def test_what_is_left_out_is_not_in_the_whole() -> None:
     part = whole("a", b"0\n1\n2\n3\n", 4, left_out=0b0101)
     assert (part.payload, part.count, list(part.numbers)) == (b"1\n3\n", 2, [1, 3])
