@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs.audit.rows import lookups
-from hub_jobs.audit.rows.moments import moments as moments_of
+from hub_jobs.audit.rows.hours import moments as moments_of
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.tables.placed_rows import BATCH_KEY, HUB_KEY, SOURCE_KEY, key_of

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import VERSION
-from hub_jobs.audit.rows.moments import moments as moments_of
+from hub_jobs.audit.rows.hours import moments as moments_of
 from hub_jobs.audit.rows.pieces import ScanPart
 from hub_jobs.tables.commits import entry_name
 from hub_jobs.tables.delta import Table, TableError, open_table

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.audit.rows.moments import moments
+from hub_jobs.audit.rows.hours import moments
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.tables.placed_rows import BATCH, BATCH_KEY, HISTORY, HUB_KEY, SOURCE, SOURCE_KEY
 from hub_jobs.tables.ranges import Mask, Numbers, marks

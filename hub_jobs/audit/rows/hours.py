@@ -1,7 +1,7 @@
-"""What arrived by the hour.
+"""To which moment a message belongs, and what arrived by the hour. Pure.
 
-An hour (`Hour`) is that in which batches were sealed at the edge, if the clock there was synchronised, and
-otherwise that in which they arrived at the hub."""
+A batch belongs to the moment at which it was sealed at the edge, if the clock there was synchronised, and
+otherwise to that at which it arrived at the hub."""
 
 from __future__ import annotations
 
@@ -12,12 +12,38 @@ from datetime import datetime
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
+from agent.contract import H_CLOCK, H_SEALED_AT
 from hub_jobs.audit.in_transit import InTransit
 from hub_jobs.audit.rows.grouping import Names, grouped, summed
-from hub_jobs.audit.rows.reconcile import Batches
-from hub_jobs.tables.ranges import Numbers
+from hub_jobs.source.protocol import header_column
+from hub_jobs.tables.ranges import Mask, Numbers
 from hub_jobs.times import HOUR, at_micros, micros
+
+LATE_SECONDS: Final = 600
+"""What arrives longer than this after it was sealed is late."""
+_AHEAD_SECONDS: Final = 3_600
+"""A time of sealing so far after the arrival is not a time that can be."""
+_SECOND: Final = 1_000_000
+_NANOSECOND_DIGITS: Final = 19
+
+
+def moments(rows: pa.Table) -> tuple[Numbers, Mask]:
+    """To which moment batches with `arrived` and `headers` belong, in microseconds since 1970, and whether
+    they came late: the time of sealing, if the clock there was synchronised, otherwise that of arrival."""
+    arrived: Numbers = rows["arrived"].cast(pa.int64()).to_numpy()
+    headers = [row or b"" for row in rows["headers"].to_pylist()]
+    sealed = header_column(headers, H_SEALED_AT.encode())
+    clocks = header_column(headers, H_CLOCK.encode())
+    found = arrived.copy()
+    for at, (text, clock) in enumerate(zip(sealed, clocks, strict=True)):
+        if text is None or clock is None or not clock.startswith(b"synchronised=yes"):
+            continue
+        if text.isdigit() and len(text) <= _NANOSECOND_DIGITS:
+            found[at] = int(text) // 1000
+    found = np.where(found <= arrived + _AHEAD_SECONDS * _SECOND, found, arrived)
+    return found, arrived - found > LATE_SECONDS * _SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +78,6 @@ class Hour:
 
 _BESIDE: Final = {"missing": "lost", "pending": "on_the_way"}
 _COUNTS: Final = tuple(field.name for field in fields(Hour) if field.name not in ("domain", "cls", "hour"))
-
-
-def owners_of(found: Batches) -> tuple[list[Names], Numbers]:
-    """Domains and classes, and of each batch which."""
-    owners = sorted({run[:2] for run in found.runs}, key=str)
-    places = {owner: at for at, owner in enumerate(owners)}
-    return owners, np.array([places[run[:2]] for run in found.runs] or [0])[found.run]
 
 
 def by_hour(

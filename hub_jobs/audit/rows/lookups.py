@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from agent.contract import H_ENCODING, ZSTD
 from hub_jobs.audit.ledgers import Run
 from hub_jobs.audit.rows import count_rows
-from hub_jobs.audit.rows.moments import moments as moments_of
+from hub_jobs.audit.rows.hours import moments as moments_of
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.refine.messages import UnpackError, count_lines, unpack
 from hub_jobs.refine.readings import Refiner

@@ -15,7 +15,7 @@ from hub_jobs.audit.ledgers import LedgerClaims, Run
 from hub_jobs.audit.rows import lookups, reconcile, scan
 from hub_jobs.audit.rows.count_rows import RowCounts, Share, merged
 from hub_jobs.audit.rows.grouping import Names, grouped, summed
-from hub_jobs.audit.rows.hours import Hour, by_hour, hour_about, merged_hours, owners_of
+from hub_jobs.audit.rows.hours import Hour, by_hour, hour_about, merged_hours
 from hub_jobs.audit.rows.mismatches import LISTED, BrokenBatches, StrayRows, StrayScan, run_of
 from hub_jobs.audit.rows.overlap import settled_too
 from hub_jobs.audit.rows.pieces import Class
@@ -166,7 +166,7 @@ class _Totals:
         self.runs.add(batches.runs, batches.run, sign, **of_batches)
         self.classes.add(messages.owners, messages.owner, sign, **of_messages)
         late = batches.count * (~batches.dead & batches.late)
-        owners, owner = owners_of(batches)
+        owners, owner = _owners_of(batches)
         self.hours += by_hour(owners, owner, batches.moment, sign, late=late, **of_batches)
         self.hours += by_hour(messages.owners, messages.owner, messages.moment, sign, **of_messages)
         old = batches.old
@@ -177,6 +177,13 @@ class _Totals:
         self._old_hours += by_hour(
             messages.owners, messages.owner, messages.moment, sign, **messages.old_counts
         )
+
+
+def _owners_of(found: Batches) -> tuple[list[Names], Numbers]:
+    """Domains and classes, and of each batch which."""
+    owners = sorted({run[:2] for run in found.runs}, key=str)
+    places = {owner: at for at, owner in enumerate(owners)}
+    return owners, np.array([places[run[:2]] for run in found.runs] or [0])[found.run]
 
 
 def _kept(counts: Mapping[str, int]) -> dict[str, int]:
