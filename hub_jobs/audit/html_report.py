@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from html import escape
+from itertools import groupby
 from typing import Final
 
 from hub_jobs.audit.report import AuditReport, shown_columns
@@ -105,14 +106,8 @@ def _legend() -> str:
 
 
 def _days(shown: Sequence[datetime]) -> list[str]:
-    cells = []
-    at = 0
-    while at < len(shown):
-        day = shown[at].date()
-        width = sum(hour.date() == day for hour in shown)
-        cells.append(f'<th class="day" colspan="{width}">{day:%m-%d}</th>')
-        at += width
-    return cells
+    days = groupby(shown, key=datetime.date)
+    return [f'<th class="day" colspan="{len(list(hours))}">{day:%m-%d}</th>' for day, hours in days]
 
 
 def _row(name: tuple[str, str], held: dict[datetime, Hour], shown: Sequence[datetime]) -> str:

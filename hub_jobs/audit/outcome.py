@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from agent.contract import (
@@ -17,7 +18,7 @@ from agent.contract import (
 )
 from hub_jobs.audit.accounts import Account
 from hub_jobs.audit.report import AuditReport
-from hub_jobs.audit.rows.hours import Hour
+from hub_jobs.audit.rows.hours import Hour, merged_hours
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import WireError
 from hub_jobs.source.server import Server
@@ -104,10 +105,9 @@ def _leaf(
 
 def _hours(hours: Sequence[Hour]) -> Iterator[AuditedHour]:
     """The hours of all classes together."""
-    sums: dict[int, list[int]] = {}
-    for hour in hours:
-        number = int(hour.hour.timestamp()) // _HOUR
-        counts = (
+    for hour in merged_hours(replace(hour, cls=None) for hour in hours):
+        yield AuditedHour(
+            int(hour.hour.timestamp()) // _HOUR,
             hour.in_readings,
             hour.quarantined + hour.dead,
             hour.pending,
@@ -117,6 +117,3 @@ def _hours(hours: Sequence[Hour]) -> Iterator[AuditedHour]:
             hour.lost,
             hour.on_the_way,
         )
-        known = sums.setdefault(number, [0] * len(counts))
-        sums[number] = [one + other for one, other in zip(known, counts, strict=True)]
-    return (AuditedHour(number, *counts) for number, counts in sorted(sums.items()))
