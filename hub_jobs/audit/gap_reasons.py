@@ -13,9 +13,9 @@ have had an old message in each of these stores; whose they are is unknown when 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,10 +60,6 @@ class Gap:
         if self.why in (GapReason.DISCARDED, GapReason.REMOVED, GapReason.UNREADABLE):
             return f"{what} {_SAID[self.why]}{detail}"
         return f"{what} {verb}: {self.why}, they {_SAID[self.why]}{detail}"
-
-    def as_json(self) -> dict[str, Any]:
-        """The gap as it stands in a report."""
-        return {**asdict(self), "ranges": [list(span) for span in self.ranges], "why": str(self.why)}
 
 
 class Neighbours(NamedTuple):

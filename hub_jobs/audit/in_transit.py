@@ -73,8 +73,6 @@ class InTransit:
     def as_json(self) -> dict[str, Any]:
         """The same as it stands in a report."""
         row = asdict(self)
-        for name in ("ranges", "stayed"):
-            row[name] = [list(sequences) for sequences in row[name]]
         ledger = None if self.ledger is None else {"run": self.ledger.run, **asdict(self.ledger.readings)}
         named = {"class": row.pop("cls"), "announced_at": self.announced_at.isoformat(), "ledger": ledger}
         return {**row, **named, "messages": self.messages}

@@ -120,7 +120,7 @@ def as_json(report: AuditReport) -> str:
         "lost": report.lost,
         "rows": rows,
         "hours": hours,
-        "gaps": [gap.as_json() for gap in report.gaps],
+        "gaps": [asdict(gap) for gap in report.gaps],
         "on_the_way": None
         if report.in_transit is None
         else [transit.as_json() for transit in report.in_transit],
