@@ -2,9 +2,9 @@
 
 It compares five pairs, each in a place of its own; `run.py` puts what they find together:
 
-- `ledgers.py` gathers what the leaves' ledger records claim, and `run_claims.py` is that of one run.
-  `accounts.py` and `findings.py` compare it with the batches in bronze, one account a run; `all_accounts.py`
-  makes all of them. `in_transit.py`: what the leaves announced against bronze.
+- `ledgers.py` gathers what the leaves' ledger records claim. `accounts.py` and `findings.py` compare it with
+  the batches in bronze, one account a run; `all_accounts.py` makes all of them. `in_transit.py`: what the
+  leaves announced against bronze.
 - `rows/`: bronze against readings and quarantine. Each batch must have the places 0 to count - 1 once each.
   `totals.py` there sums the counts by run, class and hour.
 - `stream_gaps.py`, `gap_reasons.py`: the sequences of the hub's and the leaves' streams against bronze, and

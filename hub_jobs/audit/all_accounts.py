@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hub_jobs.audit import accounts, ledgers
-from hub_jobs.audit.accounts import Account, Arrived, with_announced
+from hub_jobs.audit.accounts import Account, Arrived, RunClaims, with_announced
 from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.in_transit import InTransit
 from hub_jobs.audit.ledgers import LedgerClaims, Run
@@ -15,7 +15,6 @@ from hub_jobs.audit.rows.mismatches import StrayRows
 from hub_jobs.audit.rows.pieces import Class
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.audit.rows.totals import RowTotals
-from hub_jobs.audit.run_claims import RunClaims
 from hub_jobs.tables.ranges import intersection, union
 from hub_jobs.tables.seen import SeenNumbers, batch_space, source_space
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from agent.contract import LATE
-from hub_jobs.audit.run_claims import RunClaims
 from hub_jobs.tables.ranges import Range, intersection, text, union, without
 
 if TYPE_CHECKING:
-    from hub_jobs.audit.accounts import Account, Arrived, Unbacked
+    from hub_jobs.audit.accounts import Account, Arrived, RunClaims, Unbacked
 
 
 def unbacked(name: str, arrived: Arrived) -> Iterator[str]:
@@ -107,7 +106,7 @@ def findings_of(
 
 def _tail_text(tail: int, claims: RunClaims) -> str:
     """Of a run that has an open tail."""
-    if claims == RunClaims():
+    if claims.ledger is None and claims.previous is None:
         return (
             "the run is not closed, and no ledger record of it has come yet (an agent sends one a minute): "
             "what it accepted beyond what is here is not known"

@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from agent.contract import ContractError, Ledger, Previous, Readings, parse_ledger
-from hub_jobs.audit.run_claims import RunClaims
+from hub_jobs.audit.accounts import RunClaims
 from hub_jobs.tables.ranges import union
 from hub_jobs.times import micros
 

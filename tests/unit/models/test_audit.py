@@ -15,9 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from agent.contract import Ledger, Previous, StreamState
 from agent.leaf.ledger import ClassLedger
 from agent.leaf.publish.batch import TAKEN
-from hub_jobs.audit.accounts import Account, Arrived, of_run
+from hub_jobs.audit.accounts import Account, Arrived, RunClaims, of_run
 from hub_jobs.audit.ledgers import LedgerRecords
-from hub_jobs.audit.run_claims import RunClaims
 from hub_jobs.tables.ranges import union
 from tests.harness.examples import machine
 
