@@ -10,9 +10,10 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
+from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -29,8 +30,7 @@ from prometheus_client import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.contract import Exit
-from hub_jobs.audit_metrics import AuditMetrics
+from agent.contract import AUDIT_FIGURES, AuditedLeaf, AuditPart, Exit
 from hub_jobs.tables.delta import TableError, open_table
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import files
@@ -40,6 +40,8 @@ DIRECTORY_VARIABLE: Final = "PETIOLE_JOB_METRICS"
 _LOOPBACK: Final = "127.0.0.1"
 _MODE: Final = 0o644
 """node_exporter runs as another user; there is no secret in the file."""
+_LEAVES: Final = 1_000
+"""Of so many the figures of an audit are shown."""
 
 
 class ListenError(Exception):
@@ -110,7 +112,23 @@ class JobMetrics:
         self.table_files = gauge("petiole_job_table_files", "Files of a table's snapshot.", "table")
         self.table_bytes = gauge("petiole_job_table_bytes", "Bytes of them.", "table")
         self.table_rows = gauge("petiole_job_table_rows", "Rows in them, as the log says.", "table")
-        self.audited = AuditMetrics(registry)
+        self._audit_figures = {
+            name: Gauge(f"petiole_audit_{name}_readings", says, ["domain"], registry=registry)
+            for name, says in AUDIT_FIGURES.items()
+        }
+        self._accounted = Gauge(
+            "petiole_audit_accounted",
+            "1 where nothing of the leaf is missing, doubled, unexplained or gone.",
+            ["domain"],
+            registry=registry,
+        )
+        self._audited_at = Gauge(
+            "petiole_audit_timestamp_seconds",
+            "When the audit looked at the tables.",
+            ["domain"],
+            registry=registry,
+        )
+        self._of_audit = (*self._audit_figures.values(), self._accounted, self._audited_at)
         self._show()
 
     def beside(self, name: str) -> JobMetrics:
@@ -189,6 +207,18 @@ class JobMetrics:
         """Before which moment, in microseconds since 1970, everything is settled; 0 where nothing is."""
         self.settled.labels(self.name).set(until / 1e6)
 
+    def set_audit(self, head: AuditPart, leaves: Sequence[AuditedLeaf]) -> None:
+        """What the newest audit found, in the place of the one before; of many leaves those with a loss are
+        shown first."""
+        for gauge in self._of_audit:
+            gauge.clear()
+        at = datetime.fromisoformat(head.at).timestamp()
+        for leaf in sorted(leaves, key=lambda leaf: (not leaf.lost, leaf.domain))[:_LEAVES]:
+            for name, gauge in self._audit_figures.items():
+                gauge.labels(leaf.domain).set(getattr(leaf, name))
+            self._accounted.labels(leaf.domain).set(not leaf.lost)
+            self._audited_at.labels(leaf.domain).set(at)
+
     def measure(self, lake: Place, names: Iterable[str]) -> None:
         """The size of tables, as their newest snapshots say."""
         if not self.shown:
@@ -250,10 +280,10 @@ class JobMetrics:
 
     def _restore(self, sample: str, labels: Mapping[str, str], value: float) -> None:
         outcome = labels.get("outcome", "")
-        self.audited.restore(sample, labels, value)
-        for gauge in (self.last_end, self.last_success, self.last_duration, self.last_exit):
+        of_runs = (self.last_end, self.last_success, self.last_duration, self.last_exit)
+        for gauge in (*of_runs, *self._of_audit):
             if sample == gauge._name:
-                gauge.labels(self.name).set(value)
+                gauge.labels(**labels).set(value)
         if sample == "petiole_job_runs_total" and outcome in (code.name.lower() for code in Exit):
             self.runs.labels(self.name, outcome).inc(value)
         elif sample == "petiole_job_conflicts_total":

@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     def tell(found: report.AuditReport) -> None:
         metrics.set_settled(found.settled.until)
         head, leaves = outcome.head_of(found, given.lake, deep=given.deep), outcome.leaves_of(found)
-        metrics.audited.set(head, leaves)
+        metrics.set_audit(head, leaves)
         why = outcome.tell_hub(server, head, leaves) if server is not None and given.tell else ""
         if why:
             say(_NAME, f"the hub's agent does not know of this audit: {why}")

@@ -48,7 +48,7 @@ def test_it_would_have_no_metric_otherwise(promtool: str) -> None:
     metrics.registry.register(LeafCollector(lambda: look(leaf, sent={"edge-1": 1})))
     assert says(promtool, "check", "metrics", given=generate_latest(metrics.registry)) == ""
     jobs = JobMetrics("ingest")
-    for collector in (*vars(jobs).values(), *jobs.audited._all):
+    for collector in (*vars(jobs).values(), *jobs._of_audit):
         if isinstance(collector, MetricWrapperBase):
             collector.labels(*("a" for _ in collector._labelnames))
     assert says(promtool, "check", "metrics", given=generate_latest(jobs.registry)) == ""

@@ -81,7 +81,7 @@ def test_a_file_has_the_leaves_with_a_loss_first_and_keeps_them_when_a_run_fails
     told = [AuditedLeaf(f"leaf-{at:05}", accepted=at) for at in range(3_000)]
     told.append(AuditedLeaf("zulu", accepted=9, missing=2))
     metrics = JobMetrics("audit", tmp_path)
-    metrics.audited.set(head_of(AuditReport(AT, [], [], []), tmp_path, deep=False), told)
+    metrics.set_audit(head_of(AuditReport(AT, [], [], []), tmp_path, deep=False), told)
     metrics.write()
     before = read(tmp_path)
     assert len([name for name, _ in before if name == "petiole_audit_accounted"]) == 1_000
