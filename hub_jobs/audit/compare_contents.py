@@ -17,11 +17,11 @@ from hub_jobs.audit import file_sums
 from hub_jobs.audit.file_sums import Contents
 from hub_jobs.audit.rows import lookups, scan
 from hub_jobs.audit.rows.count_rows import Share
-from hub_jobs.audit.rows.grouping import Names, changes, coded, grouped
 from hub_jobs.audit.rows.lookups import Key, decoded, refinable
 from hub_jobs.audit.rows.mismatches import run_of
 from hub_jobs.audit.rows.pieces import ArrivedSpan
 from hub_jobs.audit.rows.scan import AuditTables
+from hub_jobs.tables.grouping import Names, changes, coded, grouped
 from hub_jobs.tables.placed_rows import BATCH, BATCH_KEY, HISTORY, SOURCE_KEY
 from hub_jobs.tables.places import UnreadableError
 from hub_jobs.tables.ranges import Mask, Numbers, runs_of, text

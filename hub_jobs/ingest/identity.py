@@ -26,7 +26,8 @@ from agent.contract import (
 )
 from hub_jobs.source.protocol import header, header_column
 from hub_jobs.source.streams import SEQ_DIGITS, SOURCE_FIELDS, SOURCE_HEADER, origin, parse_source
-from hub_jobs.tables.ranges import Numbers, different_rows
+from hub_jobs.tables.grouping import different_rows
+from hub_jobs.tables.ranges import Numbers
 from hub_jobs.tables.schemas import BRONZE
 
 _COUNT_DIGITS: Final = 18

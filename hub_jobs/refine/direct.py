@@ -16,7 +16,8 @@ from agent.contract import H_MQTT, ContractError, mqtt_text, parse_reading, pars
 from hub_jobs.refine.columns import coded
 from hub_jobs.refine.readings import coded_texts
 from hub_jobs.tables.column_types import plain_texts
-from hub_jobs.tables.ranges import Mask, Numbers, different_rows
+from hub_jobs.tables.grouping import different_rows
+from hub_jobs.tables.ranges import Mask, Numbers
 from hub_jobs.tables.schemas import READINGS, TIME
 
 _EXPONENT: Final = "[eE][-+]?[0-9]{1,2}"

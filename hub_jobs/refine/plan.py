@@ -19,9 +19,10 @@ from hub_jobs.refine.dedup import DedupDecision, EarlierRows, Wanted
 from hub_jobs.refine.task import RefinePart
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.delta import Table
+from hub_jobs.tables.grouping import different_rows
 from hub_jobs.tables.placed_rows import Places, by_batch, by_source
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.ranges import History, Mask, Numbers, different_rows
+from hub_jobs.tables.ranges import History, Mask, Numbers
 from hub_jobs.tables.scan import Condition, batches, rows
 from hub_jobs.tables.seen import ID_COLUMNS, SeenTable, identities
 from hub_jobs.tables.stream_history import StreamHistory, file_histories

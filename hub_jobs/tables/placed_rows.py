@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs.tables.column_types import plain_texts
-from hub_jobs.tables.ranges import Numbers, different_rows
+from hub_jobs.tables.grouping import different_rows
+from hub_jobs.tables.ranges import Numbers
 
 BATCH: Final = ("domain", "class", "run")
 SOURCE: Final = ("source_stream", "source_identity")

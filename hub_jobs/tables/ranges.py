@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 History = tuple[str, str]
 """A stream and which history of it, as in the columns `stream` and `created`."""
@@ -20,47 +18,8 @@ Range = tuple[int, int]
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-
-_MOST_CODES: Final = 2**62
+MOST_CODES: Final = 2**62
 """What a code of several columns may grow to; rows themselves are fewer than 2**31."""
-
-
-def different_rows(columns: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
-    """Of columns of one length: the first row with each different combination of values, and of every row
-    which of these it has. Each column is coded by itself, so that nothing is put together once a row; it may
-    be coded already."""
-    size = len(columns[0])
-    codes, most = np.zeros(size, dtype=np.int64), 1
-    for column in columns:
-        own, kinds = _coded_column(column.combine_chunks())
-        if most * kinds >= _MOST_CODES:
-            codes, most = _coded(codes), size
-        codes = codes * kinds + own
-        most *= kinds
-    which = _coded(codes)
-    first = np.zeros(int(which.max()) + 1 if size else 0, dtype=np.int64)
-    first[which[::-1]] = np.arange(size - 1, -1, -1)
-    return first, which
-
-
-def _coded_column(column: pa.Array) -> tuple[Numbers, int]:
-    """Equal codes for equal values, also for nulls, and above which number none is."""
-    if not pa.types.is_dictionary(column.type):
-        coded = column.dictionary_encode("encode")
-        return coded.indices.to_numpy(), len(coded.dictionary)
-    # A dictionary may name a value twice, or null.
-    values = column.dictionary.dictionary_encode("encode")
-    of_value = np.append(values.indices.to_numpy(), len(values.dictionary))
-    if values.dictionary.null_count:
-        of_value[-1] = pc.index(pc.is_null(values.dictionary), True).as_py()
-    places = pc.fill_null(column.indices, len(column.dictionary)).to_numpy()
-    return of_value[places], len(values.dictionary) + 1
-
-
-def _coded(values: Numbers) -> Numbers:
-    """Each value by its place among the different ones, which are in no order: nothing is sorted."""
-    found: Numbers = pa.array(values).dictionary_encode().indices.to_numpy().astype(np.int64)
-    return found
 
 
 _RUN: Final = 1_000
@@ -82,7 +41,7 @@ class Keys(NamedTuple):
             return Keys(numbers, 1, 0)
         least = int(numbers.min())
         span = int(numbers.max()) - least + 2
-        if (int(codes.max()) + 1) * span >= _MOST_CODES:
+        if (int(codes.max()) + 1) * span >= MOST_CODES:
             return None
         return Keys(codes * span + (numbers - least), span, least)
 
@@ -168,14 +127,6 @@ class CodedNumbers:
     def _key(self, codes: Numbers, numbers: Numbers) -> Numbers:
         # One number for both; the rank of a number that is not there is that of another one, which is seen.
         return codes * self._known.size + np.searchsorted(self._known, numbers)
-
-
-def by_code(codes: Numbers, numbers: Numbers, size: int) -> Iterator[Numbers]:
-    """The numbers of each code from 0 to `size` - 1, in their order; a code of -1 is none."""
-    order = np.argsort(codes, kind="stable")
-    ordered, edges = numbers[order], np.searchsorted(codes[order], np.arange(size + 1))
-    for first, end in pairwise(edges.tolist()):
-        yield ordered[first:end]
 
 
 def runs_of(numbers: Numbers) -> list[Range]:

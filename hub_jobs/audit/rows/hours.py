@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from agent.contract import H_CLOCK, H_SEALED_AT
 from hub_jobs.audit.in_transit import InTransit
-from hub_jobs.audit.rows.grouping import Names, grouped, summed
 from hub_jobs.source.protocol import header_column
+from hub_jobs.tables.grouping import Names, grouped, summed
 from hub_jobs.tables.ranges import Mask, Numbers
 from hub_jobs.times import HOUR, at_micros, micros
 

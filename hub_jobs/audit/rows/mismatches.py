@@ -13,12 +13,12 @@ from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.ledgers import Run
 from hub_jobs.audit.rows import lookups, reconcile
 from hub_jobs.audit.rows.count_rows import RowCounts
-from hub_jobs.audit.rows.grouping import Names, coded
 from hub_jobs.audit.rows.lookups import Key
 from hub_jobs.audit.rows.reconcile import Batches, Messages
 from hub_jobs.audit.rows.scan import AuditTables
+from hub_jobs.tables.grouping import Names, by_code, coded
 from hub_jobs.tables.placed_rows import HISTORY
-from hub_jobs.tables.ranges import Mask, Numbers, Range, by_code, contains, runs_of, text, union, without
+from hub_jobs.tables.ranges import Mask, Numbers, Range, contains, runs_of, text, union, without
 from hub_jobs.tables.seen import hub_space
 
 LISTED: Final = 1_000

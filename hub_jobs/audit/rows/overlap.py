@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from hub_jobs.audit.rows.count_rows import RowCounts, Share
-from hub_jobs.audit.rows.grouping import coded
 from hub_jobs.audit.rows.pieces import ArrivedSpan, FileShare, UnsettledError
 from hub_jobs.audit.rows.scan import AuditTables, counted
 from hub_jobs.tables.delta import Table
+from hub_jobs.tables.grouping import by_code, coded
 from hub_jobs.tables.placed_rows import BATCH_KEY, HUB_KEY, SOURCE_KEY
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.ranges import Mask, Numbers, by_code, contains
+from hub_jobs.tables.ranges import Mask, Numbers, contains
 from hub_jobs.tables.scan import Condition, file_paths
 
 _MOST: Final = 100_000

@@ -5,14 +5,14 @@ so without a list, and a repeat that hides a hole shows too. Pure."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from hub_jobs.audit.rows.count_rows import RowCounts
-from hub_jobs.audit.rows.grouping import Names, changes, coded, grouped, stood_at, times
-from hub_jobs.tables.placed_rows import BATCH, SOURCE
+from hub_jobs.tables.grouping import Names, changes, coded, grouped
+from hub_jobs.tables.placed_rows import BATCH, HISTORY, SOURCE
 from hub_jobs.tables.ranges import Mask, Numbers, marks
 
 
@@ -160,37 +160,37 @@ class Messages:
 def batches(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts, kept_since: int = 0) -> Batches:
     """Every batch of bronze with what became of it. What the other tables do not have of a batch that arrived
     before `kept_since` may have been deleted for its age."""
-    held = bronze.batches.filter(pa.array(times(bronze.batches, quarantine.other) == 0))
+    held = bronze.batches.filter(pa.array(_times(bronze.batches, quarantine.other) == 0))
     parts = [held, readings.batches, quarantine.batches]
     codes, runs = coded(parts, BATCH)
-    ids, size, firsts = grouped(codes, [_numbers(part, "n") for part in parts])
+    ids, size, firsts = grouped(codes, [_column(part, "n") for part in parts])
     of_held, of_read, of_named = ids
     count = np.zeros(size, np.int64)
     least, moment, arrived = (np.full(size, np.iinfo(np.int64).max) for _ in range(3))
     there, refined, dead, old = (np.zeros(size, np.bool_) for _ in range(4))
     late = np.ones(size, np.bool_)
     there[of_held] = True
-    np.maximum.at(count, of_held, _numbers(held, "count"))
+    np.maximum.at(count, of_held, _column(held, "count"))
     for lowest, name in ((least, "count"), (moment, "moment"), (arrived, "arrived")):
-        np.minimum.at(lowest, of_held, _numbers(held, name))
+        np.minimum.at(lowest, of_held, _column(held, name))
     for any_copy, name in ((refined, "refined"), (old, "old"), (dead, "dead")):
-        np.logical_or.at(any_copy, of_held, _truths(held, name))
-    np.logical_and.at(late, of_held, _truths(held, "late"))
+        np.logical_or.at(any_copy, of_held, _column(held, name))
+    np.logical_and.at(late, of_held, _column(held, "late"))
     whole, read, named, old_rows, *sums = (np.zeros(size, np.int64) for _ in range(7))
-    np.add.at(whole, of_named, _truths(quarantine.batches, "whole"))
-    np.add.at(read, of_read, _numbers(readings.batches, "places"))
-    np.add.at(named, of_named, _numbers(quarantine.batches, "places"))
+    np.add.at(whole, of_named, _column(quarantine.batches, "whole"))
+    np.add.at(read, of_read, _column(readings.batches, "places"))
+    np.add.at(named, of_named, _column(quarantine.batches, "places"))
     for of, table in ((of_read, readings.batches), (of_named, quarantine.batches)):
-        rows = _numbers(table, "places") + _truths(table, "whole")
-        np.add.at(old_rows, of, np.where(_truths(table, "old"), rows, 0))
+        rows = _column(table, "places") + _column(table, "whole")
+        np.add.at(old_rows, of, np.where(_column(table, "old"), rows, 0))
         for sum_, name in zip(sums, ("total", "squares", "marks"), strict=True):
-            np.add.at(sum_, of, _numbers(table, name))
+            np.add.at(sum_, of, _column(table, name))
     places = read + named
     aged = arrived < kept_since
     apart = np.where(old, places + whole, 0) != old_rows
     complete = aged | np.where(whole > 0, (places == 0) & (whole == 1), _adds_up(count, places, *sums))
     run = np.concatenate(codes)[firsts]
-    n = np.concatenate([_numbers(part, "n") for part in parts])[firsts]
+    n = np.concatenate([_column(part, "n") for part in parts])[firsts]
     stray = ~(there & refined) & (places + whole > 0)
     return Batches(
         runs=runs,
@@ -230,24 +230,20 @@ def messages(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts, kept
     held = bronze.direct
     (owner,), owners = coded([held], BATCH[:2])
     (source, of_reading), sources = coded([held, readings.direct], SOURCE)
-    seq, content = _numbers(held, "source_seq"), _numbers(held, "content")
-    read = _numbers(readings.direct, "source_seq")
+    seq, content = _column(held, "source_seq"), _column(held, "content")
+    read = _column(readings.direct, "source_seq")
     nowhere = np.array([None in names for names in sources] or [True])
     strays = _strays(sources, nowhere, (source, seq), (of_reading, read))
-    named = times(held, quarantine.named)
+    named = _times(held, quarantine.named)
     order = np.lexsort((content, seq, source, owner))
     place = changes(owner[order], source[order], seq[order])
     message = place | changes(content[order])
     starts, at_place = np.flatnonzero(message), np.flatnonzero(place)
-    if not order.size:
-        none = np.array([], np.int64)
-        empty = (none, none, none, none, none, none, none, none, none)
-        return Messages(owners, sources, *empty, (none, none, none), strays)
-    old = _truths(held, "old")
+    old = _column(held, "old")
     refined, is_old = (
-        np.logical_or.reduceat(mask[order], starts) for mask in (_truths(held, "refined"), old)
+        np.logical_or.reduceat(mask[order], starts) for mask in (_column(held, "refined"), old)
     )
-    moments = np.minimum.reduceat(_numbers(held, "moment")[order], starts)
+    moments = np.minimum.reduceat(_column(held, "moment")[order], starts)
     # Of messages that no source wrote none is known to be a repeat of another.
     quarantined, old_quarantined = (
         np.where(
@@ -264,9 +260,9 @@ def messages(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts, kept
         for counts in (np.ones(starts.size), refined, quarantined, is_old, old_quarantined, aged)
     ]
     first = order[at_place]
-    old_read = _truths(readings.direct, "old")
+    old_read = _column(readings.direct, "old")
     stood, old_stood = (
-        np.where(nowhere[source[first]], 0, stood_at(source[first], seq[first], codes, numbers))
+        np.where(nowhere[source[first]], 0, _occurrences(source[first], seq[first], codes, numbers))
         for codes, numbers in ((of_reading, read), (of_reading[old_read], read[old_read]))
     )
     moment = np.minimum.reduceat(moments, by_place)
@@ -290,11 +286,18 @@ def _strays(
     return UnexplainedRows(sources, source[stray], seq[stray], found, np.zeros_like(found))
 
 
-def _numbers(table: pa.Table, name: str) -> Numbers:
-    found: Numbers = table[name].to_numpy()
+def _times(rows: pa.Table, given: pa.Table) -> Numbers:
+    """How often each row is among the given messages, by its place in the hub's stream."""
+    (of_rows, of_given), _ = coded([rows, given], HISTORY)
+    return _occurrences(of_rows, _column(rows, "seq"), of_given, _column(given, "seq"))
+
+
+def _occurrences(codes: Numbers, numbers: Numbers, of_others: Numbers, others: Numbers) -> Numbers:
+    """How often each pair of code and number is among others."""
+    (ids, other_ids), size, _ = grouped([codes, of_others], [numbers, others])
+    found: Numbers = np.bincount(other_ids, minlength=size)[ids].astype(np.int64)
     return found
 
 
-def _truths(table: pa.Table, name: str) -> Mask:
-    found: Mask = table[name].to_numpy()
-    return found
+def _column(table: pa.Table, name: str) -> Any:
+    return table[name].to_numpy()

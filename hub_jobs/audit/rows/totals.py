@@ -14,13 +14,13 @@ from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.ledgers import LedgerClaims, Run
 from hub_jobs.audit.rows import lookups, reconcile, scan
 from hub_jobs.audit.rows.count_rows import RowCounts, Share, merged
-from hub_jobs.audit.rows.grouping import Names, grouped, summed
 from hub_jobs.audit.rows.hours import Hour, by_hour, hour_about, merged_hours
 from hub_jobs.audit.rows.mismatches import LISTED, BrokenBatches, StrayRows, StrayScan, run_of
 from hub_jobs.audit.rows.overlap import settled_too
 from hub_jobs.audit.rows.pieces import Class
 from hub_jobs.audit.rows.reconcile import Batches, Messages
 from hub_jobs.audit.rows.scan import AuditTables
+from hub_jobs.tables.grouping import Names, grouped, summed
 from hub_jobs.tables.ranges import Mask, Numbers
 from hub_jobs.tables.seen import SeenNumbers, batch_space
 

@@ -1,0 +1,99 @@
+"""Rows by what they share: equal codes for equal values, groups, and sums over them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hub_jobs.tables.column_types import plain_texts
+from hub_jobs.tables.ranges import MOST_CODES, Mask, Numbers
+
+Names = tuple[str | None, ...]
+
+
+def different_rows(columns: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
+    """Of columns of one length: the first row with each different combination of values, and of every row
+    which of these it has. Each column is coded by itself, so that nothing is put together once a row; it may
+    be coded already."""
+    size = len(columns[0])
+    codes, most = np.zeros(size, dtype=np.int64), 1
+    for column in columns:
+        own, kinds = _coded_column(column.combine_chunks())
+        if most * kinds >= MOST_CODES:
+            codes, most = _coded(codes), size
+        codes = codes * kinds + own
+        most *= kinds
+    which = _coded(codes)
+    first = np.zeros(int(which.max()) + 1 if size else 0, dtype=np.int64)
+    first[which[::-1]] = np.arange(size - 1, -1, -1)
+    return first, which
+
+
+def _coded_column(column: pa.Array) -> tuple[Numbers, int]:
+    """Equal codes for equal values, also for nulls, and above which number none is."""
+    if not pa.types.is_dictionary(column.type):
+        coded = column.dictionary_encode("encode")
+        return coded.indices.to_numpy(), len(coded.dictionary)
+    # A dictionary may name a value twice, or null.
+    values = column.dictionary.dictionary_encode("encode")
+    of_value = np.append(values.indices.to_numpy(), len(values.dictionary))
+    if values.dictionary.null_count:
+        of_value[-1] = pc.index(pc.is_null(values.dictionary), True).as_py()
+    places = pc.fill_null(column.indices, len(column.dictionary)).to_numpy()
+    return of_value[places], len(values.dictionary) + 1
+
+
+def _coded(values: Numbers) -> Numbers:
+    """Each value by its place among the different ones, which are in no order: nothing is sorted."""
+    found: Numbers = pa.array(values).dictionary_encode().indices.to_numpy().astype(np.int64)
+    return found
+
+
+def coded(tables: Sequence[pa.Table], columns: Sequence[str]) -> tuple[list[Numbers], list[Names]]:
+    """A number for every row of each table, the same for the same texts in `columns`, and the texts of each
+    number."""
+    together = pa.concat_tables([table.select(columns) for table in tables])
+    first, which = different_rows(together.columns)
+    texts = plain_texts(together.take(pa.array(first))).to_pydict()
+    ends = np.cumsum([table.num_rows for table in tables])[:-1]
+    return np.split(which, ends), list(zip(*texts.values(), strict=True))
+
+
+def grouped(codes: Sequence[Numbers], numbers: Sequence[Numbers]) -> tuple[list[Numbers], int, Numbers]:
+    """A group for each pair of code and number, counted in their order: that of each row, how many there are,
+    and a row of each."""
+    code, number = np.concatenate(codes), np.concatenate(numbers)
+    order = np.lexsort((number, code))
+    new = changes(code[order], number[order])
+    ids = np.empty(order.size, np.int64)
+    ids[order] = np.cumsum(new) - 1
+    ends = np.cumsum([part.size for part in codes])[:-1]
+    return np.split(ids, ends), int(new.sum()), order[new]
+
+
+def summed(ids: Numbers, size: int, values: Numbers | Mask) -> list[int]:
+    """The sum of the values of each group."""
+    found = np.zeros(size, np.int64)
+    np.add.at(found, ids, values.astype(np.int64))
+    return found.tolist()
+
+
+def changes(*columns: Numbers) -> Mask:
+    """Which rows differ from the one before; the first does."""
+    found = np.zeros(columns[0].size, np.bool_)
+    found[:1] = True
+    for column in columns:
+        found[1:] |= column[1:] != column[:-1]
+    return found
+
+
+def by_code(codes: Numbers, numbers: Numbers, size: int) -> Iterator[Numbers]:
+    """The numbers of each code from 0 to `size` - 1, in their order; a code of -1 is none."""
+    order = np.argsort(codes, kind="stable")
+    ordered, edges = numbers[order], np.searchsorted(codes[order], np.arange(size + 1))
+    for first, end in pairwise(edges.tolist()):
+        yield ordered[first:end]
