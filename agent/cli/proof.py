@@ -120,7 +120,7 @@ def _check(file: Path, at: Place) -> Exit:
 
 
 def _compare(then: dict[str, Any], at: Place) -> Exit:
-    from hub_jobs.tables.places import UnreadableError
+    from hub_jobs.tables.parquet_reading import UnreadableError
     from hub_jobs.where.evidence import differences, file_differences
 
     first, last = _moment(then["from"]), _moment(then["to"])

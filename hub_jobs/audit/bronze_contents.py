@@ -16,7 +16,8 @@ from hub_jobs.audit.ledgers import Run
 from hub_jobs.audit.unreadable import Unreadable, put_aside
 from hub_jobs.tables import seen
 from hub_jobs.tables.delta import Table, open_table
-from hub_jobs.tables.places import Place, UnreadableError
+from hub_jobs.tables.parquet_reading import UnreadableError
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History, runs_of, size, text, without
 from hub_jobs.tables.scan import batches
 from hub_jobs.tables.seen import SeenNumbers, hub_space, joined, lacking

@@ -21,8 +21,8 @@ from hub_jobs.audit.rows.lookups import refinable
 from hub_jobs.audit.rows.pieces import FileShare
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.readings import Refiner
+from hub_jobs.tables.parquet_reading import parquet_file
 from hub_jobs.tables.placed_rows import BATCH, HISTORY, HUB_KEY, SOURCE, key_of
-from hub_jobs.tables.places import parquet_file
 from hub_jobs.tables.ranges import Numbers, marks
 from hub_jobs.tables.schemas import BRONZE, TIME, digest
 

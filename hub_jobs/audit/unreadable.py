@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from hub_jobs.tables.delta import Table
-from hub_jobs.tables.places import UnreadableError
+from hub_jobs.tables.parquet_reading import UnreadableError
 from hub_jobs.tables.ranges import Range
 from hub_jobs.tables.scan import files
 from hub_jobs.times import micros

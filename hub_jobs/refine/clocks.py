@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from agent.contract import EPOCH_LIMIT, Correction
 from hub_jobs.refine.columns import Times
-from hub_jobs.tables.column_types import fitted
+from hub_jobs.tables.parquet_reading import fitted
 from hub_jobs.tables.schemas import READINGS, TIME
 
 Corrections = Mapping[str, Sequence[Correction]]

@@ -16,8 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from hub_jobs.tables.column_types import plain_texts
-from hub_jobs.tables.grouping import different_rows
+from hub_jobs.tables.grouping import different_rows, plain_texts
 from hub_jobs.tables.placed_rows import Placed, Places
 from hub_jobs.tables.ranges import CodedNumbers, CodedRanges, History, Keys, Mask, Numbers
 

@@ -17,9 +17,10 @@ from hub_jobs.refine.clocks import PLACED, Batch, Corrections, SealTime, errors_
 from hub_jobs.refine.direct import DirectReadings
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.readings import CHUNK_ROWS, Refiner, quarantine_table
-from hub_jobs.tables.column_types import plain_texts
+from hub_jobs.tables.grouping import plain_texts
 from hub_jobs.tables.parquet import PartFile, PartWriter
-from hub_jobs.tables.places import Place, parquet_file
+from hub_jobs.tables.parquet_reading import parquet_file
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History
 
 _COLUMNS = (

@@ -23,7 +23,8 @@ from hub_jobs.tables.commits import ROLLED_UP
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
 from hub_jobs.tables.parquet import written
-from hub_jobs.tables.places import Place, parquet_columns
+from hub_jobs.tables.parquet_reading import parquet_columns
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import Condition, changed_files, file_paths, frame
 from hub_jobs.tables.schemas import TIME
 from hub_jobs.times import at_micros

@@ -10,7 +10,8 @@ import pyarrow as pa
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
 from hub_jobs.tables.parquet import write_rows
-from hub_jobs.tables.places import Place, UnreadableError
+from hub_jobs.tables.parquet_reading import UnreadableError
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import SCHEMAS
 from hub_jobs.tables.stream_history import StreamHistory

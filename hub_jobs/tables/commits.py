@@ -28,8 +28,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from hub_jobs.tables import stores
-from hub_jobs.tables.places import ObjectPath, Place
+from hub_jobs.tables.places import S3, ObjectPath, Place, delta_options
 
 ATTEMPTS: Final = 20
 """Versions for which one commit is tried while others commit what does not concern it."""
@@ -219,7 +218,7 @@ def why_unsafe(lake: Place) -> str | None:
 
     delta-rs looks for a version before it puts it, so only writers that overlap show this: a store that
     ignores the header is found very probably, and one that keeps the promise is never refused."""
-    if not isinstance(lake, ObjectPath) or not lake.uri.startswith(stores.S3):
+    if not isinstance(lake, ObjectPath) or not lake.uri.startswith(S3):
         return None
     try:
         return _tried(lake / _CHECK)
@@ -228,7 +227,7 @@ def why_unsafe(lake: Place) -> str | None:
 
 
 def _tried(path: ObjectPath) -> str | None:
-    options = stores.commit_options(path.uri)
+    options = delta_options(path)
     schema = pa.schema([("n", pa.int64())])
     DeltaTable.create(str(path), schema=schema, mode="ignore", storage_options=options)
     if DeltaTable(str(path), storage_options=options).transaction_version(_CHECKED) is not None:

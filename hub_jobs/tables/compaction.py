@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.tables.column_types import usual
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet import MAX_FILE_BYTES, PartFile, PartWriter, is_own
-from hub_jobs.tables.places import Place, fitted_groups, parquet_columns, parquet_file
+from hub_jobs.tables.parquet_reading import fitted_groups, parquet_columns, parquet_file, usual
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History, Numbers
 from hub_jobs.tables.scan import Condition, bounds, file_paths, files
 from hub_jobs.tables.schemas import STATISTICS

@@ -22,9 +22,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from hub_jobs.tables import commits
 from hub_jobs.tables.commits import CommitOutcome, TableChange
 from hub_jobs.tables.parquet import PartFile
-from hub_jobs.tables.places import Place, delta_options
+from hub_jobs.tables.places import Place, delta_options, plain
 from hub_jobs.tables.schemas import SCHEMAS, VERSION
-from hub_jobs.tables.stores import plain
 
 _VERSION_KEY: Final = "petiole.version"
 _WIDENINGS: Final = 3

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.tables.column_types import plain_texts
 from hub_jobs.tables.ranges import MOST_CODES, Mask, Numbers
 
 Names = tuple[str | None, ...]
@@ -97,3 +96,20 @@ def by_code(codes: Numbers, numbers: Numbers, size: int) -> Iterator[Numbers]:
     ordered, edges = numbers[order], np.searchsorted(codes[order], np.arange(size + 1))
     for first, end in pairwise(edges.tolist()):
         yield ordered[first:end]
+
+
+def plain_texts(rows: pa.Table) -> pa.Table:
+    """The same rows without dictionaries: a text of one is slow to make an object of."""
+    for at, field in enumerate(rows.schema):
+        if pa.types.is_dictionary(field.type):
+            kind = field.type.value_type
+            rows = rows.set_column(at, field.with_type(kind), rows.column(at).cast(kind))
+    return rows
+
+
+def coded_texts(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows with their texts as dictionaries."""
+    columns = [
+        column.dictionary_encode() if pa.types.is_string(column.type) else column for column in rows.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, rows.schema.names)

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.tables.column_types import plain_texts
-from hub_jobs.tables.grouping import different_rows
+from hub_jobs.tables.grouping import different_rows, plain_texts
 from hub_jobs.tables.ranges import Numbers
 
 BATCH: Final = ("domain", "class", "run")

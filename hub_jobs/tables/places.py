@@ -1,5 +1,10 @@
-"""Where a lake lies: a directory, or a name in an object store (`stores.FORMS`), whose client is in
-`stores.py`.
+"""Where a lake lies: a directory, or a name in an object store, which is S3, Azure's Blob storage or Data
+Lake Gen2, or Google's Cloud Storage; and the client that reads and writes files in each.
+
+No option or credential of a store passes through here. delta-rs and Arrow find them in the environment of
+their own process or where that says (`AWS_…`, `AZURE_…`, `GOOGLE_…`), on the driver and on every executor, so
+no plan, log or argument can hold them. In S3 Arrow's own client reads and writes files. In the others it is
+the client of delta-rs, so that whatever credential commits also reads.
 """
 
 from __future__ import annotations
@@ -7,23 +12,28 @@ from __future__ import annotations
 import argparse
 import io
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
+from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
-from hub_jobs.tables import stores
-from hub_jobs.tables.column_types import fitted, usual
-
-_FAULTS: Final = (OSError, pa.ArrowException)
-"""What Arrow raises over a file."""
-_MOST_SAID: Final = 200
+_FORMS: Final = (
+    "s3://bucket/name, gs://bucket/name, az://container/name or "
+    "abfss://container@account.dfs.core.windows.net/name"
+)
+"""The addresses of a lake in a store."""
+S3: Final = "s3://"
+_SCHEMES: Final = (S3, "gs://", "az://", "abfss://")
+_SAFE: Final = {"conditional_put": "etag", "AWS_S3_ALLOW_UNSAFE_RENAME": "false"}
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_SETTINGS: Final = ("AZURE_", "AZURITE_", "GOOGLE_")
+_REFUSALS: Final = ("AWS Error", "Error performing", "Error getting credentials", "lacked")
+"""What is said of a store that does not give a file out."""
+_MOST_SAID: Final = 400
 
 
 @dataclass(frozen=True, order=True)
@@ -51,12 +61,13 @@ class ObjectPath:
     @property
     def key(self) -> str:
         """The name by which its `store` knows it."""
-        return stores.key(self.uri)
+        _, authority, name = _split(self.uri)
+        return f"{authority}/{name}" if self.uri.startswith(S3) else name
 
     @property
     def store(self) -> fs.FileSystem:
         """The client that reads and writes it."""
-        return stores.filesystem(self.uri)
+        return _filesystem(self.uri)
 
     def exists(self) -> bool:
         """Whether there is such an object, or one below it."""
@@ -84,17 +95,37 @@ Place = Path | ObjectPath
 
 
 def parse_place(text: str) -> Place:
-    """What a command line calls a lake. Raises `argparse.ArgumentTypeError`."""
-    try:
-        uri = stores.parse(text)
-    except stores.AddressError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return Path(text).absolute() if uri is None else ObjectPath(uri)
+    """What a command line calls a lake: a directory, or an address in a store. Raises
+    `argparse.ArgumentTypeError`."""
+    if "://" not in text:
+        return Path(text).absolute()
+    shown = text.partition("?")[0]
+    scheme, authority, name = _split(shown.rstrip("/"))
+    wrong = argparse.ArgumentTypeError
+    if scheme not in _SCHEMES:
+        raise wrong(f"{scheme}… is neither a directory nor {_FORMS}")
+    if shown != text or "#" in text or ":" in authority:
+        raise wrong(
+            f"{scheme}… holds more than names; credentials of a store belong into the environment or a file"
+        )
+    if not name or not authority:
+        raise wrong(f"{shown} is a whole bucket or container; a lake is at {_FORMS}")
+    if scheme == "abfss://" and not re.fullmatch(r"[^@]+@[^@.]+\.(dfs|blob)\.[^@]+", authority):
+        raise wrong(f"{shown} names no account; a lake is at {_FORMS}")
+    return ObjectPath(shown.rstrip("/"))
 
 
 def delta_options(at: Place) -> dict[str, str] | None:
-    """What delta-rs needs beyond its environment."""
-    return None if isinstance(at, Path) else stores.commit_options(at.uri)
+    """What delta-rs needs beyond its environment, None in a directory. In S3: that a commit is a put which
+    fails where the object is there, whatever the environment says; that credentials are looked for in files
+    and roles also where an endpoint is given; and that an endpoint without TLS is meant. In the others a
+    commit is always such a put."""
+    if isinstance(at, Path):
+        return None
+    if not at.uri.startswith(S3):
+        return {}
+    plain_http = {"allow_http": "true"} if (_endpoint() or "").startswith("http://") else {}
+    return {**_SAFE, "aws_force_credential_load": "true", **plain_http}
 
 
 def spark_path(at: Place) -> str | None:
@@ -102,7 +133,7 @@ def spark_path(at: Place) -> str | None:
     by Arrow."""
     if isinstance(at, Path):
         return str(at)
-    return f"s3a://{at.key}" if at.uri.startswith(stores.S3) else None
+    return f"s3a://{at.key}" if at.uri.startswith(S3) else None
 
 
 def arrow_paths(at: list[Place]) -> dict[str, Any]:
@@ -113,105 +144,6 @@ def arrow_paths(at: list[Place]) -> dict[str, Any]:
             "filesystem": at[0].store,
         }
     return {"source": [str(path) for path in at]}
-
-
-def checked(coded: Sequence[str] = ()) -> ds.ParquetFileFormat:
-    """How a dataset of our files is read: a page whose bits are not those that were written is an `OSError`;
-    some columns of text as dictionaries."""
-    return ds.ParquetFileFormat(
-        read_options=ds.ParquetReadOptions(dictionary_columns=coded),
-        default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True),
-    )
-
-
-CHECKED: Final = checked()
-
-
-class UnreadableError(OSError):
-    """A file can't be read; the text says which and why. It is `damaged` when it is gone, or its bytes are
-    not those that were written; otherwise it is there and was not given out."""
-
-    def __init__(self, at: Place, fault: str, damaged: bool) -> None:
-        super().__init__(f"file {at} can't be read: {fault}")
-        self.at, self.fault, self.damaged = at, fault, damaged
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return UnreadableError, (self.at, self.fault, self.damaged)
-
-
-def _unreadable(at: Place, error: Exception) -> UnreadableError:
-    if isinstance(error, FileNotFoundError):
-        return UnreadableError(at, "it is gone", True)
-    refused = isinstance(error, PermissionError) or stores.is_refusal(error)
-    return UnreadableError(at, stores.plain(error)[:_MOST_SAID], not refused)
-
-
-class ParquetFile:
-    """A Parquet file, open for reading; it says its name when it can't be read."""
-
-    def __init__(self, at: Place, **how: Any) -> None:
-        self._at = at
-        self._dictionaries = how.get("read_dictionary", ())
-        try:
-            self._file = pq.ParquetFile(**_source(at), page_checksum_verification=True, **how)
-        except _FAULTS as error:
-            raise _unreadable(at, error) from error
-
-    @property
-    def num_row_groups(self) -> int:
-        """How many row groups it has."""
-        return int(self._file.num_row_groups)
-
-    @property
-    def names(self) -> list[str]:
-        """Its columns."""
-        return list(self._file.schema_arrow.names)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Its columns as its writer knew them."""
-        return self._file.schema_arrow
-
-    def bounds(self, number: int, column: str) -> tuple[Any, Any] | None:
-        """The least and the greatest value of a column in a row group, None where the file does not say."""
-        group = self._file.metadata.row_group(number)
-        for at in range(group.num_columns):
-            known = group.column(at)
-            if known.path_in_schema == column and known.statistics is not None:
-                return (known.statistics.min, known.statistics.max) if known.statistics.has_min_max else None
-        return None
-
-    def read_row_group(self, number: int, **how: Any) -> pa.Table:
-        """A row group, as the arguments of Arrow's method say. Raises `UnreadableError`, also where bits of a
-        page are not those that were written."""
-        try:
-            return usual(self._file.read_row_group(number, **how), self._dictionaries)
-        except _FAULTS as error:
-            raise _unreadable(self._at, error) from error
-
-    def close(self) -> None:
-        """Read no more."""
-        self._file.close()
-
-
-@contextmanager
-def parquet_file(at: Place, **how: Any) -> Iterator[ParquetFile]:
-    """A Parquet file, open for reading, as the arguments of Arrow's `ParquetFile` say. Raises
-    `UnreadableError`."""
-    with closing(ParquetFile(at, **how)) as file:
-        yield file
-
-
-def _source(at: Place) -> dict[str, Any]:
-    return {"source": at} if isinstance(at, Path) else {"source": at.key, "filesystem": at.store}
-
-
-def parquet_columns(at: Place, columns: list[str]) -> Any:
-    """Some columns of a Parquet file, whole. Raises `UnreadableError`."""
-    try:
-        return usual(pq.read_table(**_source(at), columns=columns, page_checksum_verification=True))
-    except _FAULTS as error:
-        raise _unreadable(at, error) from error
 
 
 def create(at: Place) -> BinaryIO:
@@ -230,10 +162,44 @@ def close(sink: BinaryIO) -> None:
     sink.close()
 
 
-def fitted_groups(at: Place, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The row groups of a file as `fitted` makes them, whichever program wrote it. Raises
-    `UnreadableError`."""
-    with parquet_file(at) as file:
-        known = [name for name in schema.names if name in file.names]
-        for group in range(file.num_row_groups):
-            yield fitted(file.read_row_group(group, columns=known), schema)
+def is_refusal(error: Exception) -> bool:
+    """Whether a store did not give a file out, which says nothing about its bytes."""
+    return any(words in str(error) for words in _REFUSALS)
+
+
+def plain(error: Exception | str | None) -> str:
+    """What delta-rs says, on one line: it colours its causes, and repeats whole answers of a store."""
+    words = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
+    return words if len(words) <= _MOST_SAID else f"{words[:_MOST_SAID]}…"
+
+
+def _filesystem(uri: str) -> fs.FileSystem:
+    """The client for the store of an address."""
+    if uri.startswith(S3):
+        # Arrow finds credentials by itself, like delta-rs; not so these.
+        return _s3(_endpoint(), os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"))
+    scheme, authority, _ = _split(uri)
+    settings = (item for item in os.environ.items() if item[0].startswith(_SETTINGS))
+    return _by_delta_rs(f"{scheme}{authority}/", frozenset(settings))
+
+
+def _split(uri: str) -> tuple[str, str, str]:
+    """The scheme with its slashes, the bucket or container, and the name in it."""
+    scheme, _, rest = uri.partition("://")
+    authority, _, name = rest.partition("/")
+    return f"{scheme}://", authority, name
+
+
+def _endpoint() -> str | None:
+    return next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), None)
+
+
+@cache
+def _s3(endpoint: str | None, region: str | None) -> fs.FileSystem:
+    return fs.S3FileSystem(endpoint_override=endpoint, region=region)
+
+
+@cache
+def _by_delta_rs(root: str, settings: frozenset[tuple[str, str]]) -> fs.FileSystem:
+    """The client of a bucket; it knows what the environment said when it was made, hence `settings`."""
+    return fs.PyFileSystem(DeltaStorageHandler(root))

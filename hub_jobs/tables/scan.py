@@ -20,20 +20,18 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from hub_jobs.tables import commits
-from hub_jobs.tables.column_types import coded_texts, usual
 from hub_jobs.tables.delta import Table, TableError, open_table
+from hub_jobs.tables.grouping import coded_texts
 from hub_jobs.tables.parquet import is_own
-from hub_jobs.tables.places import (
+from hub_jobs.tables.parquet_reading import (
     CHECKED,
-    Place,
-    arrow_paths,
     checked,
     fitted_groups,
     parquet_columns,
     parquet_file,
-    parse_place,
-    spark_path,
+    usual,
 )
+from hub_jobs.tables.places import Place, arrow_paths, parse_place, spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from hub_jobs.tables import cache, seen_files
 from hub_jobs.tables.delta import Table, ensure_table
 from hub_jobs.tables.grouping import by_code
+from hub_jobs.tables.parquet_reading import UnreadableError
 from hub_jobs.tables.placed_rows import Placed, Places
-from hub_jobs.tables.places import Place, UnreadableError
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import CodedRanges, Numbers, Range, runs_of, union, without
 from hub_jobs.tables.scan import batches, rows
 from hub_jobs.tables.schemas import SEEN

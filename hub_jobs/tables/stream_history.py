@@ -26,7 +26,8 @@ from hub_jobs.source.connection import Connection
 from hub_jobs.source.ranges import read_columns
 from hub_jobs.source.streams import StreamInfo
 from hub_jobs.tables.delta import Table, TableError, open_table
-from hub_jobs.tables.places import Place, parquet_columns
+from hub_jobs.tables.parquet_reading import parquet_columns
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import Condition, bounds, files, rows
 from hub_jobs.tables.schemas import TIME, digest

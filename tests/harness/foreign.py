@@ -15,8 +15,8 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
-from hub_jobs.tables.column_types import usual
 from hub_jobs.tables.delta import Table
+from hub_jobs.tables.parquet_reading import usual
 
 Act = Callable[[Path], object]
 """What a program does to the table at a path."""

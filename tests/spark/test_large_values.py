@@ -28,7 +28,7 @@ from hub_jobs.refine.readings import Refiner
 from hub_jobs.replay import run as replay
 from hub_jobs.tables.delta import ensure_table, open_table
 from hub_jobs.tables.parquet import PartWriter
-from hub_jobs.tables.places import parquet_columns
+from hub_jobs.tables.parquet_reading import parquet_columns
 from hub_jobs.tables.scan import read
 from hub_jobs.tables.schemas import READINGS, SCHEMAS
 from tests.harness.agent_process import Agent, hub_and_leaf

@@ -16,7 +16,7 @@ from hub_jobs.refine import run as refine
 from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables import seen, stream_history
 from hub_jobs.tables.delta import Table, open_table
-from hub_jobs.tables.places import UnreadableError
+from hub_jobs.tables.parquet_reading import UnreadableError
 from hub_jobs.tables.schemas import VERSION
 from tests.spark.lakes import DRIVER, add_bronze, contents, killed, orphans, run_program
 from tests.unit.hub_jobs.damage import cut, flip

@@ -19,7 +19,8 @@ from hub_jobs.audit.rows.pieces import ALL, NOTHING_SETTLED, FileShare, Past, Sc
 from hub_jobs.audit.unreadable import Unreadable, described, put_aside
 from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables.delta import Table
-from hub_jobs.tables.places import ParquetFile, Place, UnreadableError, parquet_file
+from hub_jobs.tables.parquet_reading import ParquetFile, UnreadableError, parquet_file
+from hub_jobs.tables.places import Place
 from hub_jobs.times import micros
 
 HERE_ROWS: Final = 200_000_000

@@ -16,7 +16,7 @@ from hub_jobs.audit.rows import count_rows
 from hub_jobs.audit.rows.count_rows import Offsets
 from hub_jobs.audit.rows.pieces import FileShare
 from hub_jobs.audit.rows.scan import AuditTables, columns_of, each, row_groups
-from hub_jobs.tables.places import ParquetFile, UnreadableError, parquet_file
+from hub_jobs.tables.parquet_reading import ParquetFile, UnreadableError, parquet_file
 from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import files
 from hub_jobs.tables.seen import ID_COLUMNS, Joining, SeenNumbers, hub_space, joined

@@ -19,10 +19,10 @@ from hub_jobs.audit.ledgers import LedgerRecords, LostEnd, LostStores, Unusable
 from hub_jobs.audit.rows.hours import Hour
 from hub_jobs.audit.rows.pieces import Past, UnsettledError
 from hub_jobs.audit.settled.files import TableMark
-from hub_jobs.tables.column_types import fitted
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet import write_rows
-from hub_jobs.tables.places import Place, UnreadableError
+from hub_jobs.tables.parquet_reading import UnreadableError, fitted
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import SETTLED
 from hub_jobs.tables.seen import numbers_in

@@ -17,7 +17,8 @@ from hub_jobs.audit.rows.totals import RowTotals
 from hub_jobs.audit.settled import past as settled
 from hub_jobs.audit.settled.files import mark_of, settled_files
 from hub_jobs.tables.delta import ConflictError, Table
-from hub_jobs.tables.places import Place, UnreadableError
+from hub_jobs.tables.parquet_reading import UnreadableError
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import files, rows
 from hub_jobs.tables.stream_history import FileHistory, StreamHistory, file_histories

@@ -20,10 +20,10 @@ from hub_jobs.refine import run as refine
 from hub_jobs.replay import run as replay
 from hub_jobs.rollup import run as rollup
 from hub_jobs.tables import stream_history
-from hub_jobs.tables.column_types import usual
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import TableError, ensure_table, open_table
 from hub_jobs.tables.parquet import Statistics
+from hub_jobs.tables.parquet_reading import usual
 from hub_jobs.tables.scan import changed_files, file_paths, files, latest, rows
 from hub_jobs.tables.schemas import STATISTICS, TIME
 from hub_jobs.tables.stream_history import file_histories

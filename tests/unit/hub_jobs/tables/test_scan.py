@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from hub_jobs.rollup.run import spans
-from hub_jobs.tables.column_types import plain_texts
 from hub_jobs.tables.delta import ensure_table
+from hub_jobs.tables.grouping import plain_texts
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.scan import Condition, batches, file_paths, rows
 from hub_jobs.tables.schemas import BRONZE

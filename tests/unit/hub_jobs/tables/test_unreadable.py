@@ -12,7 +12,7 @@ import pytest
 from hub_jobs.tables.compaction import rewrite
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import PartWriter
-from hub_jobs.tables.places import UnreadableError, parquet_columns, parquet_file
+from hub_jobs.tables.parquet_reading import UnreadableError, parquet_columns, parquet_file
 from hub_jobs.tables.scan import batches
 from hub_jobs.tables.schemas import BRONZE
 from tests.unit.hub_jobs.damage import cut, flip

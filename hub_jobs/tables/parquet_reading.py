@@ -1,0 +1,182 @@
+"""Reading Parquet files, whichever program wrote them, with the types of columns that the jobs know.
+
+A file may carry an Arrow schema of its writer, and Arrow reads by it: delta-rs writes text as views, others
+as large text or as dictionaries, and few of Arrow's functions take these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from hub_jobs.tables.places import Place, is_refusal, plain
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_TEXTS: Final = (pa.types.is_string_view, pa.types.is_large_string)
+_BYTES: Final = (pa.types.is_binary_view, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+_LISTS: Final = (
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
+_FAULTS: Final = (OSError, pa.ArrowException)
+"""What Arrow raises over a file."""
+_MOST_SAID: Final = 200
+
+
+def checked(coded: Sequence[str] = ()) -> ds.ParquetFileFormat:
+    """How a dataset of our files is read: a page whose bits are not those that were written is an `OSError`;
+    some columns of text as dictionaries."""
+    return ds.ParquetFileFormat(
+        read_options=ds.ParquetReadOptions(dictionary_columns=coded),
+        default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True),
+    )
+
+
+CHECKED: Final = checked()
+
+
+class UnreadableError(OSError):
+    """A file can't be read; the text says which and why. It is `damaged` when it is gone, or its bytes are
+    not those that were written; otherwise it is there and was not given out."""
+
+    def __init__(self, at: Place, fault: str, damaged: bool) -> None:
+        super().__init__(f"file {at} can't be read: {fault}")
+        self.at, self.fault, self.damaged = at, fault, damaged
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnreadableError, (self.at, self.fault, self.damaged)
+
+
+def _unreadable(at: Place, error: Exception) -> UnreadableError:
+    if isinstance(error, FileNotFoundError):
+        return UnreadableError(at, "it is gone", True)
+    refused = isinstance(error, PermissionError) or is_refusal(error)
+    return UnreadableError(at, plain(error)[:_MOST_SAID], not refused)
+
+
+class ParquetFile:
+    """A Parquet file, open for reading; it says its name when it can't be read."""
+
+    def __init__(self, at: Place, **how: Any) -> None:
+        self._at = at
+        self._dictionaries = how.get("read_dictionary", ())
+        try:
+            self._file = pq.ParquetFile(**_source(at), page_checksum_verification=True, **how)
+        except _FAULTS as error:
+            raise _unreadable(at, error) from error
+
+    @property
+    def num_row_groups(self) -> int:
+        """How many row groups it has."""
+        return int(self._file.num_row_groups)
+
+    @property
+    def names(self) -> list[str]:
+        """Its columns."""
+        return list(self._file.schema_arrow.names)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns as its writer knew them."""
+        return self._file.schema_arrow
+
+    def bounds(self, number: int, column: str) -> tuple[Any, Any] | None:
+        """The least and the greatest value of a column in a row group, None where the file does not say."""
+        group = self._file.metadata.row_group(number)
+        for at in range(group.num_columns):
+            known = group.column(at)
+            if known.path_in_schema == column and known.statistics is not None:
+                return (known.statistics.min, known.statistics.max) if known.statistics.has_min_max else None
+        return None
+
+    def read_row_group(self, number: int, **how: Any) -> pa.Table:
+        """A row group, as the arguments of Arrow's method say. Raises `UnreadableError`, also where bits of a
+        page are not those that were written."""
+        try:
+            return usual(self._file.read_row_group(number, **how), self._dictionaries)
+        except _FAULTS as error:
+            raise _unreadable(self._at, error) from error
+
+    def close(self) -> None:
+        """Read no more."""
+        self._file.close()
+
+
+@contextmanager
+def parquet_file(at: Place, **how: Any) -> Iterator[ParquetFile]:
+    """A Parquet file, open for reading, as the arguments of Arrow's `ParquetFile` say. Raises
+    `UnreadableError`."""
+    with closing(ParquetFile(at, **how)) as file:
+        yield file
+
+
+def _source(at: Place) -> dict[str, Any]:
+    return {"source": at} if isinstance(at, Path) else {"source": at.key, "filesystem": at.store}
+
+
+def parquet_columns(at: Place, columns: list[str]) -> Any:
+    """Some columns of a Parquet file, whole. Raises `UnreadableError`."""
+    try:
+        return usual(pq.read_table(**_source(at), columns=columns, page_checksum_verification=True))
+    except _FAULTS as error:
+        raise _unreadable(at, error) from error
+
+
+def fitted_groups(at: Place, schema: pa.Schema) -> Iterator[pa.Table]:
+    """The row groups of a file as `fitted` makes them, whichever program wrote it. Raises
+    `UnreadableError`."""
+    with parquet_file(at) as file:
+        known = [name for name in schema.names if name in file.names]
+        for group in range(file.num_row_groups):
+            yield fitted(file.read_row_group(group, columns=known), schema)
+
+
+def usual(rows: pa.Table, dictionaries: Container[str] = ()) -> pa.Table:
+    """The same rows with the types that the jobs know; some columns stay dictionaries of text."""
+    for at, field in enumerate(rows.schema):
+        if field.name in dictionaries:
+            continue
+        kind = _usual(field.type)
+        if kind != field.type:
+            rows = rows.set_column(at, field.with_type(kind), rows.column(at).cast(kind))
+    return rows
+
+
+def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of a schema, in its order; those that the rows lack are null."""
+    columns = [
+        rows[field.name].cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _usual(kind: Any) -> Any:
+    if pa.types.is_dictionary(kind):
+        return _usual(kind.value_type)
+    if any(is_kind(kind) for is_kind in _TEXTS):
+        return pa.string()
+    if any(is_kind(kind) for is_kind in _BYTES):
+        return pa.binary()
+    if pa.types.is_map(kind):
+        is_plain = _is_usual(kind.key_type, kind.item_type)
+        return kind if is_plain else pa.map_(_usual(kind.key_type), _usual(kind.item_type))
+    if any(is_kind(kind) for is_kind in _LISTS):
+        is_plain = pa.types.is_list(kind) and _is_usual(kind.value_type)
+        return kind if is_plain else pa.list_(_usual(kind.value_type))
+    return _TIME if pa.types.is_timestamp(kind) else kind
+
+
+def _is_usual(*kinds: Any) -> bool:
+    return all(_usual(kind) == kind for kind in kinds)
