@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Self
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from hub_jobs.tables.parquet_reading import fitted
 from hub_jobs.tables.places import Place, close, create
 from hub_jobs.tables.schemas import SCHEMAS, STATISTICS
 
@@ -145,12 +145,6 @@ class _OpenFile:
             self._path.unlink(missing_ok=True)
 
 
-@dataclass
-class _Bounds:
-    least: Any
-    most: Any
-
-
 class Statistics:
     """Row count, null counts, and minimum and maximum of some columns, gathered while rows are written."""
 
@@ -158,7 +152,7 @@ class Statistics:
         self.rows = 0
         self._columns = columns
         self._nulls: dict[str, int] = {}
-        self._bounds: dict[str, _Bounds] = {}
+        self._bounds: dict[str, tuple[Any, Any]] = {}
         self._unbounded: set[str] = set()
 
     def add(self, rows: pa.Table) -> None:
@@ -176,24 +170,20 @@ class Statistics:
                 self._unbounded.add(name)  # JSON has no such number
             found = pc.min_max(column).as_py()
             if found["min"] is not None:
-                self._widen(name, found["min"], found["max"])
+                least, most = self._bounds.get(name, (found["min"], found["max"]))
+                self._bounds[name] = min(least, found["min"]), max(most, found["max"])
 
     def encode(self) -> str:
         """The statistics as an add action carries them."""
-        bounds = [(name, bound) for name, bound in self._bounds.items() if name not in self._unbounded]
+        bounds = {name: ends for name, ends in self._bounds.items() if name not in self._unbounded}
         return json.dumps(
             {
                 "numRecords": self.rows,
-                "minValues": {name: _lower(bound.least) for name, bound in bounds},
-                "maxValues": {name: _upper(bound.most) for name, bound in bounds},
+                "minValues": {name: _lower(least) for name, (least, _) in bounds.items()},
+                "maxValues": {name: _upper(most) for name, (_, most) in bounds.items()},
                 "nullCount": self._nulls,
             }
         )
-
-    def _widen(self, name: str, least: Any, most: Any) -> None:
-        known = self._bounds.setdefault(name, _Bounds(least, most))
-        known.least = min(known.least, least)
-        known.most = max(known.most, most)
 
 
 def _written(schema: pa.Schema, statistics: Sequence[str]) -> dict[str, Any]:
@@ -250,13 +240,8 @@ def written(rows: DataFrame, lake: Place, name: str) -> list[PartFile]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with PartWriter(lake, name) as writer:
             for batch in batches:
-                writer.write(_shaped(batch, SCHEMAS[name]))
+                writer.write(fitted(pa.Table.from_batches([batch]), SCHEMAS[name]))
         for file in writer.files:
             yield pa.RecordBatch.from_pylist([file._asdict()])
 
     return [PartFile(**row.asDict()) for row in rows.mapInArrow(write, _PART).collect()]
-
-
-def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    rows: Any = pa.Table.from_batches([batch])
-    return pa.table([rows[field.name].cast(field.type) for field in schema], schema=schema)
