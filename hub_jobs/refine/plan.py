@@ -3,7 +3,7 @@ shared out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -20,12 +20,12 @@ from hub_jobs.refine.task import RefinePart
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.grouping import different_rows
-from hub_jobs.tables.placed_rows import Places, by_batch, by_source
+from hub_jobs.tables.placed_rows import BATCH_KEY, SOURCE_KEY, Places, by_batch, by_source
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History, Mask, Numbers
 from hub_jobs.tables.scan import Condition, batches, rows
 from hub_jobs.tables.seen import ID_COLUMNS, SeenTable, identities
-from hub_jobs.tables.stream_history import StreamHistory, file_histories
+from hub_jobs.tables.stream_history import FileHistory, StreamHistory, file_histories
 
 MAX_ROWS: Final = 1_000_000
 """Rows of bronze in a pass: the driver holds their identities, about 300 bytes each."""
@@ -47,16 +47,6 @@ class RefineTables(NamedTuple):
     quarantine: Table
 
 
-class BronzeFile(NamedTuple):
-    """A file of bronze and the sequences it holds."""
-
-    path: Place
-    first: int
-    last: int
-    rows: int
-    size: int
-
-
 @dataclass(frozen=True, slots=True)
 class Increment:
     """Rows of one history above `after` and up to `to`, and the files they are in."""
@@ -64,7 +54,7 @@ class Increment:
     history: StreamHistory
     after: int
     to: int
-    files: list[BronzeFile]
+    files: list[FileHistory]
     named: int = 0
     """Up to which sequence `quarantine` has what could not be taken: above `to` where a pass was begun that
     this snapshot of bronze does not hold to its end."""
@@ -130,7 +120,7 @@ def plan(tables: RefineTables) -> Pass | None:
         return None
     files = _files(tables.bronze, min(after for _, after, _, _ in new))
     increments = [
-        Increment(history, after, to, _overlapping(files, history, after, to), upto)
+        Increment(history, after, to, _overlapping(files.get(history.history, []), after, to), upto)
         for history, after, to, upto in new
     ]
     return Pass(increments, before, resumed)
@@ -192,7 +182,7 @@ def parts(
     return [
         RefinePart(
             lake=lake,
-            paths=[file.path for file in increment.files if file.last > after and file.first <= to],
+            paths=[lake / "bronze" / file.path for file in _overlapping(increment.files, after, to)],
             history=increment.name,
             after=after,
             to=to,
@@ -227,19 +217,16 @@ def _within(sequences: Numbers | None, after: int, to: int) -> frozenset[int]:
     return frozenset(sequences[first:end].tolist())
 
 
-def _files(bronze: Table, after: int) -> dict[History, list[BronzeFile]]:
+def _files(bronze: Table, after: int) -> dict[History, list[FileHistory]]:
     """The files of every history that hold sequences above `after`, in the order of their sequences."""
-    found: dict[History, list[BronzeFile]] = {}
-    for part in file_histories(bronze, after):
-        file = BronzeFile(bronze.path / part.path, part.first, part.last, part.rows, part.size)
-        found.setdefault(part.history, []).append(file)
-    return {history: sorted(files, key=lambda file: file.first) for history, files in found.items()}
+    found: dict[History, list[FileHistory]] = {}
+    for file in sorted(file_histories(bronze, after), key=lambda file: file.first):
+        found.setdefault(file.history, []).append(file)
+    return found
 
 
-def _overlapping(
-    files: dict[History, list[BronzeFile]], history: StreamHistory, after: int, to: int
-) -> list[BronzeFile]:
-    return [file for file in files.get(history.history, ()) if file.last > after and file.first <= to]
+def _overlapping(files: Iterable[FileHistory], after: int, to: int) -> list[FileHistory]:
+    return [file for file in files if file.last > after and file.first <= to]
 
 
 def _first(increments: Sequence[Increment], most_bytes: int) -> Iterator[Increment]:
@@ -265,7 +252,7 @@ def _earlier(bronze: Table, refined: dict[History, int], wanted: Wanted) -> Earl
     places, digests = [np.zeros(0, dtype=np.int64)], [pa.array([], pa.binary())]
     if numbers.codes.size:
         names = [wanted.names[code] for code in np.unique(numbers.codes).tolist()]
-        columns, number = _SPACES[wanted.are_batches]
+        *columns, number = BATCH_KEY if wanted.are_batches else SOURCE_KEY
         parts = zip(*(name.split("/")[1:] for name in names), strict=True)
         where: list[Condition] = [
             (column, "in", set(values)) for column, values in zip(columns, parts, strict=True)
@@ -278,13 +265,6 @@ def _earlier(bronze: Table, refined: dict[History, int], wanted: Wanted) -> Earl
             places.append(found[kept])
             digests += rows["digest"].take(pa.array(kept)).chunks
     return EarlierRows(np.concatenate(places), pa.concat_arrays(digests))
-
-
-_SPACES: Final = {
-    True: (("domain", "class", "run"), "n"),
-    False: (("source_stream", "source_identity"), "source_seq"),
-}
-"""The columns that name the spaces of batches, or of other messages (see `tables.seen`), and the number's."""
 
 
 def _places(rows: pa.Table, wanted: Wanted) -> Numbers:

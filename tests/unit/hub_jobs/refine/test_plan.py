@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_jobs.refine.dedup import DedupDecision
-from hub_jobs.refine.plan import BronzeFile, Increment, Pass, parts
-from hub_jobs.tables.stream_history import StreamHistory
+from hub_jobs.refine.plan import Increment, Pass, parts
+from hub_jobs.tables.stream_history import FileHistory, StreamHistory
 
 HISTORY = StreamHistory("TELEMETRY_0", "today")
 MIB = 2**20
+
+
+def bronze_file(path: str, first: int, rows: int, size: int) -> FileHistory:
+    """A file that holds these sequences."""
+    return FileHistory(HISTORY.history, path, first, first + rows - 1, datetime.now(UTC), rows, size)
 
 
 @given(
@@ -26,7 +32,7 @@ def test_every_row_of_a_pass_is_of_one_task_that_reads_its_file_and_knows_whethe
 ) -> None:
     files, at = [], 1
     for number, (rows, gap, size) in enumerate(shapes):
-        files.append(BronzeFile(Path(f"{number}"), at, at + rows - 1, rows, size))
+        files.append(bronze_file(f"{number}", at, rows, size))
         at += rows + gap
     after, to = min(skipped, files[0].last - 1), files[-1].last
     increment = Increment(HISTORY, after, to, files)
@@ -39,17 +45,14 @@ def test_every_row_of_a_pass_is_of_one_task_that_reads_its_file_and_knows_whethe
     assert covered[-1][1] == to
     for part in found:
         mine = {file.path for file in files if file.last > part.after and file.first <= part.to}
-        assert set(part.paths) == mine
+        assert {path.name for path in part.paths} == mine
         assert part.repeated == {seq for seq in repeated if part.after < seq <= part.to}
     total = sum(file.size for file in files)
     assert len(found) <= max(cores, -(-total // (64 * MIB))) + 1
 
 
 def test_two_cores_get_as_much_to_do_where_one_file_is_much_larger(tmp_path: Path) -> None:
-    files = [
-        BronzeFile(Path("large"), 1, 900, 900, 30 * MIB),
-        BronzeFile(Path("small"), 901, 1_000, 100, 10 * MIB),
-    ]
+    files = [bronze_file("large", 1, 900, 30 * MIB), bronze_file("small", 901, 100, 10 * MIB)]
     increment = Increment(HISTORY, 0, 1_000, files)
 
     found = parts(tmp_path, Pass([increment], [], False), DedupDecision(), {}, {}, 2)
