@@ -52,8 +52,7 @@ Place = tuple[int, int]
 the leaf's stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unusable:
+class Unusable(NamedTuple):
     """A record that can't be used, and why."""
 
     stream: str

@@ -6,16 +6,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import ContractError, parse_ledger
-from hub_jobs.audit.ledgers import LedgerRecords, LostEnd, LostStores, Unusable
+from hub_jobs.audit import ledgers
+from hub_jobs.audit.ledgers import EvictedRange, LedgerRecords, LostEnd, Origin, Source, Unusable
 from hub_jobs.audit.rows.hours import Hour
 from hub_jobs.audit.rows.pieces import Past, UnsettledError
 from hub_jobs.audit.settled.files import TableMark
@@ -35,6 +36,16 @@ _SHOWN_HOURS: Final = 48
 """So many the fleet page shows of a leaf, however long ago they were."""
 
 Row = dict[str, Any]
+
+
+class _Claims(msgspec.Struct):
+    """What all ledger records say together, as JSON keeps it: items of the mappings of `LedgerRecords`."""
+
+    discarded: list[tuple[Origin, set[EvictedRange]]]
+    origins: list[tuple[Source, set[Origin]]]
+    streams: list[tuple[Origin, int]]
+    tails: list[tuple[Origin, int, int, int, list[tuple[Source, ledgers.Place]]]]
+    unusable: list[Unusable]
 
 
 def read(table: Table) -> tuple[Past, dict[str, TableMark]]:
@@ -147,19 +158,19 @@ def _encoded(past: Past, marks: Mapping[str, TableMark]) -> pa.Table:
 
 
 def _of_records(records: LedgerRecords) -> Iterator[Row]:
-    for kind, ledgers in (("ledger", records.newest), ("naming", records.naming)):
-        for run, ledger in ledgers.items():
+    for kind, by_run in (("ledger", records.newest), ("naming", records.naming)):
+        for run, ledger in by_run.items():
             if kind == "ledger" or ledger != records.newest[run]:
                 yield {"kind": kind, "detail": ledger.encode().decode()}
     lost = records.lost
-    claims = {
-        "discarded": [[origin, sorted(named)] for origin, named in records.discarded.items()],
-        "origins": [[source, sorted(origins)] for source, origins in records.origins.items()],
-        "streams": list(lost.streams.items()),
-        "tails": [[*tail, list(places.items())] for tail, places in lost.tails.items()],
-        "unusable": [list(asdict(record).values()) for record in records.first_unusable()],
-    }
-    yield {"kind": "claims", "detail": json.dumps(claims)}
+    claims = _Claims(
+        list(records.discarded.items()),
+        list(records.origins.items()),
+        list(lost.streams.items()),
+        [(*tail, list(places.items())) for tail, places in lost.tails.items()],
+        records.first_unusable(),
+    )
+    yield {"kind": "claims", "detail": msgspec.json.encode(claims, order="deterministic").decode()}
 
 
 def _decoded(held: pa.Table) -> tuple[Past, dict[str, TableMark]]:
@@ -174,7 +185,7 @@ def _decoded(held: pa.Table) -> tuple[Past, dict[str, TableMark]]:
     hours = by_kind.get("hour", SETTLED.empty_table())
     past = Past(
         until=micros(held["until"][0].as_py()),
-        records=_records(of("ledger"), of("naming"), json.loads(of("claims")[0]["detail"])),
+        records=_records(of("ledger"), of("naming"), of("claims")[0]["detail"]),
         ranges=numbers_in(by_kind.get("range", SETTLED.empty_table())),
         rows=Counter({_history(row["space"]): row["last"] for row in of("rows")}),
         runs={(row["domain"], row["class"], row["run"]): _counts(row) for row in runs},
@@ -198,7 +209,7 @@ def _counts(row: Row) -> dict[str, int]:
     return {name: row[name] or 0 for name in _COUNTS if name != "late"}
 
 
-def _records(newest: Iterable[Row], naming: Iterable[Row], claims: Row) -> LedgerRecords:
+def _records(newest: Iterable[Row], naming: Iterable[Row], claims: str) -> LedgerRecords:
     found = LedgerRecords()
     for row in newest:
         ledger = parse_ledger(row["detail"])
@@ -207,30 +218,10 @@ def _records(newest: Iterable[Row], naming: Iterable[Row], claims: Row) -> Ledge
     for row in naming:
         ledger = parse_ledger(row["detail"])
         found.naming[ledger.domain, ledger.cls, ledger.run] = ledger
-    found.discarded = {
-        _origin(origin): {_evicted(*each) for each in named} for origin, named in claims["discarded"]
-    }
-    found.origins = {
-        (source[0], source[1]): {_origin(origin) for origin in origins}
-        for source, origins in claims["origins"]
-    }
-    found.lost = LostStores(
-        {_origin(origin): last for origin, last in claims["streams"]},
-        {
-            LostEnd(_origin(origin), kept, last, at): {
-                (source[0], source[1]): (place[0], place[1]) for source, place in places
-            }
-            for origin, kept, last, at, places in claims["tails"]
-        },
-    )
-    found.unusable = [Unusable(*each) for each in claims["unusable"]]
+    claimed = msgspec.json.decode(claims, type=_Claims)
+    found.discarded, found.origins = dict(claimed.discarded), dict(claimed.origins)
+    found.lost.streams = dict(claimed.streams)
+    for origin, kept, last, at, places in claimed.tails:
+        found.lost.tails[LostEnd(origin, kept, last, at)] = dict(places)
+    found.unusable = claimed.unusable
     return found
-
-
-def _origin(names: Sequence[str]) -> tuple[str, str, str]:
-    domain, cls, created = names
-    return domain, cls, created
-
-
-def _evicted(first: int, last: int, messages: int, reason: str) -> tuple[int, int, int, str]:
-    return first, last, messages, reason
