@@ -104,10 +104,12 @@ async def restart_failing(
         try:
             await run()
             return
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
+        except BaseException as error:
             # A failing part must not end the others, nor pass for a cancellation of this task: a part that
-            # awaits a task which it has cancelled itself raises that.
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            # awaits a task which it has cancelled itself raises that. What a library in Rust panics with is
+            # no `Exception` either.
+            cancelled = isinstance(error, asyncio.CancelledError) and _is_cancelled()
+            if cancelled or isinstance(error, KeyboardInterrupt | GeneratorExit):
                 raise
             if stopping.is_set():
                 logger.warning(f"{kind} failed while it was stopping", error=_text(error))

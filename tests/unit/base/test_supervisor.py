@@ -55,8 +55,25 @@ async def _exits() -> None:
     raise SystemExit(3)
 
 
-@pytest.mark.parametrize("failure", [_raises_for_a_task_of_its_own, _exits])
-async def test_a_part_that_seems_cancelled_or_exits_has_failed_and_runs_again(failure: object) -> None:
+class _PanicError(BaseException):
+    """What a library in Rust raises where it panics."""
+
+
+async def _panics() -> None:
+    raise _PanicError
+
+
+async def _panics_in_a_task() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_panics())
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [_raises_for_a_task_of_its_own, _exits, _panics, _panics_in_a_task],
+    ids=lambda one: one.__name__,
+)
+async def test_a_part_that_seems_cancelled_exits_or_panics_has_failed_and_runs_again(failure: object) -> None:
     runs, stopping = [0], asyncio.Event()
 
     async def part() -> None:
