@@ -13,15 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.base.metrics import Metrics
-from agent.contract import COMMANDS, CommandsHeld, CommandsWanted, command_consumer, hub_api, new_epoch
+from agent.contract import COMMANDS, CommandsHeld, CommandsWanted, command_consumer, new_epoch
 from agent.jetstream import JetStream, JetStreamError
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.decide import MISSED_ANSWERS
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
-from agent.leaf.link.command_mirror.rest import MirrorRest
 from agent.leaf.state_file import StateFile, load
 from tests.harness.agents import Agent, agent, leaf_config
+from tests.harness.commands import waking_mirror
 from tests.harness.registrar import HubHand, LeafHand, hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.streams import make_mirror, stored_messages
@@ -30,7 +29,6 @@ from tests.harness.wait import until
 SESSIONS = ExitStack()
 """Connections that last as long as the tests."""
 DOMAIN = "edge-1"
-AWAKE = MirrorRest(DOMAIN, "", None, lambda: None)
 
 
 class Commands:
@@ -205,7 +203,7 @@ async def lone_mirror(servers: ServerPair, directory: Path) -> tuple[CommandMirr
     path = directory / "state.json"
     state = StateFile(path, load(path, DOMAIN))
     programs = ProgramPositions(directory / "command-places.json", DOMAIN)
-    mirror = CommandMirror(DOMAIN, hub_api(tenant=False), state, programs, Metrics(), lambda: None, AWAKE)
+    mirror = waking_mirror(DOMAIN, state, programs)
     nc = await servers.leaf.connect("agent")
     SESSIONS.enter_context(mirror.connected(nc, JetStream(nc)))
     return mirror, state

@@ -17,31 +17,26 @@ from nats.errors import Error as NatsError
 from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.client import JetStreamContext
 
-from agent.base.metrics import Metrics
 from agent.contract import (
     COMMANDS,
     Command,
     command_consumer,
     command_subject,
-    hub_api,
     new_epoch,
     parse_command,
 )
 from agent.jetstream import ConsumerInfo, JetStream
 from agent.leaf.link.command_mirror import mirror_requests
-from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
 from agent.leaf.link.command_mirror.positions import HELD_UNTIL, is_held, is_leaving, kept_config
-from agent.leaf.link.command_mirror.rest import MirrorRest
 from agent.leaf.state_file import StateFile, load
-from tests.harness.commands import APP, Program, working
+from tests.harness.commands import APP, Program, waking_mirror, working
 from tests.harness.registrar import HubHand, LeafHand, hub_of
 from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.streams import PatientJetStream
 from tests.harness.wait import until
 
 DOMAIN = "edge-1"
-AWAKE = MirrorRest(DOMAIN, "", None, lambda: None)
 OWN_CONSUMER = ConsumerConfig(
     name=APP, durable_name=APP, filter_subject=f"cmd.{DOMAIN}.{APP}.>", ack_policy=AckPolicy.EXPLICIT
 )
@@ -86,9 +81,7 @@ class Leaf:
         self.state = StateFile(path, load(path, DOMAIN))
         programs = ProgramPositions(self.directory / "command-places.json", DOMAIN)
         programs.load()
-        self.mirror = CommandMirror(
-            DOMAIN, hub_api(tenant=False), self.state, programs, Metrics(), lambda: None, AWAKE
-        )
+        self.mirror = waking_mirror(DOMAIN, self.state, programs)
         js = Mortal(self._nc)
         js.dies = dies
         self.session = self.mirror.connected(self._nc, js)

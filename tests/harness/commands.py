@@ -13,21 +13,35 @@ from typing import Any, Final
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from agent.base.metrics import Metrics
 from agent.contract import (
     Command,
     CommandAnswer,
     answer_in,
     batch_subject,
     command_subject,
+    hub_api,
+    leaf_stream,
     parse_command,
     parse_reading,
 )
 from agent.jetstream import JetStream, JetStreamError, RawMessage
+from agent.leaf.link.command_mirror.controller import CommandMirror
+from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
+from agent.leaf.link.command_mirror.rest import MirrorRest
+from agent.leaf.state_file import StateFile
 from agent.testing.stored_stream import lines_of
 from tests.harness.agents import CLASS, StreamProbe, probe_stream
 from tests.harness.registrar import hub_of
 from tests.harness.servers import ServerPair
 from tests.harness.wait import WAIT_SECONDS, until
+
+
+def waking_mirror(domain: str, state: StateFile, programs: ProgramPositions) -> CommandMirror:
+    """The mirror of a leaf whose commands never rest; it looks and announces when a test says so. The leaf
+    must have its stream, or each look waits five seconds for an answer."""
+    awake = MirrorRest(domain, leaf_stream(domain, CLASS), None, lambda: None)
+    return CommandMirror(domain, hub_api(tenant=False), state, programs, Metrics(), lambda: None, awake)
 
 
 class Desk:
