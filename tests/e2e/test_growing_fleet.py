@@ -30,6 +30,10 @@ READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
 LINK_ENDED = "Leafnode connection closed"
 
 
+PAUSE = 0.02
+"""Seconds between readings: often enough that no change of the hub falls between two of them."""
+
+
 class Sender:
     """Posts readings to a leaf, one after the other, from a thread of its own."""
 
@@ -39,7 +43,7 @@ class Sender:
 
     def send(self) -> None:
         """Until `end`."""
-        while not self._stopping.is_set():
+        while not self._stopping.wait(PAUSE):
             if self._leaf.post(READING, f"a-{self.stored + self.refused}") == 204:
                 self.stored += 1
             else:
