@@ -37,6 +37,7 @@ from agent.leaf.events import (
     StreamFull,
     StreamSeen,
     StreamTrimmed,
+    TrimBegun,
 )
 from agent.leaf.intake import Input
 from agent.leaf.ledger import ClassLedger
@@ -178,11 +179,8 @@ class LeafAgent:
             lambda batch: controller.idle.moved(batch.id.cls),
         )
         events.on(StreamFull, lambda _: controller.announce_now())
-        events.on(
-            StreamTrimmed,
-            lambda trim: evictions.trimmed(trim.cls, trim.first, trim.last),
-            lambda trim: self._sender.has_room(trim.cls),
-        )
+        events.on(TrimBegun, lambda trim: evictions.trims(trim.cls, trim.first, trim.last))
+        events.on(StreamTrimmed, lambda trim: self._sender.has_room(trim.cls))
         events.on(
             StreamSeen,
             lambda seen: self._ledger_publisher.seen(seen.cls, seen.info),

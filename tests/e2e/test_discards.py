@@ -11,8 +11,11 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from agent.jetstream import UnavailableError
+from agent.config import LinkConfig
+from agent.jetstream import JetStream, UnavailableError
 from agent.jetstream.readers import StoredHeaders, read_headers
+from agent.leaf.ledger.evictions.service import EvictionMonitor
+from agent.leaf.link import controller
 from agent.leaf.link.status import LinkState
 from tests.harness.agents import CLASS
 from tests.harness.linked_pair import LossyPair, open_lossy_pair
@@ -103,6 +106,43 @@ async def test_what_is_trimmed_is_not_discarded_and_a_hub_that_restarts_makes_no
     await pair.adds_up()
     assert not await pair.named()
     assert pair.agent.value("petiole_trimmed_messages_total", **{"class": CLASS}) > 0
+
+
+async def test_a_look_between_a_purge_and_its_answer_takes_nothing_trimmed_for_lost(
+    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The class rested since the look before, so the link consumer's counts begin anew and tell nothing."""
+    monkeypatch.setattr(LinkConfig, "rest_seconds", lambda *_: 0.5)
+    monkeypatch.setattr(LinkConfig, "announce_seconds", 1.5)
+    monkeypatch.setattr(controller, "_LOOK_SECONDS", 0.5)
+    looks: list[int] = []
+
+    async def looks_later(_monitor: EvictionMonitor, _name: str) -> None:
+        pass
+
+    async def purge_and_look(js: JetStream, stream: str, up_to: int) -> int:
+        purged = await purge(js, stream, up_to)
+        await look(pair.agent.leaf._evictions, CLASS)
+        looks.append(up_to)
+        return purged
+
+    purge, look = JetStream.purge, EvictionMonitor.look
+    async with open_lossy_pair(servers, tmp_path) as pair:
+
+        async def rests() -> bool:
+            return not (await pair.hub.aggregate()).config.get("sources")
+
+        await until(rests, "the hub has no source of the class")
+        await pair.agent.leaf._evictions.look(CLASS)
+        monkeypatch.setattr(EvictionMonitor, "look", looks_later)
+        monkeypatch.setattr(JetStream, "purge", purge_and_look)
+        while not looks:
+            await pair.fill(1)
+            await pair.agreed()
+        monkeypatch.setattr(EvictionMonitor, "look", look)
+        await pair.agent.leaf._evictions.look(CLASS)
+        status = pair.agent.leaf.status()["classes"][CLASS]["discarded"]
+        assert status == {"readings": 0, "direct": 0, "in_doubt": 0}
 
 
 async def test_an_agent_takes_readings_while_it_reads_what_was_stored_without_it(

@@ -81,14 +81,10 @@ class EvictionMonitor:
         if cls in self._trackers:
             self._trackers[cls].stored(IndexedMessage(seq, run, n, readings))
 
-    def trimmed(self, cls: str, first: int, last: int) -> None:
-        """The agent has purged a stream of what the hub has."""
+    def trims(self, cls: str, first: int, last: int) -> None:
+        """The agent is about to purge a stream of what the hub has."""
         if cls in self._trackers:
-            try:
-                self._trackers[cls].trimmed(first, last)
-            except OSError as error:
-                # At the next look it is known to be at the hub, and so is not claimed.
-                log.warning("trim accounting postponed", **{"class": cls}, error=str(error))
+            self._trackers[cls].trims(first, last)
 
     def seen(self, cls: str, confirmed: int) -> None:
         """The stream of a class was looked at, and up to here the hub is known to hold all of this epoch."""

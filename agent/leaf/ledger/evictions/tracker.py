@@ -29,6 +29,7 @@ from agent.leaf.ledger.evictions import (
     PURGED,
     VERSION,
     EvictionRecord,
+    EvictionVerdict,
     Index,
     IndexedMessage,
     StreamObservation,
@@ -54,6 +55,8 @@ class EvictionTracker:
         self._read = 0
         self._later: list[IndexedMessage] = []
         self._overflowed = False
+        self._at_hub: list[tuple[int, int]] = []
+        """What the agent trims, of which the next look that finds it gone knows that it is not lost."""
         self.claims = EvictionRecord()
         self.loaded = False
 
@@ -68,6 +71,7 @@ class EvictionTracker:
         self.loaded = False
         if self.claims.created != info.created or self._index.top > info.last:
             self._index.clear()
+            self._at_hub.clear()
             self.claims.begin(info.created, max(0, info.first - 1))
             self.save(self.content())
         elif began:
@@ -126,16 +130,22 @@ class EvictionTracker:
         else:
             self._overflowed = True
 
-    def trimmed(self, first: int, last: int) -> None:
-        """The agent itself has purged this much, which is at the hub."""
-        if first - 1 <= self.claims.judged < last:
-            for _ in self._pieces(self.claims.judged, last):
-                self.claims.judged = last
-            self.claims.taken = max(self.claims.taken, last)
+    def trims(self, first: int, last: int) -> None:
+        """The agent is about to purge this much of the stream, all of which is at the hub. Call it before the
+        purge: a look may come before the purge is answered."""
+        if (
+            self._at_hub and first <= self._at_hub[-1][1] + 1
+        ):  # the purge before failed, or this goes on there
+            begin, end = self._at_hub.pop()
+            first, last = min(begin, first), max(end, last)
+        self._at_hub.append((first, last))
 
     def look(self, info: StreamInfo, seen: StreamObservation, max_bytes: int) -> dict[str, int]:
         """Judge what has gone since the last look; returns how many readings are claimed, by reason."""
         self._index.flush()  # a disk that takes none keeps the claims as they are
+        for first, last in self._at_hub:
+            if first - 1 <= self.claims.judged:
+                self.claims.taken = max(self.claims.taken, last)
         verdict = judge(self.claims, seen)
         reason = FULL if info.bytes * 2 >= max_bytes else PURGED
         counted = 0
@@ -144,9 +154,14 @@ class EvictionTracker:
         else:
             self.claims.doubtful = [entry for entry in self.claims.doubtful if entry.seq > verdict.taken]
         begin = self.claims.judged
-        for entries, first, last in self._pieces(begin, verdict.gone):
-            counted += self._piece(entries, first, last, verdict.taken, verdict.doubtful, reason)
+        for first, last in self._at_hub:
+            counted += self._gone(begin, min(first - 1, verdict.gone), verdict, reason)
+            begin = max(begin, min(first - 1, verdict.gone))
+            for _ in self._pieces(begin, min(last, verdict.gone)):
+                begin = min(last, verdict.gone)
+        counted += self._gone(begin, verdict.gone, verdict, reason)
         remember(self.claims, seen, verdict)
+        self._at_hub = [(first, last) for first, last in self._at_hub if last > verdict.gone]
         self.claims.forget_runs(self._run)
         return {reason: counted} if counted else {}
 
@@ -171,6 +186,13 @@ class EvictionTracker:
             yield entries, begin + 1, end
             self._index.drop()
             begin = max(begin, end)
+
+    def _gone(self, begin: int, last: int, verdict: EvictionVerdict, reason: str) -> int:
+        """The messages after `begin` up to `last` are gone, and the agent did not trim them."""
+        return sum(
+            self._piece(entries, first, end, verdict.taken, verdict.doubtful, reason)
+            for entries, first, end in self._pieces(begin, last)
+        )
 
     def _piece(
         self, entries: list[IndexedMessage], first: int, last: int, taken: int, doubtful: int, reason: str

@@ -56,6 +56,8 @@ class Model:
     torn: set[int] = field(default_factory=set)
     above: int = 0
     end: int = 0
+    trimmed: set[int] = field(default_factory=set)
+    """What this run of the agent trimmed."""
 
     def __post_init__(self) -> None:
         self.begin()
@@ -63,6 +65,7 @@ class Model:
     def begin(self, *, slowly: bool = False) -> None:
         """A new run of the agent, which reads what the stream holds: at once, or step by step."""
         self.run, self.n = new_run(now_ns=10**18 + len(self.mine) * 10**9), 0
+        self.trimmed = set()
         self.shelf = EvictionTracker(self.directory, "d", "c", self.run)
         above = self.shelf.load(self.info())
         assert above is not None
@@ -165,9 +168,9 @@ class Model:
                 self.confirmed = self.cursor
             case "trim" if self.linked and self.held and self.first < self.cursor:
                 self.confirmed, up_to = self.cursor, self.cursor - 1
-                first = self.first
+                self.shelf.trims(self.first, up_to)
+                self.trimmed |= {seq for seq in self.held if seq <= up_to}
                 self.held = [seq for seq in self.held if seq > up_to]
-                self.shelf.trimmed(first, up_to)
             case "cut" if self.linked:
                 # What is under way is lost.
                 self.linked = False
@@ -224,6 +227,10 @@ def test_whatever_is_lost_is_named(steps: list[str]) -> None:
     numbers, seqs = model.named()
     lost = {seq for seq in range(1, model.first) if seq not in model.hub}
     assert lost <= seqs
+    assert not model.trimmed & seqs, "what was trimmed is at the hub"
+    assert (
+        not {(model.mine[seq].run, model.mine[seq].n) for seq in model.trimmed & model.mine.keys()} & numbers
+    )
     unnamed = {
         seq
         for seq in lost & model.mine.keys() - model.torn
@@ -252,6 +259,29 @@ def test_nothing_is_named_that_the_hub_took_while_its_link_flowed(seed: int) -> 
         numbers, seqs = model.named()
         assert not numbers
         assert not seqs
+
+
+def test_what_is_trimmed_after_others_were_evicted_over_another_connection_is_not_named() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        model = Model(Path(directory))
+        for step in [*["own"] * 6, *["deliver"] * 5, "look", "cut", "restore", "discard", "trim", "look"]:
+            model.step(step)
+        numbers, seqs = model.named()
+        assert model.trimmed == {3, 4}
+        assert (numbers, seqs) == ({(model.run, 1), (model.run, 2)}, {1, 2}), "of these it is not known"
+        assert model.shelf.claims.runs[model.run].readings == 10 + 1 + 10 + 2
+
+
+def test_a_purge_that_fails_leaves_what_is_discarded_later_at_the_hub() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        model = Model(Path(directory))
+        for step in [*["own"] * 5, *["deliver"] * 5, "look", "cut", "restore"]:
+            model.step(step)
+        model.shelf.trims(1, 3)
+        model.shelf.trims(1, 4)
+        for step in ["look", "discard", "look", "cut", "restore", "discard", "look"]:
+            model.step(step)
+        assert model.named() == (set(), set())
 
 
 def test_a_cut_names_exactly_what_went_and_counts_it() -> None:
