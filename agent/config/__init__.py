@@ -5,7 +5,6 @@ The options of an input are declared by the input's own module and handed in, so
 
 from agent.config.files import read_table
 from agent.config.load import load, parse, read_struct
-from agent.config.members import aggregates, members_digest, readers, users_digest
 from agent.config.schema import (
     Admin,
     Config,
@@ -21,6 +20,10 @@ from agent.config.schema import (
     StreamClass,
     Transform,
     User,
+    aggregates,
+    members_digest,
+    readers,
+    users_digest,
 )
 from agent.config.server_schema import Nats
 from agent.config.values import (

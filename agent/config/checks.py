@@ -9,10 +9,9 @@ from agent import contract
 from agent.base.files import without_password
 from agent.base.http_access import is_loopback
 from agent.base.listen_sockets import EVERYWHERE
-from agent.config.members import aggregates, check_members, check_users
-from agent.config.schema import Config
+from agent.config.schema import Config, aggregates
 from agent.config.server_checks import check_server
-from agent.config.table_checks import check_links, check_rules
+from agent.config.table_checks import check_links, check_members, check_rules, check_users
 from agent.config.values import (
     Problem,
     Window,

@@ -1,8 +1,16 @@
-"""The schema of the configuration file: what may stand in it, and what holds when it does not."""
+"""The schema of the configuration file: what may stand in it, and what holds when it does not; and what
+follows from its [[leaf]] and [[user]] tables: the aggregates, who may read what, and a digest of each.
+
+The server's permissions name each aggregate, so their number follows from the configuration alone, not from
+what the hub holds.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -257,3 +265,30 @@ class Config(Struct, forbid_unknown_fields=True):
         if self.publish.linger is None:
             return _THIN_LINGER if self.link.profile == "thin" else 0.0
         return self.publish.linger
+
+
+def aggregates(config: Config) -> tuple[str, ...]:
+    """The names of the hub's aggregates: enough for every class of every configured leaf, and as many as
+    `[registrar] aggregates` asks for."""
+    sources = sum(len(leaf.classes) for leaf in config.leaf if leaf is not None)
+    needed = -(-sources // config.registrar.max_sources)
+    return tuple(contract.aggregate(number) for number in range(max(1, needed, config.registrar.aggregates)))
+
+
+def readers(config: Config, what: str) -> list[str]:
+    """The consumers of the users that may read this class of a leaf, or this aggregate of the hub."""
+    return [contract.user_consumer(user.name) for user in config.user if user.key and what in user.reads]
+
+
+def members_digest(leaves: Iterable[LeafMember]) -> str:
+    """A digest of the [[leaf]] tables, by which one sees whether a running agent has taken them in."""
+    return _digest(sorted(leaves, key=attrgetter("domain")))
+
+
+def users_digest(users: Iterable[User]) -> str:
+    """The same of the [[user]] tables."""
+    return _digest(sorted(users, key=attrgetter("name")))
+
+
+def _digest(tables: Sequence[msgspec.Struct]) -> str:
+    return hashlib.sha256(msgspec.json.encode(tables, enc_hook=int)).hexdigest()[:16]
