@@ -6,7 +6,7 @@ transforms; a changed start or deliver prefix alone changes nothing in a source 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -132,14 +132,15 @@ def declared(config: settings.Config) -> list[Declared]:
         for mirror in config.mirror
     ]
     sources = [
-        Declared(source.name, "source", tuple(_origins(config.domain, source)), int(source.max_bytes))
+        Declared(
+            source.name,
+            "source",
+            tuple(_origin(config.domain, origin, source.name) for origin in source.from_),
+            int(source.max_bytes),
+        )
         for source in config.source
     ]
     return mirrors + sources
-
-
-def _origins(domain: str, source: settings.SourceConfig) -> Iterable[ResolvedOrigin]:
-    return (_origin(domain, origin, source.name) for origin in source.from_)
 
 
 def _origin(own: str, origin: settings.OriginConfig, name: str) -> ResolvedOrigin:

@@ -65,13 +65,9 @@ TAKEN: Final = {"hub": HUB_TAKEN, "leaf": LEAF_TAKEN, "remote": REMOTE_TAKEN}
 """What is rendered of the hub's server, of a leaf's and of its remote."""
 
 
-def extra_problems(extra: Mapping[str, Any], taken: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """What is wrong with tables that are to be added to a rendered one that has `taken`: the key, what stood
-    there and what to do."""
-    yield from _problems(extra, taken, "")
-
-
-def _problems(extra: Mapping[str, Any], taken: Any, at: str) -> Iterator[tuple[str, str, str]]:
+def extra_problems(extra: Mapping[str, Any], taken: Any, at: str = "") -> Iterator[tuple[str, str, str]]:
+    """What is wrong with tables that are to be added `at` a key of a rendered one that has `taken`: the key,
+    what stood there and what to do."""
     for key, value in extra.items():
         place = f"{at}{key}"
         there = taken.get(key) if isinstance(taken, Mapping) else None
@@ -84,7 +80,7 @@ def _problems(extra: Mapping[str, Any], taken: Any, at: str) -> Iterator[tuple[s
         elif there is not None and not (isinstance(there, Mapping) and isinstance(value, Mapping)):
             yield place, "is kept as it is rendered here", "remove it"
         elif isinstance(value, Mapping):
-            yield from _problems(value, there or {}, f"{place}.")
+            yield from extra_problems(value, there or {}, f"{place}.")
         else:
             yield from _value_problems(place, key, value)
 
@@ -105,7 +101,7 @@ def _value_problems(place: str, key: str, value: Any) -> Iterator[tuple[str, str
     elif isinstance(value, list):
         for number, item in enumerate(value, 1):
             if isinstance(item, Mapping):
-                yield from _problems(item, {}, f"{place}[{number}].")
+                yield from extra_problems(item, {}, f"{place}[{number}].")
             else:
                 yield from _value_problems(f"{place}[{number}]", key, item)
 
