@@ -13,6 +13,7 @@ import json
 import sys
 import tomllib
 from collections.abc import Callable
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -122,7 +123,7 @@ def listed(
         fleet = status_of(settings.admin)["fleet"]
     except AdminStatusError as error:
         end([str(error)], Exit.UNREACHABLE)
-    rows = fleet_rows.rows_of(fleet, fleet_rows.now())
+    rows = fleet_rows.rows_of(fleet, datetime.now(UTC))
     shown = list(fleet_rows.chosen(rows, patterns or (), only or ()))
     if as_json:
         body = {"hub": fleet.get("state", ""), "leaves": [row.as_json() for row in shown]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -244,8 +244,3 @@ def losses(audit: Mapping[str, Any]) -> str:
         (audit["gaps"], "sequences of its streams gone"),
     )
     return ", ".join(f"{count:,} {what}" for count, what in found if count)
-
-
-def now() -> datetime:
-    """This moment."""
-    return datetime.now(UTC)

@@ -12,10 +12,10 @@ import asyncio
 import base64
 import json
 import secrets
+import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
@@ -157,10 +157,10 @@ async def _join(
     subscribe = [sample(subject) for subject in needed.subscribe if is_granted(info, "subscribe", subject)]
     if sample(_ANSWERS) not in publish or sample(_ANSWERS) not in subscribe:
         return Joined(info)  # without this subject no server can answer
-    asked_at = _now()
+    asked_at = time.time()
     hub = str(greeting.info.get("server_name"))
     refused, traces = await _try(reader, writer, hub, publish, subscribe, sample(_ANSWERS))
-    return Joined(info, tuple(refused), traces, asked_at, _now())
+    return Joined(info, tuple(refused), traces, asked_at, time.time())
 
 
 async def _try(
@@ -204,7 +204,3 @@ async def _body(reader: asyncio.StreamReader, line: bytes) -> bytes:
 
 def _error_text(line: bytes) -> str:
     return line.removeprefix(b"-ERR").strip().strip(b"'").decode(errors="replace")
-
-
-def _now() -> float:
-    return datetime.now(UTC).timestamp()

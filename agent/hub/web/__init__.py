@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -59,11 +59,11 @@ class FleetPages:
             return await self._fleet_json(question)
         if domain == path:
             return None
-        known, now = self._status()["fleet"], fleet_rows.now()
+        known, now = self._status()["fleet"], datetime.now(UTC)
         return _leaf_page(known, domain, now, self._audited(domain), refresh=question.refresh)
 
     async def _look(self) -> _Fleet:
-        known, now = self._status()["fleet"], fleet_rows.now()
+        known, now = self._status()["fleet"], datetime.now(UTC)
         return _Fleet(known, now, fleet_rows.by_gravity(await paced(fleet_rows.each_row(known, now))))
 
     async def _fleet_page(self, question: Question) -> Response:
