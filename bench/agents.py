@@ -41,7 +41,6 @@ class Running:
 
     @property
     def process(self) -> psutil.Process:
-        """It, once it is started."""
         assert self._process is not None
         return psutil.Process(self._process.pid)
 
@@ -63,17 +62,14 @@ class Bench(Running):
 
     @property
     def server(self) -> psutil.Process:
-        """The process of its nats-server."""
         return psutil.Process(int((self.directory / "state" / "nats" / "nats-server.pid").read_text()))
 
     @property
     def seed_file(self) -> Path:
-        """The seed of the agent's own identity at its server."""
         return self.directory / "state" / "keys" / "agent.nk"
 
     @property
     def url(self) -> str:
-        """Its server."""
         return f"nats://127.0.0.1:{self.nats_port}"
 
     def start(self) -> float:
@@ -84,7 +80,6 @@ class Bench(Running):
         return time.monotonic() - began
 
     def stop_server(self) -> None:
-        """Stop the server that the agent has left running."""
         command = [program("petiole"), "server", "stop", "-c", str(self.directory / "petiole.toml")]
         subprocess.run(command, check=True)
 
@@ -162,7 +157,6 @@ class Daemon(Running):
     port: int
 
     def launch(self) -> None:
-        """Start it and do not wait."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

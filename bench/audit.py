@@ -33,7 +33,6 @@ _LOST_BATCH, _LOST_INDEX = 12_345, 321
 
 
 def run() -> Result:
-    """Make the lake and measure."""
     with tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory:
         lake, report = Path(directory) / "lake", Path(directory) / "audit.json"
         shape = lakes.Shape(READINGS)
@@ -110,7 +109,6 @@ def _settled(lake: Path, past: int) -> None:
 
 
 def _put_back(lake: Path) -> None:
-    """Have the lake be settled as it was."""
     shutil.rmtree(lake / "settled")
     shutil.copytree(lake.with_suffix(".settled"), lake / "settled")
 

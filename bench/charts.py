@@ -37,7 +37,6 @@ def text(x: float, y: float, words: str, kind: str, anchor: str = "start", *, bo
 
 
 def document(height: int, title: str, parts: Sequence[str]) -> str:
-    """The whole picture, `WIDTH` wide."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
         f'aria-label="{escape(title)}">'

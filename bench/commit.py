@@ -82,7 +82,6 @@ class World:
 
 
 def run() -> Result:
-    """Measure every mode at every rate."""
     with measuring("commit", {"seconds each": f"{_SECONDS:.0f}"}) as result:
         asyncio.run(_run(result, _SECONDS))
     return result

@@ -107,7 +107,6 @@ class Half:
 
 
 def run() -> Result:
-    """Measure all sizes."""
     rounds = rounds_to_play(_ROUNDS)
     sizes = [
         size for size in _SIZES if os.environ.get("SOURCES", str(size[0] * _LEAVES)) == str(size[0] * _LEAVES)

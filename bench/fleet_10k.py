@@ -52,7 +52,6 @@ _MOST: Final = {
 
 
 def run() -> Result:
-    """Measure."""
     leaves = int(os.environ.get("LEAVES", _LEAVES))
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     with (

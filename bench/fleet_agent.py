@@ -104,7 +104,6 @@ class LoopWatch:
 
 
 def main(path: Path, arguments: list[str]) -> None:
-    """Run the agent."""
     made = uvloop.new_event_loop
 
     def watched() -> asyncio.AbstractEventLoop:

@@ -35,8 +35,6 @@ LOOK_SECONDS: Final = 0.25
 
 @dataclass(slots=True)
 class Hub(Running):
-    """The hub's agent, its server beside it."""
-
     directory: Path
     port: int
     links: int
@@ -66,7 +64,6 @@ class Hub(Running):
 
     @property
     def server(self) -> psutil.Process:
-        """The process of its nats-server."""
         return psutil.Process(int((self.directory / "state" / "nats" / "nats-server.pid").read_text()))
 
     async def gauge(self, name: str) -> float:
@@ -85,7 +82,6 @@ class Hub(Running):
         )
 
     async def client(self, identity: str) -> Client:
-        """A connection with one of the agent's identities."""
         return await nats.connect(
             f"nats://127.0.0.1:{self.port}",
             nkeys_seed=str(self.directory / "state" / "keys" / f"{identity}.nk"),
@@ -93,7 +89,6 @@ class Hub(Running):
         )
 
     def end(self) -> None:
-        """End both processes."""
         with suppress(OSError, psutil.Error, ValueError):
             self.server.kill()
         self.kill()

@@ -55,8 +55,6 @@ _CREATED: Final = "2026-01-01T00:00:00.000000001Z"
 
 @dataclass(slots=True)
 class Counted:
-    """What all leaves of a process saw."""
-
     sent: int = 0
     repeats: int = 0
     answered: int = 0
@@ -68,8 +66,6 @@ class Counted:
 
 
 class AnnouncingLeaf:
-    """A leaf that announces itself over its wire."""
-
     commands_idle = False
 
     def __init__(self, key: LinkKey, machine: str, counted: Counted) -> None:

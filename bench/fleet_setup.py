@@ -52,8 +52,6 @@ JetStream wait, and their announcements come again and again."""
 
 @dataclass(slots=True)
 class Fleet:
-    """The hub and all leaves."""
-
     hub: Hub
     leaves: list[AnnouncingLeaf]
     counted: Counted

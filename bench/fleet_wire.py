@@ -70,7 +70,6 @@ class Wire(asyncio.Protocol):
             await wire.ready
 
     def subscribe(self, subject: str) -> None:
-        """Take what comes on a subject."""
         line = f"LS+ {subject}\r\n" if self._key else f"SUB {subject} {abs(hash(subject)) % 10**9}\r\n"
         self._write(line.encode())
 
@@ -82,7 +81,6 @@ class Wire(asyncio.Protocol):
         self._write(b"".join((head.encode(), _CRLF, headers, payload, _CRLF)))
 
     def close(self) -> None:
-        """End the connection."""
         if self._transport is not None:
             self._transport.close()
 

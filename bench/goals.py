@@ -93,7 +93,6 @@ _DOCUMENTS: Final = {"years": "[years.md](years.md), and the goal is missed ther
 
 
 def cause(line: Line) -> str:
-    """Why the goal of a row was missed."""
     for of in CAUSES:
         if of.benchmark == line.benchmark and fnmatchcase(line.what, of.what):
             return of.why

@@ -73,7 +73,6 @@ def jetstream_server(directory: Path, domain: str, more: str = "", jetstream: st
 
 
 def fill(one: Hub, stream: str, messages: Iterable[Message]) -> None:
-    """Make a stream at the hub of these messages."""
     asyncio.run(_fill(one.url, stream, messages))
 
 

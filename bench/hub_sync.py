@@ -47,7 +47,6 @@ _RAW: Final = RawStream("edge-1", "RAW", "durable")
 
 
 def run() -> Result:
-    """Measure both ways in turns."""
     count, times = int(os.environ.get("MESSAGES", _MESSAGES)), rounds(3)
     with measuring("hub-sync") as result:
         for what, measure in (("durable source", _raw), ("whole path", _pair)):
@@ -61,7 +60,6 @@ def run() -> Result:
 
 
 def _raw(sync: str, count: int) -> float:
-    """nats-server alone."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="petiole-bench-") as name:
         directory = Path(name)
@@ -108,7 +106,6 @@ def _synced(directory: Path) -> Iterator[None]:
 
 
 def _pair(sync: str, count: int) -> float:
-    """Hub and leaf."""
     with tempfile.TemporaryDirectory(prefix="petiole-bench-") as name:
         hub, leaf = (plan.member(Path(name), domain) for domain in (HUB_DOMAIN, _RAW.domain))
         port = free_port()

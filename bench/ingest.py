@@ -68,7 +68,6 @@ _SOCKETS = 4
 
 
 def run() -> Result:
-    """Measure them all."""
     what = f"HTTP NDJSON, {LINES} readings a request, {CONNECTIONS} connections"
     count = rounds()
     with measuring("ingest", {"rounds": str(count)}) as result:
@@ -142,7 +141,6 @@ def _memory(bench: Bench, count: int) -> list[Row]:
 
 
 def _synced(what: str, count: int) -> list[Row]:
-    """What syncing costs."""
     syncing, not_syncing = _synced_rates(CONNECTIONS, LINES, count)
     beside = Against("it syncs each two minutes", not_syncing)
     return [

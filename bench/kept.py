@@ -23,8 +23,6 @@ _COUNTS: Final = frozenset({"messages", "readings", "rounds", "of 1"})
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row of a result."""
-
     benchmark: str
     what: str
     value: float
@@ -57,7 +55,6 @@ class Line:
         return f"{'at most' if self.least else 'at least'} {figure(self.goal)} times"
 
     def value_text(self) -> str:
-        """The median with its spread."""
         return figure(self.value) + _span(self.spread)
 
     def times_text(self) -> str:
@@ -71,8 +68,6 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One result."""
-
     benchmark: str
     machine: dict[str, Any]
     versions: dict[str, str]
@@ -110,7 +105,6 @@ def read(path: Path) -> Kept:
 
 
 def read_all(directory: Path = DIRECTORY) -> dict[str, Kept]:
-    """The kept results by benchmark."""
     return {path.stem: read(path) for path in sorted(directory.glob("*.json"))}
 
 

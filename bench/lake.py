@@ -63,7 +63,6 @@ class Shape:
 
     @property
     def batches(self) -> int:
-        """How many batches there are."""
         return -(-self.readings // self.batch)
 
     def count(self, number: int) -> int:
@@ -71,11 +70,9 @@ class Shape:
         return min(self.batch, self.readings - number * self.batch)
 
     def domain(self, number: int) -> str:
-        """Whose batch it is."""
         return f"edge-{number % self.domains}"
 
     def run(self, number: int) -> str:
-        """The run of that domain."""
         return f"01890a5d-ac96-774b-bcce-{number % self.domains:012x}"
 
 

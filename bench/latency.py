@@ -64,7 +64,6 @@ class Times:
 
 
 def run() -> Result:
-    """Measure both in turns."""
     count = rounds()
     with measuring("latency", {"rounds": str(count)}) as result:
         result.rows += asyncio.run(_run(count))

@@ -58,7 +58,6 @@ class Server(Running):
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
         return f"nats://{self.config.listen}"
 
     def start(self) -> float:

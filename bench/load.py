@@ -94,13 +94,11 @@ FORMS: Final[Mapping[str, tuple[str, str, Callable[[int, int], bytes]]]] = {
 
 
 def request(readings: int, seed: int, form: str) -> bytes:
-    """A whole HTTP request."""
     path, kind, make = FORMS[form]
     return post(path, kind, make(readings, seed))
 
 
 def post(path: str, kind: str, payload: bytes) -> bytes:
-    """A POST of these bytes as a whole request."""
     head = (
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
         f"Content-Length: {len(payload)}\r\n\r\n"
@@ -115,11 +113,9 @@ class Counter:
         self._counts = [0] * connections
 
     def add(self, connection: int) -> None:
-        """One more."""
         self._counts[connection] += 1
 
     def total(self) -> int:
-        """Over all connections."""
         return sum(self._counts)
 
 

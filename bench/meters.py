@@ -43,7 +43,6 @@ class LeafProtocol:
         self._held = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Take what came next over the wire."""
         self._held += data
         while (size := self._first_size()) is not None:
             self._count(bytes(self._held[:size]))
@@ -157,7 +156,6 @@ class Written:
     flushes: int
 
     def since(self, before: Written) -> Written:
-        """What came after."""
         return Written(self.bytes - before.bytes, self.flushes - before.flushes)
 
 

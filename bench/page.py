@@ -43,7 +43,6 @@ Their goals were figures of one machine and are left out, except counts.
 
 
 def page(results: Mapping[str, Kept]) -> str:
-    """The whole page."""
     parts = [_HEAD, _goals(results), _not_better(list(results.values())), _machines(list(results.values()))]
     parts += [_benchmark(results[name]) for name in NAMES if name in results]
     return "\n".join(parts)

@@ -35,7 +35,6 @@ class Outcome:
 
 
 def rows(ours: Sequence[Outcome], peers: Mapping[str, Sequence[Outcome]]) -> list[Row]:
-    """A row a fault, question and peer."""
     found = []
     for number, fault in enumerate(FAULTS):
         mine = ours[number]
@@ -78,7 +77,6 @@ async def play(side: Side) -> list[Outcome]:
 
 
 async def _make(side: Side, fault: str) -> None:
-    """Make a fault and mend it again."""
     if "cut" in fault:
         side.proxy.cut()
         await asyncio.sleep(_CUT_SECONDS)

@@ -47,7 +47,6 @@ class Case:
         return 120 if self.readings == 1 else 16
 
     def row(self) -> Row:
-        """What was measured."""
         size = "one reading" if self.readings == 1 else f"{self.readings} readings"
         unit = "requests/CPU-second" if self.readings == 1 else "readings/CPU-second"
         what = f"HTTP {self.what}, {size} a request, {self.connections} connections"

@@ -42,7 +42,6 @@ from bench.result import Result, measuring, rounds
 
 
 def run() -> Result:
-    """Measure all that can be had here."""
     count = rounds()
     with measuring("peers", {"rounds": str(count)}) as result:
         peers = []

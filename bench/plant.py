@@ -50,7 +50,6 @@ registers = [{{{{ metric = "r{{{{address}}}}", address = 0, count = {count} }}}}
 
 
 def run() -> Result:
-    """Measure both inputs."""
     with measuring("plant") as result, tempfile.TemporaryDirectory(prefix="petiole-bench-") as name:
         directory = Path(name)
         result.options["rounds"] = str(_ROUNDS)

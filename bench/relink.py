@@ -76,7 +76,6 @@ class Side:
     """Each fault, and how many messages had been sent when it began."""
 
     async def last(self) -> int:
-        """The newest sequence of the leaf's stream."""
         while True:
             try:
                 return (await JetStream(self.leaf, timeout=1.0).stream_info(self.leaf_stream)).last
@@ -85,7 +84,6 @@ class Side:
 
 
 def run() -> Result:
-    """Measure all faults, in rounds."""
     return asyncio.run(_run(rounds(_ROUNDS)))
 
 

@@ -89,7 +89,6 @@ def over_http(session: aiohttp.ClientSession, port: int) -> Send:
 
 
 def session() -> aiohttp.ClientSession:
-    """Connections for `over_http`."""
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=_CONNECTIONS))
 
 

@@ -56,11 +56,9 @@ class Measured:
         return f"{self.side}: {said}"
 
     def since_restored(self) -> float | None:
-        """Seconds until caught up."""
         return _between(self.restored, self.caught_up)
 
     def since_link_up(self) -> float | None:
-        """Seconds from link-up until caught up."""
         return _between(self.link_up, self.caught_up)
 
     def compared_since_link_up(self) -> float | None:
@@ -68,11 +66,9 @@ class Measured:
         return _between(self.link_up, self.verified)
 
     def verified_since_restored(self) -> float | None:
-        """Seconds until caught up and verified."""
         return _between(self.restored, self._right())
 
     def verified_since_link_up(self) -> float | None:
-        """Seconds from link-up until caught up and verified."""
         return _between(self.link_up, self._right())
 
     def _right(self) -> float | None:

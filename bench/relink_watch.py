@@ -37,7 +37,6 @@ class Trace(Generic[V]):
     seen: list[tuple[float, V]] = field(default_factory=list)
 
     def add(self, value: V) -> None:
-        """Note a value seen now."""
         if not self.seen or self.seen[-1][1] != value:
             self.seen.append((time.time(), value))
 

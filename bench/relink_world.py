@@ -58,7 +58,6 @@ class LinkWorld:
             await asyncio.to_thread(agent.start)
 
     def end(self) -> None:
-        """End every process."""
         for agent in (*self.agents.values(), self.registrar):
             agent.kill()
         for server in (*self.leaves.values(), self.hub):
@@ -206,7 +205,6 @@ class RawStream:
 
     @property
     def subject(self) -> str:
-        """Where its messages are published."""
         return f"{self.name}.n"
 
     def source(self) -> dict[str, Any]:

@@ -44,7 +44,6 @@ def keep(built: Path, kept: Path) -> dict[str, str]:
 
 
 def main() -> int:
-    """Do both; returns the exit code."""
     for name, what in keep(BUILT, DIRECTORY).items():
         print(f"{name}: {what}")
     made = documents(read_all())

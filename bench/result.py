@@ -104,8 +104,6 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What could not be measured, and why."""
-
     what: str
     why: str
 
@@ -129,7 +127,6 @@ class Result:
             self.failed.append(Failed(what, reason(error)))
 
     def write(self, directory: Path, measured: Measured) -> Path:
-        """Write the JSON file and return its path."""
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{self.benchmark}.json"
         content: dict[str, Any] = {

@@ -115,7 +115,6 @@ _UNDER_WAY: Final = 500
 
 
 def message(line: bytes) -> bytes:
-    """A line as a syslog message."""
     return _HEAD + line
 
 
@@ -146,7 +145,6 @@ class Relp:
             raise NotStoredError(str(error)) from error
 
     async def close(self) -> None:
-        """End the connection."""
         self._lost()
         if self._answers is not None:
             await asyncio.wait([self._answers])

@@ -35,7 +35,6 @@ _MIXED = [
 
 
 def run() -> Result:
-    """Measure them all."""
     cases = {
         "1 rule that matches nothing": _ELSEWHERE[:1],
         "5 rules that match nothing": _ELSEWHERE,

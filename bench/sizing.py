@@ -31,7 +31,6 @@ _BEGAN = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def run() -> Result:
-    """Measure all of it."""
     return Result("sizing", [*asyncio.run(_on_the_way()), *_in_the_lake()])
 
 
@@ -63,7 +62,6 @@ async def _held(link: Link) -> tuple[int, int]:
 
 
 def _in_the_lake() -> list[Row]:
-    """Rows of the tables."""
     rows = []
     for readings, batches in _LAKE_BATCHES.items():
         with tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory:

@@ -44,7 +44,6 @@ class Turn:
 
 
 def run() -> Result:
-    """Measure both in turns."""
     count = rounds()
     with (
         measuring("small", {"rounds": str(count)}) as result,

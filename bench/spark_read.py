@@ -42,7 +42,6 @@ _PARTITIONS: Final = 4
 
 
 def run() -> Result:
-    """Fill a stream and read it in three ways."""
     with hub() as one:
         url = one.url
         fill(one, _STREAM, _messages())
@@ -104,7 +103,6 @@ class NaiveDataSource(NatsDataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name after `format`."""
         return "naive"
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -116,7 +114,6 @@ class NaiveReader(NatsReader):
     """Plans as the other does, and reads in its own way."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range."""
         assert isinstance(partition, RangePartition)
         url = self._options.server.url
         with asyncio.Runner() as runner:

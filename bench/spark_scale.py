@@ -44,7 +44,6 @@ _LOOK_SECONDS: Final = 0.5
 
 
 def run() -> Result:
-    """Measure all of it."""
     least = int(os.environ.get("READINGS", _READINGS))
     found = {}
     for times in _TIMES:

@@ -58,7 +58,6 @@ class Answer:
         return f"{times} times better" if ratio > 1 else f"**{times} times worse**"
 
     def text(self) -> str:
-        """The answer in a line."""
         line, name = self.line, self.question.benchmark
         said = [f"{line.value_text()} {line.unit}", f"{self.beside}: {figure(line.other or 0)}"]
         said += [word for word in (self.verdict(), "" if self.quiet else "under load") if word]
@@ -140,7 +139,6 @@ QUESTIONS: Final = (
 
 
 def answers(results: Mapping[str, Kept]) -> Iterator[Answer]:
-    """The questions that the results answer."""
     for question in QUESTIONS:
         kept = results.get(question.benchmark)
         for line in kept.lines if kept else ():
@@ -150,7 +148,6 @@ def answers(results: Mapping[str, Kept]) -> Iterator[Answer]:
 
 
 def summary(results: Mapping[str, Kept], found: Iterable[Answer]) -> str:
-    """The whole page."""
     found = list(found)
     missed = [line for kept in results.values() for line in kept.lines]
     pictures = [f"![{one.question.asks}](images/bench-{one.question.name}.svg)" for one in found]

@@ -88,7 +88,6 @@ class Link:
 
 
 def run() -> Result:
-    """Measure all of it."""
     return asyncio.run(_run())
 
 

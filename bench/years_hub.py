@@ -39,7 +39,6 @@ class Hub:
         """Of a processor, what an announcement of each leaf took, a month each."""
 
     def live(self, months: int) -> None:
-        """Live through so many months."""
         for _ in range(months):
             began = time.process_time()
             for leaf in range(self.leaves):

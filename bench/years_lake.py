@@ -217,7 +217,6 @@ class AgedLake:
             raise RuntimeError("gaps finds no file of the last days")
 
     def maintain(self) -> None:
-        """A pass of `maintain`."""
         _well(maintain.main(["--lake", str(self._lake)]))
 
     def _age(self, name: str, a_day: float) -> None:

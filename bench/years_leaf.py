@@ -65,7 +65,6 @@ class LeafStream:
     last: int = 0
 
     def info(self, name: str) -> StreamInfo:
-        """As the server reports it."""
         messages = self.last - self.first + 1
         return StreamInfo(name, self.created, self.first, self.last, messages, _MAX_BYTES, {}, [])
 

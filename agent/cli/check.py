@@ -95,7 +95,6 @@ def check_offline(config: Config, path: Path) -> list[Finding]:
 
 
 async def check_online(config: Config, path: Path) -> list[Finding]:
-    """Run all checks."""
     now = machine.right_now()
     async with asyncio.TaskGroup() as group:
         status = group.create_task(agent_status.ask(config.admin))

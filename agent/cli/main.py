@@ -44,7 +44,6 @@ _ASKED: Final = "_PETIOLE_COMPLETE"
 
 
 def composed(names: Iterable[str] = _COMMANDS) -> typer.Typer:
-    """The application with these commands."""
     whole = typer.Typer(
         name="petiole",
         help="Carries telemetry from the edge to a hub, and proves that it arrived.",
@@ -123,7 +122,6 @@ def _asked_words() -> list[str]:
 
 
 def main() -> None:
-    """The console script's entry point."""
     # Typer reads arguments by pydantic, 12 MB that an agent would hold for as long as it runs.
     if _ASKED in os.environ:
         from typer._completion_classes import completion_init

@@ -159,7 +159,6 @@ def _drawn(status: Mapping[str, Any]) -> list[TerminalLine]:
 
 
 def _watch(settings: Config, as_json: bool, links: bool, interval: float) -> NoReturn:
-    """Show the status repeatedly; with --json a line each."""
     from agent.base.terminal import repeat, watch
 
     if as_json:

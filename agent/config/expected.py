@@ -47,7 +47,6 @@ def row_of(kind: Any) -> type[Struct] | None:
 
 
 def remedy_of(kind: Any, key: str) -> str:
-    """What to write for this key."""
     if row_of(kind) is not None:
         return f"write each as [[{header_of(key)}]] with its keys below"
     example = next((meta.examples[0] for meta in metadata(kind) if meta.examples), None)

@@ -100,8 +100,6 @@ def _parsed(path: Path, text: str) -> Table:
 
 
 class _Merging:
-    """Merges one fragment."""
-
     def __init__(self, file: Path, text: str, places: dict[str, str]) -> None:
         self._file, self.text, self._places = file, text, places
         self.problems: list[Problem] = []

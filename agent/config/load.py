@@ -163,7 +163,6 @@ class _Reader:
         return values
 
     def _value(self, field: FieldInfo, value: object, key: str) -> Any:
-        """One value, NODEFAULT when it is of no use."""
         if is_struct(field.type):
             table = self._struct(field.type, value, key)
             return NODEFAULT if table is None else table

@@ -232,7 +232,6 @@ class ConfigError(ConditionError):
 
     @classmethod
     def of(cls, found: Sequence[Problem], inputs: Sequence[Any] = ()) -> ConfigError:
-        """The error of these problems of a file."""
         return cls([str(problem) for problem in found], found, inputs)
 
 

@@ -122,7 +122,6 @@ class AuditPart:
     leaves: tuple[AuditedLeaf, ...] = ()
 
     def encode(self) -> bytes:
-        """The part as it is sent and kept."""
         row = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "leaves"}
         leaves = [asdict(leaf) for leaf in self.leaves]
         return zlib.compress(json.dumps({"v": VERSION, **row, "leaves": leaves}).encode())

@@ -217,7 +217,6 @@ class BatchHeaders:
     position: str | None = None
 
     def encode(self) -> dict[str, str]:
-        """The headers as they go on the wire."""
         headers = {
             H_VERSION: str(VERSION),
             H_MESSAGE_ID: str(self.id),

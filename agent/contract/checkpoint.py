@@ -92,7 +92,6 @@ class Committed:
     seq: int
 
     def encode(self) -> bytes:
-        """The record as it is sent."""
         return encoded(asdict(self))
 
 
@@ -126,7 +125,6 @@ class CursorRequest:
     epochs: Mapping[str, str]
 
     def encode(self) -> bytes:
-        """The question as it is requested."""
         return encoded({"machine": self.machine, "run": self.run, "epochs": dict(self.epochs)})
 
 
@@ -139,7 +137,6 @@ class CursorAnswer:
     refused: str | None = None
 
     def encode(self) -> bytes:
-        """The answer as it is sent."""
         held = {cls: checkpoint_row(checkpoint) for cls, checkpoint in self.held.items()}
         return encoded({"held": held, "refused": self.refused})
 
@@ -189,7 +186,6 @@ class Repeat:
     exchange: str
 
     def encode(self) -> bytes:
-        """The record as it is sent."""
         return f'{{"v":{VERSION},"same":"{self.exchange}"}}'.encode()
 
 

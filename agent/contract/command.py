@@ -90,7 +90,6 @@ def command_subject(domain: str, app: str, verb: str) -> str:
 
 
 def command_subjects(domain: str) -> str:
-    """All commands to a leaf."""
     return f"cmd.{domain}.>"
 
 
@@ -121,7 +120,6 @@ class Command:
     """Epoch seconds, None for never."""
 
     def encode(self) -> bytes:
-        """The command as it is published."""
         return encoded(asdict(self))
 
 

@@ -148,7 +148,6 @@ class Ledger:
     """The streams, or ends of streams, that this one replaces, oldest first, at most `LOST_STREAMS`."""
 
     def encode(self) -> bytes:
-        """The record as it is published."""
         row = asdict(self)
         row["class"] = row.pop("cls")
         return encoded(row)

@@ -84,7 +84,6 @@ class Announce:
     """Whether the leaf takes a cursor as confirmed only if the hub's disk has it (`ClassAnswer.synced`)."""
 
     def encode(self) -> bytes:
-        """The announcement as it is requested."""
         return _encoded(self)
 
 
@@ -185,8 +184,6 @@ class ClassAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The registrar's answer."""
-
     classes: Mapping[str, ClassAnswer] = field(default_factory=dict)
     refused: str | None = None
     """A sentence why the leaf was refused."""
@@ -202,7 +199,6 @@ class Answer:
     """Bytes that the hub's server takes in a message, 0 if it does not say. A larger one closes the link."""
 
     def encode(self) -> bytes:
-        """The answer as it is sent."""
         return _encoded(self)
 
 

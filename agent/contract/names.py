@@ -117,7 +117,6 @@ def new_epoch() -> str:
 
 
 def leaf_stream(domain: str, cls: str) -> str:
-    """The leaf's stream of a class."""
     return f"TEL_{domain}_{cls}"
 
 
@@ -186,27 +185,22 @@ def inbox_prefix(identity: str) -> str:
 
 
 def leaf_subjects(domain: str, cls: str) -> str:
-    """All subjects of a leaf stream."""
     return f"tel.{domain}.{cls}.>"
 
 
 def batch_subject(domain: str, cls: str, input_name: str) -> str:
-    """The subject of batches of one input."""
     return f"tel.{domain}.{cls}._batch.{input_name}"
 
 
 def ledger_subject(domain: str, cls: str) -> str:
-    """The subject of ledger records."""
     return f"tel.{domain}.{cls}._ledger"
 
 
 def clock_subject(domain: str, cls: str) -> str:
-    """The subject of corrections of the machine's clock."""
     return f"tel.{domain}.{cls}._clock"
 
 
 def dead_subject(domain: str, cls: str, input_name: str) -> str:
-    """The subject of dead letters of one input."""
     return f"tel.{domain}.{cls}._dead.{input_name}"
 
 

@@ -225,7 +225,6 @@ class Correction:
     by: int
 
     def encode(self) -> bytes:
-        """The record as it is published."""
         return encoded(fields_as_row(self))
 
 

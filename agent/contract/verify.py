@@ -100,7 +100,6 @@ class VerifyRequest:
     """That of the answer before, if that one was not complete."""
 
     def encode(self) -> bytes:
-        """The request as it is sent."""
         row = asdict(self)
         return encoded({"class": row.pop("cls"), **row})
 
@@ -128,7 +127,6 @@ class VerifyAnswer:
     """A sentence why there is no answer."""
 
     def encode(self) -> bytes:
-        """The answer as it is sent."""
         return encoded(asdict(self))
 
 

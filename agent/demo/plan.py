@@ -60,7 +60,6 @@ class Member:
 
 
 def member(directory: Path, domain: str) -> Member:
-    """An agent with ports of its own."""
     return Member(domain, directory / domain, free_port(), free_port(), free_port())
 
 

@@ -47,7 +47,6 @@ class Processes:
         self._reaper: asyncio.subprocess.Process | None = None
 
     def log(self, name: str) -> Path:
-        """Where the output of a process goes."""
         return self._logs / f"{name}.log"
 
     async def guard(self) -> None:

@@ -105,7 +105,6 @@ async def until(true: Callable[[], Awaitable[bool]], what: str, seconds: float) 
 
 
 async def leads(member: Member) -> bool:
-    """Whether the hub's agent on this machine leads."""
     status = await _admin_answer(member, "/status")
     return bool(status and json.loads(status).get("fleet", {}).get("aggregates"))
 
@@ -115,7 +114,6 @@ async def ready(member: Member) -> bool:
 
 
 async def _admin_answer(member: Member, path: str) -> bytes | None:
-    """What an agent's admin server answers with success."""
     try:
         async with aiohttp.ClientSession() as session, session.get(member.admin_url + path) as answer:
             return await answer.read() if answer.status == 200 else None

@@ -73,7 +73,6 @@ def rows_of(fleet: Mapping[str, Any], now: datetime) -> list[FleetRow]:
 
 
 def each_row(fleet: Mapping[str, Any], now: datetime) -> Iterator[FleetRow]:
-    """Every leaf, made as it is asked for."""
     return (_row(domain, leaf, now) for domain, leaf in fleet.get("leaves", {}).items())
 
 

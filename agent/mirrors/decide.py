@@ -26,8 +26,6 @@ LONGEST_WAIT: Final = 60.0
 
 
 class MirrorState(StrEnum):
-    """The state of a declared link."""
-
     FLOWING = "flowing"
     LAGGING = "lagging"
     UNKNOWN = "unknown"
@@ -54,8 +52,6 @@ class MirrorMemory:
 
 @dataclass(frozen=True, slots=True)
 class MirrorVerdict:
-    """The state of a link."""
-
     state: MirrorState
     sentence: str
     lag: int | None = None
@@ -96,7 +92,6 @@ def decide_link(
     memory: MirrorMemory,
     now: float,
 ) -> MirrorVerdict:
-    """The state of one link of a stream."""
     if local is None:
         waiting = (
             f"{origin.place} does not answer: {remote.problem}" if remote.problem else "it is being created"

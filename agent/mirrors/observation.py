@@ -64,8 +64,6 @@ class LocalStream:
 
 @dataclass(frozen=True, slots=True)
 class RemoteStream:
-    """What the origin answered."""
-
     kind: Literal["answers", "absent", "silent", "forbidden"]
     created: str = ""
     first: int = 0

@@ -30,8 +30,6 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check."""
-
     group: str
     level: Level
     sentence: str

@@ -53,7 +53,6 @@ async def ask(admin: Admin) -> Mapping[str, Any] | str:
 
 
 def judge(status: Mapping[str, Any] | str) -> Iterator[Finding]:
-    """The findings of the running agent."""
     if isinstance(status, str):
         yield AGENT.failure(
             status, "start it (systemctl start petiole, or petiole run) and see its log", Exit.UNREACHABLE

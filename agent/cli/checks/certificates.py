@@ -35,8 +35,6 @@ _SERVICE: Final = "let chrony or systemd-timesyncd run (`timedatectl set-ntp tru
 
 
 class Validity(NamedTuple):
-    """The validity of a certificate."""
-
     begins: datetime
     ends: datetime
 

@@ -49,7 +49,6 @@ class ProofError(ValueError):
 
 
 def proof_page(found: Mapping[str, Any]) -> str:
-    """The file."""
     span = f"{found['from'] or 'the beginning'} to {found['to']}"
     complete = is_complete(found)
     return document(

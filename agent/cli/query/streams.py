@@ -56,8 +56,6 @@ class HubMessage(NamedTuple):
 
 
 class NewestLedger(NamedTuple):
-    """The newest ledger record of a class at the hub."""
-
     cls: str
     stream: str
     seq: int

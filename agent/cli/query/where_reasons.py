@@ -42,7 +42,6 @@ class DomainObservation:
 def report(
     domain: str, at: datetime, seen: DomainObservation, device: str | None = None, span: str = ""
 ) -> WhereReport:
-    """Put together what was seen."""
     result = WhereReport(domain, at, span, device, "" if seen.leaf is None else seen.leaf.sentence)
     if seen.tables is None:
         _without_tables(result, seen)

@@ -19,8 +19,6 @@ _NAMED: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ReadingCount:
-    """A number of readings."""
-
     readings: int
     bound: bool = False
     """Whether it is a lower bound."""
@@ -44,8 +42,6 @@ class StageReason:
 
 @dataclass(slots=True)
 class WhereReport:
-    """The whole answer."""
-
     domain: str
     at: datetime
     span: str = ""

@@ -58,8 +58,6 @@ def source(domain: str, cls: str, epoch: str) -> Source:
 
 @dataclass(frozen=True, slots=True)
 class AggregateSettings:
-    """The configuration of every aggregate."""
-
     max_bytes: int
     """Bytes that it may take."""
     replicas: int = 1
@@ -202,8 +200,6 @@ def planned(
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """The state of a source."""
-
     seq: int
     """The highest leaf sequence that it has stored, 0 if it is unknown."""
     active: float | None

@@ -78,7 +78,6 @@ class Announcements:
 
     @property
     def domains(self) -> Container[str]:
-        """The domains that are configured."""
         return self._classes
 
     def begin(self) -> None:

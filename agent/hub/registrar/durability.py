@@ -125,7 +125,6 @@ class Proposals:
         self._waiting.clear()
 
     def wait(self, domain: str, cls: str) -> bool:
-        """Whether a checkpoint of a class waits."""
         return (domain, cls) in self._waiting
 
     def synced(

@@ -51,8 +51,6 @@ class UnknownExchangeError(ContractError):
 
 
 class Exchanges:
-    """The exchanges of all leaves."""
-
     def __init__(self) -> None:
         self._newest: dict[str, Exchange] = {}
 

@@ -154,7 +154,6 @@ class Links:
         return {link: domain for link, (domain, _) in self._up.items()}
 
     def domains(self) -> set[str]:
-        """The domains that are linked."""
         return set(self._servers)
 
     def _add(self, link: LinkId, domain: str, server: str) -> None:

@@ -147,7 +147,6 @@ class FleetState:
         return is_certain(record, state, info, last)
 
     def word(self, domain: str, cls: str, state: SourceState | None, info: StreamInfo, now: float) -> str:
-        """The state of a class in one word (`class_state`)."""
         return class_state(
             state,
             info,

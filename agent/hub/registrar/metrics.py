@@ -24,8 +24,6 @@ from agent.hub.registrar.status import KnownFleet, leaf_state
 
 
 class RegistrarMetrics:
-    """The collectors of one registrar."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self.announcements = Counter(
             "petiole_announcements",
@@ -222,7 +220,6 @@ class LeafCollector(Collector):
         self._look = look
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of all leaves."""
         rows = _Rows(self._look())
         for metric in LEAF_METRICS:
             yield lazy_metric(metric.name, metric.documentation, metric.kind, partial(metric.samples, rows))

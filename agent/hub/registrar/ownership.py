@@ -29,8 +29,6 @@ class _Runs:
 
 
 class DomainOwnership:
-    """The owners of all domains."""
-
     def __init__(self) -> None:
         self._heard: dict[str, float] = {}
         self._rivals: dict[str, float] = {}
@@ -43,7 +41,6 @@ class DomainOwnership:
             self._runs[domain] = _Runs({run: now}, run)
 
     def heard(self, domain: str, now: float) -> None:
-        """The machine that owns a domain announced itself."""
         self._heard[domain] = now
 
     def heard_ago(self, domain: str, now: float) -> float:

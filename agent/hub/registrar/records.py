@@ -133,7 +133,6 @@ _NOTED = msgspec.json.Decoder(PurgeMarker)
 
 
 def encode(record: LeafRecord | PurgeMarker) -> bytes:
-    """The record as it is stored."""
     return msgspec.json.encode(record)
 
 

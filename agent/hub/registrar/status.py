@@ -46,7 +46,6 @@ class KnownFleet:
 
     @cached_property
     def states(self) -> Mapping[str, SourceState]:
-        """The state of each source."""
         return {name: state for look in self.seen.values() for name, state in look.states.items()}
 
     def unheard(self, domain: str) -> float | None:

@@ -62,7 +62,6 @@ class TimeToFull:
         self._streams.setdefault(name, _Stream(now)).committed = now
 
     def names(self) -> list[str]:
-        """The aggregates that were seen."""
         return list(self._streams)
 
     def seconds(self, name: str, free: int | None) -> float:

@@ -80,7 +80,6 @@ class RunScan:
                 self.last = self._held.drop_highest() - 1
 
     def found(self) -> VerifiedRun:
-        """What was found so far."""
         return VerifiedRun(self._held.ranges(), self._cut, self._edge, self._next)
 
     def answered(self, info: StreamInfo, cursor: int, *, complete: bool) -> VerifyAnswer:

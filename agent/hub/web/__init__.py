@@ -51,7 +51,6 @@ class FleetPages:
         self._turn = asyncio.Lock()
 
     async def answer(self, path: str, query: Mapping[str, str]) -> Response | None:
-        """The page at a path, None where there is none."""
         question, domain = question_of(query), path.removeprefix(f"{PATH}/")
         if path == PATH:
             return await self._fleet_page(question)

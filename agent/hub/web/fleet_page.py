@@ -42,7 +42,6 @@ class Question:
         return fleet_rows.chosen(rows, [pattern] if self.domain else [], [self.state] if self.state else [])
 
     def ordered(self, fitting: Iterable[FleetRow]) -> list[FleetRow]:
-        """The rows of all pages."""
         return fleet_rows.ordered(fitting, self.sort, down=self.down)
 
     def path(self, **changes: Any) -> str:
@@ -163,7 +162,6 @@ def said(sentence: str, *, well: bool, about: str = "") -> Markup:
 
 
 def leaf_path(domain: str) -> str:
-    """The address of a leaf's page."""
     return f"{PATH}/{quote(domain, safe='')}"
 
 
