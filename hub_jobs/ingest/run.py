@@ -188,6 +188,10 @@ def _commit_next(
     if faults:
         bronze.discard(files)
         raise faults[0]
+    if not _is_still(options, bronze, known):
+        bronze.discard(files)
+        say(_NAME, f"stream {options.stream} was put back to an earlier state while it was read: once more")
+        return []
     gaps = ranges.union(*(result.gaps for result in done))
     last = parts[-1].last
     lost = known.history, gaps, stream_history.reason_by_limits(info)
@@ -197,6 +201,14 @@ def _commit_next(
     metrics.add_ingested(options.stream, messages, sum(file.size for file in files))
     say(_NAME, f"{messages} messages of {options.stream} up to {last} are in bronze")
     return gaps
+
+
+def _is_still(options: IngestOptions, bronze: Table, known: StreamHistory) -> bool:
+    """Whether the stream has the history of which a range was planned. Otherwise what was read may be of
+    another one, and the message by which the next run would see that is then among it."""
+    with Connection(options.server) as conn:
+        now = stream_history.current(bronze, stream_info(conn, options.stream), conn)
+    return now.history == known.history
 
 
 def _parts(info: StreamInfo, wanted: ranges.Range, cores: int) -> list[Range]:

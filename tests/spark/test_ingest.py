@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -240,30 +239,6 @@ async def test_a_stream_that_is_made_anew_starts_at_its_own_beginning(fleet: Fle
 
     assert fleet.bronze("seq") == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     assert len(set(fleet.bronze("created"))) == 2
-
-
-async def test_a_stream_that_was_put_back_is_read_again_under_another_name(fleet: Fleet) -> None:
-    store = fleet.servers.hub.config.store_dir
-    copy = fleet.lake.with_name("copy")
-    await fleet.servers.hub.back_up(copy)
-    await fleet.store("edge-1", 4)
-    await fleet.at_hub(6)
-    assert await fleet.ingest() == Exit.WELL
-    await fleet.servers.hub.stop()
-    # Whether its last batch comes again depends on whether the hub had told it that it was there.
-    await fleet.servers.leaves["edge-1"].stop()
-    shutil.rmtree(store)
-    shutil.copytree(copy, store)
-    await fleet.servers.hub.start()
-    await fleet.store("edge-2", 3)
-    await fleet.at_hub(6)
-
-    assert await fleet.ingest() == Exit.WELL
-    assert await fleet.ingest() == Exit.WELL
-
-    assert fleet.bronze("seq") == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
-    assert len(set(fleet.bronze("created"))) == 2
-    assert {("edge-1", 4), ("edge-2", 3)} <= set(fleet.bronze("domain", "n"))
 
 
 async def test_what_can_not_be_reached_or_used_is_said_with_its_exit_code(
