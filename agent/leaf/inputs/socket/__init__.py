@@ -48,11 +48,26 @@ class SocketOptions(InputOptions, tag="socket", kw_only=True):
         return self.listen
 
 
-def access(options: SocketOptions) -> Access:
-    """Who may open a Unix socket; raises `ValueError`."""
+def mode_of(options: SocketOptions) -> int:
+    """The mode of a Unix socket; raises `ValueError`."""
     if not _MODE(options.mode):
         raise ValueError(f'mode is {options.mode!r:.20}; write it in octal, as "0660"')
-    return Access(int(options.mode, 8), options.user, options.group)
+    return int(options.mode, 8)
+
+
+def owner_of(options: SocketOptions) -> tuple[int, int]:
+    """The numbers of owner and group of a Unix socket, -1 for the agent's own. Raises `ValueError` for a name
+    that this machine does not know."""
+    return _number(options.user, "user"), _number(options.group, "group")
+
+
+def _number(name: str | None, label: str) -> int:
+    if name is None:
+        return -1
+    try:
+        return pwd.getpwnam(name).pw_uid if label == "user" else grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise ValueError(f"there is no {label} {name!r} on this machine") from None
 
 
 Scheme = Literal["tcp", "udp", "unix", "unixgram"]
@@ -82,29 +97,6 @@ class Address:
     @property
     def is_stream(self) -> bool:
         return self.scheme in ("tcp", "unix")
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Who may open a Unix socket: its mode, and its owner and group where they are given."""
-
-    mode: int
-    user: str | None = None
-    group: str | None = None
-
-    def ids(self) -> tuple[int, int]:
-        """Numbers of owner and group, -1 for the agent's own. Raises `ValueError` for a name that this
-        machine does not know."""
-        return _number(self.user, "user"), _number(self.group, "group")
-
-
-def _number(name: str | None, label: str) -> int:
-    if name is None:
-        return -1
-    try:
-        return pwd.getpwnam(name).pw_uid if label == "user" else grp.getgrnam(name).gr_gid
-    except KeyError:
-        raise ValueError(f"there is no {label} {name!r} on this machine") from None
 
 
 def parse_listen(text: str) -> Address:
@@ -170,14 +162,14 @@ def taken(path: Path) -> str | None:
     return f"{path} is listened on by another program; stop it or choose another path"
 
 
-def open_socket(address: Address, access: Access) -> socket.socket:
+def open_socket(address: Address, options: SocketOptions) -> socket.socket:
     """A bound socket that does not block, listening if it has connections: the one that was kept for this
     address, if any. What a program that is gone has left at a path is replaced, at once and with its mode
     set. Raises `ConfigError`."""
     try:
         for kept in LISTEN_SOCKETS.take(address.text):
-            return _taken_over(kept, address, access)
-        return _open_path(address, access) if address.is_path else _open_port(address)
+            return _taken_over(kept, address, options)
+        return _open_path(address, options) if address.is_path else _open_port(address)
     except OSError as error:
         if address.is_path:
             raise ConfigError([f"{address.path}: {error.strerror or error}"]) from None
@@ -186,15 +178,15 @@ def open_socket(address: Address, access: Access) -> socket.socket:
         raise ConfigError([str(error)]) from None
 
 
-def _taken_over(listening: socket.socket, address: Address, access: Access) -> socket.socket:
+def _taken_over(listening: socket.socket, address: Address, options: SocketOptions) -> socket.socket:
     listening.setblocking(False)
     if address.is_path:
         try:
-            os.chown(address.path, *access.ids())
-            address.path.chmod(access.mode)
+            os.chown(address.path, *owner_of(options))
+            address.path.chmod(mode_of(options))
         except FileNotFoundError:  # removed: no client could reach it
             listening.close()
-            return _open_path(address, access)
+            return _open_path(address, options)
     return listening
 
 
@@ -217,7 +209,7 @@ def _open_port(address: Address) -> socket.socket:
     return listening
 
 
-def _open_path(address: Address, access: Access) -> socket.socket:
+def _open_path(address: Address, options: SocketOptions) -> socket.socket:
     path = address.path
     if (why := taken(path)) is not None:
         raise ValueError(why)
@@ -229,8 +221,8 @@ def _open_path(address: Address, access: Access) -> socket.socket:
         listening.setblocking(False)
         hidden.unlink(missing_ok=True)
         listening.bind(str(hidden))
-        os.chown(hidden, *access.ids())
-        hidden.chmod(access.mode)
+        os.chown(hidden, *owner_of(options))
+        hidden.chmod(mode_of(options))
         if address.is_stream:
             listening.listen(_BACKLOG)
         hidden.rename(path)

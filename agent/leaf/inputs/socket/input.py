@@ -23,9 +23,10 @@ from agent.leaf.inputs.shared.submitter import RetryingSubmitter
 from agent.leaf.inputs.socket import (
     Address,
     SocketOptions,
-    access,
+    mode_of,
     obstacles,
     open_socket,
+    owner_of,
     parse_listen,
     remove_socket,
 )
@@ -42,13 +43,13 @@ class SocketInput(ConfiguredInput[SocketOptions]):
 
     def _obstacles(self) -> Iterator[str]:
         try:
-            address, rights = parse_listen(self._options.listen), access(self._options)
+            address = parse_listen(self._options.listen)
         except ValueError:
             return  # a problem of the options
         yield from obstacles(address)
         if address.is_path:
             try:
-                rights.ids()
+                owner_of(self._options)
             except ValueError as error:
                 yield str(error)
 
@@ -61,7 +62,7 @@ class SocketInput(ConfiguredInput[SocketOptions]):
             return
         if address.is_path:
             try:
-                access(options)
+                mode_of(options)
             except ValueError as error:
                 yield str(error)
         if options.reply and not address.is_stream:
@@ -146,7 +147,7 @@ class SocketInput(ConfiguredInput[SocketOptions]):
 
 @contextlib.contextmanager
 def _opened(address: Address, options: SocketOptions) -> Iterator[socket.socket]:
-    listening = open_socket(address, access(options))
+    listening = open_socket(address, options)
     inode = address.path.lstat().st_ino if address.is_path else 0
     try:
         with LISTEN_SOCKETS.listening(address.text, [listening]):
