@@ -14,7 +14,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from asyncua import ua
 from asyncua.client.client import Client
@@ -54,13 +54,6 @@ class OpcuaError(Exception):
     """The server does not do what is asked of it, or is gone; the text says why."""
 
 
-class Unfollowed(NamedTuple):
-    """A variable that the server did not let the agent follow."""
-
-    node: FollowedNode
-    status: str
-
-
 @dataclass(slots=True)
 class Subscription:
     """A subscription of this session."""
@@ -70,7 +63,8 @@ class Subscription:
     """The number of the last notification of which something is stored."""
     waiting: list[int] = field(default_factory=list)
     """Those that an earlier session was sent and did not acknowledge, from `sequence` on."""
-    refused: Sequence[Unfollowed] = ()
+    refused: Sequence[tuple[FollowedNode, str]] = ()
+    """Variables that the server did not let the agent follow, and why."""
 
 
 @contextlib.asynccontextmanager
@@ -170,7 +164,7 @@ class Session:
             PublishingEnabled=True,
         )
         created = await _ask(self._service.create_subscription(parameters, _ignored))
-        refused: list[Unfollowed] = []
+        refused: list[tuple[FollowedNode, str]] = []
         for first in range(0, len(nodes), _ITEMS):
             some = nodes[first : first + _ITEMS]
             asked = [_item(first + place, node, options) for place, node in enumerate(some)]
@@ -184,7 +178,7 @@ class Session:
                 )
             )
             refused += [
-                Unfollowed(node, result.StatusCode.name)
+                (node, result.StatusCode.name)
                 for node, result in zip(some, results, strict=True)
                 if not result.StatusCode.is_good()
             ]
