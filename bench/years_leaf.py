@@ -28,7 +28,7 @@ from agent.contract import (
     new_epoch,
     new_run,
 )
-from agent.jetstream import StreamInfo
+from agent.jetstream import ConsumerInfo, StreamInfo
 from agent.leaf import timeline
 from agent.leaf.commands.cursor import CommandCursor, parse_position
 from agent.leaf.events import BatchStored
@@ -184,10 +184,9 @@ class Leaf:
             self._delivered = stream.last
         elif day % 14 == 13:
             stream.first = max(stream.first, stream.last - self._batches // 2)
-        seen = StreamObservation(
-            stream.first, self._delivered, epoch, 1, self._delivered, self._delivered, self._delivered
-        )
-        tracker.look(stream.info(_EVICTING), seen, _MAX_BYTES)
+        at = self._delivered
+        consumer = ConsumerInfo(epoch, "", at, at, at, 0, 0, 1, 0.0, True, {})
+        tracker.look(StreamObservation(stream.info(_EVICTING), consumer, epoch, at), _MAX_BYTES)
         tracker.save(tracker.content())
         tracker.tidy()
 

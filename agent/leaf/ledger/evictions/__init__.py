@@ -29,6 +29,8 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from agent.jetstream import ConsumerInfo, StreamInfo
+
 _RECORD: Final = struct.Struct("<QQI16sI")
 _FIELDS: Final = struct.Struct("<QQI16s")
 _SIZE: Final = _RECORD.size
@@ -247,18 +249,13 @@ class EvictionRecord(Struct):
 
 @dataclass(frozen=True, slots=True)
 class StreamObservation:
-    """A class's stream and link at one moment, the stream first; `epoch` begins at `start`."""
+    """A class's stream and then the link consumer of an `epoch` at one moment."""
 
-    first: int
+    info: StreamInfo
+    consumer: ConsumerInfo
+    epoch: str
     confirmed: int
     """Up to where the hub is known to hold all of this epoch."""
-    epoch: str
-    start: int
-    delivered: int
-    """Up to which sequence the link consumer has delivered, and how often (`deliveries`)."""
-    deliveries: int
-    floor: int
-    """The consumer's ack floor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,11 +275,11 @@ def judge(known: EvictionRecord, seen: StreamObservation) -> EvictionVerdict:
     taken, doubtful, settled = known.taken, 0, True
     if seen.epoch != known.epoch:
         # It begins after the last place on which leaf and hub agree.
-        taken = seen.start - 1
-    elif seen.delivered - known.delivered == seen.deliveries - known.deliveries:
-        taken = max(taken, seen.confirmed, seen.floor)
-        doubtful, settled = seen.delivered, False
-    gone = max(known.judged, seen.first - 1)
+        taken = seen.consumer.start - 1
+    elif seen.consumer.delivered - known.delivered == seen.consumer.deliveries - known.deliveries:
+        taken = max(taken, seen.confirmed, seen.consumer.ack_floor)
+        doubtful, settled = seen.consumer.delivered, False
+    gone = max(known.judged, seen.info.first - 1)
     taken_of_gone = min(taken, gone)
     return EvictionVerdict(taken_of_gone, min(max(doubtful, taken_of_gone), gone), gone, settled)
 
@@ -290,10 +287,10 @@ def judge(known: EvictionRecord, seen: StreamObservation) -> EvictionVerdict:
 def remember(known: EvictionRecord, seen: StreamObservation, verdict: EvictionVerdict) -> None:
     """Take the verdict over: the next one starts here."""
     if known.epoch not in ("", seen.epoch):
-        known.taken = seen.start - 1
+        known.taken = seen.consumer.start - 1
     elif not verdict.settled:
-        known.taken = max(known.taken, seen.confirmed, seen.floor)
-    elif seen.confirmed >= seen.first:
+        known.taken = max(known.taken, seen.confirmed, seen.consumer.ack_floor)
+    elif seen.confirmed >= seen.info.first:
         known.taken = max(known.taken, seen.confirmed)
     known.judged, known.epoch = verdict.gone, seen.epoch
-    known.delivered, known.deliveries = seen.delivered, seen.deliveries
+    known.delivered, known.deliveries = seen.consumer.delivered, seen.consumer.deliveries

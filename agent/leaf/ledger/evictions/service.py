@@ -164,17 +164,9 @@ class EvictionMonitor:
         consumer = await js.find_consumer(stream, contract.link_consumer(epoch))
         if consumer is None or info.created != self._trackers[name].claims.created:
             return
-        seen = StreamObservation(
-            info.first,
-            confirmed,
-            epoch,
-            consumer.start,
-            consumer.delivered,
-            consumer.deliveries,
-            consumer.ack_floor,
-        )
         tracker = self._trackers[name]
-        claimed = tracker.look(info, seen, self._classes[name].max_bytes)
+        seen = StreamObservation(info, consumer, epoch, confirmed)
+        claimed = tracker.look(seen, self._classes[name].max_bytes)
         # Before the disk is asked: the next look does not find it again.
         for reason, readings in claimed.items():
             self._metrics.discarded.labels(name, reason).inc(readings)

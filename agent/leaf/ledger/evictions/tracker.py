@@ -140,14 +140,14 @@ class EvictionTracker:
             first, last = min(begin, first), max(end, last)
         self._at_hub.append((first, last))
 
-    def look(self, info: StreamInfo, seen: StreamObservation, max_bytes: int) -> dict[str, int]:
+    def look(self, seen: StreamObservation, max_bytes: int) -> dict[str, int]:
         """Judge what has gone since the last look; returns how many readings are claimed, by reason."""
         self._index.flush()  # a disk that takes none keeps the claims as they are
         for first, last in self._at_hub:
             if first - 1 <= self.claims.judged:
                 self.claims.taken = max(self.claims.taken, last)
         verdict = judge(self.claims, seen)
-        reason = FULL if info.bytes * 2 >= max_bytes else PURGED
+        reason = FULL if seen.info.bytes * 2 >= max_bytes else PURGED
         counted = 0
         if verdict.settled:
             counted = self._settle(verdict.taken, reason)

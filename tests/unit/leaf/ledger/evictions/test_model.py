@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent.contract import H_COUNT, H_MESSAGE_ID, batch_subject, ledger_subject, new_run
-from agent.jetstream import StreamInfo
+from agent.jetstream import ConsumerInfo, StreamInfo
 from agent.jetstream.readers import StoredHeaders
 from agent.leaf.ledger.evictions import IndexedMessage, StreamObservation
 from agent.leaf.ledger.evictions.tracker import EvictionTracker
@@ -136,11 +136,8 @@ class Model:
         if not self.shelf.loaded:
             return
         floor = max((seq for seq in self.hub if seq <= self.cursor - 1), default=0)
-        self.shelf.look(
-            self.info(),
-            StreamObservation(self.first, self.confirmed, "e", 1, self.delivered, self.deliveries, floor),
-            MAX_BYTES,
-        )
+        consumer = ConsumerInfo("c", "", self.delivered, self.deliveries, floor, 0, 0, 1, 0.0, True, {})
+        self.shelf.look(StreamObservation(self.info(), consumer, "e", self.confirmed), MAX_BYTES)
         data = self.shelf.content()
         self.written = self.last
         if crash:
