@@ -86,10 +86,8 @@ def shows(header: str | None, token: bytes) -> bool:
 
 def is_loopback(host: str) -> bool:
     """Whether only programs of this machine reach a listener on this host."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
 
 
 class Hosts:
@@ -103,7 +101,7 @@ class Hosts:
     def admit(self, header: str | None) -> bool:
         """Whether a `Host` header names this server; its port does not matter."""
         name = _host(header or "")
-        return name in self._names or (self._any_address and _is_address(name))
+        return name in self._names or (self._any_address and _address(name) is not None)
 
 
 def _host(header: str) -> str:
@@ -113,9 +111,8 @@ def _host(header: str) -> str:
         return ""
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(name)
+        return ipaddress.ip_address(name)
     except ValueError:
-        return False
-    return True
+        return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal
 from urllib.parse import urlsplit
@@ -13,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from agent.base.files import open_regular
+from agent.base.http_access import is_loopback
 from agent.config import Seconds
 from agent.config.keys import check_password
 from agent.leaf.inputs.formats.message import TopicNames, fill_template, template_problem
@@ -113,16 +113,12 @@ def _secrets(options: OpcuaOptions) -> Iterator[str]:
         yield f'security = "{options.security}" needs cert, key and server_cert; name all three'
     if (options.user is None) != (options.password_file is None):
         yield "user and password_file go together; give both, or none"
-    elif options.user is not None and options.security == "none" and not _is_local(options.url):
+    elif (
+        options.user is not None
+        and options.security == "none"
+        and not is_loopback(urlsplit(options.url).hostname or "")
+    ):
         yield 'the password would go unprotected over the network; write security = "encrypt"'
-
-
-def _is_local(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def file_problems(options: OpcuaOptions) -> Iterator[str]:
