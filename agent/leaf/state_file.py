@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -18,7 +17,7 @@ from agent.base.logs import LogEdge
 from agent.base.machine import machine_id
 from agent.base.wait import loop_time
 from agent.contract import ContractError, check_epoch
-from agent.leaf.state import VERSION, Acked, Positions, PullPosition, State
+from agent.leaf.state import VERSION, Acked, Positions, State
 
 SAVE_SECONDS = 0.5
 WHOLE_SECONDS = 60.0
@@ -101,10 +100,6 @@ class _PositionsFile(Struct):
     version: int
     domain: str
     positions: Positions
-
-
-def encode_positions(domain: str, positions: Mapping[str, Mapping[str, PullPosition]]) -> bytes:
-    return msgspec.json.encode({"version": POSITIONS_VERSION, "domain": domain, "positions": positions})
 
 
 def load_positions(path: Path, domain: str) -> Positions:
@@ -205,8 +200,9 @@ class StateFile:
     async def save_positions(self) -> None:
         """Write the positions of inputs into their own file, where that does not have them. Raises
         `OSError`."""
-        data = encode_positions(self.current.domain, self.current.positions)
-        if data != self._positions and (self._positions or self.current.positions):
+        current = self.current
+        data = msgspec.json.encode(_PositionsFile(POSITIONS_VERSION, current.domain, current.positions))
+        if data != self._positions and (self._positions or current.positions):
             self._positions_asked += 1
             await asyncio.to_thread(self._write_positions, self._positions_asked, data)
         self._positions_at = loop_time()
