@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import EPOCH_LIMIT, Correction
-from hub_jobs.refine.columns import Times
+from hub_jobs.refine.moments import Times
 from hub_jobs.tables.parquet_reading import fitted
 from hub_jobs.tables.schemas import READINGS, TIME
 

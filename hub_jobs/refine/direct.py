@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from agent.contract import H_MQTT, ContractError, mqtt_text, parse_reading, parse_subject
 from hub_jobs.refine.columns import coded
-from hub_jobs.refine.readings import coded_texts
+from hub_jobs.refine.reading_rows import coded_texts
 from hub_jobs.tables.grouping import different_rows, plain_texts
 from hub_jobs.tables.ranges import Mask, Numbers
 from hub_jobs.tables.schemas import READINGS, TIME

@@ -77,7 +77,7 @@ def decode_content(content: Content) -> Iterator[Slice]:
     """The lines of a message. Those of a batch come some at a time, so that a large one is never all objects
     at once."""
     match content:
-        case BatchText(text):
+        case BatchText(text, _):
             return _decode_batch(text)
         case DeadLetters(text):
             return iter([_decode_letters(text)])

@@ -88,9 +88,10 @@ class BronzeMessage:
 
 
 class BatchText(NamedTuple):
-    """The unpacked lines of a batch of readings."""
+    """The unpacked lines of a batch of readings, and how many they are."""
 
     text: bytes
+    lines: int
 
 
 class DeadLetters(NamedTuple):
@@ -117,7 +118,7 @@ def parse_message(row: dict[str, Any]) -> tuple[BronzeMessage, Content | None]:
     match subject.kind:
         case "batch":
             headers, text = _unpacked(row, subject)
-            return message_of(row, headers), BatchText(text)
+            return message_of(row, headers), BatchText(text, headers.count)
         case "dead":
             headers, text = _unpacked(row, subject)
             return message_of(row, headers), DeadLetters(text)

@@ -9,22 +9,25 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from agent.contract import ContractError
-from hub_jobs.refine.clocks import Corrections, SealTime, errors
-from hub_jobs.refine.columns import LineColumns, Mask, Times, coded, columns
+from hub_jobs.refine.clocks import Corrections
+from hub_jobs.refine.columns import LineColumns, coded, columns
 from hub_jobs.refine.line_types import ReadingLine
 from hub_jobs.refine.lines import Slice, checked, decode_content, recheck
 from hub_jobs.refine.messages import (
+    BatchText,
     BronzeMessage,
     QuarantinedError,
     QuarantineReason,
     message_of,
     parse_message,
 )
+from hub_jobs.refine.moments import Mask
+from hub_jobs.refine.plain_batches import PlainBatches
+from hub_jobs.refine.plain_lines import shape_of
+from hub_jobs.refine.reading_rows import LineNumbers, reading_rows
 from hub_jobs.tables.schemas import QUARANTINE, READINGS, TIME
 
 CHUNK_ROWS: Final = 65_536
@@ -52,7 +55,7 @@ class _Part:
 
     message: BronzeMessage
     lines: Slice
-    numbers: npt.NDArray[np.int32]
+    numbers: LineNumbers
 
     @staticmethod
     def of(message: BronzeMessage, lines: Slice) -> _Part:
@@ -80,6 +83,7 @@ class Refiner:
         self.quarantined: list[QuarantineEntry] = []
         self._corrections = corrections or {}
         self._chunk_rows = chunk_rows
+        self._plain = PlainBatches()
         self._parts: list[_Part] = []
         self._size = self._bytes = 0
 
@@ -91,9 +95,13 @@ class Refiner:
         except QuarantinedError as error:
             self.quarantine(row, error.reason, str(error))
             return done
+        if isinstance(content, BatchText) and (shape := shape_of(content)) is not None:
+            self._plain.add(shape, (message, content))
+            self._count(content.lines, content.text)
+            return [self.drain()] if self._is_full() else done
         for lines in decode_content(content) if content is not None else ():
             self._add_lines(message, lines)
-            if self._size >= self._chunk_rows or self._bytes >= _CHUNK_BYTES:
+            if self._is_full():
                 done.append(self.drain())
         return done
 
@@ -104,21 +112,38 @@ class Refiner:
 
     def drain(self) -> pa.Table:
         """The readings gathered so far."""
-        parts, self._parts, self._size, self._bytes = self._parts, [], 0, 0
+        plain, left = self._plain.drain(self._corrections)
+        for message, content in left:
+            for lines in decode_content(content):
+                self._add_lines(message, lines)
+        others = self._drain_parts()
+        self._size = self._bytes = 0
+        return (
+            _joined(plain, others)
+            if plain.num_rows and others.num_rows
+            else plain
+            if plain.num_rows
+            else others
+        )
+
+    def _drain_parts(self) -> pa.Table:
+        """The readings of lines that were decoded one by one."""
+        parts, self._parts = self._parts, []
         given = _columns(parts)
         if _are_in_doubt(parts, given):
             parts = self._checked(parts)
             given = _columns(parts)
-        table, wrong = _table(parts, given, self._corrections)
+        table, wrong = _table(parts, given, self._corrections), given.wrong
         if not wrong.any():
             return table
         repaired = self._recheck(parts, wrong)
         table = table.filter(pa.array(~wrong))
         if repaired:
-            rows, bad = _table(repaired, _columns(repaired), self._corrections)
-            for part in (repaired[at] for at in np.flatnonzero(bad).tolist()):
+            again = _columns(repaired)
+            for part in (repaired[at] for at in np.flatnonzero(again.wrong).tolist()):
                 self._quarantine_line(part.message, int(part.numbers[0]), part.line(0), _NO_MOMENT)
-            table = _joined(table, rows.filter(pa.array(~bad)))
+            rows = _table(repaired, again, self._corrections)
+            table = _joined(table, rows.filter(pa.array(~again.wrong)))
         return table
 
     def _checked(self, parts: Sequence[_Part]) -> list[_Part]:
@@ -137,8 +162,14 @@ class Refiner:
         self._quarantine_bad(message, lines)
         if lines.rows:
             self._parts.append(_Part.of(message, lines))
-            self._size += len(lines.rows)
-            self._bytes += len(lines.text)
+            self._count(len(lines.rows), lines.text)
+
+    def _count(self, size: int, text: bytes) -> None:
+        self._size += size
+        self._bytes += len(text)
+
+    def _is_full(self) -> bool:
+        return self._size >= self._chunk_rows or self._bytes >= _CHUNK_BYTES
 
     def _quarantine_bad(self, message: BronzeMessage, lines: Slice) -> None:
         for bad in lines.bad:
@@ -192,6 +223,10 @@ def _columns(parts: Sequence[_Part]) -> LineColumns:
     return columns(list(chain.from_iterable(part.rows for part in parts)))
 
 
+def _table(parts: Sequence[_Part], lines: LineColumns, corrections: Corrections) -> pa.Table:
+    return reading_rows([(part.message, part.numbers) for part in parts], lines, corrections)
+
+
 def _joined(table: pa.Table, rows: pa.Table) -> pa.Table:
     """Both as one. Arrow does not unify the dictionaries within tags, so these are coded again."""
     at = READINGS.names.index("tags")
@@ -200,77 +235,6 @@ def _joined(table: pa.Table, rows: pa.Table) -> pa.Table:
     ]
     both = pa.concat_tables(plain).unify_dictionaries().combine_chunks()
     return both.set_column(at, "tags", coded(both["tags"].chunk(0)) if both.num_rows else both["tags"])
-
-
-def _table(parts: Sequence[_Part], lines: LineColumns, corrections: Corrections) -> tuple[pa.Table, Mask]:
-    """The rows of `readings`, and which of them have something that is none."""
-    messages = [part.message for part in parts]
-    sizes = np.array([len(part.rows) for part in parts], dtype=np.int64)
-    owner = np.repeat(np.arange(len(parts), dtype=np.int32), sizes)
-    given = lines.moments
-    default = np.array([message.default_ts for message in messages], dtype=np.int64)[owner]
-    stamps = np.where(given.own, given.stamps, default)
-    clocks = np.array([_CLOCKS.index(message.ts_source) for message in messages], dtype=np.int32)[owner]
-    clocks = np.where(given.own & ~(given.machine & (clocks == _AGENT)), 0, clocks).astype(np.int32)
-    error = _errors(parts, stamps, clocks == _AGENT, corrections)
-    moments = pa.array(stamps + error).cast(TIME)
-    device = lines.device
-    if device.null_count:
-        domains = pa.array([message.domain for message in messages], pa.string())
-        device = pc.coalesce(device, domains.take(pa.array(owner)))
-    arrays = {
-        "ts": moments,
-        "ts_source": coded_texts(np.where(error != 0, _CORRECTED, clocks).astype(np.int32), _CLOCKS),
-        "domain": coded_texts(owner, [message.domain for message in messages]),
-        "device": device.dictionary_encode(),
-        "metric": lines.metric.dictionary_encode(),
-        "value": lines.value,
-        "text": lines.text,
-        "tags": lines.tags,
-        "class": coded_texts(owner, [message.cls for message in messages]),
-        "run": coded_texts(owner, [message.run for message in messages]),
-        "n": _number(owner, [message.n for message in messages]),
-        "index": pa.array(np.concatenate([_NO_NUMBERS, *(part.numbers for part in parts)])),
-        "arrived": _number(owner, [message.arrived for message in messages]).cast(TIME),
-        "event_date": moments.cast(pa.date32()),
-        "source_stream": coded_texts(owner, [message.source_stream for message in messages]),
-        "source_identity": coded_texts(owner, [message.source_identity for message in messages]),
-        "source_seq": _number(owner, [message.source_seq for message in messages]),
-        "ts_original": pa.array(stamps, mask=error == 0).cast(TIME),
-        "value_array": lines.array,
-        "value_bytes": lines.content,
-    }
-    return pa.table(arrays).select(READINGS.names), lines.wrong
-
-
-def _errors(parts: Sequence[_Part], stamps: Times, by_machine: Mask, corrections: Corrections) -> Times:
-    """What is to be added to the times of rows, of which some are by the machine's clock."""
-    found = np.zeros(len(stamps), dtype=np.int64)
-    first = 0
-    for part in parts if corrections else ():
-        message, rows = part.message, slice(first, first + len(part.rows))
-        first = rows.stop
-        known = corrections.get(message.domain or "", ())
-        if known and message.clock is not None:
-            sealed = SealTime(message.default_ts, message.clock.boot, message.clock.monotonic)
-            found[rows] = np.where(by_machine[rows], errors(stamps[rows], sealed, known), 0)
-    return found
-
-
-_NO_NUMBERS: Final = np.array([], dtype=np.int32)
-_CLOCKS: Final = ("device", "agent", "hub", "corrected")
-_AGENT: Final = 1
-_CORRECTED: Final = 3
-
-
-def coded_texts(codes: npt.NDArray[np.int32], texts: Sequence[str | None]) -> pa.DictionaryArray:
-    """A text for every row, each distinct one once: Parquet takes it as it is."""
-    distinct = pa.array(texts, pa.string()).dictionary_encode()
-    return pa.DictionaryArray.from_arrays(distinct.indices.take(pa.array(codes)), distinct.dictionary)
-
-
-def _number(owner: npt.NDArray[np.int32], numbers: Sequence[int | None]) -> pa.Array:
-    return pa.array(numbers, pa.int64()).take(pa.array(owner))
 
 
 def quarantine_table(entries: Sequence[QuarantineEntry]) -> pa.Table:

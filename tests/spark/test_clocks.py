@@ -158,7 +158,7 @@ def test_a_table_from_before_the_column_gets_it_and_keeps_its_rows(
         ensure_table(tmp_path, "readings")
     add_bronze(tmp_path, [batch(1)])
     with monkeypatch.context() as before:
-        before.setattr("hub_jobs.refine.readings.READINGS", old)
+        before.setattr("hub_jobs.refine.reading_rows.READINGS", old)
         before.setattr("hub_jobs.refine.run.ensure_table", _as_it_was)
         assert run(tmp_path) == Exit.WELL
     table = open_table(tmp_path, "readings")

@@ -60,13 +60,10 @@ def test_only_what_the_machine_stamped_while_its_clock_was_wrong_is_corrected() 
     own = early.replace("-00:00", "Z")
     lines = line(early) + line(own) + line(None)
 
-    readings, _ = refine(
-        sealed_row(lines, 51 * SECOND, 51 * SECOND),
-        sealed_row(line(early), 51 * SECOND, 51 * SECOND, boot="c"),
-        direct_row(line(early).replace(b'"m"', b'"pressure"')),
-    )
+    (by_machine, by_device, sealed), _ = refine(sealed_row(lines, 51 * SECOND, 51 * SECOND))
+    (other_boot,), _ = refine(sealed_row(line(early), 51 * SECOND, 51 * SECOND, boot="c"))
+    (direct,), _ = refine(direct_row(line(early).replace(b'"m"', b'"pressure"')))
 
-    by_machine, by_device, sealed, other_boot, direct = readings
     assert by_machine["ts_source"] == sealed["ts_source"] == "corrected"
     assert by_machine["ts"].timestamp() == SEALED_NS / SECOND + 50
     assert by_machine["ts_original"].timestamp() == 50

@@ -199,7 +199,7 @@ def test_a_batch_larger_than_a_slice_keeps_its_line_numbers() -> None:
     lines = [line] * 2500
     lines[1700] = b"broken"
 
-    found = list(decode_content(BatchText(b"\n".join(lines))))
+    found = list(decode_content(BatchText(b"\n".join(lines), len(lines))))
 
     assert len(found) == 3
     numbers = [

@@ -1,0 +1,120 @@
+"""The times of lines as moments: microseconds since 1970, a column at a time where their form is the usual
+one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import UNSET, Meta
+
+from agent.contract import EPOCH_LIMIT, MACHINE_OFFSET
+from hub_jobs.refine.line_types import FAULTS
+from hub_jobs.tables.schemas import TIME
+
+_TIME: Final = msgspec.json.Decoder(Annotated[datetime, Meta(tz=True)])
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_FIRST: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_LAST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+
+Times = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+class Moments(NamedTuple):
+    """Of every row: microseconds since 1970, whether it has a time of its own, whether that is by the clock
+    of the agent's machine, and whether it is none."""
+
+    stamps: Times
+    own: Mask
+    machine: Mask
+    wrong: Mask
+    quotes: int
+    """How many quotes the fields have in all."""
+
+
+def moments(given: Sequence[object]) -> Moments:
+    """The moments of times as a line's decoder gives them."""
+    kinds = set(map(type, given))
+    stamps = np.zeros(len(given), dtype=np.int64)
+    every = np.ones(len(given), dtype=np.bool_)
+    if kinds == {str}:
+        try:
+            fast = _utc(pa.array(given, pa.string()))
+        except (pa.ArrowException, UnicodeEncodeError):
+            fast = None
+        if fast is not None:
+            return fast
+    elif kinds == {float}:
+        seconds = np.array(given, dtype=np.float64)
+        wrong = ~((seconds >= 0) & (seconds <= EPOCH_LIMIT))
+        stamps = np.rint(np.where(wrong, 0, seconds) * 1e6).astype(np.int64)
+        return Moments(stamps, every, ~every, wrong, 2 * len(given))
+    own = np.array([ts is not UNSET for ts in given], dtype=np.bool_)
+    wrong = np.zeros(len(given), dtype=np.bool_)
+    for at in np.flatnonzero(own).tolist():
+        found = _time(given[at])
+        if found is None:
+            wrong[at] = True
+        else:
+            stamps[at] = found
+    machine = np.array([isinstance(ts, str) and ts.endswith(MACHINE_OFFSET) for ts in given], dtype=np.bool_)
+    texts = sum([isinstance(ts, str) for ts in given])
+    return Moments(stamps, own, machine, wrong, 2 * int(np.count_nonzero(own)) + 2 * texts)
+
+
+def text_moments(texts: pa.Array) -> Moments:
+    """The moments of times that are all texts."""
+    return _utc(texts) or moments(texts.to_pylist())
+
+
+def _utc(texts: pa.Array) -> Moments | None:
+    """Of RFC 3339 in UTC with up to six digits of a second; None when one is of another form. Arrow also
+    takes times without seconds, which the colon at 16 excludes."""
+    _, offsets, content = texts.buffers()
+    ends = np.frombuffer(offsets, np.int32)[: len(texts) + 1]
+    letters = np.frombuffer(content, np.uint8)
+    if (np.diff(ends) < _SHORTEST).any() or (letters[ends[:-1] + 16] != _COLON).any():
+        return None
+    machine = np.zeros(len(texts), np.bool_)
+    if (letters[ends[1:] - 1] != _ZULU).any():
+        by_machine = pc.ends_with(texts, MACHINE_OFFSET)
+        if not pc.all(pc.or_(pc.ends_with(texts, "Z"), by_machine)).as_py():
+            return None
+        machine = by_machine.to_numpy(zero_copy_only=False)
+    try:
+        stamps: Times = texts.cast(TIME).cast(pa.int64()).to_numpy()
+    except pa.ArrowInvalid:
+        return None
+    return Moments(stamps, np.ones(len(texts), np.bool_), machine, _outside(stamps), 4 * len(texts))
+
+
+_COLON, _ZULU = b":Z"
+_SHORTEST: Final = 18
+"""Characters of a time up to its seconds."""
+
+
+def _time(value: object) -> int | None:
+    """Microseconds since 1970 of a `ts`, None for one that is none."""
+    if isinstance(value, str):
+        try:
+            moment = _TIME.decode(msgspec.json.encode(value))
+        except FAULTS:
+            return None
+        stamp = (moment - _EPOCH) // _MICROSECOND
+        return stamp if _FIRST <= stamp <= _LAST else None
+    if isinstance(value, int | float) and 0 <= value <= EPOCH_LIMIT:
+        return round(value * 1_000_000)
+    return None
+
+
+def _outside(stamps: Times) -> Mask:
+    """Times that no calendar of years 1 to 9999 holds once they are in UTC."""
+    return (stamps < _FIRST) | (stamps > _LAST)

@@ -1,0 +1,233 @@
+"""Lines of batches cut into columns without an object a line: of batches whose lines are all of one shape, as
+programs write them, with the same fields in the same order, the same blanks, no escapes, and a number or a
+bool as value. It rejects nothing: a batch with anything in doubt is left to `lines`, which judges each line
+as the contract does. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from hub_jobs.refine.columns import Fields
+from hub_jobs.refine.line_types import FAULTS
+from hub_jobs.refine.messages import BatchText
+from hub_jobs.refine.moments import Mask, moments, text_moments
+from hub_jobs.tables.ranges import Numbers
+
+_MAX_BYTES: Final = 1024**2
+"""Of a text that is cut; lines of a larger one are decoded some at a time."""
+_QUOTE, _NEWLINE, _COMMA, _SPACE = b'"\n, '
+_TEXT: Final = rb'"[^"]*"'
+_FIELD: Final = re.compile(
+    rb'( ?[{,] ?"(ts|device|metric|value|tags)" ?: ?)(?:%b|[-+.0-9A-Za-z]+|{ ?(?:%b ?: ?%b ?,? ?)*})'
+    % (_TEXT, _TEXT, _TEXT)
+)
+_END: Final = re.compile(rb" ?}\Z")
+_OF_NUMBER: Final = 2
+_OF_TEXT: Final = 4
+"""Quotes of a field whose value has none, and of one whose value is a text."""
+_VALUES: Final = msgspec.json.Decoder(list[float | int | bool])
+_SECONDS: Final = msgspec.json.Decoder(list[float | int])
+
+
+class _Field(NamedTuple):
+    """A field of a shape. `before` is all that stands before its value, a quote of the value too; `quotes`
+    how many quotes it has, those of tags not counted."""
+
+    name: str
+    before: bytes
+    quotes: int
+
+
+class Shape(NamedTuple):
+    """What the lines of a batch have in common: their fields in order, and what stands behind the last."""
+
+    fields: tuple[_Field, ...]
+    end: bytes
+
+
+def shape_of(batch: BatchText) -> Shape | None:
+    """The shape of the first line of a batch, which the others may have; None where the batch must be decoded
+    line by line."""
+    text = batch.text
+    if len(text) > _MAX_BYTES or b"\\" in text or b"\x7f" in text:
+        return None
+    if np.count_nonzero(np.frombuffer(text, np.uint8) < _SPACE) != batch.lines - (text[-1:] != b"\n"):
+        return None
+    return _shape(text.partition(b"\n")[0])
+
+
+def _shape(line: bytes) -> Shape | None:
+    fields: list[_Field] = []
+    at = 0
+    while found := _FIELD.match(line, at):
+        before, name = found.groups()
+        value = line[found.end(1) : found.end(1) + 1]
+        if (before.lstrip()[:1] == b"{") != (not fields) or (value == b"{") != (name == b"tags"):
+            return None
+        is_text = value == b'"'
+        before += value * is_text
+        fields.append(_Field(name.decode(), before, _OF_TEXT if is_text else _OF_NUMBER))
+        at = found.end()
+    quotes = {field.name: field.quotes for field in fields}
+    kinds = [quotes.get("metric"), quotes.get("device", _OF_TEXT), quotes.get("value")]
+    is_reading = kinds == [_OF_TEXT, _OF_TEXT, _OF_NUMBER]
+    end = _END.match(line, at)
+    return Shape(tuple(fields), end.group()) if end and is_reading and len(quotes) == len(fields) else None
+
+
+class Cut(NamedTuple):
+    """The fields of texts of one shape, and which of the texts are taken: all of whose lines have it."""
+
+    fields: Fields
+    taken: Mask
+
+
+def cut(shape: Shape, texts: Sequence[bytes]) -> Cut | None:
+    """Cut texts (see `shape_of`); None where a value or a text may not be what its place says."""
+    ended = [text if text.endswith(b"\n") else text + b"\n" for text in texts]
+    lines = _Lines(b"".join(ended))
+    places, fits = lines.places(shape)
+    firsts = np.searchsorted(lines.ends, np.cumsum([0, *map(len, ended[:-1])]))
+    taken: Mask = np.logical_and.reduceat(fits, firsts)
+    if not taken.any():
+        return None
+    if not taken.all():
+        kept = np.repeat(taken, np.diff(firsts, append=lines.ends.size))
+        places = {name: (first[kept], end[kept]) for name, (first, end) in places.items()}
+    try:
+        return Cut(_fields(lines, shape, places), taken)
+    except (*FAULTS, pa.ArrowInvalid):
+        return None
+
+
+Places = dict[str, tuple[Numbers, Numbers]]
+"""Where the value of each field begins in each line, and where it ends."""
+
+
+class _Lines:
+    """A text of whole lines without escapes, so that a quote always begins or ends a text."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        letters = np.frombuffer(text, np.uint8)
+        self.ends = np.flatnonzero(letters == _NEWLINE)
+        self._starts = np.append(0, self.ends[:-1] + 1)
+        self._quotes = np.flatnonzero(letters == _QUOTE)
+        self._each = self._if_alike()
+        if self._each is None:
+            last = np.searchsorted(self._quotes, self.ends)
+            self._bounds = np.append(0, last[:-1]), last
+
+    def _if_alike(self) -> Numbers | None:
+        """The quotes by line, if all lines have equally many."""
+        if not self._quotes.size or self._quotes.size % self.ends.size:
+            return None
+        each = self._quotes.reshape(self.ends.size, -1)
+        is_so = (each[:, 0] >= self._starts).all() and (each[:, -1] < self.ends).all()
+        return each if is_so else None
+
+    def places(self, shape: Shape) -> tuple[Places, Mask]:
+        """The places of all values, and which lines have the shape; those of another line mean nothing."""
+        left = sum(field.quotes for field in shape.fields)
+        fits = self._have_quotes(left, or_more=any(field.name == "tags" for field in shape.fields))
+        found: Places = {}
+        behind, passed, in_tags = self._starts, 0, False
+        for field, following in zip_longest(shape.fields, shape.fields[1:]):
+            fits &= self._have(field.before, behind)
+            first = behind + len(field.before)
+            passed, left = passed + field.quotes, left - field.quotes
+            in_tags = in_tags or field.name == "tags"
+            # Tags have as many quotes as they have: what follows them is counted from behind.
+            if field.quotes == _OF_TEXT:
+                end = self._quote(-left - 1 if in_tags else passed - 1)
+            elif following is None:
+                end = self.ends - len(shape.end)
+            else:
+                end = self._quote(-left if in_tags else passed) - following.before.index(b'"')
+            fits &= end >= first
+            found[field.name] = first, end
+            behind = end + (field.quotes == _OF_TEXT)
+        fits &= (behind + len(shape.end) == self.ends) & self._have(shape.end, behind)
+        return found, fits
+
+    def slices(self, first: Numbers, end: Numbers) -> pa.Array:
+        """What stands at these places, which rise."""
+        offsets = np.empty(2 * first.size + 1, dtype=np.int32)
+        offsets[:-1:2], offsets[1::2], offsets[-1] = first, end, end[-1] if end.size else 0
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self._text)]
+        between = pa.Array.from_buffers(pa.binary(), 2 * first.size, buffers)
+        return between.take(pa.array(np.arange(0, 2 * first.size, 2)))
+
+    def _have_quotes(self, count: int, *, or_more: bool) -> Mask:
+        if self._each is not None:
+            each = self._each.shape[1]
+            return np.full(self.ends.size, each >= count if or_more else each == count)
+        counts = self._bounds[1] - self._bounds[0]
+        enough: Mask = counts >= count if or_more else counts == count
+        return enough
+
+    def _quote(self, nth: int) -> Numbers:
+        """Where that quote of each line is, from 0, or from -1 backwards."""
+        if self._each is not None:
+            count = self._each.shape[1]
+            return self._each[:, nth] if -count <= nth < count else self.ends
+        if not self._quotes.size:
+            return self.ends
+        return self._quotes[np.clip(self._bounds[nth < 0] + nth, 0, self._quotes.size - 1)]
+
+    def _have(self, wanted: bytes, at: Numbers) -> Mask:
+        """Whether these bytes stand at the places."""
+        size = len(self._text) - len(wanted) + 1
+        if size < 1:
+            return np.zeros(at.size, dtype=np.bool_)
+        # Of bytes as one value each, for Arrow and numpy compare texts byte by byte.
+        words: Any = np.ndarray((size,), f"V{len(wanted)}", self._text, strides=(1,))
+        found = words[np.clip(at, 0, size - 1)]
+        if found.tobytes() == wanted * at.size:
+            return np.ones(at.size, dtype=np.bool_)
+        letters = found.view(np.uint8).reshape(at.size, len(wanted))
+        same: Mask = (letters == np.frombuffer(wanted, np.uint8)).all(axis=1)
+        return same
+
+
+def _fields(lines: _Lines, shape: Shape, places: Places) -> Fields:
+    """The fields as columns. Raises `ArrowInvalid`, or what a decoder does."""
+    size = places["metric"][0].size
+
+    def texts(name: str) -> pa.Array:
+        return lines.slices(*places[name]).cast(pa.string())
+
+    if "ts" not in places:
+        given = moments([msgspec.UNSET] * size)
+    elif any(field.quotes == _OF_TEXT for field in shape.fields if field.name == "ts"):
+        given = text_moments(texts("ts"))
+    else:
+        given = moments(_numbers(lines, places["ts"], _SECONDS))
+    return Fields(
+        given,
+        texts("device") if "device" in places else pa.nulls(size, pa.string()),
+        texts("metric"),
+        _numbers(lines, places["value"], _VALUES),
+        lines.slices(*places["tags"]) if "tags" in places else pa.array([b""] * size, pa.binary()),
+    )
+
+
+def _numbers(lines: _Lines, places: tuple[Numbers, Numbers], decoder: msgspec.json.Decoder[Any]) -> list[Any]:
+    """The numbers at these places, decoded as one array with a comma for what follows each. Raises what a
+    decoder does."""
+    first, end = places
+    found = lines.slices(first, end + 1)
+    _, offsets, content = found.buffers()
+    letters = np.frombuffer(content, np.uint8).copy()
+    letters[np.frombuffer(offsets, np.int32)[1 : len(found) + 1] - 1] = _COMMA
+    numbers: list[Any] = decoder.decode(b"[%b]" % letters.tobytes().removesuffix(b","))
+    if len(numbers) != len(found):
+        raise msgspec.DecodeError("not a number a line")
+    return numbers
