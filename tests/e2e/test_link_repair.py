@@ -141,6 +141,8 @@ async def test_a_hub_restored_while_the_agent_is_dead_is_sent_what_came_since_th
 ) -> None:
     await older_by_ten(pair, pair.servers.hub, tmp_path / "copy")
     await saved(pair)
+    # The leaf's server sends again by itself what is not acknowledged.
+    await until(lambda: _acknowledged(pair), "the hub has acknowledged all")
     await pair.agent.crash()
     await pair.servers.hub.restore(tmp_path / "copy")
     await pair.servers.leaf.wait_linked()
