@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -19,6 +19,7 @@ from agent.contract import (
     Answer,
     Committed,
     command_consumer,
+    command_deliver,
     direct_subject,
     leaf_stream,
 )
@@ -417,6 +418,32 @@ async def test_commands_reach_a_leaf_at_rest_after_the_server_of_either_side_was
             await until(lambda: pair.hub.nc.is_connected, "the hub's server answers")
             await commands.send(2)
             await commands.arrived(60.0)
+
+
+async def test_a_mirror_that_is_recreated_during_its_rest_finds_its_consumer_at_the_hub(
+    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it asks for it ever more rarely, and the next command waits for that."""
+    async with idle_pair(servers, tmp_path) as pair:
+        commands, epoch, ask = Commands(pair), pair.agent.state().command_epoch, JetStream.api
+        delivers: list[str | None] = []
+
+        async def api(self: JetStream, subject: str, *args: Any, **how: Any) -> dict[str, Any]:
+            if subject == f"STREAM.CREATE.{COMMANDS}":
+                found = await pair.hub.js.find_consumer(COMMANDS, command_consumer("edge-1"))
+                delivers.append(None if found is None else found.config["deliver_subject"])
+            return await ask(self, subject, *args, **how)
+
+        await commands.rest()
+        monkeypatch.setattr(JetStream, "api", api)
+        await pair.probe.js.api(f"STREAM.DELETE.{COMMANDS}")
+        await until(lambda: bool(delivers), "the mirror is created again")
+        now = pair.agent.state().command_epoch
+        assert now not in (None, epoch)
+        assert delivers == [command_deliver("edge-1", str(now))]
+        await commands.send()
+        await commands.arrived()
+        await commands.rest()
 
 
 async def test_the_mirror_takes_nothing_but_commands_from_the_consumer_that_resets_it(

@@ -120,7 +120,7 @@ class CommandMirror:
             # If it cannot be read now, announce the last look: readings must not wait for commands.
             with contextlib.suppress(JetStreamError):
                 await self._read_on(self._over[1], epoch)
-        listens = self._rest.listens
+        listens = self._rest.listens_under(epoch)
         wakes = self._answer is None or self._answer.held.wakes
         is_idle = listens or (self._thin and self._lacks_nothing and not wakes)
         return CommandsWanted(epoch, self._last, self._comparison.to_ask(), is_idle, listens)

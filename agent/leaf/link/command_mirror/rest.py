@@ -73,6 +73,11 @@ class MirrorRest:
         """Whether the mirror listens without a consumer of the hub."""
         return self._stage is _Stage.LISTENS
 
+    def listens_under(self, epoch: str) -> bool:
+        """Whether it listens so under this epoch. The mirror of a newer epoch is yet to be created, and asks
+        for its consumer at once."""
+        return self.listens and self._place is not None and self._place[0] == epoch
+
     async def look(self, js: JetStream, epoch: str, last: int, *, may_rest: bool | None) -> None:
         """Do what is due at a look at the mirror, which has commands up to `last`. It `may_rest` if it lacks
         nothing, None while the hub does not answer: then a rest goes on and none begins."""
