@@ -117,8 +117,9 @@ class Intake(Protocol):
         """Take a chunk in; return when the input's level is reached: `accepted` once it is in memory,
         `stored` after the PubAck, `hub` once the hub holds it. A chunk whose request key is known as stored
         is not stored again, one whose key is in flight waits for that one; one with a position is never
-        acknowledged before it is stored. Waits while too much is in flight: that is how backpressure reaches
-        the input. Raises `RefusedError`, `UnknownOutcomeError` or `NotAtHubError`."""
+        acknowledged before it is stored, and not stored again where that is the stored position: then it
+        waits for the level. Waits while too much is in flight: that is how backpressure reaches the input.
+        Raises `RefusedError`, `UnknownOutcomeError` or `NotAtHubError`."""
 
     async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         """Keep what an input received and could not take, when there is no sender whom it could refuse.

@@ -166,8 +166,15 @@ class LeafAgent:
             ProgressReader(self._recovery, self._state, self._classes, self._sender.idle).read,
             self._ledger_publisher.remember_position,
             lambda input_name: input_name in self._state.current.unplaced,
+            self._reach,
         )
         return CoreIntake(self._config.domain, self._publisher, chunks, letters)
+
+    async def _reach(self, input_name: str) -> None:
+        """Wait until what is stored of a pull input has reached its level, as `Publisher.reach` says."""
+        positions = self._state.current.positions
+        classes = [cls for cls in self._classes if input_name in positions.get(cls, ())]
+        await self._publisher.reach(input_name, classes)
 
     def _subscribe(self, events: Events, trimmer: Trimmer) -> None:
         """Who acts on what happens, in this order."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,16 @@ import pytest_asyncio
 
 from agent import contract
 from agent.config import Config, Publish, Size, StreamClass
+from agent.demo.loopback import free_port
 from agent.leaf.inputs.http import HttpOptions
-from agent.leaf.intake import Chunk, Level, NotAtHubError, RefusalReason, RefusedError
+from agent.leaf.inputs.mqtt import MqttOptions, TopicTemplate
+from agent.leaf.inputs.mqtt.input import MqttInput
+from agent.leaf.inputs.mqtt.session import Received, Session
+from agent.leaf.intake import Chunk, Intake, Level, NotAtHubError, RefusalReason, RefusedError
 from agent.leaf.link.act import ensure_rate
 from agent.leaf.link.status import LinkState
 from agent.leaf.publish import limits, publisher
+from agent.leaf.publish.core_intake import SwappableIntake
 from agent.process import leaf as process_leaf
 from agent.server.values import MAX_PAYLOAD
 from tests.harness.agents import (
@@ -32,6 +39,7 @@ from tests.harness.agents import (
     registrar,
 )
 from tests.harness.linked_pair import QUICK, LinkedPair, open_linked_pair
+from tests.harness.mqtt_broker import Mosquitto, keep_session, publish
 from tests.harness.servers import ServerPair
 from tests.harness.wait import until
 
@@ -167,6 +175,77 @@ async def test_a_hub_that_is_away_leaves_it_stored_and_a_repeat_waits_for_the_hu
     await waiting
     assert "a/0" in await pair.arrived()
     assert await pair.probe.texts() == ["a/0"]
+
+
+async def test_a_broker_keeps_its_messages_at_level_hub_until_the_hub_holds_them(
+    servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "PATIENCE", 0.3)
+    acknowledged: list[int] = []
+    tell = Session.acknowledge
+
+    def note(own: Session, message: Received) -> bool:
+        acknowledged.append(message.packet_id)
+        return tell(own, message)
+
+    def enough(waits: list[None]) -> bool:
+        return len(waits) > 2 or acknowledged != []
+
+    monkeypatch.setattr(Session, "acknowledge", note)
+    broker = Mosquitto(tmp_path / "mosquitto", free_port())
+    broker.start()
+    topics = [TopicTemplate(filter="plant/+/#", device="{2}", metric="{3+}")]
+    options = MqttOptions(url=f"mqtt://127.0.0.1:{broker.port}", topics=topics, ack="hub")
+    try:
+        await asyncio.to_thread(
+            keep_session, broker.port, "petiole-edge-1-mqtt", topics[0].filter, "plant/d/first"
+        )
+        async with open_linked_pair(servers, tmp_path / "state", inputs=[options]) as pair:
+            servers.leaf.proxy.cut()
+            await pair.reaches(LinkState.DOWN)
+            await asyncio.to_thread(publish, broker.port, "plant/d/m", b'"a/0"')
+            for what in ("stores the message", "is sent the stored message again"):
+                async with running(options, pair.agent) as waits:
+                    await until(partial(enough, waits), f"the input {what} and waits for the hub")
+                assert acknowledged == [], f"a broker that is told drops it; the input {what}"
+            assert await pair.probe.texts() == ["a/0"]
+            servers.leaf.proxy.restore()
+            async with running(options, pair.agent):
+                await until(lambda: acknowledged != [], "the broker is told")
+                assert "a/0" in await pair.arrived()
+            assert await pair.probe.texts() == ["a/0"]
+    finally:
+        broker.stop()
+
+
+@asynccontextmanager
+async def running(options: MqttOptions, one: Agent) -> AsyncIterator[list[None]]:
+    """An input before the core of an agent, with an entry for each time that the hub was waited for in
+    vain."""
+    waits: list[None] = []
+    intake, stopping = Waiting(one.leaf.intake, waits), asyncio.Event()
+    task = asyncio.create_task(MqttInput(options, one.metrics).run(intake, stopping))
+    try:
+        yield waits
+    finally:
+        stopping.set()
+        async with asyncio.timeout(60):
+            await task
+
+
+class Waiting(SwappableIntake):
+    """The core, which notes when the hub was waited for too long."""
+
+    def __init__(self, behind: Intake, waits: list[None]) -> None:
+        super().__init__(behind)
+        self._waits = waits
+
+    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
+        try:
+            await super().submit(input_name, cls, chunk)
+        except NotAtHubError:
+            self._waits.append(None)
+            raise
 
 
 async def test_a_registrar_that_does_not_answer_the_question_is_asked_by_announcements(

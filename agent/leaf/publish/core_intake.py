@@ -31,8 +31,8 @@ class CoreIntake:
             await self._publisher.submit(input_name, cls, chunk)
             return
         stored = await self.stored_of(input_name, chunk.position)
-        if stored is not None:
-            await self.submit_piece(input_name, cls, chunk, [whole(cls, chunk.payload, chunk.count, stored)])
+        parts = [] if stored is None else [whole(cls, chunk.payload, chunk.count, stored)]
+        await self.submit_piece(input_name, cls, chunk, parts)
 
     async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         """Keep what could not be taken, as `Intake.dead_letter` says."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from agent.base.clock import Look
 from agent.base.metrics import Metrics
@@ -133,6 +133,15 @@ class Publisher:
             if known is None:
                 await self._admit(key, entry)
         return known
+
+    async def reach(self, input_name: str, classes: Iterable[str]) -> None:
+        """Return once all that is stored of these classes has reached the level of an input. Raises
+        `NotAtHubError` where the hub was not seen to hold it in time."""
+        if self._levels.get(input_name) != "hub":
+            return
+        deadline = loop_time() + PATIENCE
+        for cls in classes:
+            await self._hub.wait(cls, deadline)
 
     def end_waits(self) -> None:
         """Let senders that have waited too long give up."""

@@ -62,10 +62,14 @@ class _PartialChunk:
         return Progress(self.number, self.position, self.lines | bits(numbers), self.before)
 
 
+async def _no_wait(_input_name: str) -> None:
+    """Every level is that of what is stored."""
+
+
 class PullChunkStore:
     """Stores pieces through `submit`. `recall` reads how far an input is, once nothing of it is in flight;
     `remember` notes that a piece is settled of which no message can say so; `is_lost` says whether that of an
-    input was known and is not any more."""
+    input was known and is not any more; `reach` returns once what is stored of an input has its level."""
 
     def __init__(
         self,
@@ -74,9 +78,11 @@ class PullChunkStore:
         recall: Callable[[str], Awaitable[Progress | None]],
         remember: Callable[[str, str, str], None],
         is_lost: Callable[[str], bool] = lambda _: False,
+        reach: Callable[[str], Awaitable[None]] = _no_wait,
     ) -> None:
         self._submit, self._dead_letters = submit, dead_letters
         self._recall, self._remember, self._is_lost = recall, remember, is_lost
+        self._reach = reach
         self._known: dict[str, Progress | None] = {}
 
     async def place(self, input_name: str) -> ResumePoint:
@@ -114,13 +120,14 @@ class PullChunkStore:
 
     async def store(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
         """Store what is left of a piece: its letters, for class `cls`, then the parts. Raises `RefusedError`
-        or `UnknownOutcomeError`; handed in again it is gone on with."""
+        or `UnknownOutcomeError`; handed in again it is gone on with, or its level is waited for."""
         position = chunk.position
         assert position is not None
         if len(position) > MAX_POSITION or chunk.count + len(chunk.letters) > MAX_LINES:
             raise ValueError(f"a piece has a position of up to {MAX_POSITION} and up to {MAX_LINES} lines")
         stored = await self.stored(input_name, position)
         if stored is None:
+            await self._reach(input_name)
             return
         number, before = await self.piece(input_name, position)
         piece = _PartialChunk(input_name, number, before, position, stored)

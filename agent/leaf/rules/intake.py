@@ -179,6 +179,7 @@ class RulesIntake:
         for flight in self._unsettled.pop(input_name, ()):
             self._deadbands.settle(flight, None)
         if stored is None:
+            await self._core.submit_piece(input_name, cls, chunk, [])
             return
         number, before = await self._core.piece(input_name, chunk.position)
         last = None if self._aggregates is None else self._aggregates.place(input_name)

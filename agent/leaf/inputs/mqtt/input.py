@@ -138,7 +138,11 @@ class MqttInput(SessionInput[MqttOptions]):
                 session.publish(*command)
             if part.lossy.lines:
                 await self._try(part.lossy)
-            if part.piece.lines and not await self._store(part.piece, begun):
+            if part.piece.lines:
+                is_safe = await self._store(part.piece, begun)
+            else:
+                is_safe = not any(message.qos for message in taken) or await self._reach()
+            if not is_safe:
                 return
             for message in taken:
                 if session.acknowledge(message):

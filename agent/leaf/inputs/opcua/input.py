@@ -173,6 +173,8 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
             self._position = position = after
             if piece.letters:
                 self._refuse(piece)
+        if not parts.pieces[done:] and not await self._reach():
+            return False
         self._changes |= {nodes[handle].id: change for handle, change in parts.newest.items()}
         if parts.overflowed:
             self._missed(f"the server's queue was too short for {listed(parts.overflowed)}; raise queue")

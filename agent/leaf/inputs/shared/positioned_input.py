@@ -13,7 +13,7 @@ from agent.base.metrics import Metrics
 from agent.base.wait import Backoff, event_within, unless
 from agent.leaf.inputs.shared import ConfiguredInput, InputOptions, LocalServer
 from agent.leaf.inputs.shared.submitter import unstorable
-from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
+from agent.leaf.intake import Chunk, Intake, NotAtHubError, RefusedError, UnknownOutcomeError
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
 _STEADY_SECONDS: Final = 60.0
@@ -33,6 +33,8 @@ class PositionedInput(ConfiguredInput[_Options]):
     """Says that submissions succeed again."""
     _kept = ""
     """What a log line says before why something is refused."""
+    _acknowledges: ClassVar[bool] = False
+    """Whether the source is told what is stored, and may drop it then."""
 
     def __init__(
         self, options: _Options, metrics: Metrics, server: LocalServer, source: Mapping[str, str] = {}
@@ -45,7 +47,8 @@ class PositionedInput(ConfiguredInput[_Options]):
         self._sparse = Sparse()
 
     async def _submit(self, chunk: Chunk) -> bool:
-        """Submit a chunk with a position until it is stored; False when the agent stops before."""
+        """Submit a chunk with a position until it is stored, at level `hub` until the hub holds it where
+        that is acknowledged; False when the agent stops before."""
         while not self._stopping.is_set():
             try:
                 await self._intake.submit(self.name, self._options.class_, chunk)
@@ -60,6 +63,9 @@ class PositionedInput(ConfiguredInput[_Options]):
                 is_stored = False
             except UnknownOutcomeError as error:
                 self._storing.begin(str(error))
+                if self._acknowledges and isinstance(error, NotAtHubError) and not error.lost:
+                    await event_within(self._stopping, _RETRY)
+                    continue  # it is not stored again, and the hub is waited for again
                 resume = await unless(self._stopping, self._intake.position(self.name))
                 is_stored = resume is not None and resume.position == chunk.position
             if is_stored:
@@ -79,6 +85,7 @@ class SessionInput(PositionedInput[_Options]):
     """How a log line calls the source."""
     _connected: ClassVar[str]
     """Says that sessions succeed again."""
+    _acknowledges = True
 
     def __init__(self, options: _Options, metrics: Metrics, server: LocalServer, url: str) -> None:
         super().__init__(options, metrics, server, {self._source: url})
@@ -102,6 +109,18 @@ class SessionInput(PositionedInput[_Options]):
             if time.monotonic() - began > _STEADY_SECONDS:
                 backoff.reset()
             await event_within(self._stopping, backoff.next())
+
+    async def _reach(self) -> bool:
+        """Wait until what is stored has reached its level, before what the source sends again is
+        acknowledged. False when the agent stops before."""
+        if self._options.ack != "hub":
+            return True
+        resume = await unless(self._stopping, self._intake.position(self.name))
+        if resume is None:
+            return False
+        if resume.position is None or resume.until is not None:
+            return True  # nothing is stored, or what is begun waits for all before it
+        return await self._submit(Chunk(b"", 0, position=resume.position))
 
     def _flows(self) -> None:
         """Say that the source reports."""
