@@ -140,6 +140,7 @@ def _leaf(settings: Config, domain: str, unseen: list[str]) -> LeafReport | None
     goes into `unseen`. Raises `LookupError` if the agent does not answer."""
     from agent.cli.query import AdminStatusError, status_of
     from agent.cli.query.where_reasons import LeafReport
+    from agent.hub.fleet_rows import behind_of
 
     try:
         status = status_of(settings.admin)
@@ -166,7 +167,7 @@ def _leaf(settings: Config, domain: str, unseen: list[str]) -> LeafReport | None
     return LeafReport(
         leaf["state"],
         {cls: row["ledger"] for cls, row in classes.items() if row.get("ledger")},
-        {cls: max(0, row["last"] - row["cursor"]) for cls, row in classes.items() if row["last"] is not None},
+        {cls: lag for cls, row in classes.items() if (lag := behind_of(row)) is not None},
     )
 
 

@@ -125,14 +125,14 @@ def _row(domain: str, leaf: Mapping[str, Any], now: datetime) -> FleetRow:
     losses = [seconds for cls in classes.values() if (seconds := loss_of(cls)) is not None]
     audit = leaf.get("audit")
     audited = None if audit is None else seconds_since(str(audit["at"]), now)
-    lags = [cls["last"] - cls["cursor"] for cls in classes.values() if cls["last"] is not None]
+    lags = [lag for cls in classes.values() if (lag := behind_of(cls)) is not None]
     return FleetRow(
         domain=domain,
         state=str(leaf.get("word", "trouble")),
         sentence=str(leaf["state"]),
         linked=bool(leaf["linked"]),
         heard=seconds_since(str(leaf.get("announced_at", "")), now),
-        behind=sum(max(0, lag) for lag in lags) if lags else None,
+        behind=sum(lags) if lags else None,
         loss=min(losses, default=None),
         machine=str(leaf.get("machine", "")),
         run=str(leaf.get("run", "")),
@@ -150,6 +150,11 @@ def _accounted(audit: Mapping[str, Any] | None, audited: float | None) -> str:
     if audit["lost"]:
         return "no"
     return "old" if audited > OLD_AUDIT else "yes"
+
+
+def behind_of(cls: Mapping[str, Any]) -> int | None:
+    """How many messages of a class the hub lacks, by what its leaf announced last, None without that."""
+    return None if cls["last"] is None else max(0, cls["last"] - cls["cursor"])
 
 
 def loss_of(cls: Mapping[str, Any]) -> float | None:
@@ -221,6 +226,11 @@ def lines(
     if all_ and not rows:
         found.append(TerminalLine("no leaf fits; without patterns and --only all are shown"))
     return found
+
+
+def number(count: int | None) -> str:
+    """A count for people, "-" where it is not known."""
+    return "-" if count is None else f"{count:,}"
 
 
 def words(row: FleetRow) -> str:

@@ -24,6 +24,7 @@ from agent.contract import (
     leaf_stream,
     parse_cursor_answer,
 )
+from agent.hub.fleet_rows import behind_of
 from agent.jetstream import JetStream, request
 from agent.jetstream.connection import EXPECTED
 from agent.mirrors.observation import StreamProbe
@@ -160,7 +161,7 @@ async def _all(looks: Any) -> None:
 
 def _announced(domain: str, cls: str, member: Mapping[str, Any]) -> LinkRow:
     held = member["classes"][cls]
-    lag = None if held["last"] is None else max(0, held["last"] - held["cursor"])
+    lag = behind_of(held)
     well = member["linked"] and not held.get("error") and member["state"] == "flowing"
     state = "" if well else held.get("error") or member["state"]
     return LinkRow(

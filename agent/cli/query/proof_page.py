@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from typing import Any, Final
 
 from agent.contract import AUDIT_HOURS, AuditedHour
+from agent.hub.fleet_rows import number
 from agent.hub.web.html import STYLE, Markup, document, element, table
 from agent.hub.web.leaf_page import PARTS, picture
 
@@ -152,12 +153,8 @@ def _figures(classes: Mapping[str, Mapping[str, int | None]]) -> Markup:
     shown = [(name, words) for name, words in _FIGURES if any(row.get(name) for row in classes.values())]
     always = ("stored", "in_readings", "missing", "doubled")
     shown = [pair for pair in _FIGURES if pair in shown or pair[0] in always]
-    rows = [[cls, *(_cell(sums.get(name)) for name, _ in shown)] for cls, sums in classes.items()]
+    rows = [[cls, *(number(sums.get(name)) for name, _ in shown)] for cls, sums in classes.items()]
     return table(("Class", *(words for _, words in shown)), 1, rows)
-
-
-def _cell(count: int | None) -> str:
-    return "-" if count is None else f"{count:,}"
 
 
 def _sentences(head: str, sentences: Iterable[str]) -> list[Markup]:
@@ -224,7 +221,7 @@ def _hashes(found: Mapping[str, Any]) -> list[Markup]:
         for row in found["tables"]
     ]
     files = [
-        [f"{row['table']}/{name}", "-" if count is None else f"{count:,}", hashed or "gone"]
+        [f"{row['table']}/{name}", number(count), hashed or "gone"]
         for row in found["tables"]
         for name, count, hashed in row["files"]
     ]

@@ -18,6 +18,7 @@ from agent.cli.query import AdminStatusError, own_server, status_of
 from agent.cli.site.edit import MemberError
 from agent.config import Config, ConfigError, load, members_digest, users_digest
 from agent.contract import COMMANDS, FLEET_BUCKET, Exit, command_consumer
+from agent.hub.fleet_rows import behind_of
 from agent.jetstream import JetStream
 from agent.jetstream.connection import EXPECTED
 from agent.jetstream.info import reason_of
@@ -130,5 +131,5 @@ async def forget_leaf(config: Config, domain: str) -> None:
 def unsent(fleet: dict[str, Any], domain: str) -> int | None:
     """How many messages a leaf announced that the hub does not hold; None if unknown."""
     classes = fleet.get("leaves", {}).get(domain, {}).get("classes", {}).values()
-    announced = [row for row in classes if row.get("last") is not None]
-    return sum(max(0, held["last"] - held["cursor"]) for held in announced) if announced else None
+    lags = [lag for row in classes if (lag := behind_of(row)) is not None]
+    return sum(lags) if lags else None

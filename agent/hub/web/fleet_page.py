@@ -220,13 +220,12 @@ def _head(question: Question, sort: str, words: str, kind: str) -> Markup:
 
 
 def _row(row: FleetRow) -> Markup:
-    behind = "-" if row.behind is None else f"{row.behind:,}"
     return element(
         "tr",
         element("td", element("a", row.domain, href=leaf_path(row.domain)), class_="name domain"),
         element("td", row.state, class_=f"word {state_class(row.state)}"),
         element("td", fleet_rows.ago(row.heard), class_="number", data_label="Heard"),
-        element("td", behind, class_="number", data_label="Behind"),
+        element("td", fleet_rows.number(row.behind), class_="number", data_label="Behind"),
         element("td", fleet_rows.until(row.loss), class_="number", data_label="Time to first loss"),
         element(
             "td",

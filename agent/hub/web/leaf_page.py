@@ -216,13 +216,13 @@ def _classes(classes: Mapping[str, Any]) -> list[Markup]:
 
 
 def _flow(name: str, cls: Mapping[str, Any]) -> list[str]:
-    last, active = cls["last"], cls.get("active")
+    active = cls.get("active")
     return [
         name,
         str(cls["stream"]),
         f"{cls['cursor']:,}",
-        "-" if last is None else f"{last:,}",
-        "-" if last is None else f"{max(0, last - cls['cursor']):,}",
+        fleet_rows.number(cls["last"]),
+        fleet_rows.number(fleet_rows.behind_of(cls)),
         fleet_rows.until(fleet_rows.loss_of(cls)),
         "-" if active is None else f"{fleet_rows.ago(active)} ago",
     ]
