@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
-from agent.config import Config, Problem, Size
+from agent.config import Config, LeafMember, Problem, Size
 from agent.config.server_checks import CLUSTER_TLS
 from agent.contract import DEFAULT_CLASS, HUB_DOMAIN
 
@@ -66,19 +67,12 @@ class Leaves(Struct, forbid_unknown_fields=True):
     remote: dict[str, Any] = {}
 
 
-class SiteLeaf(Struct, forbid_unknown_fields=True):
+class SiteLeaf(LeafMember, forbid_unknown_fields=True):
     """One leaf, as in the hub's [[leaf]] tables; without a `key` it is not let in yet. `config` is joined
     with that of all leaves and goes before it."""
 
-    domain: str
-    key: str = ""
-    classes: list[str] = []
-    takes: list[str] = []
-    gives: list[str] = []
-    revoked: list[str] = []
-    tenant: str = ""
-    users: dict[str, str] = {}
-    config: dict[str, Any] = {}
+    classes: list[str] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
 
 
 class Topology(Struct, forbid_unknown_fields=True):
@@ -181,9 +175,7 @@ def joined(table: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _member(leaf: SiteLeaf, names: list[str]) -> dict[str, Any]:
-    row: dict[str, Any] = {"domain": leaf.domain, "key": leaf.key, "classes": names}
-    row |= {"takes": leaf.takes, "gives": leaf.gives, "revoked": leaf.revoked, "tenant": leaf.tenant}
-    row["users"] = leaf.users
+    row = asdict(leaf) | {"classes": names, "config": None}
     return {key: value for key, value in row.items() if value}
 
 
