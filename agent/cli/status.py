@@ -11,6 +11,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
@@ -64,7 +65,7 @@ def command(
         from agent.cli.query.streams import gather_consumers
 
         rows, problem = gather_consumers(settings, status)
-        status["consumers"] = {"rows": [row.as_json() for row in rows], "problem": problem}
+        status["consumers"] = {"rows": rows, "problem": problem}
     status["refusal"] = _key_refusal(settings, status)
     _show(status, as_json)
     raise typer.Exit(Exit.WELL if _is_well(status) else Exit.LOSS)
@@ -81,7 +82,7 @@ def _look(settings: Config, links: bool) -> dict[str, Any]:
         from agent.cli.query.links import gather_links
 
         rows, problem = gather_links(settings, status)
-        status["lags"] = {"rows": [row.as_json() for row in rows], "problem": problem}
+        status["lags"] = {"rows": rows, "problem": problem}
     return status
 
 
@@ -128,14 +129,14 @@ def _show(status: Mapping[str, Any], as_json: bool) -> None:
     from agent.base.terminal import draw
 
     if as_json:
-        typer.echo(json.dumps(status, indent=2))
+        typer.echo(json.dumps(status, indent=2, default=asdict))
     else:
         draw(_drawn(status))
 
 
 def _drawn(status: Mapping[str, Any]) -> list[TerminalLine]:
     from agent.base.terminal import BAD, GOOD, WAITS, TerminalLine, rows_that_fit, terminal_width
-    from agent.cli.query.links import LinkRow, link_lines
+    from agent.cli.query.links import link_lines
 
     sentences = list(lines(status))
     if (refusal := status.get("refusal")) is not None:
@@ -147,15 +148,12 @@ def _drawn(status: Mapping[str, Any]) -> list[TerminalLine]:
             sentences[0], GOOD if calm and _is_well(status) else WAITS if _is_well(status) else BAD
         )
     if (consumers := status.get("consumers")) is not None:
-        from agent.cli.query.streams import ConsumerRow as Consumer
         from agent.cli.query.streams import consumer_lines
 
-        each = [Consumer(**row) for row in consumers["rows"]]
-        return [drawn[0], *consumer_lines(each, consumers["problem"], rows_that_fit(6), terminal_width())]
+        return [drawn[0], *consumer_lines(**consumers, most=rows_that_fit(6), width=terminal_width())]
     if (lags := status.get("lags")) is None:
         return drawn
-    rows = [LinkRow(**row) for row in lags["rows"]]
-    return [drawn[0], *link_lines(rows, lags["problem"], rows_that_fit(6), terminal_width())]
+    return [drawn[0], *link_lines(**lags, most=rows_that_fit(6), width=terminal_width())]
 
 
 def _watch(settings: Config, as_json: bool, links: bool, interval: float) -> NoReturn:
@@ -175,7 +173,7 @@ def _write_json(settings: Config, links: bool) -> None:
         status: Mapping[str, Any] = _look(settings, links)
     except AdminStatusError as error:
         status = {"problem": str(error)}
-    sys.stdout.write(json.dumps(status) + "\n")
+    sys.stdout.write(json.dumps(status, default=asdict) + "\n")
     sys.stdout.flush()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from agent.base.terminal import BAD, GOOD, WAITS, TerminalLine, cut_short, table
@@ -52,9 +52,6 @@ class LinkRow:
     """Whether `lag` is a lower bound."""
     state: str = ""
     """What is wrong, in a sentence."""
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def gather_links(config: Config, status: Mapping[str, Any]) -> tuple[list[LinkRow], str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from agent.base.terminal import GOOD, WAITS, TerminalLine, cut_short, table
@@ -188,9 +188,6 @@ class ConsumerRow:
     redelivered: int
     lag: int
     active: float | None
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def gather_consumers(config: Config, status: Mapping[str, Any]) -> tuple[list[ConsumerRow], str]:
