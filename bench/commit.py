@@ -17,7 +17,6 @@ message of raw JetStream for each request, which has no consumer.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,15 +25,15 @@ from statistics import quantiles
 from typing import Any, Final
 
 import msgspec
-import zstandard
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from agent.contract import H_ENCODING, aggregate
+from agent.contract import aggregate
 from agent.jetstream import JetStream
-from bench.link_processes import OURS
+from bench.link_processes import OURS, link_port
 from bench.load import NDJSON, STAMP, Answered, body, http_load, post, request
 from bench.meters import Device, Meter, Written, device, metered
+from bench.relink_watch import deliver, unpacked
 from bench.relink_world import LinkWorld, RawStream, link_world, make_at_leaf
 from bench.result import Result, Row, measuring
 
@@ -74,9 +73,7 @@ class World:
 
     async def counters(self) -> tuple[Written, int, int]:
         """The device's, bytes over the link, messages in the hub's stream."""
-        message = await self.system.request("$SYS.REQ.SERVER.PING.LEAFZ", b"", timeout=5)
-        leafs = json.loads(message.data)["data"]["leafs"]
-        (port,) = (leaf["port"] for leaf in leafs if leaf["account"] == OURS)
+        port = await link_port(self.system, OURS)
         stream = await JetStream(self.hub).stream_info(aggregate(0))
         return self.on.written(), self.meter.passed(port), stream.last
 
@@ -224,19 +221,12 @@ async def _watch(world: World) -> None:
             now = time.monotonic()
             world.took += [1000 * (now - due) for due in _due(message)]
 
-    inbox = world.hub.new_inbox()
-    await world.hub.subscribe(inbox, cb=see)
-    config = {"name": "seen", "deliver_subject": inbox, "deliver_policy": "all", "ack_policy": "none"}
-    request = {"stream_name": aggregate(0), "config": config}
-    await JetStream(world.hub).api(f"CONSUMER.CREATE.{aggregate(0)}.seen", request)
+    await deliver(world.hub, aggregate(0), see)
 
 
 def _due(message: Msg) -> list[float]:
     """When the requests of a batch were due, in monotonic seconds."""
-    data = message.data
-    if (message.headers or {}).get(H_ENCODING):
-        data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**26)
     decoded: list[dict[str, Any]] = [
-        msgspec.json.decode(line) for line in data.splitlines() if _DEVICE.encode() in line
+        msgspec.json.decode(line) for line in unpacked(message).splitlines() if _DEVICE.encode() in line
     ]
     return [(row["value"] - int(STAMP)) / 1e6 for row in decoded if row["device"] == _DEVICE]

@@ -30,6 +30,7 @@ from nats.aio.client import Client
 from agent.contract import H_SOURCE, aggregate, direct_subject, leaf_stream
 from agent.hub.registrar.aggregate import parse_source_header
 from agent.jetstream import JetStream, JetStreamError
+from bench.load import cpu_seconds
 from bench.relink_world import LinkWorld, RawStream, link_world, make_at_hub, make_at_leaf
 from bench.result import Against, Result, Row, measuring
 from bench.result import rounds as rounds_to_play
@@ -179,9 +180,9 @@ async def _ours_killed(classes: int, aggregates: int) -> Killed:
     async with _servers(classes, aggregates) as (servers, stack):
         ours = await _ours(servers, stack, classes, aggregates)
         idle = await _cpu(servers, _IDLE_SECONDS)
-        before = _used(servers)
+        before = cpu_seconds(servers.registrar.process)
         await _round(servers, ours)
-        used = _used(servers) - before
+        used = cpu_seconds(servers.registrar.process) - before
         lost, doubled = await _count(ours)
         rss = servers.registrar.process.memory_info().rss / 1e6
         return Killed(ours.seconds[0], idle, used, rss, lost, doubled, ours.lagging)
@@ -218,14 +219,9 @@ async def _count(half: Half) -> tuple[int, int]:
 
 
 async def _cpu(servers: LinkWorld, seconds: float) -> float:
-    before = _used(servers)
+    before = cpu_seconds(servers.registrar.process)
     await asyncio.sleep(seconds)
-    return 100 * (_used(servers) - before) / seconds
-
-
-def _used(servers: LinkWorld) -> float:
-    times = servers.registrar.process.cpu_times()
-    return times.user + times.system
+    return 100 * (cpu_seconds(servers.registrar.process) - before) / seconds
 
 
 async def _put(nc: Client, subject: str) -> None:

@@ -31,6 +31,7 @@ from agent.contract import FLEET_BUCKET
 from agent.jetstream import JetStream
 from bench.fleet_hub import WAIT_SECONDS, Hub
 from bench.fleet_setup import Fleet, open_fleet
+from bench.load import cpu_seconds
 from bench.measured import load
 from bench.result import Result, Row, measuring
 
@@ -149,12 +150,11 @@ async def _asked(hub: Hub, named: str) -> list[Row]:
 
 async def _figures(fleet: Fleet, clients: list[Client]) -> dict[str, float]:
     account, system = clients
-    agent, server = fleet.hub.process.cpu_times(), fleet.hub.server.cpu_times()
     varz = json.loads((await system.request("$SYS.REQ.SERVER.PING.VARZ", timeout=60)).data)
     records = await JetStream(account, timeout=60.0).stream_info(f"KV_{FLEET_BUCKET}")
     return {
-        "agent": agent.user + agent.system,
-        "server": server.user + server.system,
+        "agent": cpu_seconds(fleet.hub.process),
+        "server": cpu_seconds(fleet.hub.server),
         "api": float(varz["data"]["jetstream"]["stats"]["api"]["total"]),
         "records": float(records.last),
         "answered": float(fleet.counted.answered),
@@ -189,14 +189,14 @@ async def _restart(fleet: Fleet, named: str) -> list[Row]:
     began = hub.start()
     ready = await hub.ready()
     known = await fleet.all_answered(began)
-    used = hub.process.cpu_times()
+    used = cpu_seconds(hub.process)
     longest, ran = hub.blocked(began)
     print(fleet.counted, flush=True)
     named = f"{named}, registrar killed"
     return [
         Row(f"{named}: ready after its start", ready - began, "s", least=True),
         Row(f"{named}: all known after its start", known - began, "s", least=True),
-        Row(f"{named}: registrar, CPU until then", used.user + used.system, "CPU-seconds", least=True),
+        Row(f"{named}: registrar, CPU until then", used, "CPU-seconds", least=True),
         Row(f"{named}: announcements refused for now", fleet.counted.refused, "announcements", least=True),
         Row(f"{named}: longest between two turns of the loop", 1e3 * longest, "ms", least=True),
         Row(f"{named}: most that the loop ran in one turn", 1e3 * ran, "ms", least=True),

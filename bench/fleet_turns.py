@@ -21,6 +21,7 @@ from agent.base.wait import bounded_gather
 from bench.fleet_hub import MACHINE, make_hub, make_key
 from bench.fleet_leaves import Counted, SmallLeaf
 from bench.fleet_setup import Fleet, announcing, seed
+from bench.load import cpu_seconds
 from bench.measured import load
 
 _LEAVES: Final = 10_000
@@ -52,8 +53,8 @@ async def _run(leaves: int, directory: Path) -> None:
         began = hub.start()
         await hub.ready()
         await fleet.all_answered(began)
-        used = hub.process.cpu_times()
-        print(f"all known {time.time() - began:.1f} s after a start, {used.user + used.system:.1f} CPU-s")
+        used = cpu_seconds(hub.process)
+        print(f"all known {time.time() - began:.1f} s after a start, {used:.1f} CPU-s")
         await asyncio.sleep(_SETTLE_SECONDS)
         _show("start with all linked", turns, began)
         began = time.time()

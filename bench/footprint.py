@@ -28,7 +28,7 @@ import psutil
 from agent import contract
 from agent.contract import BatchHeaders, Clock, MessageId
 from bench.agents import DOMAIN, Bench, leaf
-from bench.load import cpu_seconds
+from bench.load import cpu_percent
 from bench.result import Against, Result, Row, measuring
 
 _PLUGINS: Final = (
@@ -139,13 +139,8 @@ def run() -> Result:
 
 def _watch(*processes: psutil.Process) -> list[tuple[float, float]]:
     """Per cent of a core over `_IDLE_SECONDS`, and RSS in MB at its end, of each."""
-    before, began = [cpu_seconds(process) for process in processes], time.monotonic()
-    time.sleep(_IDLE_SECONDS)
-    wall = time.monotonic() - began
-    return [
-        (100 * (cpu_seconds(process) - used) / wall, process.memory_info().rss / 1e6)
-        for process, used in zip(processes, before, strict=True)
-    ]
+    percent = cpu_percent(processes, _IDLE_SECONDS)
+    return [(cpu, process.memory_info().rss / 1e6) for cpu, process in zip(percent, processes, strict=True)]
 
 
 @contextmanager

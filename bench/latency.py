@@ -18,13 +18,12 @@ from pathlib import Path
 from statistics import quantiles
 
 import aiohttp
-import zstandard
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from agent.contract import H_ENCODING, aggregate
-from agent.jetstream import JetStream
+from agent.contract import aggregate
 from bench.relink_load import NotStoredError, over_nats, session
+from bench.relink_watch import deliver, unpacked
 from bench.relink_world import RawStream, link_world, make_at_hub, make_at_leaf
 from bench.result import Against, Result, Row, measuring, rounds
 
@@ -119,11 +118,7 @@ async def _measure(
         if len(times.seen) == len(numbers):
             whole.set()
 
-    inbox = hub.new_inbox()
-    subscription = await hub.subscribe(inbox, cb=see)
-    name = f"seen-{numbers.start}"
-    config = {"name": name, "deliver_subject": inbox, "deliver_policy": "new", "ack_policy": "none"}
-    await JetStream(hub).api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
+    subscription = await deliver(hub, stream, see, name=f"seen-{numbers.start}", policy="new")
 
     async def one(some: range) -> None:
         times.sent |= dict.fromkeys(some, time.monotonic())
@@ -173,9 +168,6 @@ def _numbers(message: Msg) -> Iterable[int]:
         return [int(message.data)]
     if "._batch." not in message.subject:
         return []
-    data = message.data
-    if (message.headers or {}).get(H_ENCODING):
-        data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**26)
-    rows = [json.loads(line) for line in data.splitlines()]
+    rows = [json.loads(line) for line in unpacked(message).splitlines()]
     # The agent's own readings, such as the time to the first loss, come in between.
     return [int(row["value"]) for row in rows if row.get("device") == _DEVICE]

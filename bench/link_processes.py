@@ -128,6 +128,14 @@ class AgentProcess(Running):
         return found
 
 
+async def link_port(system: Client, account: str) -> int:
+    """From which port the one link of an account comes, by the hub's server."""
+    message = await system.request("$SYS.REQ.SERVER.PING.LEAFZ", b"", timeout=5)
+    leafs = json.loads(message.data)["data"]["leafs"]
+    (port,) = (leaf["port"] for leaf in leafs if leaf["account"] == account)
+    return int(port)
+
+
 def forever() -> dict[str, Any]:
     return {
         "max_reconnect_attempts": -1,

@@ -181,6 +181,16 @@ def cpu_seconds(process: psutil.Process) -> float:
     return times.user + times.system
 
 
+def cpu_percent(processes: Sequence[psutil.Process], seconds: float) -> list[float]:
+    """Per cent of a core that each process takes, over so many seconds."""
+    before, began = [cpu_seconds(process) for process in processes], time.monotonic()
+    time.sleep(seconds)
+    wall = time.monotonic() - began
+    return [
+        100 * (cpu_seconds(process) - used) / wall for process, used in zip(processes, before, strict=True)
+    ]
+
+
 def write(path: str, connection: int, readings: int) -> None:
     """Write to a Unix socket until the process ends."""
     prepared = [body(readings, connection * 8 + variant) for variant in range(8)]

@@ -7,7 +7,7 @@ import asyncio
 import json
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,16 +17,15 @@ from typing import Final, Protocol
 import aiohttp
 import nats
 import psutil
-import zstandard
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from agent.contract import H_COUNT, H_ENCODING, aggregate
+from agent.contract import H_COUNT, aggregate
 from agent.demo.loopback import Proxy, free_port
 from agent.jetstream import JetStream
 from bench.hub_stream import jetstream_server
 from bench.load import cpu_seconds
 from bench.relink_load import DEVICE, NotStoredError, Send, over_http, session
+from bench.relink_watch import deliver, unpacked
 from bench.relink_world import link_world
 from bench.rsyslog import Queue, Relp, pair
 from bench.telegraf import STREAM, SUBJECT, Buffer, edge
@@ -138,15 +137,12 @@ async def petiole(directory: Path, *, direct: bool) -> AsyncIterator[Side]:
         async def see(message: Msg) -> None:
             if "._batch.http" not in message.subject:
                 return
-            headers, data = message.headers or {}, message.data
             if not seen.numbered:
-                seen.readings += int(headers[H_COUNT])
+                seen.readings += int((message.headers or {})[H_COUNT])
                 return
-            if H_ENCODING in headers:
-                data = zstandard.ZstdDecompressor().decompress(data, max_output_size=2**26)
-            seen.lines(data.splitlines())
+            seen.lines(unpacked(message).splitlines())
 
-        await _deliver(hub, aggregate(0), see)
+        await deliver(hub, aggregate(0), see)
         yield Side(
             "Petiole",
             proxy,
@@ -229,7 +225,7 @@ async def telegraf(directory: Path, buffer: Buffer, *, direct: bool) -> AsyncIte
                 if line.startswith(DEVICE.encode()):
                     seen.number(int(line.split(b"number=")[1].split(b"i")[0]))
 
-        await _deliver(hub, STREAM, see)
+        await deliver(hub, STREAM, see)
         yield Side(
             f"Telegraf, buffer {'on disk' if buffer == 'disk' else 'in memory'}",
             proxy,
@@ -248,14 +244,6 @@ async def make_telegraf_stream(url: str) -> None:
     config = {"name": STREAM, "subjects": [SUBJECT], "storage": "file", "max_bytes": _STREAM_BYTES}
     await JetStream(nc, timeout=30.0).api(f"STREAM.CREATE.{STREAM}", config | {"discard": "old"})
     await nc.close()
-
-
-async def _deliver(nc: Client, stream: str, see: Callable[[Msg], Awaitable[None]]) -> None:
-    """Have all messages of a stream seen."""
-    inbox = nc.new_inbox()
-    await nc.subscribe(inbox, cb=see)
-    config = {"name": "seen", "deliver_subject": inbox, "deliver_policy": "all", "ack_policy": "none"}
-    await JetStream(nc).api(f"CONSUMER.CREATE.{stream}.seen", {"stream_name": stream, "config": config})
 
 
 async def _tail(path: Path, seen: Seen) -> None:

@@ -23,7 +23,7 @@ import psutil
 
 from agent.demo.loopback import free_port
 from bench.agents import leaf
-from bench.load import cpu_seconds, stored
+from bench.load import cpu_percent, stored
 from bench.result import Against, Result, Row, measuring
 from tests.harness.plant_servers import ModbusServer, OpcuaServer
 
@@ -85,7 +85,7 @@ def _rows(what: str, directory: Path, inputs: str, kind: str, url: str, each_sec
         bench.start()
         time.sleep(_SETTLE_SECONDS)
         before, began = stored(bench.admin_port, kind), time.monotonic()
-        rounds = [_watch(bench.process, bare) for _ in range(_ROUNDS)]
+        rounds = [cpu_percent((bench.process, bare), _WATCH_SECONDS) for _ in range(_ROUNDS)]
         rate = (stored(bench.admin_port, kind) - before) / (time.monotonic() - began)
         bench.kill()
         bench.stop_server()
@@ -93,16 +93,6 @@ def _rows(what: str, directory: Path, inputs: str, kind: str, url: str, each_sec
     return [
         Row(f"{what}: CPU", cpu, "% of a core", None, Against(_YARDSTICK, theirs), least=True),
         Row(f"{what}: stored", rate, "readings/s", 0.9, Against("what the plant says", float(each_second))),
-    ]
-
-
-def _watch(*processes: psutil.Process) -> list[float]:
-    """Per cent of a core of each, over `_WATCH_SECONDS`."""
-    before, began = [cpu_seconds(process) for process in processes], time.monotonic()
-    time.sleep(_WATCH_SECONDS)
-    wall = time.monotonic() - began
-    return [
-        100 * (cpu_seconds(process) - used) / wall for process, used in zip(processes, before, strict=True)
     ]
 
 

@@ -14,9 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import nats.errors
+import zstandard
 from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
-from agent.contract import H_SOURCE, parse_subject
+from agent.contract import H_ENCODING, H_SOURCE, parse_subject
 from agent.hub.registrar.aggregate import parse_source_header
 from agent.jetstream import JetStream, JetStreamError, RawMessage
 from agent.testing.stored_stream import lines_of
@@ -46,6 +49,24 @@ class Trace(Generic[V]):
         if begin and true(self.seen[begin - 1][1]):
             return since
         return next((at for at, value in self.seen[begin:] if true(value)), None)
+
+
+async def deliver(
+    nc: Client, stream: str, see: Callable[[Msg], Awaitable[None]], *, name: str = "seen", policy: str = "all"
+) -> Subscription:
+    """Have the messages of a hub's stream seen, all of them or by the `policy` of a consumer."""
+    inbox = nc.new_inbox()
+    subscription = await nc.subscribe(inbox, cb=see)
+    config = {"name": name, "deliver_subject": inbox, "deliver_policy": policy, "ack_policy": "none"}
+    await JetStream(nc).api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
+    return subscription
+
+
+def unpacked(message: Msg) -> bytes:
+    """What a message holds, decompressed if it is a batch that the agent has compressed."""
+    if not (message.headers or {}).get(H_ENCODING):
+        return message.data
+    return zstandard.ZstdDecompressor().decompress(message.data, max_output_size=2**26)
 
 
 async def watch_held(nc: Client, stream: str, trace: Trace[int]) -> None:

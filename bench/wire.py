@@ -28,7 +28,7 @@ from agent.contract import DEFAULT_CLASS, aggregate, leaf_stream
 from agent.jetstream import JetStream
 from agent.leaf.inputs.host import GROUPS
 from agent.leaf.inputs.host.psutil_metrics import Sampler
-from bench.link_processes import OURS, RAW, RAW_PLAIN
+from bench.link_processes import OURS, RAW, RAW_PLAIN, link_port
 from bench.meters import Meter, metered
 from bench.relink_world import LinkWorld, RawStream, link_world, make_at_hub, make_at_leaf
 from bench.result import Against, Result, Row
@@ -74,17 +74,11 @@ class Link:
 
     async def passed(self, account: str) -> int:
         """Bytes until now over the link of an account."""
-        return self.meter.passed(await self._port(account))
+        return self.meter.passed(await link_port(self.system, account))
 
     async def causes(self, account: str) -> Counter[str]:
         """The same by cause."""
-        return self.meter.causes(await self._port(account))
-
-    async def _port(self, account: str) -> int:
-        message = await self.system.request("$SYS.REQ.SERVER.PING.LEAFZ", b"", timeout=5)
-        leafs = json.loads(message.data)["data"]["leafs"]
-        (port,) = (leaf["port"] for leaf in leafs if leaf["account"] == account)
-        return int(port)
+        return self.meter.causes(await link_port(self.system, account))
 
 
 def run() -> Result:
