@@ -29,14 +29,13 @@ from hub_jobs.tables.places import parse_place
 from hub_jobs.times import period
 
 
-def ended(name: str, job: Callable[[], Exit], metrics: JobMetrics | None = None) -> Exit:
+def ended(name: str, job: Callable[[], Exit], metrics: JobMetrics) -> Exit:
     """Run a job; what it raises for outcomes that are foreseen becomes a sentence and an exit code. Conflicts
     are counted."""
     try:
         return job()
     except ConflictError as error:
-        if metrics is not None:
-            metrics.conflicts.labels(metrics.name).inc()
+        metrics.conflicts.labels(metrics.name).inc()
         return _failed(name, Exit.CONFLICT, error)
     except (Unreachable, Denied) as error:
         return _failed(name, Exit.UNREACHABLE, error)
@@ -66,12 +65,6 @@ def say(name: str, text: str) -> None:
     print(f"{name}: {text}", file=sys.stderr, flush=True)
 
 
-def listed(items: Sequence[str], most: int = 10) -> str:
-    """Some of many, and how many more."""
-    shown = "; ".join(items[:most])
-    return f"{shown}; and {len(items) - most} more" if len(items) > most else shown
-
-
 def _spark_says(error: Exception) -> str | None:
     """Why a task failed as often as it may, in a line; None for what is not of Spark. The whole of it stands
     in Spark's own log before."""
@@ -97,15 +90,11 @@ Stop = Callable[[], bool]
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def job_parser(name: str, description: str) -> argparse.ArgumentParser:
-    """The parser of a job's command line, with `--lake`."""
+def job_parser(name: str, description: str, *, repeats: bool = False) -> argparse.ArgumentParser:
+    """The parser of a job's command line, with `--lake` and what `metrics_of` asks for. Of a job that
+    `repeats` also `--once`, which is the default, or `--every`, as `every` in seconds or None."""
     parser = argparse.ArgumentParser(prog=f"{name}.py", description=description)
     parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
-    return parser
-
-
-def add_metrics_option(parser: argparse.ArgumentParser) -> None:
-    """`--metrics`, for `metrics_of`."""
     parser.add_argument(
         "--metrics",
         type=Path,
@@ -114,6 +103,9 @@ def add_metrics_option(parser: argparse.ArgumentParser) -> None:
         help="a directory for a file with metrics, which node_exporter's textfile collector reads "
         f"(default: ${DIRECTORY_VARIABLE}, else none)",
     )
+    if repeats:
+        _add_repetition(parser)
+    return parser
 
 
 def metrics_of(name: str, parser: argparse.ArgumentParser, given: argparse.Namespace) -> JobMetrics:
@@ -124,9 +116,7 @@ def metrics_of(name: str, parser: argparse.ArgumentParser, given: argparse.Names
     return JobMetrics(name, given.metrics, listen)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """`--once`, which is the default, or `--every`, as `every` in seconds or None; and those of metrics."""
-    add_metrics_option(parser)
+def _add_repetition(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-listen",
         type=address,
@@ -152,40 +142,32 @@ def never() -> bool:
 class NextJob(NamedTuple):
     """A job that runs after another in the same process, whatever became of that one."""
 
-    name: str
     job: Callable[[Stop], Exit]
     metrics: JobMetrics
 
 
 def run_job(
-    name: str,
-    job: Callable[[Stop], Exit],
-    every: float | None,
-    metrics: JobMetrics | None = None,
-    then: Sequence[NextJob] = (),
+    job: Callable[[Stop], Exit], every: float | None, metrics: JobMetrics, then: Sequence[NextJob] = ()
 ) -> Exit:
     """Run a job as `ended` does, and others after it: once, or each `every` seconds. SIGTERM or SIGINT ends
     them after the commit under way, for which a job looks at its argument; a second one ends them at once.
     What goes wrong in one run is said, and the next one tries again; only wrong usage ends them. Returns the
     code of a single run, the gravest where it is of several jobs, and of several runs `LOSS` when any found
     one. Outside of the main thread it handles no signals."""
-    metrics = metrics or JobMetrics(name)
     try:
         with metrics.served():
-            return _run_jobs([NextJob(name, job, metrics), *then], every)
+            return _run_jobs([NextJob(job, metrics), *then], every)
     except ListenError as error:
-        return _failed(name, Exit.FAILED, error)
+        return _failed(metrics.name, Exit.FAILED, error)
 
 
 def _run_jobs(jobs: Sequence[NextJob], every: float | None) -> Exit:
-    lost, name = False, jobs[0].name
+    lost, name = False, jobs[0].metrics.name
     with _stopped_by_signals() as stopping:
         while not stopping.is_set():
             due = time.monotonic() + (every or 0.0)
             left = takewhile(lambda job: job is jobs[0] or not stopping.is_set(), jobs)
-            code = gravest(
-                [run_once(job.name, partial(job.job, stopping.is_set), job.metrics) for job in left]
-            )
+            code = gravest([run_once(partial(job.job, stopping.is_set), job.metrics) for job in left])
             if every is None and stopping.is_set():
                 say(name, "stopped")
             if every is None or code is Exit.USAGE:
@@ -196,13 +178,13 @@ def _run_jobs(jobs: Sequence[NextJob], every: float | None) -> Exit:
     return Exit.LOSS if lost else Exit.WELL
 
 
-def run_once(name: str, job: Callable[[], Exit], metrics: JobMetrics) -> Exit:
+def run_once(job: Callable[[], Exit], metrics: JobMetrics) -> Exit:
     """Run a job as `ended` does, with what it raises, and record how it went."""
     begun = time.monotonic()
     code = Exit.FAILED
     metrics.begin()
     try:
-        code = ended(name, job, metrics)
+        code = ended(metrics.name, job, metrics)
     finally:
         metrics.end(code, time.monotonic() - begun)
     return code

@@ -30,7 +30,7 @@ from hub_jobs.audit.rows.totals import RowTotals
 from hub_jobs.audit.settled.past import hours_of
 from hub_jobs.audit.settled.settling import Settled, earlier_cut, next_cut, open_past, settle
 from hub_jobs.audit.stream_gaps import find_gaps
-from hub_jobs.job_loop import add_metrics_option, job_parser, metrics_of, run_once, say
+from hub_jobs.job_loop import job_parser, metrics_of, run_once, say
 from hub_jobs.source.protocol import WireError
 from hub_jobs.source.server import Server, add_server_options, server_of
 from hub_jobs.tables import stream_history
@@ -66,7 +66,6 @@ def main(argv: Sequence[str] | None = None) -> Exit:
         action="store_false",
         help="with --server, do not tell the hub's agent, whose fleet page shows the newest audit",
     )
-    add_metrics_option(parser)
     given = parser.parse_args(argv)
     server = server_of(parser, given)
     asked = None if server is None else (server, given.stream or [])
@@ -82,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> Exit:
 
     files = given.json, given.html
     work = partial(run, given.lake, *files, asked, deep=given.deep, again=given.all, tell=tell)
-    return run_once(_NAME, work, metrics)
+    return run_once(work, metrics)
 
 
 def run(

@@ -21,7 +21,7 @@ from agent.contract import Exit
 from hub_jobs.gaps import cadence
 from hub_jobs.gaps.outages import COLUMNS, worst
 from hub_jobs.gaps.report import GapFindings, Late, as_json, as_text
-from hub_jobs.job_loop import add_metrics_option, job_parser, metrics_of, run_once, say
+from hub_jobs.job_loop import job_parser, metrics_of, run_once, say
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.parquet import written
@@ -54,7 +54,7 @@ class GapsOptions:
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
     options, metrics = _options(argv)
-    return run_once(_NAME, partial(run, options), metrics)
+    return run_once(partial(run, options), metrics)
 
 
 def run(options: GapsOptions) -> Exit:
@@ -171,7 +171,6 @@ def _options(argv: Sequence[str] | None) -> tuple[GapsOptions, JobMetrics]:
     )
     parser.add_argument("--domain", help="only this one")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found as JSON too")
-    add_metrics_option(parser)
     given = parser.parse_args(argv)
     if given.begin is not None and given.end is not None and given.begin >= given.end:
         parser.error("--from is not before --to")

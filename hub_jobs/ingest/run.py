@@ -10,7 +10,6 @@ process. `--then refine` runs that job after each run, in the same process and S
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,9 +18,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.contract import Committed, ContractError, Exit, aggregate, committed_subject, parse_synced
-from hub_jobs import job_loop
 from hub_jobs.ingest.bronze import IngestPart, StreamOrigin, ingest
-from hub_jobs.job_loop import NextJob, Stop, ended, gravest, never, run_job, say
+from hub_jobs.job_loop import NextJob, Stop, ended, gravest, job_parser, metrics_of, never, run_job, say
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.source.cluster import tasks_at_once
 from hub_jobs.source.connection import Connection
@@ -34,7 +32,7 @@ from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables import gap_notes, ranges, stream_history
 from hub_jobs.tables.delta import Table, ensure_table
 from hub_jobs.tables.parquet import MAX_FILE_BYTES
-from hub_jobs.tables.places import Place, parse_place
+from hub_jobs.tables.places import Place
 from hub_jobs.tables.stream_history import StreamHistory
 
 if TYPE_CHECKING:
@@ -67,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> Exit:
     given, metrics = _options(argv)
     job = partial(_run_each, given.streams, metrics)
     then = [_refining(given.streams[0].lake, metrics)] if given.then else []
-    return run_job(_NAME, job, given.every, metrics, then)
+    return run_job(job, given.every, metrics, then)
 
 
 def _refining(lake: Place, metrics: JobMetrics) -> NextJob:
@@ -79,7 +77,7 @@ def _refining(lake: Place, metrics: JobMetrics) -> NextJob:
     def job(stop: Stop) -> Exit:
         return refine.run(lake, stop, of_refine) if lake.is_dir() else Exit.WELL
 
-    return NextJob(of_refine.name, job, of_refine)
+    return NextJob(job, of_refine)
 
 
 def _run_each(streams: Sequence[IngestOptions], metrics: JobMetrics, stop: Stop) -> Exit:
@@ -241,22 +239,20 @@ class _Asked(NamedTuple):
 
 
 def _options(argv: Sequence[str] | None) -> tuple[_Asked, JobMetrics]:
-    parser = argparse.ArgumentParser(prog="ingest.py", description="Bring a stream of the hub into `bronze`.")
+    parser = job_parser(_NAME, "Bring a stream of the hub into `bronze`.", repeats=True)
     add_server_options(parser)
     parser.add_argument(
         "--stream",
         action="append",
         help=f"an aggregate; may be given several times (default: {aggregate(0)})",
     )
-    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     parser.add_argument(
         "--then",
         choices=["refine"],
         help="run this job after each run, in the same process and Spark session, instead of one of its own",
     )
-    job_loop.add_options(parser)
     given = parser.parse_args(argv)
     server = server_of(parser, given)
     assert server is not None  # it is required
     streams = [IngestOptions(server, name, given.lake) for name in given.stream or [aggregate(0)]]
-    return _Asked(streams, given.every, bool(given.then)), job_loop.metrics_of(_NAME, parser, given)
+    return _Asked(streams, given.every, bool(given.then)), metrics_of(_NAME, parser, given)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import Exit
-from hub_jobs.job_loop import Stop, add_metrics_option, job_parser, metrics_of, never, run_job, say
+from hub_jobs.job_loop import Stop, job_parser, metrics_of, never, run_job, say
 from hub_jobs.maintain import expire
 from hub_jobs.maintain.expire import drop_old_audits
 from hub_jobs.metrics import JobMetrics
@@ -51,7 +51,7 @@ class MaintainOptions:
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
     options, metrics = _options(argv)
-    return run_job(_NAME, partial(_measured, options, metrics), None, metrics)
+    return run_job(partial(_measured, options, metrics), None, metrics)
 
 
 def _measured(options: MaintainOptions, metrics: JobMetrics, stop: Stop) -> Exit:
@@ -211,7 +211,6 @@ def _options(argv: Sequence[str] | None) -> tuple[MaintainOptions, JobMetrics]:
         help="delete files that no table names after this (default: 7); longer than any job runs",
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    add_metrics_option(parser)
     given = parser.parse_args(argv)
     if given.vacuum_after < _LEAST_VACUUM_DAYS:
         parser.error(f"--vacuum-after is {given.vacuum_after:g}: a job that still runs would lose its files")

@@ -8,14 +8,12 @@ before any payload is opened.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.contract import Exit
-from hub_jobs import job_loop
-from hub_jobs.job_loop import Stop, never, run_job, say
+from hub_jobs.job_loop import Stop, job_parser, metrics_of, never, run_job, say
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.refine import clock_corrections, plan, task
 from hub_jobs.refine.clock_corrections import ClockCorrections
@@ -23,7 +21,7 @@ from hub_jobs.source.cluster import tasks_at_once
 from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables import seen, stream_history
 from hub_jobs.tables.delta import ConflictError, ensure_table
-from hub_jobs.tables.places import Place, parse_place
+from hub_jobs.tables.places import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,12 +40,10 @@ class Known(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
-    parser = argparse.ArgumentParser(prog="refine.py", description="Turn `bronze` into `readings`.")
-    parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
-    job_loop.add_options(parser)
+    parser = job_parser(_NAME, "Turn `bronze` into `readings`.", repeats=True)
     given = parser.parse_args(argv)
-    metrics = job_loop.metrics_of(_NAME, parser, given)
-    return run_job(_NAME, partial(run, given.lake, metrics=metrics), given.every, metrics)
+    metrics = metrics_of(_NAME, parser, given)
+    return run_job(partial(run, given.lake, metrics=metrics), given.every, metrics)
 
 
 def run(lake: Place, stop: Stop = never, metrics: JobMetrics | None = None) -> Exit:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import Exit
-from hub_jobs.job_loop import add_metrics_option, job_parser, metrics_of, run_once, say
+from hub_jobs.job_loop import job_parser, metrics_of, run_once, say
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.refine import clock_corrections, task
 from hub_jobs.refine.clocks import Corrections
@@ -67,7 +67,7 @@ class Decodable(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
     options, metrics = _options(argv)
-    return run_once(_NAME, partial(run, options), metrics)
+    return run_once(partial(run, options), metrics)
 
 
 def run(options: ReplayOptions) -> Exit:
@@ -103,7 +103,6 @@ def _options(argv: Sequence[str] | None) -> tuple[ReplayOptions, JobMetrics]:
     parser.add_argument("--since", type=moment, metavar="TIME", help="arrived at or after, RFC 3339")
     parser.add_argument("--until", type=moment, metavar="TIME", help="arrived at or before, RFC 3339")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    add_metrics_option(parser)
     given = parser.parse_args(argv)
     bounds = (given.from_seq, given.to_seq, given.since, given.until)
     if all(bound is None for bound in bounds):

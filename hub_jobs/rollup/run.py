@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import Exit
-from hub_jobs import job_loop
-from hub_jobs.job_loop import Stop, never, run_job, say
+from hub_jobs.job_loop import Stop, job_parser, metrics_of, never, run_job, say
 from hub_jobs.tables.commits import ROLLED_UP
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
@@ -54,7 +53,7 @@ class RollupOptions:
 
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
-    parser = job_loop.job_parser(_NAME, "Readings by minute, hour and day.")
+    parser = job_parser(_NAME, "Readings by minute, hour and day.", repeats=True)
     parser.add_argument(
         "--quantiles", action="store_true", help="p50, p95 and p99 too; takes about four times as long"
     )
@@ -64,11 +63,10 @@ def main(argv: Sequence[str] | None = None) -> Exit:
         metavar="PATTERN",
         help=f"metrics that only grow, as globs; may be given several times (default: {' '.join(_COUNTERS)})",
     )
-    job_loop.add_options(parser)
     given = parser.parse_args(argv)
     options = RollupOptions(given.lake, given.quantiles, given.counter or _COUNTERS)
-    metrics = job_loop.metrics_of(_NAME, parser, given)
-    return run_job(_NAME, partial(run, options), given.every, metrics)
+    metrics = metrics_of(_NAME, parser, given)
+    return run_job(partial(run, options), given.every, metrics)
 
 
 def run(options: RollupOptions, stop: Stop = never) -> Exit:

@@ -88,6 +88,7 @@ def job(name: str, *arguments: str) -> int:
 def stuck(begun: str, retries: str) -> int:
     """The exit code of a job whose task makes a file and never ends; PySpark repeats a question so often."""
     from hub_jobs.job_loop import Stop, run_job
+    from hub_jobs.metrics import JobMetrics
     from hub_jobs.spark import connect_tasks
     from hub_jobs.spark.session import run_tasks, session
 
@@ -100,7 +101,7 @@ def stuck(begun: str, retries: str) -> int:
         return Exit.WELL
 
     connect_tasks.RETRIES["max_retries"] = int(retries)
-    return int(run_job("stuck", run, None))
+    return int(run_job(run, None, JobMetrics("stuck")))
 
 
 def every_job(lake: str) -> list[Any]:

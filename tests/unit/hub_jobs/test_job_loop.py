@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 from collections.abc import Iterator
@@ -8,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from agent.contract import Exit
-from hub_jobs.job_loop import NextJob, Stop, add_options, gravest, run_job
+from hub_jobs.job_loop import NextJob, Stop, gravest, job_parser, run_job
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.tables.delta import ConflictError
 
@@ -23,9 +22,8 @@ def handlers() -> Iterator[None]:
 
 
 def every(*arguments: str) -> float | None:
-    parser = argparse.ArgumentParser()
-    add_options(parser)
-    found: float | None = parser.parse_args(arguments).every
+    parser = job_parser("job", "", repeats=True)
+    found: float | None = parser.parse_args(["--lake", "lake", *arguments]).every
     return found
 
 
@@ -55,7 +53,7 @@ def test_a_run_that_fails_is_tried_again_until_a_signal_and_a_loss_is_remembered
             os.kill(os.getpid(), signal.SIGTERM)
         return found[0] if runs == 1 else found[1]
 
-    assert run_job("job", job, 0.001) is exit_code
+    assert run_job(job, 0.001, JobMetrics("job")) is exit_code
     assert runs == 3
 
 
@@ -78,7 +76,7 @@ def test_a_single_run_sees_a_signal_and_a_second_one_is_no_longer_held_back(
         os.kill(os.getpid(), number)
         return found
 
-    assert run_job("job", job, None) is found
+    assert run_job(job, None, JobMetrics("job")) is found
     assert others == ["handled"]
     assert capsys.readouterr().err == "job: stopped\n"
     assert signal.getsignal(number) is first
@@ -87,7 +85,7 @@ def test_a_single_run_sees_a_signal_and_a_second_one_is_no_longer_held_back(
 def test_signals_are_as_before_after_a_run_that_nothing_stopped() -> None:
     before = signal.getsignal(signal.SIGTERM)
 
-    assert run_job("job", lambda stop: Exit.WELL, None) is Exit.WELL
+    assert run_job(lambda stop: Exit.WELL, None, JobMetrics("job")) is Exit.WELL
 
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -100,7 +98,7 @@ def test_of_several_runs_a_loss_is_told_before_what_the_next_run_meets_again() -
 
 
 def test_wrong_usage_is_not_tried_again() -> None:
-    assert run_job("job", lambda stop: Exit.USAGE, 0.001) is Exit.USAGE
+    assert run_job(lambda stop: Exit.USAGE, 0.001, JobMetrics("job")) is Exit.USAGE
 
 
 def test_a_job_after_another_runs_whatever_became_of_that_one_and_not_after_a_signal(
@@ -119,7 +117,7 @@ def test_a_job_after_another_runs_whatever_became_of_that_one_and_not_after_a_si
         return Exit.LOSS
 
     def run(every: float | None) -> Exit:
-        return run_job("one", first, every, then=[NextJob("two", second, JobMetrics("two"))])
+        return run_job(first, every, JobMetrics("one"), [NextJob(second, JobMetrics("two"))])
 
     assert run(None) is Exit.LOSS, "the gravest of both"
     assert run(0.001) is Exit.WELL

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.contract import Exit
 from hub_jobs.ingest import run as ingest
-from hub_jobs.job_loop import Stop, add_options, metrics_of, run_job, run_once
+from hub_jobs.job_loop import Stop, job_parser, metrics_of, run_job, run_once
 from hub_jobs.maintain.run import main as maintain
 from hub_jobs.metrics import DIRECTORY_VARIABLE, Address, JobMetrics, address
 from hub_jobs.refine import run as refine
@@ -57,7 +57,7 @@ def conflict(stop: Stop) -> Exit:
 
 def test_a_file_says_how_the_last_run_ended_and_counts_over_processes(tmp_path: Path) -> None:
     began = time.time()
-    assert run_job("tidy", well, None, JobMetrics("tidy", tmp_path)) is Exit.WELL
+    assert run_job(well, None, JobMetrics("tidy", tmp_path)) is Exit.WELL
     first = read(tmp_path, "tidy")
     assert first["last_exit_code", "tidy"] == Exit.WELL
     assert began <= first["last_success_timestamp_seconds", "tidy"] <= time.time()
@@ -65,7 +65,7 @@ def test_a_file_says_how_the_last_run_ended_and_counts_over_processes(tmp_path: 
     assert 0 <= first["last_duration_seconds", "tidy"] <= time.time() - began
     assert (first["runs_total", "tidy", "well"], first["runs_total", "tidy", "conflict"]) == (1, 0)
 
-    assert run_job("tidy", conflict, None, JobMetrics("tidy", tmp_path)) is Exit.CONFLICT
+    assert run_job(conflict, None, JobMetrics("tidy", tmp_path)) is Exit.CONFLICT
     second = read(tmp_path, "tidy")
     assert second["last_exit_code", "tidy"] == Exit.CONFLICT
     assert second["last_success_timestamp_seconds", "tidy"] == first["last_success_timestamp_seconds", "tidy"]
@@ -79,7 +79,7 @@ def test_a_run_that_ends_by_a_fault_of_ours_is_a_failed_run(tmp_path: Path) -> N
         raise RuntimeError("never foreseen")
 
     with pytest.raises(RuntimeError):
-        run_once("tidy", job, JobMetrics("tidy", tmp_path))
+        run_once(job, JobMetrics("tidy", tmp_path))
 
     found = read(tmp_path, "tidy")
     assert found["last_exit_code", "tidy"] == Exit.FAILED
@@ -95,7 +95,7 @@ def test_figures_of_a_run_are_of_that_run_alone(tmp_path: Path) -> None:
             return Exit.USAGE  # which ends the loop
         return Exit.WELL
 
-    assert run_job("ingest", job, 0.001, metrics) is Exit.USAGE
+    assert run_job(job, 0.001, metrics) is Exit.USAGE
     found = read(tmp_path, "ingest")
     assert (found["runs_total", "ingest", "well"], found["runs_total", "ingest", "usage"]) == (1, 1)
     assert (found["ingested_messages", "ingest", "S"], found["ingested_bytes", "ingest", "S"]) == (3, 100)
@@ -105,8 +105,8 @@ def test_two_jobs_of_a_process_answer_at_one_address_and_have_a_file_each(tmp_pa
     first = JobMetrics("ingest", tmp_path, Address("127.0.0.1", 0))
     second = first.beside("refine")
     first.add_ingested("S", 3, 100)
-    run_once("refine", lambda: Exit.LOSS, second)
-    run_once("ingest", lambda: Exit.WELL, second.beside("ingest"))
+    run_once(lambda: Exit.LOSS, second)
+    run_once(lambda: Exit.WELL, second.beside("ingest"))
     second.add_refined(7, 0, 0)
     first.begin()
     first.write()
@@ -141,11 +141,11 @@ def test_a_damaged_file_or_a_directory_that_is_gone_fails_no_job(
     tmp_path: Path, damage: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "petiole_job_tidy.prom").write_bytes(damage)
-    assert run_job("tidy", well, None, JobMetrics("tidy", tmp_path)) is Exit.WELL
+    assert run_job(well, None, JobMetrics("tidy", tmp_path)) is Exit.WELL
     assert read(tmp_path, "tidy")["runs_total", "tidy", "well"] == 1
     assert "begin again" in capsys.readouterr().err
 
-    assert run_job("tidy", well, None, JobMetrics("tidy", tmp_path / "gone")) is Exit.WELL
+    assert run_job(well, None, JobMetrics("tidy", tmp_path / "gone")) is Exit.WELL
     assert "gone" in capsys.readouterr().err
 
 
@@ -154,11 +154,11 @@ def test_an_endpoint_answers_while_the_job_runs_and_not_afterwards() -> None:
     with metrics.served() as port:
         assert port is not None
         url = f"http://127.0.0.1:{port}/metrics"
-        run_once("tidy", lambda: Exit.LOSS, metrics)
+        run_once(lambda: Exit.LOSS, metrics)
         with urllib.request.urlopen(url) as answer:
             assert parsed(answer.read().decode())["last_exit_code", "tidy"] == Exit.LOSS
         busy = JobMetrics("tidy", None, Address("127.0.0.1", port))
-        assert run_job("tidy", well, 1.0, busy) is Exit.FAILED
+        assert run_job(well, 1.0, busy) is Exit.FAILED
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(url)
     assert not [thread for thread in threading.enumerate() if "serve_forever" in thread.name]
@@ -173,16 +173,18 @@ def test_the_directory_may_come_from_the_environment(tmp_path: Path, monkeypatch
 
 
 def test_an_endpoint_is_on_loopback_unless_told_otherwise_and_for_jobs_that_go_on() -> None:
-    parser = argparse.ArgumentParser()
-    add_options(parser)
+    parser = job_parser("tidy", "", repeats=True)
+    lake = ["--lake", "lake"]
     assert address("9465") == address("127.0.0.1:9465") == Address("127.0.0.1", 9465)
     assert address("[::1]:9465") == Address("::1", 9465)
     for text in ("host", "host:", "host:70000", "-1"):
         with pytest.raises(argparse.ArgumentTypeError):
             address(text)
-    assert metrics_of("tidy", parser, parser.parse_args(["--every", "30s", "--metrics-listen", "0"])).shown
+    assert metrics_of(
+        "tidy", parser, parser.parse_args([*lake, "--every", "30s", "--metrics-listen", "0"])
+    ).shown
     with pytest.raises(SystemExit):
-        metrics_of("tidy", parser, parser.parse_args(["--metrics-listen", "9465"]))
+        metrics_of("tidy", parser, parser.parse_args([*lake, "--metrics-listen", "9465"]))
 
 
 @pytest.fixture
@@ -217,7 +219,7 @@ def test_ingest_says_how_far_it_is_behind_a_stream_and_what_it_committed(tmp_pat
         fill(server, "S.a", [b"4", b"5"])
         stopped = JobMetrics("ingest", tmp_path)
         options = ingest.IngestOptions(Server(server.url), "S", lake)
-        run_once("ingest", lambda: ingest.run(options, lambda: True, stopped), stopped)
+        run_once(lambda: ingest.run(options, lambda: True, stopped), stopped)
         found = read(tmp_path, "ingest")
         assert found["stream_lag_sequences", "ingest", "S"] == 2
         assert 0 < found["stream_lag_seconds", "ingest", "S"] < 60
