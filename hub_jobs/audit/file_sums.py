@@ -16,13 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.audit.rows import count_rows
 from hub_jobs.audit.rows.lookups import refinable
 from hub_jobs.audit.rows.pieces import FileShare
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.readings import Refiner
 from hub_jobs.tables.parquet_reading import parquet_file
-from hub_jobs.tables.placed_rows import BATCH, HISTORY, HUB_KEY, SOURCE, key_of
+from hub_jobs.tables.placed_rows import BATCH, HISTORY, HUB_KEY, SOURCE, key_of, upto
 from hub_jobs.tables.ranges import Numbers, marks
 from hub_jobs.tables.schemas import BRONZE, TIME, digest
 
@@ -145,7 +144,7 @@ def _changed(rows: pa.Table) -> list[tuple[str, str, int]]:
 
 
 def _messages(rows: pa.Table, piece: FileShare, secret: bytes) -> pa.Table:
-    refined = count_rows.upto(rows, piece.offsets)
+    refined = upto(rows, piece.offsets)
     sums = _expected(refinable(rows), secret)
     contents = b"".join((row or b"")[:8].ljust(8, b"\0") for row in rows["digest"].to_pylist())
     found = {

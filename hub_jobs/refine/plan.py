@@ -19,10 +19,9 @@ from hub_jobs.refine.dedup import DedupDecision, EarlierRows, Wanted
 from hub_jobs.refine.task import RefinePart
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.delta import Table
-from hub_jobs.tables.grouping import different_rows
-from hub_jobs.tables.placed_rows import BATCH_KEY, SOURCE_KEY, Places, by_batch, by_source
+from hub_jobs.tables.placed_rows import BATCH_KEY, SOURCE_KEY, Places, by_batch, by_source, upto
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.ranges import History, Mask, Numbers
+from hub_jobs.tables.ranges import History, Numbers
 from hub_jobs.tables.scan import Condition, batches, rows
 from hub_jobs.tables.seen import ID_COLUMNS, SeenTable, identities
 from hub_jobs.tables.stream_history import FileHistory, StreamHistory, file_histories
@@ -261,7 +260,7 @@ def _earlier(bronze: Table, refined: dict[History, int], wanted: Wanted) -> Earl
         for piece in batches(bronze, ID_COLUMNS, where):
             rows = pa.Table.from_batches([piece])
             found = _places(rows, wanted)
-            kept = np.flatnonzero((found >= 0) & _are_refined(rows, refined))
+            kept = np.flatnonzero((found >= 0) & upto(rows, refined))
             places.append(found[kept])
             digests += rows["digest"].take(pa.array(kept)).chunks
     return EarlierRows(np.concatenate(places), pa.concat_arrays(digests))
@@ -273,12 +272,3 @@ def _places(rows: pa.Table, wanted: Wanted) -> Numbers:
     spaces = pc.index_in(pa.array(placed.names, pa.string()), value_set=pa.array(wanted.names, pa.string()))
     codes = np.append(pc.fill_null(spaces, -1).to_numpy(), -1).astype(np.int64)[placed.codes]
     return wanted.numbers.places(codes, placed.numbers)
-
-
-def _are_refined(rows: pa.Table, refined: dict[History, int]) -> Mask:
-    columns = [rows["stream"], rows["created"]]
-    first, which = different_rows(columns)
-    histories = zip(*(column.take(pa.array(first)).to_pylist() for column in columns), strict=True)
-    done = np.array([refined.get((stream, created), 0) for stream, created in histories], dtype=np.int64)
-    mask: Mask = rows["seq"].to_numpy() <= done[which]
-    return mask

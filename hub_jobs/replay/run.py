@@ -15,6 +15,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -30,9 +31,9 @@ from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
-from hub_jobs.tables.placed_rows import BATCH_KEY, HUB_KEY, SOURCE_KEY
+from hub_jobs.tables.grouping import different_rows
+from hub_jobs.tables.placed_rows import BATCH_KEY, HUB_KEY, SOURCE_KEY, upto
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import Condition, batches, rows
 from hub_jobs.tables.stream_history import StreamHistory, file_histories
 from hub_jobs.times import moment
@@ -199,10 +200,8 @@ def _with_keys_of(known: Decodable, wanted: pa.Table) -> pa.Table:
             where += [(number, ">=", ends["min"].as_py()), (number, "<=", ends["max"].as_py())]
         pieces.append(_identities(known, where))
     every = pa.concat_tables(pieces)
-    first = every.append_column("at", pa.array(range(every.num_rows), pa.int64())).append_column(
-        "message", keys(every, HUB_KEY)
-    )
-    return every.take(first.group_by("message").aggregate([("at", "min")])["at_min"].sort())
+    first, _ = different_rows(every.select(HUB_KEY).columns)
+    return every.take(pa.array(np.sort(first)))
 
 
 def _identities(known: Decodable, where: Sequence[Condition]) -> pa.Table:
@@ -214,22 +213,14 @@ def _identities(known: Decodable, where: Sequence[Condition]) -> pa.Table:
     thinned = {history.history: bronze.offset(history.thinned) or 0 for history in known.histories}
     for batch in batches(bronze, _COLUMNS, where):
         piece = pa.Table.from_batches([batch])
-        piece = piece.append_column("thinned", _below(piece, thinned))
+        piece = piece.append_column("thinned", pa.array(upto(piece, thinned)))
         aged = pc.less(piece["arrived"].cast(pa.int64()), known.kept_since)
         piece = piece.append_column("aged", pc.fill_null(aged, False))
-        found.append(piece.filter(_below(piece, ends)))
+        found.append(piece.filter(pa.array(upto(piece, ends))))
     if not found:
         fields = [bronze.schema.field(name) for name in _COLUMNS]
         return pa.schema([*fields, ("thinned", pa.bool_()), ("aged", pa.bool_())]).empty_table()
     return pa.concat_tables(found).combine_chunks()
-
-
-def _below(piece: pa.Table, offsets: dict[History, int]) -> pa.Array:
-    ends = [
-        offsets.get(pair, 0)
-        for pair in zip(piece["stream"].to_pylist(), piece["created"].to_pylist(), strict=True)
-    ]
-    return pc.less_equal(piece["seq"], pa.array(ends, pa.int64()))
 
 
 def _other_content(quarantine: Table) -> set[str]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs.tables.grouping import different_rows, plain_texts
-from hub_jobs.tables.ranges import Numbers
+from hub_jobs.tables.ranges import History, Mask, Numbers
 
 BATCH: Final = ("domain", "class", "run")
 SOURCE: Final = ("source_stream", "source_identity")
@@ -28,6 +28,17 @@ HUB_KEY: Final = (*HISTORY, "seq")
 def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """By which key a row of bronze or of readings says of which message it is."""
     return tuple(row[name] for name in (SOURCE_KEY if row["n"] is None else BATCH_KEY))
+
+
+def upto(rows: pa.Table, offsets: Mapping[History, int]) -> Mask:
+    """Which rows stand in the hub's stream up to the sequence that is given for its history; none of a
+    history without one."""
+    columns = [rows[name] for name in HISTORY]
+    first, which = different_rows(columns)
+    histories = zip(*(column.take(pa.array(first)).to_pylist() for column in columns), strict=True)
+    ends = np.array([offsets.get((stream, created), -1) for stream, created in histories], dtype=np.int64)
+    mask: Mask = pc.fill_null(rows["seq"], 0).to_numpy() <= ends[which]
+    return mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from hub_jobs.audit.rows.hours import moments
 from hub_jobs.refine.messages import QuarantineReason
-from hub_jobs.tables.placed_rows import BATCH, BATCH_KEY, HISTORY, HUB_KEY, SOURCE, SOURCE_KEY
+from hub_jobs.tables.placed_rows import BATCH, BATCH_KEY, HISTORY, HUB_KEY, SOURCE, SOURCE_KEY, upto
 from hub_jobs.tables.ranges import Mask, Numbers, marks
 
 BRONZE_COLUMNS: Final = (
@@ -265,15 +265,4 @@ def _kinds(subjects: pa.ChunkedArray) -> npt.NDArray[np.object_]:
     tokens = [subject.split(".") for subject in column.dictionary.to_pylist()]
     kinds = np.array([token[_KIND_TOKEN] if len(token) > _KIND_TOKEN else "" for token in tokens] or [""])
     found: npt.NDArray[np.object_] = kinds[_numbers(column.indices)]
-    return found
-
-
-def upto(rows: pa.Table, offsets: Offsets) -> Mask:
-    """Which rows stand in the hub's stream up to the sequence that is given for its history."""
-    found = np.zeros(rows.num_rows, dtype=np.bool_)
-    seq = _numbers(rows["seq"])
-    stream, created = (rows[name].cast(pa.string()) for name in HISTORY)
-    for (name, made), to in offsets.items():
-        mine = pc.and_(pc.equal(stream, name), pc.equal(created, made)).to_numpy()
-        found |= mine & (seq <= to)
     return found

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 
 from hub_jobs.audit import ledgers
 from hub_jobs.audit.ledgers import LedgerRecords
-from hub_jobs.audit.rows import count_rows
 from hub_jobs.audit.rows.count_rows import Offsets
 from hub_jobs.audit.rows.pieces import FileShare
 from hub_jobs.audit.rows.scan import AuditTables, columns_of, each, row_groups
 from hub_jobs.tables.parquet_reading import ParquetFile, UnreadableError, parquet_file
+from hub_jobs.tables.placed_rows import upto
 from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import files
 from hub_jobs.tables.seen import ID_COLUMNS, Joining, SeenNumbers, hub_space, joined
@@ -46,8 +46,8 @@ class OldIdentities(NamedTuple):
     rows: Counter[History]
 
 
-def survey(tables: AuditTables, upto: Offsets) -> Survey:
-    """Survey bronze. `upto` says where `before` ends in each history."""
+def survey(tables: AuditTables, ends: Offsets) -> Survey:
+    """Survey bronze. `ends` say where `before` ends in each history."""
     past, rows = tables.past, Counter(tables.past.rows)
     records, settling = LedgerRecords(), LedgerRecords()
     parts = {kind: Joining() for kind in _KINDS}
@@ -55,9 +55,9 @@ def survey(tables: AuditTables, upto: Offsets) -> Survey:
     records.join(past.records)
     settling.join(past.records)
     # A cache that is behind what is settled need not know all of it.
-    behind = any(upto.get(history, 0) < _last(past.ranges, history) for history in past.rows)
+    behind = any(ends.get(history, 0) < _last(past.ranges, history) for history in past.rows)
     parts[not behind, True].add(past.ranges)
-    for _, (part, fault) in each(tables, _survey, _in_order(tables, upto)):
+    for _, (part, fault) in each(tables, _survey, _in_order(tables, ends)):
         if fault is not None:
             tables.note("bronze", fault)
         for is_old, found in part.records.items():
@@ -77,13 +77,13 @@ def survey(tables: AuditTables, upto: Offsets) -> Survey:
     return Survey(records, before, after, rows, OldIdentities(settling, old, +old_rows))
 
 
-def _in_order(tables: AuditTables, upto: Offsets) -> list[FileShare]:
+def _in_order(tables: AuditTables, ends: Offsets) -> list[FileShare]:
     """The files in the order of their sequences, so that ranges meet as they come."""
     rows = files(tables.bronze).to_pylist()
     places = {
         row["path"]: (row["min.stream"] or "", row["min.created"] or "", row["min.seq"] or 0) for row in rows
     }
-    return sorted(tables.pieces(tables.bronze, offsets=upto), key=lambda piece: places[piece.path.name])
+    return sorted(tables.pieces(tables.bronze, offsets=ends), key=lambda piece: places[piece.path.name])
 
 
 def _last(ranges: SeenNumbers, history: History) -> int:
@@ -121,7 +121,7 @@ def _survey(piece: FileShare) -> tuple[_Surveyed, UnreadableError | None]:
             except UnreadableError as error:
                 # What the rows are is known without their payloads.
                 fault = error
-            done, old = count_rows.upto(ids, piece.offsets), piece.old_rows(ids)
+            done, old = upto(ids, piece.offsets), piece.old_rows(ids)
             for is_old, rows in ((True, ids.filter(pa.array(old))), (False, ids.filter(pa.array(~old)))):
                 counts = rows.group_by(["stream", "created"]).aggregate([([], "count_all")]).to_pylist()
                 for row in counts:
