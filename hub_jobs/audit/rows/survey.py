@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from hub_jobs.audit import ledgers
 from hub_jobs.audit.ledgers import LedgerRecords
 from hub_jobs.audit.rows.count_rows import Offsets
-from hub_jobs.audit.rows.pieces import FileShare
+from hub_jobs.audit.rows.pieces import FileShare, Past
 from hub_jobs.audit.rows.scan import AuditTables, columns_of, each, row_groups
 from hub_jobs.tables.parquet_reading import ParquetFile, UnreadableError, parquet_file
 from hub_jobs.tables.placed_rows import upto
@@ -35,15 +35,8 @@ class Survey(NamedTuple):
     """Those of the others."""
     rows: Counter[History]
     """How many rows there are of each history."""
-    settling: OldIdentities
-
-
-class OldIdentities(NamedTuple):
+    settling: Past
     """The same of what is settled, or may be settled next."""
-
-    records: LedgerRecords
-    ranges: SeenNumbers
-    rows: Counter[History]
 
 
 def survey(tables: AuditTables, ends: Offsets) -> Survey:
@@ -74,7 +67,7 @@ def survey(tables: AuditTables, ends: Offsets) -> Survey:
         joined(found_in[is_before, True], found_in[is_before, False]) for is_before in (True, False)
     )
     old = joined(found_in[True, True], found_in[False, True])
-    return Survey(records, before, after, rows, OldIdentities(settling, old, +old_rows))
+    return Survey(records, before, after, rows, Past(records=settling, ranges=old, rows=+old_rows))
 
 
 def _in_order(tables: AuditTables, ends: Offsets) -> list[FileShare]:

@@ -83,12 +83,10 @@ def settle(lake: Place, table: Table, tables: AuditTables, survey: Survey, rows:
             settled.save(lake, table, Past(), {})
     if not tables.cut or rows.settling.waiting is not None:
         return tables.past.until
-    found, of_rows = survey.settling, rows.settling
-    past = Past(
+    of_rows = rows.settling
+    past = replace(
+        survey.settling,
         until=tables.cut,
-        records=found.records,
-        ranges=found.ranges,
-        rows=found.rows,
         runs=of_rows.runs,
         findings=of_rows.findings,
         classes=of_rows.classes,
