@@ -213,7 +213,7 @@ def of_batches(tables: AuditTables, keys: Sequence[Key]) -> Iterator[str]:
     there: dict[Key, dict[int, Reading]] = {}
     try:
         for rows in batches(tables.bronze, BRONZE.names, where, _AT_ONCE):
-            for row in refinable(pa.Table.from_batches([rows])):
+            for row in refinable(rows):
                 if _key(row) in wanted and row["payload"] is not None:
                     held = {reading["index"]: _reading(reading) for reading in decoded(row).to_pylist()}
                     due.setdefault(_key(row), held)

@@ -109,12 +109,11 @@ class Worst:
 Listed = TypeVar("Listed", SilentDevice, Hole, Pace)
 
 
-def worst(stored: Iterable[pa.RecordBatch]) -> Worst:
+def worst(stored: Iterable[pa.Table]) -> Worst:
     """From the rows of one look, with the columns `COLUMNS`. Holes of a device that begin in the same minute
     and end in the same minute are reported as one."""
     devices, series, together = _Devices(), _Series(), _Holes()
-    for batch in stored:
-        rows = pa.Table.from_batches([batch])
+    for rows in stored:
         for kind, taker in (("device", devices), ("series", series), ("hole", together)):
             taker.take(rows.filter(pc.equal(rows["kind"], kind)))
     sites = devices.sites()

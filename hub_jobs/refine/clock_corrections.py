@@ -111,7 +111,7 @@ def corrections_of(bronze: Table, history: StreamHistory, after: int) -> Iterato
     where = history.rows(after, history.done or 0)
     seqs: list[int] = []
     for batch in batches(bronze, ["seq", "subject", "class"], where, coded=True):
-        subjects = batch["subject"]
+        subjects = batch["subject"].combine_chunks()
         are_of_clock = pc.ends_with(subjects.dictionary, "._clock")
         if pc.any(are_of_clock).as_py():
             of_clock = pc.and_(are_of_clock.take(subjects.indices), pc.is_valid(batch["class"]))

@@ -257,8 +257,7 @@ def _earlier(bronze: Table, refined: dict[History, int], wanted: Wanted) -> Earl
             (column, "in", set(values)) for column, values in zip(columns, parts, strict=True)
         ]
         where += [(number, ">=", int(numbers.numbers.min())), (number, "<=", int(numbers.numbers.max()))]
-        for piece in batches(bronze, ID_COLUMNS, where):
-            rows = pa.Table.from_batches([piece])
+        for rows in batches(bronze, ID_COLUMNS, where):
             found = _places(rows, wanted)
             kept = np.flatnonzero((found >= 0) & upto(rows, refined))
             places.append(found[kept])

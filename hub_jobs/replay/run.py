@@ -211,8 +211,7 @@ def _identities(known: Decodable, where: Sequence[Condition]) -> pa.Table:
     bronze = known.bronze
     ends = {history.history: history.done or 0 for history in known.histories}
     thinned = {history.history: bronze.offset(history.thinned) or 0 for history in known.histories}
-    for batch in batches(bronze, _COLUMNS, where):
-        piece = pa.Table.from_batches([batch])
+    for piece in batches(bronze, _COLUMNS, where):
         piece = piece.append_column("thinned", pa.array(upto(piece, thinned)))
         aged = pc.less(piece["arrived"].cast(pa.int64()), known.kept_since)
         piece = piece.append_column("aged", pc.fill_null(aged, False))

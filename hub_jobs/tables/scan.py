@@ -106,9 +106,9 @@ def batches(
     batch_rows: int = _BATCH_ROWS,
     *,
     coded: bool = False,
-) -> Iterator[pa.RecordBatch]:
-    """Some columns of the rows that fulfil `where`, a bounded piece at a time; `coded`: texts as
-    dictionaries, each of its batch. Raises `UnreadableError`."""
+) -> Iterator[pa.Table]:
+    """Some columns of the rows that fulfil `where`, a bounded piece at a time, which is one chunk; `coded`:
+    texts as dictionaries, each of its piece. Raises `UnreadableError`."""
     chosen = _chosen(table, where)
     found = _paths(table, chosen)
     where = [condition for condition in where if not _hold_only(chosen, condition)]
@@ -118,14 +118,15 @@ def batches(
         if not is_own(path.name):  # its types a dataset can't compare
             schema = pa.schema([table.schema.field(name) for name in names])
             for batch in _file_batches(path, schema, columns, kept, batch_rows):
-                yield coded_texts(batch) if coded else batch
+                yield pa.Table.from_batches([coded_texts(batch) if coded else batch])
     paths = [path for path in found if is_own(path.name)]
     if not paths:
         return
     schema, form = _coded(table.schema) if coded else (table.schema, CHECKED)
     try:
         dataset = ds.dataset(**arrow_paths(paths), schema=schema, format=form)
-        yield from dataset.to_batches(columns=list(columns), filter=kept, batch_size=batch_rows)
+        for batch in dataset.to_batches(columns=list(columns), filter=kept, batch_size=batch_rows):
+            yield pa.Table.from_batches([batch])
     except (OSError, pa.ArrowException):
         _name_unreadable(table, paths, {*columns, *(name for name, _, _ in where)})
         raise
@@ -160,7 +161,7 @@ def _name_unreadable(table: Table, paths: Sequence[Place], columns: Container[st
 def rows(table: Table, columns: Sequence[str], where: Sequence[Condition] = ()) -> pa.Table:
     """`batches` as one table, for what is known to be small."""
     schema = pa.schema([table.schema.field(name) for name in columns])
-    return pa.Table.from_batches(list(batches(table, columns, where)), schema)
+    return pa.concat_tables([schema.empty_table(), *batches(table, columns, where)])
 
 
 def files(table: Table) -> pa.Table:

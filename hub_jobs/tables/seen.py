@@ -159,7 +159,7 @@ class SeenTable:
         if self._table is not None:
             table = self._table if spaces is None else seen_files.about(self._table, spaces)
             try:
-                return use(chain(map(_as_table, batches(table, columns)), self._added))
+                return use(chain(batches(table, columns), self._added))
             except UnreadableError as error:
                 self._damaged(error)
         return use(self._added)
@@ -198,8 +198,7 @@ def identities(bronze: Table, history: StreamHistory, after: int) -> Iterator[pa
     done = history.done or 0
     if done <= after:
         return
-    for batch in batches(bronze, ID_COLUMNS, history.rows(after, done), coded=True):
-        yield pa.Table.from_batches([batch])
+    yield from batches(bronze, ID_COLUMNS, history.rows(after, done), coded=True)
 
 
 def numbers_in(known: pa.Table) -> SeenNumbers:
@@ -209,10 +208,6 @@ def numbers_in(known: pa.Table) -> SeenNumbers:
     for space, first, last in zip(*columns, strict=True):
         spaces.setdefault(space, []).append((first, last))
     return SeenNumbers(spaces)
-
-
-def _as_table(rows: pa.RecordBatch) -> pa.Table:
-    return pa.Table.from_batches([rows])
 
 
 def _of_spaces(wanted: pa.Array, known: pa.Table) -> tuple[Numbers, Numbers, Numbers]:

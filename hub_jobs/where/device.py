@@ -103,8 +103,7 @@ def _read(tables: AuditTables, device: str) -> dict[tuple[Any, ...], int]:
         return found
     columns = ["device", *BATCH_KEY, *SOURCE_KEY]
     for piece in batches(tables.readings, columns, tables.part.where):
-        own = pa.Table.from_batches([piece]).filter(pc.field("device") == device)
-        for row in own.to_pylist():
+        for row in piece.filter(pc.field("device") == device).to_pylist():
             key = key_of(row)
             found[key] = found.get(key, 0) + 1
     return found
@@ -124,9 +123,8 @@ def refused(tables: AuditTables) -> Iterator[tuple[bytes | None, str]]:
 def _messages(tables: AuditTables) -> Iterator[tuple[dict[str, Any], bool]]:
     """The messages of bronze that may hold readings, and whether each is refined."""
     for piece in batches(tables.bronze, _COLUMNS, tables.part.where, _AT_ONCE):
-        table = pa.Table.from_batches([piece])
-        moments, _ = moments_of(table)
-        for row, moment in zip(lookups.refinable(table), moments.tolist(), strict=True):
+        moments, _ = moments_of(piece)
+        for row, moment in zip(lookups.refinable(piece), moments.tolist(), strict=True):
             if row["class"] is not None and tables.part.within(moment):
                 yield row, row["seq"] <= tables.offsets.get((row["stream"], row["created"]), 0)
 

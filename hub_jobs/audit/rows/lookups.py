@@ -93,9 +93,8 @@ def moments(tables: AuditTables, wanted: Sequence[Run]) -> dict[Run, tuple[list[
     where: list[Condition] = [("run", "in", sorted({run[2] for run in wanted}))]
     parts = []
     for rows in batches(tables.bronze, [*BATCH_KEY, "arrived", "headers"], where):
-        table = pa.Table.from_batches([rows])
-        moment, _ = moments_of(table)
-        parts.append(table.select(BATCH_KEY).append_column("moment", pa.array(moment)))
+        moment, _ = moments_of(rows)
+        parts.append(rows.select(BATCH_KEY).append_column("moment", pa.array(moment)))
     if not parts:
         return {}
     found = pa.concat_tables(parts).group_by(BATCH_KEY).aggregate([("moment", "min")]).sort_by("n")
@@ -128,7 +127,7 @@ def kept_messages(tables: AuditTables, stream: str, identity: str, came: Sequenc
     where += [("source_seq", ">=", came[0][0]), ("source_seq", "<=", came[-1][1])]
     held: set[int] = set()
     for rows in batches(tables.bronze, ["n", "subject", "source_seq"], where):
-        direct = count_rows.is_direct(pa.Table.from_batches([rows]))
+        direct = count_rows.is_direct(rows)
         held.update(rows["source_seq"].filter(pa.array(direct)).to_pylist())
     return sum(any(first <= seq <= last for first, last in came) for seq in held)
 

@@ -64,8 +64,8 @@ def test_texts_that_are_read_as_dictionaries_are_the_same_texts(tmp_path: Path) 
 
     where: list[Condition] = [("seq", ">", 1), ("subject", "=", "b")]
     columns = ["seq", "subject", "headers"]
-    found = pa.Table.from_batches(list(batches(table, columns, coded=True)))
-    asked = pa.Table.from_batches(list(batches(table, columns, where, coded=True)))
+    found = pa.concat_tables(batches(table, columns, coded=True))
+    asked = pa.concat_tables(batches(table, columns, where, coded=True))
 
     assert pa.types.is_dictionary(found.schema.field("subject").type)
     assert plain_texts(found).sort_by("seq").to_pylist() == rows(table, columns).sort_by("seq").to_pylist()
