@@ -42,6 +42,8 @@ _HASHED: Final[Mapping[str, Sequence[str]]] = {
     "quarantine": ("class", "run", "n", "line", *HUB_KEY, "reason", "detail", "excerpt"),
 }
 """The columns that the contents of a row are; others are derived, or say when something was done."""
+HourOf = Callable[[Mapping[str, Any]], str | None]
+"""The hour of the span in which a row is, None for one that is not of it."""
 
 
 class UnknownLeafError(Exception):
@@ -63,16 +65,17 @@ def _evidence(lake: Lake, part: ScanPart, made: datetime, by: str) -> dict[str, 
         raise UnknownLeafError(f"the tables hold nothing of a leaf {part.domain!r}")
     tables, contents = [], {}
     hours, places = _selected(lake.bronze, part)
-    for name, table in (
-        ("bronze", lake.bronze),
-        ("readings", lake.readings),
-        ("quarantine", lake.quarantine),
-    ):
-        if table is None:
-            continue
-        hashed = _Contents(table, part, hours, places)
-        contents[name] = hashed.hours()
-        tables.append(_table(table, hashed.files))
+
+    def by_key(row: Mapping[str, Any]) -> str | None:
+        return hours.get(key_of(row))
+
+    def in_hub(row: Mapping[str, Any]) -> str | None:
+        return places.get(tuple(row[name] for name in HUB_KEY))
+
+    for table in lake.tables(part).existing:
+        hour_of = in_hub if table.name == "quarantine" else by_key
+        contents[table.name], paths = _contents(table, part, hour_of)
+        tables.append(_table(table, paths))
     audit, audited = _audit(lake.path, part)
     tables += [_table(table, []) for table in audited]
     return {
@@ -133,46 +136,29 @@ def _groups(table: Table, part: ScanPart, columns: Sequence[str]) -> Iterator[tu
                 yield path, found
 
 
-class _Contents:
-    """The contents of one table: of each hour the hashes of its rows. `files` are those that hold any."""
-
-    def __init__(
-        self,
-        table: Table,
-        part: ScanPart,
-        hours: Mapping[tuple[Any, ...], str],
-        places: Mapping[tuple[Any, ...], str],
-    ) -> None:
-        self.files: list[Place] = []
-        self._hashes: dict[str, list[bytes]] = {}
-        hour_of: Callable[[Mapping[str, Any]], str | None] = (
-            (lambda row: places.get(tuple(row[name] for name in HUB_KEY)))
-            if table.name == "quarantine"
-            else (lambda row: hours.get(key_of(row)))
-        )
-        columns, large = _HASHED[table.name], _LARGE if table.name == "readings" else ()
-        count = 0
-        for path, found in _groups(table, part, (*columns, *large, "domain")):
-            for row in _plain(found.select(["domain", *columns, *large])):
-                hour = hour_of(row)
-                if hour is None:
-                    continue
-                count += 1
-                values = [row[name] for name in columns]
-                values += [row[name] for name in large if row[name] is not None]
-                text = json.dumps(values, separators=(",", ":"))
-                self._hashes.setdefault(hour, []).append(hashlib.sha256(text.encode()).digest())
-                if not self.files or self.files[-1] != path:
-                    self.files.append(path)
-            if count > MOST_ROWS:
-                raise TableError(f"more than {MOST_ROWS:,} rows of {table.name}: choose a shorter span")
-
-    def hours(self) -> dict[str, list[Any]]:
-        """Of each hour how many rows there are, and the SHA-256 of their hashes in the order of these."""
-        return {
-            hour: [len(found), hashlib.sha256(b"".join(sorted(found))).hexdigest()]
-            for hour, found in sorted(self._hashes.items())
-        }
+def _contents(table: Table, part: ScanPart, hour_of: HourOf) -> tuple[dict[str, list[Any]], list[Place]]:
+    """Of each hour how many rows of a table there are, and the SHA-256 of their hashes in the order of these;
+    and the files that hold any."""
+    hashes: dict[str, list[bytes]] = {}
+    paths: list[Place] = []
+    columns, large = _HASHED[table.name], _LARGE if table.name == "readings" else ()
+    for path, found in _groups(table, part, (*columns, *large, "domain")):
+        for row in _plain(found.select(["domain", *columns, *large])):
+            if (hour := hour_of(row)) is None:
+                continue
+            values = [row[name] for name in columns]
+            values += [row[name] for name in large if row[name] is not None]
+            text = json.dumps(values, separators=(",", ":"))
+            hashes.setdefault(hour, []).append(hashlib.sha256(text.encode()).digest())
+            if paths[-1:] != [path]:
+                paths.append(path)
+        if sum(map(len, hashes.values())) > MOST_ROWS:
+            raise TableError(f"more than {MOST_ROWS:,} rows of {table.name}: choose a shorter span")
+    hours = {
+        hour: [len(found), hashlib.sha256(b"".join(sorted(found))).hexdigest()]
+        for hour, found in sorted(hashes.items())
+    }
+    return hours, paths
 
 
 def _plain(found: pa.Table) -> Iterator[dict[str, Any]]:
