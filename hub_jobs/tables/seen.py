@@ -141,14 +141,14 @@ class SeenTable:
         table, offsets = self._table, cache.offsets_of(upto)
         try:
             if table is not None and len(seen_files.loose(table)) >= _MOST_FILES:
-                return seen_files.with_loose(lake, table, self._added, _merged, offsets)
+                return seen_files.with_loose(lake, table, self._added, offsets)
         except UnreadableError as error:
             self._damaged(error)
         if self._table is not None:
-            cache.save(lake, "seen", _merged(self._added), upto, beside=self._table)
+            cache.save(lake, "seen", seen_files.merged(self._added), upto, beside=self._table)
             if ensure_table(lake, "seen").delta.version() == self._table.delta.version() + 1:
                 return None
-        return seen_files.replace_all(lake, self._reread(_merged), upto)
+        return seen_files.replace_all(lake, self._reread(seen_files.merged), upto)
 
     def _reread(
         self,
@@ -224,26 +224,11 @@ def _coded(pieces: Iterable[tuple[Numbers, Numbers, Numbers]]) -> CodedRanges:
     return CodedRanges.of(*map(np.concatenate, columns))
 
 
-def _merged(known: Iterable[pa.Table]) -> pa.Table:
-    """The same numbers in as few ranges as they take."""
-    given = pa.concat_tables([SEEN.empty_table(), *known])
-    spaces = given["space"].combine_chunks().dictionary_encode()
-    codes = spaces.indices.to_numpy().astype(np.int64)
-    ranges = CodedRanges.of(codes, given["first"].to_numpy(), given["last"].to_numpy())
-    return _table(spaces.dictionary, ranges)
-
-
 def _ranges_in(placed: Placed) -> pa.Table:
     """The rows of `seen` for numbers."""
     has_place = placed.codes >= 0
     numbers = placed.numbers[has_place]
-    return _table(placed.names, CodedRanges.of_numbers(placed.codes[has_place], numbers))
-
-
-def _table(names: pa.Array | Sequence[str], ranges: CodedRanges) -> pa.Table:
-    spaces = pa.array(names, pa.string()).take(pa.array(ranges.codes))
-    unordered = pa.nulls(len(spaces), pa.string())
-    return pa.table([spaces, pa.array(ranges.first), pa.array(ranges.last), unordered], schema=SEEN)
+    return seen_files.rows_of(placed.names, CodedRanges.of_numbers(placed.codes[has_place], numbers))
 
 
 def batch_space(domain: str, cls: str, run: str) -> str:

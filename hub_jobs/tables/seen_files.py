@@ -9,7 +9,7 @@ among the others, of which only those are written again that hold a run of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -22,6 +22,7 @@ from hub_jobs.tables import cache
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table
 from hub_jobs.tables.parquet import PartFile, write_rows
 from hub_jobs.tables.places import Place
+from hub_jobs.tables.ranges import CodedRanges
 from hub_jobs.tables.scan import bounds, files, rows
 from hub_jobs.tables.schemas import SEEN
 from hub_jobs.tables.stream_history import StreamHistory
@@ -29,9 +30,6 @@ from hub_jobs.tables.stream_history import StreamHistory
 FILE_ROWS: Final = 250_000
 """Rows of a file: some five weeks of 10,000 leaves that start anew each week."""
 _RUN_CHARACTERS: Final = 36
-
-Merged = Callable[[Iterable[pa.Table]], pa.Table]
-"""Rows of `seen` as one table, the same numbers in as few ranges as they take."""
 
 
 class SeenFile(NamedTuple):
@@ -77,9 +75,7 @@ def about(table: Table, spaces: pa.Array) -> Table:
     return chosen
 
 
-def with_loose(
-    lake: Place, table: Table, added: Sequence[pa.Table], merged: Merged, offsets: Mapping[str, int]
-) -> None:
+def with_loose(lake: Place, table: Table, added: Sequence[pa.Table], offsets: Mapping[str, int]) -> None:
     """Put the loose files, and rows beside them, among the others. A writer that was faster is as good.
     Raises `UnreadableError`."""
     ordered, gone = in_order(table), loose(table)
@@ -140,3 +136,19 @@ def _shares(ordered: Sequence[SeenFile], new: pa.Table) -> Iterator[tuple[SeenFi
     for at, file in enumerate(ordered):
         if edges[at] < edges[at + 1]:
             yield file, new.slice(edges[at], edges[at + 1] - edges[at])
+
+
+def merged(known: Iterable[pa.Table]) -> pa.Table:
+    """The same numbers in as few ranges as they take."""
+    given = pa.concat_tables([SEEN.empty_table(), *known])
+    spaces = given["space"].combine_chunks().dictionary_encode()
+    codes = spaces.indices.to_numpy().astype(np.int64)
+    ranges = CodedRanges.of(codes, given["first"].to_numpy(), given["last"].to_numpy())
+    return rows_of(spaces.dictionary, ranges)
+
+
+def rows_of(names: pa.Array | Sequence[str], ranges: CodedRanges) -> pa.Table:
+    """Ranges as rows of `seen`; the code of each is the place of its name."""
+    spaces = pa.array(names, pa.string()).take(pa.array(ranges.codes))
+    unordered = pa.nulls(len(spaces), pa.string())
+    return pa.table([spaces, pa.array(ranges.first), pa.array(ranges.last), unordered], schema=SEEN)
