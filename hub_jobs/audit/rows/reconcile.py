@@ -18,12 +18,10 @@ from hub_jobs.tables.ranges import Mask, Numbers, marks
 
 class UnexplainedRows(NamedTuple):
     """Rows whose message bronze does not have, or refine has not taken yet. An item of the arrays is one
-    batch, or one place of a source."""
+    batch, or one place of a source; `owner` is the index of its run or source in `owners`."""
 
     owners: list[Names]
-    """Runs, or sources."""
     owner: Numbers
-    """The index in `owners`."""
     number: Numbers
     """That of the batch, or the sequence in the source."""
     readings: Numbers
@@ -98,16 +96,14 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The places in sources where messages stood that are of no batch, an item of the arrays each. The counts
-    are of messages."""
+    """The places in sources where messages stood that are of no batch, an item of the arrays each; `owner`
+    and `source` are indexes in the lists. The counts are of messages."""
 
     owners: list[Names]
     """Domains and classes."""
     sources: list[Names]
     owner: Numbers
-    """The index in `owners`."""
     source: Numbers
-    """The index in `sources`."""
     seq: Numbers
     moment: Numbers
     in_bronze: Numbers
