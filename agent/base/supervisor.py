@@ -97,9 +97,8 @@ async def restart_failing(
     and `name` stand in the log."""
     loop, logger = asyncio.get_running_loop(), log.bind(**{kind: name})
     fault = LogEdge(logger, f"{kind} runs again", error=True)
-    backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
+    backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY, _STEADY_SECONDS)
     while not stopping.is_set():
-        began = loop.time()
         settled = loop.call_later(_SETTLED_SECONDS, fault.end)
         try:
             await run()
@@ -114,8 +113,6 @@ async def restart_failing(
             if stopping.is_set():
                 logger.warning(f"{kind} failed while it was stopping", error=_text(error))
                 return
-            if loop.time() - began > _STEADY_SECONDS:
-                backoff.reset()
             text = _text(error)
             if isinstance(error, CONDITIONS):
                 reason = text if isinstance(error, OSError) else str(error)

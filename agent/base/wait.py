@@ -45,11 +45,13 @@ async def unless(stopping: asyncio.Event, awaited: Coroutine[Any, Any, T]) -> T 
 
 class Backoff:
     """Delays between attempts in seconds: `first` after one failure, twice as long after each further one,
-    at most `longest`."""
+    at most `longest`. With `steady` an attempt that lasted longer, by the loop's clock, was a success."""
 
-    def __init__(self, first: float, longest: float) -> None:
+    def __init__(self, first: float, longest: float, steady: float | None = None) -> None:
         self._wait = wait_exponential(multiplier=first, max=longest)
         self._attempt = RetryCallState(Retrying(), None, (), {})
+        self._steady = steady
+        self._began = 0.0 if steady is None else loop_time()
         self.reset()
 
     @property
@@ -59,8 +61,12 @@ class Backoff:
 
     def next(self) -> float:
         """The delay after one more failure."""
+        if self._steady is not None and loop_time() - self._began > self._steady:
+            self.reset()
         delay = self._wait(self._attempt)
         self._attempt.attempt_number += 1
+        if self._steady is not None:
+            self._began = loop_time() + delay
         return delay
 
     def reset(self) -> None:

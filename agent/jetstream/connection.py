@@ -196,10 +196,8 @@ class ServerConnection:
 
     async def run(self) -> None:
         """Connect, begin a session, wait for the end, and so on until cancelled."""
-        loop = asyncio.get_running_loop()
-        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
+        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY, _STEADY_SECONDS)
         while True:
-            began = loop.time()
             try:
                 await self._once()
             except ServerError as error:
@@ -208,8 +206,6 @@ class ServerConnection:
                 self._complain(f"{type(error).__name__}: {error}")
             except Exception as error:  # what a server answers must not end the agent
                 self._complain(f"{type(error).__name__}: {error}", error)
-            if loop.time() - began > _STEADY_SECONDS:
-                backoff.reset()
             await listening_again(self._url, backoff.next())
 
     async def _once(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from agent.base import wait
 from agent.base.wait import Backoff, bounded_gather, event_within, loop_time, unless
 
 
@@ -42,6 +43,19 @@ def test_delays_double_up_to_the_longest_and_begin_again_after_a_success() -> No
     assert delay == 30
     backoff.reset()
     assert (backoff.failures, backoff.next()) == (0, 0.5)
+
+
+async def test_an_attempt_that_lasts_long_enough_is_a_success_and_its_delay_does_not_count() -> None:
+    backoff, loop = Backoff(1.0, 30.0, steady=60.0), asyncio.get_running_loop()
+    now = [loop.time()]
+    delays = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wait, "loop_time", lambda: now[0])
+        for lasts in (1.0, 61.0, 59.0, 60.5):
+            now[0] += lasts
+            delays.append(backoff.next())
+            now[0] += delays[-1]
+    assert delays == [1.0, 1.0, 2.0, 1.0]
 
 
 async def test_a_bounded_number_is_under_way_and_results_keep_their_order() -> None:

@@ -95,14 +95,10 @@ class ExecInput(ConfiguredInput[ExecOptions]):
             await event_within(self._stopping, due - loop.time())
 
     async def _for_good(self) -> None:
-        loop = asyncio.get_running_loop()
-        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
+        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY, _STEADY)
         while not self._stopping.is_set():
             self._up.set(1)
-            began = loop.time()
             trouble = await self._once(None, None)
-            if loop.time() - began > _STEADY:
-                backoff.reset()
             if self._stopping.is_set():
                 return
             self._tell(trouble or "it ended, though it is to run for good", "it is started again")

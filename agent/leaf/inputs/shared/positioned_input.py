@@ -4,7 +4,6 @@ source is a server, a session with it is begun again after it has ended."""
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import ClassVar, Final, TypeVar
 
@@ -95,9 +94,8 @@ class SessionInput(PositionedInput[_Options]):
     async def _hold(self, session: Callable[[], Awaitable[str]], faults: tuple[type[Exception], ...]) -> None:
         """Have sessions, one after the other, until the agent stops. Each returns, or raises one of the
         `faults` that says, why it is over."""
-        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
+        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY, _STEADY_SECONDS)
         while not self._stopping.is_set():
-            began = time.monotonic()
             try:
                 why = await session()
             except faults as error:
@@ -106,8 +104,6 @@ class SessionInput(PositionedInput[_Options]):
                 break
             self._up.set(0)
             self._connecting.begin(f"nothing comes from the {self._source}: {why}")
-            if time.monotonic() - began > _STEADY_SECONDS:
-                backoff.reset()
             await event_within(self._stopping, backoff.next())
 
     async def _reach(self) -> bool:
