@@ -210,7 +210,7 @@ def _fleet(config: Config, role: Role) -> FleetPages | None:
 async def _apply(role: Role, server: EmbeddedServer | None, machine: str, new: Applied) -> None:
     """Apply a configuration. The hub's server lets leaves and users in, or shuts them out, before a registrar
     begins that knows of them."""
-    if (new.change.leaves or new.change.users) and server is not None:
+    if new.change.live & {"leaf", "user"} and server is not None:
         await server.set_config(await asyncio.to_thread(server_config, new.config, machine))
     await role.apply(new)
 

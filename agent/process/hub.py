@@ -165,7 +165,7 @@ class HubAgent:
         """Apply a configuration that differs only in logging, leaves and users."""
         self._config = new.config
         logs.set_up(new.config.log.level, new.config.log.format)
-        if new.change.leaves or new.change.users:
+        if new.change.live & {"leaf", "user"}:
             self._term_over.set()
 
     def status(self) -> Mapping[str, Any]:

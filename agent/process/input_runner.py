@@ -104,7 +104,7 @@ class InputSet:
         self._levels.update(levels_of(new.config))
         self._lingers.clear()
         self._lingers.update(lingers_of(new.config))
-        if new.change.rules:
+        if "rule" in new.change.live:
             self._aggregates = self._aggregates or aggregates_of(self._core, new.config, self._metrics)
             self.intake.behind = with_rules(self._core, new.config, self._metrics, self._aggregates)
             self._store_aggregates()

@@ -246,7 +246,7 @@ class LeafAgent:
         """Apply a configuration that differs only in inputs, rules and logging. Inputs that did not change
         run on."""
         self._config = new.config
-        if new.change.log:
+        if "log" in new.change.live:
             logs.set_up(new.config.log.level, new.config.log.format)
         await self._inputs.apply(new)
         self._settings.replace_setters(self._setters())

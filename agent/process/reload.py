@@ -24,9 +24,9 @@ from agent.leaf.intake import CheckedInput, Input
 
 _MOST: Final = 1024 * 1024
 """Bytes up to which a file that is named is compared by its content; a larger one is no secret of ours."""
-_LIVE: Final = frozenset({"rule", "log", "leaf"})
-"""What a running agent applies in addition to its inputs; for anything else it restarts."""
-_LIVE_AT_HUB: Final = _LIVE | {"user"}
+_LIVE: Final = {"rule": "rules", "log": "logging", "leaf": "leaves", "user": "users"}
+"""The tables that a running agent applies in addition to its inputs, users at the hub only; for anything else
+it restarts."""
 
 _INPUT: Final = "input."
 Parts = Mapping[str, bytes]
@@ -35,16 +35,12 @@ Parts = Mapping[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """What has to happen: inputs that `end`, and those that `begin`, a changed one both; whether rules,
-    logging, the leaves and the users of a hub are others; and the parts for which the agent has to start
-    again, which does all of it."""
+    """What has to happen: inputs that `end`, and those that `begin`, a changed one both; the tables that are
+    taken in while the agent runs; and the parts for which it has to start again, which does all of it."""
 
     end: tuple[str, ...] = ()
     begin: tuple[str, ...] = ()
-    rules: bool = False
-    log: bool = False
-    leaves: bool = False
-    users: bool = False
+    live: frozenset[str] = frozenset()
     restart: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
@@ -66,8 +62,7 @@ class ConfigChange:
             )
             if names
         ]
-        live = (("rules", self.rules), ("logging", self.log), ("leaves", self.leaves), ("users", self.users))
-        said += [f"{what} taken in" for what, is_changed in live if is_changed]
+        said += [f"{noun} taken in" for table, noun in _LIVE.items() if table in self.live]
         return "; ".join(said)
 
 
@@ -91,17 +86,14 @@ def change(
 ) -> ConfigChange:
     """What is to be done to come from one to the other, at a `hub` or a leaf. For inputs with `reserved`
     names the agent starts again, as for the tables that it can't take in while it runs."""
-    live = _LIVE_AT_HUB if hub else _LIVE
+    live = _LIVE.keys() - (() if hub else {"user"})
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     inputs = {name for name in changed if name.startswith(_INPUT)}
     restart = (changed - inputs - live) | {name for name in inputs if name.removeprefix(_INPUT) in reserved}
     return ConfigChange(
         tuple(sorted(name.removeprefix(_INPUT) for name in inputs & before.keys())),
         tuple(sorted(name.removeprefix(_INPUT) for name in inputs & after.keys())),
-        "rule" in changed,
-        "log" in changed,
-        "leaf" in changed,
-        hub and "user" in changed,
+        frozenset(changed & live),
         tuple(sorted(restart)),
     )
 

@@ -281,10 +281,10 @@ async def test_rules_that_are_taken_in_while_the_agent_runs_begin_windows_and_en
 ) -> None:
     with_rule, without = config, leaf_config(servers.leaf, config.state_dir)
     async with agent(without) as one:
-        await one.leaf.apply(Applied(with_rule, ConfigChange(rules=True), [], {}, {}))
+        await one.leaf.apply(Applied(with_rule, ConfigChange(live=frozenset({"rule"})), [], {}, {}))
         await one.submit(chunk(("m", 1.0)))
         assert one.value("petiole_open_windows") == 1
-        await one.leaf.apply(Applied(without, ConfigChange(rules=True), [], {}, {}))
+        await one.leaf.apply(Applied(without, ConfigChange(live=frozenset({"rule"})), [], {}, {}))
 
         async def stored() -> bool:
             return await values(servers) == [("m_mean", 1.0), ("m_count", 1)]
@@ -320,9 +320,8 @@ async def test_a_request_in_windows_is_not_stored_again_as_it_came_whatever_the_
     what = chunk(("m", 1.0), key="k")
     async with agent(config) as one:
         await one.submit(what)
-        await one.leaf.apply(
-            Applied(leaf_config(servers.leaf, config.state_dir), ConfigChange(rules=True), [], {}, {})
-        )
+        without = leaf_config(servers.leaf, config.state_dir)
+        await one.leaf.apply(Applied(without, ConfigChange(live=frozenset({"rule"})), [], {}, {}))
         await one.submit(what)
         await one.crash()
     config.rule = []

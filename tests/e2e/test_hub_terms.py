@@ -66,7 +66,7 @@ async def test_a_term_that_ends_is_freed_and_seldom_by_a_look_at_all_that_there_
             before = weakref.ref(agent._registrar)
             fleet = weakref.ref(agent._registrar._fleet)
             collections.clear()
-            await agent.apply(Applied(config, ConfigChange(leaves=True), (), {}, {}))
+            await agent.apply(Applied(config, ConfigChange(live=frozenset({"leaf"})), (), {}, {}))
             await until(lambda: agent._registrar not in (None, before()), "the next term")  # noqa: B023
             await until(lambda: (before(), fleet()) == (None, None), "the one before is gone")  # noqa: B023
             assert (2 in collections) is (term == terms)
