@@ -116,32 +116,38 @@ class ClusterConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HubConfig:
-    """The hub's server, or one of its `cluster`. Keys are public; sizes are bytes. `max_file_store` must hold
-    the `max_bytes` of all streams together, which JetStream reserves when it makes them. `extra` is added to
-    the configuration (`agent.config.server_overlay`). With an `identity` the keys are variables that this
-    file holds: REGISTRAR_KEY, REGISTRAR_SYSTEM_KEY and JOBS_KEY, all public."""
+class _AnyConfig:
+    """What every server has. Keys are public; sizes are bytes. `max_file_store` must hold the `max_bytes` of
+    all streams together, which JetStream reserves when it makes them. `extra` is added to the configuration
+    (`agent.config.server_overlay`). With an `identity` the keys are variables that this file holds."""
 
     server_name: str
     store_dir: Path
     max_file_store: int
+    links: tuple[LinkRights, ...] = ()
+    users: tuple[AccountUser, ...] = ()
+    listen: str = "127.0.0.1:4222"
+    max_payload: int = MAX_PAYLOAD
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    identity: str = ""
+    pid_file: Path | None = None
+    log_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubConfig(_AnyConfig):
+    """The hub's server, or one of its `cluster`. Its `identity` holds REGISTRAR_KEY, REGISTRAR_SYSTEM_KEY and
+    JOBS_KEY, all public."""
+
     registrar: str
     registrar_system: str
     jobs: str
     leaves: tuple[LeafUser, ...] = ()
     aggregates: tuple[str, ...] = (aggregate(0),)
-    links: tuple[LinkRights, ...] = ()
-    users: tuple[AccountUser, ...] = ()
-    listen: str = "127.0.0.1:4222"
     leaf_listen: str = "127.0.0.1:7422"
-    max_payload: int = MAX_PAYLOAD
     cluster: ClusterConfig | None = None
     sync_seconds: float = 0.0
     """How often it syncs its disk; 0: before it acknowledges."""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    identity: str = ""
-    pid_file: Path | None = None
-    log_file: Path | None = None
 
     def __post_init__(self) -> None:
         own = {name: getattr(self, name) for name in ("registrar", "registrar_system", "jobs")}
@@ -161,18 +167,14 @@ class HubConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeafConfig:
+class LeafConfig(_AnyConfig):
     """A leaf's server, which dials `hub_urls` (`nats-leaf://host:port`) with the seed in `link_key_file`,
-    unless the link is not `link_open`. Keys are public; sizes are bytes, `max_file_store` as in `HubConfig`.
-    `apps` are the local programs that have commands of their own, `heard` the subjects on which local
-    programs publish to the agent. `extra` and `remote` are added to the configuration and to its remote. With
-    an `identity` the keys are variables, and that file, made on the machine, holds them: its server_name, the
-    seed LINK_KEY and the public AGENT_KEY, AGENT_SYSTEM_KEY and DEVICE_KEY."""
+    unless the link is not `link_open`. `apps` are the local programs that have commands of their own, `heard`
+    the subjects on which local programs publish to the agent. `remote` is added to its remote. Its
+    `identity`, made on the machine, holds its server_name, the seed LINK_KEY and the public AGENT_KEY,
+    AGENT_SYSTEM_KEY and DEVICE_KEY."""
 
-    server_name: str
     domain: str
-    store_dir: Path
-    max_file_store: int
     hub_urls: tuple[str, ...]
     link_key_file: Path
     agent: str
@@ -181,18 +183,10 @@ class LeafConfig:
     classes: tuple[str, ...] = (DEFAULT_CLASS,)
     apps: tuple[str, ...] = ()
     heard: tuple[str, ...] = ()
-    links: tuple[LinkRights, ...] = ()
-    users: tuple[AccountUser, ...] = ()
-    listen: str = "127.0.0.1:4222"
     ping_seconds: int = PING_SECONDS
     link_open: bool = True
     mqtt: MqttListener | None = None
-    max_payload: int = MAX_PAYLOAD
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    identity: str = ""
     remote: Mapping[str, Any] = field(default_factory=dict)
-    pid_file: Path | None = None
-    log_file: Path | None = None
 
     def __post_init__(self) -> None:
         _check_leaf(self.domain, self.classes)
