@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
 import structlog
 
-from agent.contract import COMMANDS, Answer, Committed, leaf_stream
+from agent.contract import COMMANDS, Checkpoint, Committed, leaf_stream
 from agent.jetstream import JetStreamError
 from tests.harness.registrar import KEEP, MACHINE, HubHand, LeafHand, flowing
 from tests.harness.servers import ServerPair
@@ -275,23 +277,31 @@ async def active(hub: HubHand, domain: str) -> int:
     return next((int(one["active"]) for one in sources if one["name"] == name), -1)
 
 
+@pytest.mark.parametrize("contradicted", [False, True], ids=["its newest message", "a place in its record"])
 async def test_a_class_that_is_dropped_while_a_purge_looks_at_it_holds_up_no_purge(
-    hub: HubHand, hand: LeafHand
+    hub: HubHand, hand: LeafHand, contradicted: bool
 ) -> None:
     async with hub.registrar(keep=0) as registrar:
         await flowing(hub, hand, 3)
         info = await hub.holds(hand.domain, await hand.store(3))
+        if contradicted:
+            await hand.announce()
+            record = registrar._fleet.record(hand.domain, hand.cls)
+            assert record is not None
+            other = Checkpoint(1, "not there", AGGREGATE, 1)
+            registrar._fleet.put(hand.domain, hand.cls, msgspec.structs.replace(record, checkpoint=other))
         ask = registrar._js.get_message
-        dropped: list[Answer] = []
+        asked: list[dict[str, Any]] = []
 
         async def late(*args: Any, **how: Any) -> Any:
             registrar._js.get_message = ask  # type: ignore[method-assign]
+            asked.append(how)
             announce = replace(await hand.announcement(), classes={}, checkpoint={})
-            dropped.append(await hand.say(announce.encode()))
+            assert (await hand.say(announce.encode())).refused is None
             return await ask(*args, **how)
 
         registrar._js.get_message = late  # type: ignore[method-assign]
         answer = await hub.committed(Committed(AGGREGATE, info.created, info.last))
-        assert [one.refused for one in dropped] == [None]
+        assert [list(how) for how in asked] == [["seq" if contradicted else "last_by_subject"]]
         assert answer["purged"] == info.last
         assert (await hand.announce()).cursor == 6, "and it is taken in when it comes back"
