@@ -19,7 +19,7 @@ from agent.contract import (
 )
 from hub_jobs.ingest import run as ingest
 from tests.harness.servers import ServerPair, api
-from tests.harness.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
+from tests.harness.streams import AGGREGATE, held, make_aggregate, make_leaf_stream, make_link_consumer
 from tests.spark.lakes import contents
 
 RUN = new_run()
@@ -56,6 +56,13 @@ class Fleet:
     async def at_hub(self, messages: int) -> None:
         """Wait until the aggregate holds so many."""
         await held(self.registrar, AGGREGATE, messages)
+
+    async def new_epochs(self) -> dict[str, str]:
+        """Epochs in which the leaves send all of their streams, also what the hub has acknowledged."""
+        epochs = {domain: f"{epoch[:-1]}z" for domain, epoch in EPOCHS.items()}
+        for domain, agent in self._agents.items():
+            await make_link_consumer(agent, domain, epochs[domain], "normal", deliver_policy="all")
+        return epochs
 
     async def ingest(self) -> Exit:
         """Run the job."""

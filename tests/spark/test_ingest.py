@@ -232,7 +232,7 @@ async def test_a_stream_that_is_made_anew_starts_at_its_own_beginning(fleet: Fle
     await fleet.servers.hub.wipe()
     for leaf in fleet.servers.leaves.values():
         await leaf.wait_linked()
-    await make_aggregate(fleet.registrar, EPOCHS)
+    await make_aggregate(fleet.registrar, await fleet.new_epochs())
     await fleet.at_hub(5)
 
     assert await fleet.ingest() == Exit.WELL
