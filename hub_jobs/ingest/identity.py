@@ -25,7 +25,7 @@ from agent.contract import (
     parse_subject,
 )
 from hub_jobs.source.protocol import header, header_column
-from hub_jobs.source.streams import SEQ_DIGITS, SOURCE_FIELDS, SOURCE_HEADER, origin, parse_source
+from hub_jobs.source.streams import SEQ_DIGITS, SOURCE_FIELDS, SOURCE_HEADER, domain_of, parse_source
 from hub_jobs.tables.grouping import different_rows
 from hub_jobs.tables.ranges import Numbers
 from hub_jobs.tables.schemas import BRONZE
@@ -107,7 +107,7 @@ def _sent_by_devices(
     index = source.dictionary_encode()
     names = index.dictionary.to_pylist()
     streams = pa.array([name.partition(":")[0] for name in names], pa.string())
-    domain = pa.array([domains.get(origin(name)) for name in names], pa.string()).take(index.indices)
+    domain = pa.array([domain_of(name, domains) for name in names], pa.string()).take(index.indices)
     first, which = different_rows([pa.chunked_array([subjects]), pa.chunked_array([domain])])
     pairs = zip(*(column.take(pa.array(first)).to_pylist() for column in (subjects, domain)), strict=True)
     classes = pa.array([_batch(text, of, None, b"").cls for text, of in pairs], pa.string())
@@ -178,7 +178,7 @@ def _source(value: bytes | None, domains: Mapping[str, str]) -> _Source:
         return _Source()
     if key.seq > MAX_INT:
         return _Source()
-    return _Source(domains.get(key.origin), key.stream, key.identity, key.seq)
+    return _Source(domain_of(key.index, domains), key.stream, key.identity, key.seq)
 
 
 def _batch(subject: str, domain: str | None, ident: str | None, headers: bytes) -> _Batch:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs.source.protocol import header_column, parse_headers
-from hub_jobs.source.streams import SOURCE_HEADER, Columns, origin, parse_source
+from hub_jobs.source.streams import SOURCE_HEADER, Columns, domain_of, parse_source
 
 SCHEMA: Final = pa.schema(
     [
@@ -86,7 +86,7 @@ def _well_formed_sources(values: pa.Array, source_index: Mapping[str, str]) -> l
     index, seq, subject, identity = (pc.list_element(fields, at) for at in (0, 1, 4, 5))
     encoded = index.dictionary_encode()
     names = encoded.dictionary.to_pylist()
-    domains = pa.array([source_index.get(origin(name)) for name in names], pa.string())
+    domains = pa.array([domain_of(name, source_index) for name in names], pa.string())
     streams = pa.array([name.partition(":")[0] for name in names], pa.string())
     return [
         domains.take(encoded.indices),
@@ -108,7 +108,7 @@ def _source(value: bytes | None, source_index: Mapping[str, str]) -> tuple[str |
         key = parse_source(value or b"")
     except ValueError:
         return (None,) * 5
-    return source_index.get(key.origin), key.stream, key.identity or None, key.seq, key.subject
+    return domain_of(key.index, source_index), key.stream, key.identity or None, key.seq, key.subject
 
 
 def _text(values: list[bytes | None] | list[bytes]) -> pa.Array:

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 
-from agent.contract import SYNC_METADATA
+from agent.contract import SYNC_METADATA, api_prefix, leaf_stream
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import WireError
 
@@ -25,6 +26,7 @@ SOURCE_FIELDS: Final = 6
 
 SEQ_DIGITS: Final = 18
 
+_FORMER_KNOWN: Final = 65_536
 _MOMENT_IDLE_NS: Final = 10_000_000_000
 _MAX_STREAMS: Final = 10_000
 
@@ -54,8 +56,7 @@ class StreamInfo:
     num_deleted: int
     bytes: int
     source_index: dict[str, str] = field(default_factory=dict)
-    """The domain of each source by its index in `Nats-Stream-Source`, less the consumer (`SourceKey.origin`).
-    """
+    """The domain of each source by its index in `Nats-Stream-Source`, less the consumer (`origin`)."""
     domain: str = ""
     """The JetStream domain that holds the stream; empty when the server has none."""
     limits: StreamLimits = StreamLimits()
@@ -182,15 +183,27 @@ class SourceKey:
     identity: str
     subject: str
 
-    @property
-    def origin(self) -> str:
-        """The index without the consumer: the same for every epoch."""
-        return origin(self.index)
-
 
 def origin(index: str) -> str:
-    """An index without its consumer, as it stands in `StreamInfo.source_index`."""
+    """An index without its consumer, as it stands in `StreamInfo.source_index`: the same for every epoch."""
     return index.partition(_CONSUMER_MARK)[0]
+
+
+def domain_of(index: str, known: Mapping[str, str]) -> str | None:
+    """The domain of a source, None where it can't be told. `known` are the sources that the stream has now
+    (`StreamInfo.source_index`). What a source brought stays when the stream has it no longer: a class rests,
+    a leaf is over its bytes an hour, or revoked."""
+    return known.get(origin(index)) or _former_domain(origin(index))
+
+
+@lru_cache(_FORMER_KNOWN)
+def _former_domain(origin: str) -> str | None:
+    """The domain in the name of a leaf's stream, if the hash of the API prefix beside it is that domain's.
+    The hub's server wrote both while the source stood in its configuration."""
+    name = origin.partition(":")[0]
+    domain, _, cls = name.partition("_")[2].rpartition("_")
+    source = {"name": leaf_stream(domain, cls), "external": {"api": api_prefix(domain)}}
+    return domain if domain and index_name(source) == origin else None
 
 
 def parse_source(value: bytes) -> SourceKey:

@@ -66,6 +66,18 @@ async def test_what_the_hub_holds_is_in_bronze_once_with_the_domain_of_its_sourc
     assert leaked(files_below(fleet.lake) | events(spark), seed) == []
 
 
+async def test_what_a_class_brought_before_its_rest_keeps_its_domain(fleet: Fleet) -> None:
+    """The hub drops the source of an idle class, also where no `ingest` has run since its last reading."""
+    config = (await api(fleet.registrar, f"STREAM.INFO.{AGGREGATE}"))["config"]
+    config["sources"] = [source for source in config["sources"] if source["name"] != "TEL_edge-2_normal"]
+    await api(fleet.registrar, f"STREAM.UPDATE.{AGGREGATE}", config)
+
+    assert await fleet.ingest() == Exit.WELL
+
+    named = fleet.bronze("domain", "source_stream", "run", "n")
+    assert named[3:] == [("edge-2", "TEL_edge-2_normal", RUN, n) for n in (1, 2)]
+
+
 async def test_one_run_ingests_every_stream_that_it_is_given(tmp_path: Path) -> None:
     streams = {"edge-1": aggregate(0), "edge-2": aggregate(1)}
     async with open_server_pair(tmp_path, *streams, aggregates=tuple(streams.values())) as servers:

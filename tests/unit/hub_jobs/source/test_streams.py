@@ -11,6 +11,7 @@ from hub_jobs.source.connection import Connection
 from hub_jobs.source.server import Server
 from hub_jobs.source.streams import (
     SourceKey,
+    domain_of,
     index_name,
     name_hash,
     origin,
@@ -113,3 +114,24 @@ def test_every_epoch_of_a_source_is_of_one_domain() -> None:
         assert index[origin(index_name(sources[0]) + epoch)] == "edge1"
     assert index["LOCAL"] == "hub"
     assert source_index([{"name": "LOCAL"}], "") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "api", "domain"),
+    [
+        ("TEL_edge-1_normal", "$JS.edge-1.API", "edge-1"),
+        ("TEL_edge_1_alarms", "$JS.edge_1.API", "edge_1"),
+        ("TEL_edge-1_normal", "$JS.edge-2.API", None),
+        ("TEL_edge-1_normal", "JS.acme@edge-1.API", None),
+        ("TEL_edge-1_normal", "", None),
+        ("TEL__normal", "$JS..API", None),
+        ("TEL_edge-1", "$JS.edge-1.API", None),
+        ("LOCAL", "$JS.edge-1.API", None),
+    ],
+)
+def test_a_leafs_source_that_the_stream_no_longer_has_is_of_the_domain_whose_prefix_it_had(
+    name: str, api: str, domain: str | None
+) -> None:
+    index = index_name({"name": name, "external": {"api": api}}) + ":C=0123abcd"
+    assert domain_of(index, {}) == domain
+    assert domain_of(index, {origin(index): "known"}) == "known"
