@@ -41,11 +41,6 @@ class Line:
     """The least and the greatest value of all rounds, where there was more than one."""
     times_spread: tuple[float, float] | None
 
-    @property
-    def aim(self) -> float | None:
-        """The goal as a value beside the other's, for a picture."""
-        return None if self.goal is None or self.other is None else self.goal * self.other
-
     def goal_text(self) -> str:
         """The goal in words, empty without one."""
         if self.must is not None:

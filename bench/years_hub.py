@@ -5,14 +5,13 @@ registrar's own code keeps the fleet; no server runs.
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 from typing import Final
 
 from agent.contract import Announce, ClassState, Previous, Readings, new_epoch, new_run
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.metrics import LeafCollector, shown_leaves
-from agent.hub.registrar.records import AggregateRef, admitted, decode_leaf, encode, refusal
+from agent.hub.registrar.records import AggregateRef, admitted, encode, refusal
 from agent.hub.registrar.status import KnownFleet
 from bench.years_leaf import CLASSES
 
@@ -35,16 +34,12 @@ class Hub:
         self._months = 0
         self._machines = dict.fromkeys(range(self.leaves), 0)
         self._epochs: dict[tuple[int, str], str] = {}
-        self.seconds: list[float] = []
-        """Of a processor, what an announcement of each leaf took, a month each."""
 
     def live(self, months: int) -> None:
         for _ in range(months):
-            began = time.process_time()
             for leaf in range(self.leaves):
                 self._announce(leaf)
             self._months += 1
-            self.seconds.append((time.process_time() - began) / self.leaves)
 
     def sizes(self) -> dict[str, int]:
         """Bytes of the bucket and of its largest record, and how many entries memory has."""
@@ -60,13 +55,6 @@ class Hub:
             + sum(map(len, fleet._run_announces.values())),
             "series of leaves": self._series(),
         }
-
-    def restart(self) -> float:
-        """CPU-seconds in which all records are read back."""
-        began = time.process_time()
-        for record in self.bucket.values():
-            self.fleet.ownership.begin((leaf := decode_leaf(record)).domain, leaf.run, self._now())
-        return time.process_time() - began
 
     def _now(self) -> float:
         return self._months * _MONTH
