@@ -146,17 +146,28 @@ async def test_another_epoch_delivers_every_command_again(servers: ServerPair, h
             await leaf.js.api("STREAM.DELETE.COMMANDS")
 
 
-async def test_a_look_while_an_announcement_is_under_way_is_no_fault(
-    servers: ServerPair, hub: HubHand, tmp_path: Path
-) -> None:
+@asynccontextmanager
+async def flowing_mirror(
+    servers: ServerPair, hub: HubHand, directory: Path
+) -> AsyncIterator[tuple[LeafHand, Commands, CommandMirror]]:
+    """A mirror without an agent around it, which flows; at the end it is of the same epoch and holds each
+    command that was sent once."""
     async with hub.registrar():
         leaf, commands = await LeafHand.make(servers.leaf), Commands(servers, hub)
-        mirror, state = await lone_mirror(servers, tmp_path)
+        mirror, state = await lone_mirror(servers, directory)
         await mirror.look()
         for _ in range(2):
             await answered(mirror, leaf)
             await mirror.look()
         epoch = state.current.command_epoch
+        yield leaf, commands, mirror
+        assert (state.current.command_epoch, await commands.here()) == (epoch, commands.sent)
+
+
+async def test_a_look_while_an_announcement_is_under_way_is_no_fault(
+    servers: ServerPair, hub: HubHand, tmp_path: Path
+) -> None:
+    async with flowing_mirror(servers, hub, tmp_path) as (leaf, commands, mirror):
         for _ in range(MISSED_ANSWERS + 1):
             await commands.send(2)
             await commands.arrived()
@@ -169,20 +180,12 @@ async def test_a_look_while_an_announcement_is_under_way_is_no_fault(
             mirror.answered(wanted, held)
             await mirror.look()
             assert mirror.status()["up"], mirror.status()
-        assert (state.current.command_epoch, await commands.here()) == (epoch, commands.sent)
 
 
 async def test_a_command_between_look_and_answer_is_not_missed(
     servers: ServerPair, hub: HubHand, tmp_path: Path
 ) -> None:
-    async with hub.registrar():
-        leaf, commands = await LeafHand.make(servers.leaf), Commands(servers, hub)
-        mirror, state = await lone_mirror(servers, tmp_path)
-        await mirror.look()
-        for _ in range(2):
-            await answered(mirror, leaf)
-            await mirror.look()
-        epoch = state.current.command_epoch
+    async with flowing_mirror(servers, hub, tmp_path) as (leaf, commands, mirror):
         for _ in range(MISSED_ANSWERS + 1):
             await commands.send(1)
             await commands.arrived()
@@ -195,7 +198,6 @@ async def test_a_command_between_look_and_answer_is_not_missed(
             mirror.answered(wanted, replace(await ask(leaf, wanted), behind=0))
             await mirror.look()
             assert mirror.status()["up"], mirror.status()
-        assert (state.current.command_epoch, await commands.here()) == (epoch, commands.sent)
 
 
 async def lone_mirror(servers: ServerPair, directory: Path) -> tuple[CommandMirror, StateFile]:
