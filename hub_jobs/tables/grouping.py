@@ -22,11 +22,13 @@ def different_rows(columns: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers
     codes, most = np.zeros(size, dtype=np.int64), 1
     for column in columns:
         own, kinds = _coded_column(column.combine_chunks())
+        if kinds < 2:
+            continue
         if most * kinds >= MOST_CODES:
             codes, most = _coded(codes), size
         codes = codes * kinds + own
         most *= kinds
-    which = _coded(codes)
+    which = codes if most == 1 else _coded(codes)
     first = np.zeros(int(which.max()) + 1 if size else 0, dtype=np.int64)
     first[which[::-1]] = np.arange(size - 1, -1, -1)
     return first, which
@@ -39,6 +41,8 @@ def _coded_column(column: pa.Array) -> tuple[Numbers, int]:
         return coded.indices.to_numpy(), len(coded.dictionary)
     # A dictionary may name a value twice, or null.
     values = column.dictionary.dictionary_encode("encode")
+    if not column.null_count and len(values.dictionary) == len(values):
+        return column.indices.to_numpy(), len(values)
     of_value = np.append(values.indices.to_numpy(), len(values.dictionary))
     if values.dictionary.null_count:
         of_value[-1] = pc.index(pc.is_null(values.dictionary), True).as_py()

@@ -34,6 +34,11 @@ def test_columns_that_are_coded_tell_the_same_rows_apart() -> None:
     assert which.tolist() == [0, 1, 0, 2, 2, 2]
     assert first.tolist() == [0, 1, 3]
 
+    first, which = grouping.different_rows([plain.slice(0, 3), pa.chunked_array([twice_named[:3]])])
+
+    assert which.tolist() == [0, 1, 0]
+    assert first.tolist() == [0, 1]
+
 
 def test_pieces_that_are_coded_by_themselves_are_told_apart_as_one() -> None:
     pieces = [pa.array(["x", None, "y"]).dictionary_encode(), pa.array(["y", "x"]).dictionary_encode()]
