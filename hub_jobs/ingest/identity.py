@@ -25,6 +25,7 @@ from agent.contract import (
     parse_subject,
 )
 from hub_jobs.source.protocol import header, header_column
+from hub_jobs.source.rows import slices
 from hub_jobs.source.streams import SEQ_DIGITS, SOURCE_FIELDS, SOURCE_HEADER, domain_of, parse_source
 from hub_jobs.tables.grouping import different_rows
 from hub_jobs.tables.ranges import Numbers
@@ -40,7 +41,7 @@ _GOLDEN: Final = 0.6180339887
 _MOST_LAYOUTS: Final = 4
 _USED_FIELDS: Final = (0, 1, 5)
 """Of a source's fields: its index, the sequence there, and the stream's identity."""
-_MOST_BYTES: Final = 2**31 - 1
+_BLANK: Final = ord(" ")
 _IDENTITY: Final = BRONZE.names[BRONZE.names.index("domain") :]
 
 
@@ -79,25 +80,39 @@ def _layouts(blocks: list[bytes]) -> list[bytes]:
 
 
 def _in_layout(headers: pa.Array, layout: bytes, rows: Numbers) -> tuple[Numbers, list[pa.Array]]:
-    """Which of these rows have headers that end with a source in its usual form after the layout, and its six
-    fields."""
+    """Which of these rows have headers that end with a source in its usual form after the layout, and those
+    of its fields that are used."""
     alike = pc.and_(pc.starts_with(headers, layout), pc.ends_with(headers, _END))
     at = rows[alike.to_numpy(zero_copy_only=False)[rows]]
-    values = pc.binary_replace_slice(headers.take(pa.array(at)), 0, len(layout), b"")
-    values = pc.binary_replace_slice(values, -len(_END), _MOST_BYTES, b"")
+    within = headers if at.size == len(headers) else headers.take(pa.array(at))
+    _, offsets, content = within.buffers()
+    if not at.size:
+        return at, []
+    edges, letters = np.frombuffer(offsets, np.int32)[: at.size + 1], np.frombuffer(content, np.uint8)
+    first, end = edges[:-1] + len(layout), edges[1:] - len(_END)
+    # A blank stands before each of the fields, and nowhere else in the value.
+    blanks = np.append(np.flatnonzero(letters == _BLANK), [letters.size] * SOURCE_FIELDS)
+    before, behind = np.searchsorted(blanks, first), np.searchsorted(blanks, end)
+    usual = (behind - before == SOURCE_FIELDS) & (blanks[before] == first)
+    controls = _controls(layout) + len(_END)
+    if np.count_nonzero(letters < _BLANK) != at.size * controls:
+        usual &= np.add.reduceat(letters < _BLANK, edges[:-1], dtype=np.int64) == controls
+    at, before, end = at[usual], before[usual], end[usual]
+    begins = [blanks[before + field] + 1 for field in range(SOURCE_FIELDS)]
+    ends = [*(begin - 1 for begin in begins[1:]), end]
     try:
-        values = values.cast(pa.string())
+        columns = [slices(content, begins[field], ends[field]).cast(pa.string()) for field in _USED_FIELDS]
     except pa.ArrowInvalid:
         return at[:0], []
-    fields = pc.split_pattern(pc.ascii_trim_whitespace(values), " ")
-    usual = pc.equal(pc.list_value_length(fields), SOURCE_FIELDS)
-    if b"\r\n" in (values.buffers()[2] or pa.py_buffer(b"")).to_pybytes():
-        usual = pc.and_(usual, pc.invert(pc.match_substring(values, "\r\n")))
-    at, parts = at[usual.to_numpy(zero_copy_only=False)], fields.filter(usual).flatten()
-    columns = [parts.take(pa.array(np.arange(place, len(parts), SOURCE_FIELDS))) for place in _USED_FIELDS]
     seq = columns[1]
     number = pc.and_(pc.ascii_is_decimal(seq), pc.less_equal(pc.binary_length(seq), SEQ_DIGITS))
+    if pc.all(number).as_py():
+        return at, columns
     return at[number.to_numpy(zero_copy_only=False)], [column.filter(number) for column in columns]
+
+
+def _controls(text: bytes) -> int:
+    return sum(letter < _BLANK for letter in text)
 
 
 def _sent_by_devices(

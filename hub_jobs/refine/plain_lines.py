@@ -18,6 +18,7 @@ from hub_jobs.refine.columns import Fields
 from hub_jobs.refine.line_types import FAULTS
 from hub_jobs.refine.messages import BatchText
 from hub_jobs.refine.moments import Mask, moments, text_moments
+from hub_jobs.source.rows import slices
 from hub_jobs.tables.ranges import Numbers
 
 _MAX_BYTES: Final = 1024**2
@@ -157,13 +158,9 @@ class _Lines:
         fits &= (behind + len(shape.end) == self.ends) & self._have(shape.end, behind)
         return found, fits
 
-    def slices(self, first: Numbers, end: Numbers) -> pa.Array:
+    def slices(self, places: tuple[Numbers, Numbers]) -> pa.Array:
         """What stands at these places, which rise."""
-        offsets = np.empty(2 * first.size + 1, dtype=np.int32)
-        offsets[:-1:2], offsets[1::2], offsets[-1] = first, end, end[-1] if end.size else 0
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self._text)]
-        between = pa.Array.from_buffers(pa.binary(), 2 * first.size, buffers)
-        return between.take(pa.array(np.arange(0, 2 * first.size, 2)))
+        return slices(self._text, *places)
 
     def _have_quotes(self, count: int, *, or_more: bool) -> Mask:
         if self._each is not None:
@@ -202,7 +199,7 @@ def _fields(lines: _Lines, shape: Shape, places: Places) -> Fields:
     size = places["metric"][0].size
 
     def texts(name: str) -> pa.Array:
-        return lines.slices(*places[name]).cast(pa.string())
+        return lines.slices(places[name]).cast(pa.string())
 
     if "ts" not in places:
         given = moments([msgspec.UNSET] * size)
@@ -215,7 +212,7 @@ def _fields(lines: _Lines, shape: Shape, places: Places) -> Fields:
         texts("device") if "device" in places else pa.nulls(size, pa.string()),
         texts("metric"),
         _numbers(lines, places["value"], _VALUES),
-        lines.slices(*places["tags"]) if "tags" in places else pa.array([b""] * size, pa.binary()),
+        lines.slices(places["tags"]) if "tags" in places else pa.array([b""] * size, pa.binary()),
     )
 
 
@@ -223,7 +220,7 @@ def _numbers(lines: _Lines, places: tuple[Numbers, Numbers], decoder: msgspec.js
     """The numbers at these places, decoded as one array with a comma for what follows each. Raises what a
     decoder does."""
     first, end = places
-    found = lines.slices(first, end + 1)
+    found = lines.slices((first, end + 1))
     _, offsets, content = found.buffers()
     letters = np.frombuffer(content, np.uint8).copy()
     letters[np.frombuffer(offsets, np.int32)[1 : len(found) + 1] - 1] = _COMMA

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hub_jobs.ingest import identity
@@ -63,6 +63,7 @@ _subject = st.sampled_from(
 
 
 @given(st.lists(st.tuples(_block, _subject), min_size=1, max_size=20))
+@example([(b"NATS/1.0\r\nNats-Stream-Source:more TEL_edge-1_normal 7 > > s abc\r\n\r\n", "other")])
 def test_the_column_says_of_messages_what_is_said_of_each_by_itself(given: list[tuple[bytes, str]]) -> None:
     blocks, subjects = [block for block, _ in given], [subject for _, subject in given]
     found = identities(blocks, pa.array(blocks, pa.binary()), pa.array(subjects), ORIGIN.domains)
