@@ -20,7 +20,7 @@ from hub_jobs.audit.rows.pieces import UnsettledError
 from hub_jobs.audit.settled import past as settled
 from hub_jobs.audit.settled.files import expired, late, settled_files
 from hub_jobs.job_loop import say
-from hub_jobs.tables import commits
+from hub_jobs.tables import commits, stream_history
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.places import Place
@@ -58,7 +58,16 @@ def plan(lake: Place, before: datetime) -> Expiry | None:
         say(_NAME, "nothing is deleted for its age: no audit has settled anything yet")
         return None
     since = min(micros(before), until) // HOUR * HOUR
-    paths = {name: expired(table, known[name], since) for name, table in tables.items()}
+    first = _first_possible(lake)
+    paths: dict[str, list[str]] = {}
+    for name, table in tables.items():
+        paths[name], undated = expired(table, known[name], since, first)
+        if undated:
+            say(
+                _NAME,
+                f"{name}: {len(undated)} files stay that came while the hub's clock was far behind: by it "
+                f"they arrived before {at_micros(first):%Y-%m-%d}, and no stream of the hub is that old",
+            )
     if not _is_rolled_up(lake, tables["readings"], paths["readings"]):
         say(_NAME, "nothing is deleted for its age: run rollup first, which has not seen all of it")
         return None
@@ -93,6 +102,15 @@ def _known(lake: Place, tables: Sequence[Table]) -> tuple[int, dict[str, dict[st
     return until, {table.name: settled_files(table, marks[table.name], until) for table in mine}
 
 
+def _first_possible(lake: Place) -> int:
+    """Before which moment no message can have arrived, in microseconds since 1970: long before the first
+    stream of the hub was made. What came while the hub's clock was at 1970 is not old."""
+    bronze = open_table(lake, "bronze")
+    histories = [] if bronze is None else stream_history.all_of(bronze)
+    made = [at for history in histories if (at := history.made) is not None]
+    return micros(back(min(made), _CLOCK_SET)) if made else 0
+
+
 def _is_rolled_up(lake: Place, readings: Table, paths: list[str]) -> bool:
     made = open_table(lake, "rollup_1d")
     if made is None or not paths:
@@ -119,6 +137,8 @@ def _holding_new_rows(table: Table, version: int) -> set[str] | None:
     return new
 
 
+_CLOCK_SET: Final = timedelta(days=365)
+"""By less than this the hub's clock may have been set back since its first stream was made."""
 _AUDITS_KEPT: Final = timedelta(days=90)
 """By the newest audit, so that one stays however long ago it was, and a wrong clock deletes nothing more."""
 _SLACK: Final = timedelta(days=30)

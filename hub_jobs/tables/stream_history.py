@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache, reduce
 from itertools import count
@@ -58,6 +58,14 @@ class StreamHistory:
     def history(self) -> History:
         """The two columns by which rows name it."""
         return self.stream, self.created
+
+    @property
+    def made(self) -> datetime | None:
+        """When the stream was made, by the hub's clock; None where its name does not say."""
+        try:
+            return datetime.fromisoformat(self.created.partition("~")[0]).astimezone(UTC)
+        except ValueError:
+            return None
 
     def rows(self, after: int, to: int) -> list[Condition]:
         """Which rows of a table came of its sequences above `after` and up to `to`."""

@@ -113,9 +113,12 @@ def settled_files(table: Table, mark: TableMark, until: int) -> dict[str, bool]:
     return {path: is_own(path) and file.last < until for path, file in known.items()}
 
 
-def expired(table: Table, known: Mapping[str, bool], since: int) -> list[str]:
-    """Which of the settled files hold only rows that arrived before a moment."""
-    return [file.path for file in _listed(table) if known.get(file.path) and file.last < since]
+def expired(table: Table, known: Mapping[str, bool], since: int, first: int) -> tuple[list[str], list[str]]:
+    """Which of the settled files hold only rows that arrived before a moment; and which of these only rows
+    that seem to have arrived before the `first` moment at which any could, and so at no moment that is
+    known."""
+    old = [file for file in _listed(table) if known.get(file.path) and file.last < since]
+    return [file.path for file in old if file.last >= first], [file.path for file in old if file.last < first]
 
 
 def late(table: Table, known: Mapping[str, bool], until: int) -> set[str]:

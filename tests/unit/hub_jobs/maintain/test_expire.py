@@ -134,6 +134,23 @@ def test_nothing_is_deleted_that_is_not_settled(lake: Path, capsys: pytest.Captu
     assert batches(lake) == {1, 3, 4, 5, 6}
 
 
+def test_what_came_while_the_clock_of_the_hub_was_at_1970_is_not_old(
+    lake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is settled like all else, and would be deleted in the night after it came."""
+    row = batch_row(LINE * 3, n=7, source_seq=3 * HOURS + 2) | {"arrived": HOUR_US}
+    add_bronze(lake, [row])
+    refine_all(lake)
+    add_bronze(lake, arrived([direct_row(b"1", source_seq=3 * HOURS + 3)], HOURS + 3))
+    refine_all(lake)
+    assert audited(lake)[1]["settled"]["until"] is not None
+
+    keep(lake)
+
+    assert batches(lake) == {7}
+    assert "1 files stay that came while the hub's clock was far behind" in capsys.readouterr().err
+
+
 def test_nothing_is_deleted_before_it_is_rolled_up(lake: Path) -> None:
     made = ensure_table(lake, "rollup_1d")
     made.commit([], {ROLLED_UP: 2})
