@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from agent.base.metrics import Metrics
 from agent.cli.configuration import problems
 from agent.config import Seconds, Size
-from agent.leaf.inputs.exec import ExecOptions
+from agent.leaf.inputs.exec import ExecOptions, program
 from agent.leaf.inputs.exec.input import ExecInput
 from agent.leaf.inputs.exec.program import shown
 from agent.leaf.intake import RefusalReason, RefusedError
@@ -124,6 +124,22 @@ async def test_a_command_that_runs_for_good_is_started_again_and_ended_in_order(
         assert one.value("petiole_input_up") == 1
     assert one.core.values()[2:] == ["end"], "what it says at its end is stored"
     assert not alive(one.core.values()[1])
+
+
+@on_uvloop
+async def test_a_command_for_good_that_closes_its_output_is_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(program, "CLOSED", 0.2)
+    text = (
+        "import os, time\n"
+        'print(\'{"metric": "n", "value": %d}\' % os.getpid(), flush=True)\nos.close(1)\ntime.sleep(600)\n'
+    )
+    with capture_logs() as logged:
+        async with running(python(text)) as one:
+            await until(lambda: len(one.core.values()) == 2, "it runs again, though it had not ended")
+            assert not alive(one.core.values()[0])
+    assert "it runs on and has closed its output" in str(logged)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ GRACE: Final = 3.0
 """Seconds from SIGTERM to SIGKILL."""
 _LATE: Final = 2.0
 """Seconds more, after which the reaper itself is killed."""
+CLOSED: Final = 5.0
+"""Seconds that a command which is to run for good may go on once it has closed its output."""
 _MAX_LOGGED: Final = 500
 _ORIGIN: Final = "the command"
 _REAPER: Final = str(Path(reaper.__file__).resolve())
@@ -57,6 +59,7 @@ class Program(asyncio.SubprocessProtocol):
         self._over = asyncio.Event()
         self._ending = False
         self._ended_for: str | None = None
+        self._closed: asyncio.TimerHandle | None = None
         self._source = Gatherer(buffer, parser, submitter, self._pause, self._resume, lambda: None)
         buffer.join(self._source)
 
@@ -127,8 +130,15 @@ class Program(asyncio.SubprocessProtocol):
         if lines:
             self._source.add(lines, _ORIGIN)
 
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == _STDOUT and self._room is None:
+            loop = asyncio.get_running_loop()
+            self._closed = loop.call_later(CLOSED, self._end, "it runs on and has closed its output")
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The process has ended, and all of its pipes."""
+        if self._closed is not None:
+            self._closed.cancel()
         last = self._cutter.end()
         if last and (self._parser.self_ending or self._transport.get_returncode() == 0):
             self._source.add(last, _ORIGIN)

@@ -34,6 +34,7 @@ def main(parent: int, grace: float, command: list[str]) -> int:
     if os.getppid() != parent:
         return _CANNOT_START
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    _close_others()
     child = os.fork()
     if not child:
         _become(command)
@@ -43,6 +44,15 @@ def main(parent: int, grace: float, command: list[str]) -> int:
     os.close(0)
     os.close(1)
     return _watch(child, grace)
+
+
+def _close_others() -> None:
+    """Close all but input and outputs: uvloop leaves the originals of the outputs open beside them, so that
+    nothing tells that the command has closed its own."""
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        if int(entry.name) > 2:
+            with contextlib.suppress(OSError):
+                os.close(int(entry.name))
 
 
 def _become(command: list[str]) -> NoReturn:
