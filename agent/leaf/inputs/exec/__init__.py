@@ -9,13 +9,12 @@ from typing import Final
 from msgspec import field
 
 from agent.config import Seconds, Size
-from agent.leaf.inputs.formats import Format, Precision
-from agent.leaf.inputs.shared import InputOptions
+from agent.leaf.inputs.shared.gatherer import LineOptions
 
 _INHERITED: Final = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ")
 
 
-class ExecOptions(InputOptions, tag="exec", kw_only=True):
+class ExecOptions(LineOptions, tag="exec", kw_only=True):
     """The options of one `exec` input. deploy/reference.toml says what each means."""
 
     name: str = "exec"
@@ -25,9 +24,6 @@ class ExecOptions(InputOptions, tag="exec", kw_only=True):
     output: Size = Size(16 * 2**20)
     directory: Path | None = None
     environment: dict[str, str] = field(default_factory=dict)
-    format: Format = "ndjson"
-    precision: Precision = "ns"
-    device_tag: str = "host"
     line: Size = Size(64 * 1024)
 
     def variables(self) -> dict[str, str]:

@@ -22,7 +22,7 @@ from agent.base.metrics import Metrics
 from agent.base.wait import Backoff, event_within
 from agent.leaf.inputs.exec import ExecOptions
 from agent.leaf.inputs.exec.program import Program
-from agent.leaf.inputs.formats import LEAST_LINE, MAX_LINE, LineParser, make_parser
+from agent.leaf.inputs.formats import LEAST_LINE, MAX_LINE, LineParser
 from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.inputs.shared.gatherer import MAX_SHARE, Buffer
 from agent.leaf.inputs.shared.samples import check_interval
@@ -77,9 +77,7 @@ class ExecInput(ConfiguredInput[ExecOptions]):
         """Run the command until `stopping` is set, then end it and store what it has printed."""
         options, self._stopping = self._options, stopping
         self._submitter = RetryingSubmitter(options, self._metrics, intake, stopping, self._log)
-        self._parser = make_parser(
-            options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
-        )
+        self._parser = options.parser(intake.domain)
         if options.interval is None:
             await self._for_good()
         else:

@@ -7,11 +7,10 @@ from typing import Annotated, ClassVar, Literal
 from agent import contract
 from agent.config import Seconds, Size
 from agent.config.values import FILES
-from agent.leaf.inputs.formats import Format, Precision
-from agent.leaf.inputs.shared import InputOptions
+from agent.leaf.inputs.shared.gatherer import LineOptions
 
 
-class FileOptions(InputOptions, tag="file", kw_only=True):
+class FileOptions(LineOptions, tag="file", kw_only=True):
     """The options of one `file` input. deploy/reference.toml says what each means."""
 
     name: str = "file"
@@ -20,6 +19,3 @@ class FileOptions(InputOptions, tag="file", kw_only=True):
     start: Literal["beginning", "end"] | None = None
     poll: Seconds = Seconds(0.25)
     line: Size = Size(contract.MAX_BATCH_BYTES)
-    format: Format = "ndjson"
-    precision: Precision = "ns"
-    device_tag: str = "host"

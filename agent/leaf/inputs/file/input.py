@@ -32,7 +32,7 @@ from agent.leaf.inputs.file.glob import is_wild
 from agent.leaf.inputs.file.open_file import TailedLines
 from agent.leaf.inputs.file.positions import MAX_FILES, parse_positions
 from agent.leaf.inputs.file.tail_group import ReadResult, TailGroup
-from agent.leaf.inputs.formats import MAX_LINE, LineParser, Parsed, join_parsed, make_parser
+from agent.leaf.inputs.formats import MAX_LINE, LineParser, Parsed, join_parsed
 from agent.leaf.inputs.shared import NO_SERVER, LocalServer
 from agent.leaf.inputs.shared.positioned_input import PositionedInput
 from agent.leaf.intake import Chunk, Intake
@@ -104,9 +104,7 @@ class FileInput(PositionedInput[FileOptions]):
             poll=options.poll,
             line=options.line,
         )
-        parser = make_parser(
-            options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
-        )
+        parser = options.parser(intake.domain)
         try:
             while not stopping.is_set():
                 if not await self._step(following, parser):

@@ -19,20 +19,16 @@ from msgspec import Meta
 from agent.base.files import UnseenError, mode_at
 from agent.base.listen_sockets import LISTEN_SOCKETS, cannot_listen
 from agent.config import ConfigError, Seconds, Size, listen_address
-from agent.leaf.inputs.formats import Format, Precision
-from agent.leaf.inputs.shared import InputOptions
+from agent.leaf.inputs.shared.gatherer import LineOptions
 
 _MODE: Final = re.compile(r"0?[0-7]{3}\Z").match
 
 
-class SocketOptions(InputOptions, tag="socket", kw_only=True):
+class SocketOptions(LineOptions, tag="socket", kw_only=True):
     """The options of one `socket` input. deploy/reference.toml says what each means."""
 
     name: str = "socket"
     listen: str = "tcp://127.0.0.1:8094"
-    format: Format = "ndjson"
-    precision: Precision = "ns"
-    device_tag: str = "host"
     reply: bool = False
     line: Size = Size(64 * 1024)
     max_connections: Annotated[int, Meta(ge=1, le=10_000)] = 128

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from agent.base.http_access import is_loopback
 from agent.base.listen_sockets import LISTEN_SOCKETS
 from agent.base.metrics import Metrics
-from agent.leaf.inputs.formats import LEAST_LINE, MAX_LINE, LineParser, make_parser
+from agent.leaf.inputs.formats import LEAST_LINE, MAX_LINE, LineParser
 from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.inputs.shared.gatherer import MAX_SHARE, Buffer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter
@@ -81,9 +81,7 @@ class SocketInput(ConfiguredInput[SocketOptions]):
         options, address = self._options, parse_listen(self._options.listen)
         self._warn(address)
         submitter = RetryingSubmitter(options, self._metrics, intake, stopping, self._log)
-        parser = make_parser(
-            options.format, intake.domain, precision=options.precision, device_tag=options.device_tag
-        )
+        parser = options.parser(intake.domain)
         with _opened(address, options) as listening:
             if address.is_stream:
                 await self._serve_streams(address, listening, submitter, parser, intake, stopping)
