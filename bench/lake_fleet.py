@@ -27,10 +27,10 @@ from hub_jobs.refine.dedup import EarlierRows, Wanted
 from hub_jobs.tables import seen, seen_files
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import PartWriter
-from hub_jobs.tables.placed_rows import Places
 from hub_jobs.tables.ranges import Numbers
 from hub_jobs.tables.schemas import BRONZE, SEEN
 from hub_jobs.tables.seen import SeenTable
+from hub_jobs.tables.spaces import ID_COLUMNS, Places, batch_space
 from hub_jobs.tables.stream_history import StreamHistory
 
 _LEAVES: Final = 10_000
@@ -110,7 +110,7 @@ def _decision(leaves: int) -> list[Row]:
     fleet = Fleet(leaves, _CLASSES)
     spaces = leaves * _CLASSES
     known = fleet.rows(1, spaces, spaces)
-    rows = fleet.rows(spaces + 1, spaces + _PASS, spaces + _PASS).select(seen.ID_COLUMNS)
+    rows = fleet.rows(spaces + 1, spaces + _PASS, spaces + _PASS).select(ID_COLUMNS)
     shuffled = rows.take(pa.array(np.random.default_rng(1).permutation(rows.num_rows)))
     seconds, yardstick = [], []
     for _ in range(rounds()):
@@ -199,7 +199,7 @@ def _year(leaves: int) -> list[Row]:
         with PartWriter(lake, "seen") as writer:
             for number in range(1, _RUNS_A_YEAR + 1):
                 names = [
-                    seen.batch_space(f"edge-{leaf:05d}", f"class-{cls}", _run(leaf, number))
+                    batch_space(f"edge-{leaf:05d}", f"class-{cls}", _run(leaf, number))
                     for leaf in range(leaves)
                     for cls in range(_CLASSES)
                 ]
@@ -210,9 +210,9 @@ def _year(leaves: int) -> list[Row]:
                 )
                 writer.write(seen_files.sorted_rows(known))
         table.commit(writer.files, {})
-        rows = fleet.rows(1, _PASS, _PASS).select(seen.ID_COLUMNS)
+        rows = fleet.rows(1, _PASS, _PASS).select(ID_COLUMNS)
         names = [
-            seen.batch_space(
+            batch_space(
                 f"edge-{space // _CLASSES:05d}", f"class-{space % _CLASSES}", _run(space // _CLASSES, 0)
             )
             for space in range(spaces)

@@ -16,7 +16,7 @@ from hub_jobs.audit.rows.pieces import Class
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.audit.rows.totals import RowTotals
 from hub_jobs.tables.ranges import intersection, union
-from hub_jobs.tables.seen import SeenNumbers, batch_space, source_space
+from hub_jobs.tables.spaces import SeenNumbers, batch_space, source_space
 
 
 def of_runs(

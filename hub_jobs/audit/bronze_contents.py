@@ -20,7 +20,7 @@ from hub_jobs.tables.parquet_reading import UnreadableError
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History, runs_of, size, text, without
 from hub_jobs.tables.scan import batches
-from hub_jobs.tables.seen import SeenNumbers, hub_space, joined, lacking
+from hub_jobs.tables.spaces import SeenNumbers, hub_space, joined, lacking
 from hub_jobs.tables.stream_history import StreamHistory, offsets
 
 

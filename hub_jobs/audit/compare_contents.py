@@ -23,10 +23,10 @@ from hub_jobs.audit.rows.pieces import ArrivedSpan
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.tables.grouping import Names, changes, coded, grouped
 from hub_jobs.tables.parquet_reading import UnreadableError
-from hub_jobs.tables.placed_rows import BATCH, BATCH_KEY, HISTORY, SOURCE_KEY
 from hub_jobs.tables.ranges import Mask, Numbers, runs_of, text
 from hub_jobs.tables.scan import Condition, batches
 from hub_jobs.tables.schemas import BRONZE
+from hub_jobs.tables.spaces import BATCH, BATCH_KEY, HISTORY, SOURCE_KEY
 from hub_jobs.times import at_micros
 
 LOOKED_AT: Final = 50

@@ -21,9 +21,9 @@ from hub_jobs.audit.rows.pieces import FileShare
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.readings import Refiner
 from hub_jobs.tables.parquet_reading import parquet_file
-from hub_jobs.tables.placed_rows import BATCH, HISTORY, HUB_KEY, SOURCE, key_of, upto
 from hub_jobs.tables.ranges import Numbers, marks
 from hub_jobs.tables.schemas import BRONZE, TIME, digest
+from hub_jobs.tables.spaces import BATCH, HISTORY, HUB_KEY, SOURCE, key_of, upto
 
 _TEXTS: Final = ("device", "metric", "text")
 _LARGE: Final = ("value_array", "value_bytes")

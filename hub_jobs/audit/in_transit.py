@@ -15,7 +15,7 @@ from hub_jobs.source.protocol import ApiError, Denied, UnknownIdentity, Unreacha
 from hub_jobs.source.server import Server, unknown_key
 from hub_jobs.source.streams import StreamInfo, stream_info
 from hub_jobs.tables.ranges import Range, size, text, union, without
-from hub_jobs.tables.seen import SeenNumbers, source_space
+from hub_jobs.tables.spaces import SeenNumbers, source_space
 
 _NO_STREAM: Final = 404
 

@@ -17,7 +17,7 @@ from hub_jobs.tables import gap_notes
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.ranges import History, Range, holes, intersection, union, without
 from hub_jobs.tables.scan import Condition, batches
-from hub_jobs.tables.seen import SeenNumbers, hub_space, source_space
+from hub_jobs.tables.spaces import SeenNumbers, hub_space, source_space
 from hub_jobs.tables.stream_history import (
     GapReason,
     StreamHistory,

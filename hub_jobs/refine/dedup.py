@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from hub_jobs.tables.grouping import different_rows, plain_texts
-from hub_jobs.tables.placed_rows import Placed, Places
 from hub_jobs.tables.ranges import CodedNumbers, CodedRanges, History, Keys, Mask, Numbers
+from hub_jobs.tables.spaces import Placed, Places
 
 
 class Wanted(NamedTuple):

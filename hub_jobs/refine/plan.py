@@ -19,11 +19,11 @@ from hub_jobs.refine.dedup import DedupDecision, EarlierRows, Wanted
 from hub_jobs.refine.task import RefinePart
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.delta import Table
-from hub_jobs.tables.placed_rows import BATCH_KEY, SOURCE_KEY, Places, by_batch, by_source, upto
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History, Numbers
 from hub_jobs.tables.scan import Condition, batches, rows
-from hub_jobs.tables.seen import ID_COLUMNS, SeenTable, identities
+from hub_jobs.tables.seen import SeenTable, identities
+from hub_jobs.tables.spaces import BATCH_KEY, ID_COLUMNS, SOURCE_KEY, Places, by_batch, by_source, upto
 from hub_jobs.tables.stream_history import FileHistory, StreamHistory, file_histories
 
 MAX_ROWS: Final = 1_000_000

@@ -32,9 +32,9 @@ from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
 from hub_jobs.tables.grouping import different_rows
-from hub_jobs.tables.placed_rows import BATCH_KEY, HUB_KEY, SOURCE_KEY, upto
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import Condition, batches, rows
+from hub_jobs.tables.spaces import BATCH_KEY, HUB_KEY, SOURCE_KEY, upto
 from hub_jobs.tables.stream_history import StreamHistory, file_histories
 from hub_jobs.times import moment
 

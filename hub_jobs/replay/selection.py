@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hub_jobs.tables.placed_rows import BATCH_KEY, HUB_KEY, SOURCE_KEY
 from hub_jobs.tables.ranges import History
+from hub_jobs.tables.spaces import BATCH_KEY, HUB_KEY, SOURCE_KEY
 
 
 @dataclass(slots=True)

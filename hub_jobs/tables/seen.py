@@ -1,11 +1,9 @@
-"""Which messages bronze holds, as numbers in spaces, and the table `seen` that caches them (see `cache`).
-
-A space is a run's batches, a source's sequences or one history of a hub's stream; it is named by a text.
-Numbers are kept as ranges, so that a million messages of one run cost two numbers."""
+"""The table `seen`: which messages bronze holds, as numbers in `spaces`. A cache (see `cache`), whose files
+`seen_files` puts in order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import Final, TypeVar
@@ -16,89 +14,18 @@ import pyarrow.compute as pc
 
 from hub_jobs.tables import cache, seen_files
 from hub_jobs.tables.delta import Table, ensure_table
-from hub_jobs.tables.grouping import by_code
 from hub_jobs.tables.parquet_reading import UnreadableError
-from hub_jobs.tables.placed_rows import Placed, Places
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.ranges import CodedRanges, Numbers, Range, runs_of, union, without
+from hub_jobs.tables.ranges import CodedRanges, Numbers
 from hub_jobs.tables.scan import batches, rows
 from hub_jobs.tables.schemas import SEEN
+from hub_jobs.tables.spaces import ID_COLUMNS, Placed, Places, SeenNumbers, numbers_in
 from hub_jobs.tables.stream_history import StreamHistory
 
-_LOOSE: Final = 1_000_000
 _MOST_FILES: Final = 16
 """Loose files of `seen` from which on a run puts them in order."""
 _RANGES: Final = ("space", "first", "last")
 _Read = TypeVar("_Read")
-
-ID_COLUMNS: Final = (
-    "stream",
-    "created",
-    "seq",
-    "domain",
-    "class",
-    "run",
-    "n",
-    "source_stream",
-    "source_identity",
-    "source_seq",
-    "digest",
-)
-"""The columns of bronze that say which message a row is."""
-
-
-class SeenNumbers:
-    """The numbers that are known, by space."""
-
-    def __init__(self, spaces: Mapping[str, Iterable[Range]] | None = None) -> None:
-        self.spaces: dict[str, list[Range]] = {name: union(ranges) for name, ranges in (spaces or {}).items()}
-
-    def ranges(self, space: str) -> list[Range]:
-        """What is known of a space."""
-        return self.spaces.get(space, [])
-
-    def add(self, ids: pa.Table) -> None:
-        """Take in rows of bronze, of which `ids` has the `ID_COLUMNS`."""
-        for placed in Places.of(ids):
-            parts = by_code(placed.codes, placed.numbers, len(placed.names))
-            for name, numbers in zip(placed.names, parts, strict=True):
-                self.spaces[name] = union(self.ranges(name), runs_of(numbers))
-
-
-class Joining:
-    """Puts together what is known, part by part. Ranges that meet become one as they come, so that no more of
-    them are held than there are in the end, or about."""
-
-    def __init__(self) -> None:
-        self._loose: dict[str, list[Range]] = {}
-        self._held = self._size = 0
-
-    def add(self, part: SeenNumbers) -> None:
-        """Take in a part."""
-        for space, ranges in part.spaces.items():
-            self._loose.setdefault(space, []).extend(ranges)
-            self._size += len(ranges)
-        if self._size > max(2 * self._held, _LOOSE):
-            self._loose = {space: union(ranges) for space, ranges in self._loose.items()}
-            self._held = self._size = sum(map(len, self._loose.values()))
-
-    def seen(self) -> SeenNumbers:
-        """All of it."""
-        return SeenNumbers(self._loose)
-
-
-def joined(*parts: SeenNumbers) -> SeenNumbers:
-    """What is known together."""
-    joining = Joining()
-    for part in parts:
-        joining.add(part)
-    return joining.seen()
-
-
-def lacking(some: SeenNumbers, others: SeenNumbers) -> SeenNumbers:
-    """What is in the one and not in the other."""
-    found = {space: without(ranges, others.ranges(space)) for space, ranges in some.spaces.items()}
-    return SeenNumbers({space: ranges for space, ranges in found.items() if ranges})
 
 
 class SeenTable:
@@ -201,15 +128,6 @@ def identities(bronze: Table, history: StreamHistory, after: int) -> Iterator[pa
     yield from batches(bronze, ID_COLUMNS, history.rows(after, done), coded=True)
 
 
-def numbers_in(known: pa.Table) -> SeenNumbers:
-    """The numbers of ranges that have the columns of `seen`."""
-    spaces: dict[str, list[tuple[int, int]]] = {}
-    columns = (known[name].to_pylist() for name in ("space", "first", "last"))
-    for space, first, last in zip(*columns, strict=True):
-        spaces.setdefault(space, []).append((first, last))
-    return SeenNumbers(spaces)
-
-
 def _of_spaces(wanted: pa.Array, known: pa.Table) -> tuple[Numbers, Numbers, Numbers]:
     """Codes, first and last numbers of the rows of these spaces."""
     codes = pc.index_in(known["space"], value_set=wanted)
@@ -229,18 +147,3 @@ def _ranges_in(placed: Placed) -> pa.Table:
     has_place = placed.codes >= 0
     numbers = placed.numbers[has_place]
     return seen_files.rows_of(placed.names, CodedRanges.of_numbers(placed.codes[has_place], numbers))
-
-
-def batch_space(domain: str, cls: str, run: str) -> str:
-    """The space of a run's batches."""
-    return f"batch/{domain}/{cls}/{run}"
-
-
-def hub_space(stream: str, created: str) -> str:
-    """The space of one history of a stream of the hub."""
-    return f"hub/{stream}/{created}"
-
-
-def source_space(stream: str, identity: str) -> str:
-    """The space of a source's messages."""
-    return f"source/{stream}/{identity}"

@@ -15,8 +15,8 @@ from hub_jobs.audit.rows import lookups
 from hub_jobs.audit.rows.hours import moments as moments_of
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.refine.messages import QuarantineReason
-from hub_jobs.tables.placed_rows import BATCH_KEY, HUB_KEY, SOURCE_KEY, key_of
 from hub_jobs.tables.scan import Condition, batches
+from hub_jobs.tables.spaces import BATCH_KEY, HUB_KEY, SOURCE_KEY, key_of
 from hub_jobs.times import at_micros
 
 MOST: Final = 2_000_000

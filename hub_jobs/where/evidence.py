@@ -24,9 +24,9 @@ from hub_jobs.audit.rows.pieces import ScanPart
 from hub_jobs.tables.commits import entry_name
 from hub_jobs.tables.delta import Table, TableError, open_table
 from hub_jobs.tables.parquet_reading import UnreadableError, fitted_groups
-from hub_jobs.tables.placed_rows import BATCH_KEY, HUB_KEY, SOURCE_KEY, key_of
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import file_paths, files, rows
+from hub_jobs.tables.spaces import BATCH_KEY, HUB_KEY, SOURCE_KEY, key_of
 from hub_jobs.times import HOUR, at_micros, micros
 from hub_jobs.where.lake import Lake, Waiting, open_lake
 from hub_jobs.where.query import look

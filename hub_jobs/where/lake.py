@@ -12,7 +12,7 @@ from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.delta import Table, TableError, open_table
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.seen import SeenNumbers, lacking
+from hub_jobs.tables.spaces import SeenNumbers, lacking
 from hub_jobs.tables.stream_history import StreamHistory
 
 

@@ -22,7 +22,7 @@ from hub_jobs.audit.stream_gaps import find_gaps
 from hub_jobs.tables import seen
 from hub_jobs.tables.delta import TableError
 from hub_jobs.tables.ranges import Range, size, text, union, without
-from hub_jobs.tables.seen import SeenNumbers, batch_space, joined, source_space
+from hub_jobs.tables.spaces import SeenNumbers, batch_space, joined, source_space
 from hub_jobs.where.device import DeviceCounts, count_device, refused
 from hub_jobs.where.lake import Lake, Waiting, WaitingMessage, held_of
 

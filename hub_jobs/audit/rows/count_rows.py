@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from hub_jobs.audit.rows.hours import moments
 from hub_jobs.refine.messages import QuarantineReason
-from hub_jobs.tables.placed_rows import BATCH, BATCH_KEY, HISTORY, HUB_KEY, SOURCE, SOURCE_KEY, upto
 from hub_jobs.tables.ranges import Mask, Numbers, marks
+from hub_jobs.tables.spaces import BATCH, BATCH_KEY, HISTORY, HUB_KEY, SOURCE, SOURCE_KEY, upto
 
 BRONZE_COLUMNS: Final = (
     *(*HUB_KEY, "arrived", "subject", "headers", "digest"),

@@ -17,9 +17,9 @@ from hub_jobs.refine.messages import UnpackError, count_lines, unpack
 from hub_jobs.refine.readings import Refiner
 from hub_jobs.source.protocol import header
 from hub_jobs.tables.parquet_reading import UnreadableError
-from hub_jobs.tables.placed_rows import BATCH, BATCH_KEY
 from hub_jobs.tables.ranges import Range
 from hub_jobs.tables.scan import Condition, batches
+from hub_jobs.tables.spaces import BATCH, BATCH_KEY
 
 _PAYLOADS: Final = 64
 """Payloads in memory at once."""

@@ -17,9 +17,8 @@ from hub_jobs.audit.rows.lookups import Key
 from hub_jobs.audit.rows.reconcile import Batches, Messages
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.tables.grouping import Names, by_code, coded
-from hub_jobs.tables.placed_rows import HISTORY
 from hub_jobs.tables.ranges import Mask, Numbers, Range, contains, runs_of, text, union, without
-from hub_jobs.tables.seen import hub_space
+from hub_jobs.tables.spaces import HISTORY, hub_space
 
 LISTED: Final = 1_000
 """Batches that are named one by one; their sums count all."""

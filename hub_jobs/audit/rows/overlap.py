@@ -15,10 +15,10 @@ from hub_jobs.audit.rows.pieces import ArrivedSpan, FileShare, UnsettledError
 from hub_jobs.audit.rows.scan import AuditTables, counted
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.grouping import by_code, coded
-from hub_jobs.tables.placed_rows import BATCH_KEY, HUB_KEY, SOURCE_KEY
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import Mask, Numbers, contains
 from hub_jobs.tables.scan import Condition, file_paths
+from hub_jobs.tables.spaces import BATCH_KEY, HUB_KEY, SOURCE_KEY
 
 _MOST: Final = 100_000
 """Batches and messages that are looked up; for more of them all is read."""

@@ -20,7 +20,7 @@ from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History, Mask
 from hub_jobs.tables.scan import Condition, bounds, file_paths, files
 from hub_jobs.tables.schemas import SETTLED
-from hub_jobs.tables.seen import SeenNumbers
+from hub_jobs.tables.spaces import SeenNumbers
 from hub_jobs.times import micros
 
 Class = tuple[str | None, str | None]

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from hub_jobs.audit.rows.count_rows import RowCounts
 from hub_jobs.tables.grouping import Names, changes, coded, grouped
-from hub_jobs.tables.placed_rows import BATCH, HISTORY, SOURCE
 from hub_jobs.tables.ranges import Mask, Numbers, marks
+from hub_jobs.tables.spaces import BATCH, HISTORY, SOURCE
 
 
 class UnexplainedRows(NamedTuple):

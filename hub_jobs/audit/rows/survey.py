@@ -16,10 +16,9 @@ from hub_jobs.audit.rows.count_rows import Offsets
 from hub_jobs.audit.rows.pieces import FileShare, Past
 from hub_jobs.audit.rows.scan import AuditTables, columns_of, each, row_groups
 from hub_jobs.tables.parquet_reading import ParquetFile, UnreadableError, parquet_file
-from hub_jobs.tables.placed_rows import upto
 from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import files
-from hub_jobs.tables.seen import ID_COLUMNS, Joining, SeenNumbers, hub_space, joined
+from hub_jobs.tables.spaces import ID_COLUMNS, Joining, SeenNumbers, hub_space, joined, upto
 
 _IDENTITY: Final = sorted({*ID_COLUMNS, *ledgers.COLUMNS} - {"digest", "payload"})
 

@@ -22,7 +22,7 @@ from hub_jobs.audit.rows.reconcile import Batches, Messages
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.tables.grouping import Names, grouped, summed
 from hub_jobs.tables.ranges import Mask, Numbers
-from hub_jobs.tables.seen import SeenNumbers, batch_space
+from hub_jobs.tables.spaces import SeenNumbers, batch_space
 
 
 class RowTotals(NamedTuple):

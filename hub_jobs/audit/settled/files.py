@@ -35,10 +35,10 @@ from hub_jobs.tables import commits
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet import is_own
 from hub_jobs.tables.parquet_reading import UnreadableError, parquet_file
-from hub_jobs.tables.placed_rows import HUB_KEY, SOURCE_KEY
 from hub_jobs.tables.places import Place, delta_options
 from hub_jobs.tables.ranges import Numbers, marks
 from hub_jobs.tables.scan import bounds, files
+from hub_jobs.tables.spaces import HUB_KEY, SOURCE_KEY
 from hub_jobs.times import micros
 
 _NEVER: Final = np.iinfo(np.int64).max

@@ -26,7 +26,7 @@ from hub_jobs.tables.parquet_reading import UnreadableError, fitted
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import rows
 from hub_jobs.tables.schemas import SETTLED
-from hub_jobs.tables.seen import numbers_in
+from hub_jobs.tables.spaces import numbers_in
 from hub_jobs.times import HOUR, at_micros, micros
 
 _COUNTS: Final = ("in_bronze", "late", "in_readings", "quarantined", "dead")

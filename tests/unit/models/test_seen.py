@@ -18,10 +18,10 @@ from hub_jobs.audit.rows import mismatches, reconcile
 from hub_jobs.audit.rows.count_rows import RowCounts, Share
 from hub_jobs.refine.dedup import decide
 from hub_jobs.refine.messages import QuarantineReason
-from hub_jobs.tables.placed_rows import Places
 from hub_jobs.tables.ranges import holes, runs_of
 from hub_jobs.tables.schemas import BRONZE, QUARANTINE, READINGS
-from hub_jobs.tables.seen import ID_COLUMNS, SeenNumbers, SeenTable, lacking
+from hub_jobs.tables.seen import SeenTable
+from hub_jobs.tables.spaces import ID_COLUMNS, Places, SeenNumbers, lacking
 from tests.harness.examples import machine
 from tests.unit.hub_jobs.refined import earlier
 from tests.unit.hub_jobs.rows import RUN, batch_row, direct_row

@@ -19,7 +19,7 @@ from hub_jobs.audit.in_transit import InTransit
 from hub_jobs.audit.ledgers import LedgerClaims, LostStores
 from hub_jobs.maintain import run as maintain
 from hub_jobs.tables.delta import Table
-from hub_jobs.tables.seen import SeenNumbers
+from hub_jobs.tables.spaces import SeenNumbers
 from tests.spark.lakes import add_bronze, audited, told
 from tests.unit.hub_jobs.damage import flip
 from tests.unit.hub_jobs.refined import refine_all

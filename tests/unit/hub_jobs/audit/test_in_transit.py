@@ -9,7 +9,7 @@ import pytest
 from agent.contract import ClassState, FleetRecord, Previous, Readings
 from hub_jobs.audit.accounts import Account, with_announced
 from hub_jobs.audit.in_transit import InTransit, in_transit_of
-from hub_jobs.tables.seen import SeenNumbers, source_space
+from hub_jobs.tables.spaces import SeenNumbers, source_space
 from tests.unit.hub_jobs.rows import RUN
 
 SOURCE = ("TEL_edge-1_normal", "abc")

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_jobs.refine.dedup import DedupDecision, decide
-from hub_jobs.tables.placed_rows import Places
 from hub_jobs.tables.schemas import BRONZE
-from hub_jobs.tables.seen import ID_COLUMNS, SeenTable
+from hub_jobs.tables.seen import SeenTable
+from hub_jobs.tables.spaces import ID_COLUMNS, Places
 from tests.unit.hub_jobs.refined import earlier
 
 _SCHEMA = pa.schema([BRONZE.field(name) for name in ID_COLUMNS])

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from agent.contract import new_run
 from hub_jobs.tables import seen, seen_files, stream_history
 from hub_jobs.tables.delta import ensure_table
-from hub_jobs.tables.seen import batch_space, source_space
+from hub_jobs.tables.spaces import SeenNumbers, batch_space, source_space
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.rows import RUN, batch_row
 
@@ -119,7 +119,7 @@ def test_whatever_files_it_lies_in_what_was_seen_of_every_run_is_found(tmp_path:
     assert {run: {*numbers(everything, run)} for run in truth} == truth
 
 
-def numbers(known: seen.SeenNumbers, run: str) -> Iterator[int]:
+def numbers(known: SeenNumbers, run: str) -> Iterator[int]:
     for first, last in known.ranges(batch_space("edge-1", "normal", run)):
         yield from range(first, last + 1)
 

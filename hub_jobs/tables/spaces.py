@@ -1,0 +1,178 @@
+"""By which columns rows name a message, and the numbers that messages have in spaces. Pure.
+
+A space is a run's batches, a source's sequences or one history of a hub's stream; it is named by a text.
+Numbers are kept as ranges, so that a million messages of one run cost two numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hub_jobs.tables.grouping import by_code, different_rows, plain_texts
+from hub_jobs.tables.ranges import History, Mask, Numbers, Range, runs_of, union, without
+
+BATCH: Final = ("domain", "class", "run")
+SOURCE: Final = ("source_stream", "source_identity")
+HISTORY: Final = ("stream", "created")
+BATCH_KEY: Final = (*BATCH, "n")
+"""Names a batch."""
+SOURCE_KEY: Final = (*SOURCE, "source_seq")
+"""The place of a message in its leaf's stream."""
+HUB_KEY: Final = (*HISTORY, "seq")
+"""The place of a message in the hub's stream."""
+ID_COLUMNS: Final = (*HUB_KEY, *BATCH_KEY, *SOURCE_KEY, "digest")
+"""The columns of bronze that say which message a row is."""
+_LOOSE: Final = 1_000_000
+
+
+def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """By which key a row of bronze or of readings says of which message it is."""
+    return tuple(row[name] for name in (SOURCE_KEY if row["n"] is None else BATCH_KEY))
+
+
+def upto(rows: pa.Table, offsets: Mapping[History, int]) -> Mask:
+    """Which rows stand in the hub's stream up to the sequence that is given for its history; none of a
+    history without one."""
+    columns = [rows[name] for name in HISTORY]
+    first, which = different_rows(columns)
+    histories = zip(*(column.take(pa.array(first)).to_pylist() for column in columns), strict=True)
+    ends = np.array([offsets.get((stream, created), -1) for stream, created in histories], dtype=np.int64)
+    mask: Mask = pc.fill_null(rows["seq"], 0).to_numpy() <= ends[which]
+    return mask
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Rows in spaces: `names` of the spaces, and for every row the index of its space and its number there.
+    A row that has no place has the index -1."""
+
+    names: list[str]
+    codes: Numbers
+    numbers: Numbers
+
+
+class Places(NamedTuple):
+    """Rows of bronze in all their spaces."""
+
+    batches: Placed
+    sources: Placed
+    hub: Placed
+
+    @staticmethod
+    def of(ids: pa.Table) -> Places:
+        """Those of rows with the `ID_COLUMNS`."""
+        return Places(by_batch(ids), by_source(ids), _by_hub(ids))
+
+
+def by_batch(ids: pa.Table) -> Placed:
+    """Batches by their number in their run."""
+    return _placed(ids, "batch", BATCH_KEY)
+
+
+def by_source(ids: pa.Table) -> Placed:
+    """All messages by their sequence in the stream they were sourced from. Of two streams of one name the
+    identity differs."""
+    return _placed(ids, "source", SOURCE_KEY)
+
+
+def _by_hub(ids: pa.Table) -> Placed:
+    return _placed(ids, "hub", HUB_KEY)
+
+
+def _placed(ids: pa.Table, kind: str, key: tuple[str, ...]) -> Placed:
+    *columns, number = key
+    has_place = pc.is_valid(ids[number]).to_numpy()
+    for name in columns:
+        has_place &= pc.is_valid(ids[name]).to_numpy()
+    rows = np.flatnonzero(has_place)
+    found = ids.select(columns) if has_place.all() else ids.select(columns).take(pa.array(rows))
+    first, which = different_rows(found.columns)
+    placed = np.full(ids.num_rows, -1, dtype=np.int64)
+    placed[rows] = which
+    parts = plain_texts(found.take(pa.array(first))).columns
+    names = pc.binary_join_element_wise(kind, *parts, "/").to_pylist()
+    return Placed(names, placed, pc.fill_null(ids[number], 0).to_numpy())
+
+
+class SeenNumbers:
+    """The numbers that are known, by space."""
+
+    def __init__(self, spaces: Mapping[str, Iterable[Range]] | None = None) -> None:
+        self.spaces: dict[str, list[Range]] = {name: union(ranges) for name, ranges in (spaces or {}).items()}
+
+    def ranges(self, space: str) -> list[Range]:
+        """What is known of a space."""
+        return self.spaces.get(space, [])
+
+    def add(self, ids: pa.Table) -> None:
+        """Take in rows of bronze, of which `ids` has the `ID_COLUMNS`."""
+        for placed in Places.of(ids):
+            parts = by_code(placed.codes, placed.numbers, len(placed.names))
+            for name, numbers in zip(placed.names, parts, strict=True):
+                self.spaces[name] = union(self.ranges(name), runs_of(numbers))
+
+
+class Joining:
+    """Puts together what is known, part by part. Ranges that meet become one as they come, so that no more of
+    them are held than there are in the end, or about."""
+
+    def __init__(self) -> None:
+        self._loose: dict[str, list[Range]] = {}
+        self._held = self._size = 0
+
+    def add(self, part: SeenNumbers) -> None:
+        """Take in a part."""
+        for space, ranges in part.spaces.items():
+            self._loose.setdefault(space, []).extend(ranges)
+            self._size += len(ranges)
+        if self._size > max(2 * self._held, _LOOSE):
+            self._loose = {space: union(ranges) for space, ranges in self._loose.items()}
+            self._held = self._size = sum(map(len, self._loose.values()))
+
+    def seen(self) -> SeenNumbers:
+        """All of it."""
+        return SeenNumbers(self._loose)
+
+
+def joined(*parts: SeenNumbers) -> SeenNumbers:
+    """What is known together."""
+    joining = Joining()
+    for part in parts:
+        joining.add(part)
+    return joining.seen()
+
+
+def lacking(some: SeenNumbers, others: SeenNumbers) -> SeenNumbers:
+    """What is in the one and not in the other."""
+    found = {space: without(ranges, others.ranges(space)) for space, ranges in some.spaces.items()}
+    return SeenNumbers({space: ranges for space, ranges in found.items() if ranges})
+
+
+def numbers_in(known: pa.Table) -> SeenNumbers:
+    """The numbers of ranges that have the columns of `seen`."""
+    spaces: dict[str, list[tuple[int, int]]] = {}
+    columns = (known[name].to_pylist() for name in ("space", "first", "last"))
+    for space, first, last in zip(*columns, strict=True):
+        spaces.setdefault(space, []).append((first, last))
+    return SeenNumbers(spaces)
+
+
+def batch_space(domain: str, cls: str, run: str) -> str:
+    """The space of a run's batches."""
+    return f"batch/{domain}/{cls}/{run}"
+
+
+def hub_space(stream: str, created: str) -> str:
+    """The space of one history of a stream of the hub."""
+    return f"hub/{stream}/{created}"
+
+
+def source_space(stream: str, identity: str) -> str:
+    """The space of a source's messages."""
+    return f"source/{stream}/{identity}"
