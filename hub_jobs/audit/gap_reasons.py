@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 
 from hub_jobs.audit.ledgers import LostEnd, LostStores, Place, Source
 from hub_jobs.tables.delta import Table
+from hub_jobs.tables.gap_notes import GapReason
 from hub_jobs.tables.ranges import History, Range, intersection, size, text, union, without
 from hub_jobs.tables.scan import Condition, rows
-from hub_jobs.tables.stream_history import GapReason
 
 _SAID: Final = {
     GapReason.DISCARDED: "were discarded at the edge",

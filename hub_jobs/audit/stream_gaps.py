@@ -15,14 +15,11 @@ from hub_jobs.audit.unreadable import Unreadable
 from hub_jobs.source.streams import StreamInfo
 from hub_jobs.tables import gap_notes
 from hub_jobs.tables.delta import Table
+from hub_jobs.tables.gap_notes import GapReason, reason_by_limits
 from hub_jobs.tables.ranges import History, Range, holes, intersection, union, without
 from hub_jobs.tables.scan import Condition, batches
 from hub_jobs.tables.spaces import SeenNumbers, hub_space, source_space
-from hub_jobs.tables.stream_history import (
-    GapReason,
-    StreamHistory,
-    reason_by_limits,
-)
+from hub_jobs.tables.stream_history import StreamHistory
 
 _LOOKED_AT: Final = 1_000
 """Holes of a source that are looked at one by one."""

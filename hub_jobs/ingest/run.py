@@ -192,7 +192,7 @@ def _commit_next(
         return []
     gaps = ranges.union(*(result.gaps for result in done))
     last = parts[-1].last
-    lost = known.history, gaps, stream_history.reason_by_limits(info)
+    lost = known.history, gaps, gap_notes.reason_by_limits(info)
     offsets = {known.ingested: last, **gap_notes.offsets_of(bronze, *lost)}
     bronze.commit(files, offsets, gap_notes.notes_of(*lost))
     messages = sum(file.rows for file in files)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
 from itertools import count
 from typing import Final
 
 from agent.contract import HUB_DOMAIN
+from hub_jobs.source.streams import StreamInfo
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.ranges import History, Range
-from hub_jobs.tables.stream_history import GapReason
 
 GAPS_NOTE: Final = "petiole.gaps"
 """Of a commit of bronze: the sequences that were gone, as ranges."""
@@ -25,6 +26,33 @@ GAP_REASON_NOTE: Final = "petiole.gaps.why"
 
 _SPANS_KEPT: Final = "gaps"
 """The transaction of bronze that says that spans are kept: what earlier releases noted is among them."""
+
+_NEARLY_FULL: Final = 0.9
+
+
+class GapReason(StrEnum):
+    """Why sequences never came."""
+
+    DISCARDED = "discarded"
+    EXPIRED = "expired"
+    LIMIT = "hub limit"
+    NOT_SOURCED = "not sourced"
+    REMOVED = "removed"
+    STORE_LOST = "store lost"
+    UNREADABLE = "unreadable"
+    UNKNOWN = "unknown"
+
+
+def reason_by_limits(info: StreamInfo) -> GapReason:
+    """Why messages are gone from a stream of the hub, by the limits that it has now."""
+    limits = info.limits
+    full = 0 < limits.max_messages <= info.messages or 0 < limits.max_bytes * _NEARLY_FULL <= info.bytes
+    by_limit = limits.max_per_subject > 0 or (limits.discards_old and full)
+    by_age = limits.max_age_ns > 0
+    if by_limit == by_age:
+        return GapReason.UNKNOWN
+    return GapReason.LIMIT if by_limit else GapReason.EXPIRED
+
 
 ReasonSpan = tuple[Range, GapReason]
 

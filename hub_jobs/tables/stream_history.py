@@ -1,4 +1,4 @@
-"""The histories of a hub's stream, what each file of `bronze` holds of them, and why they lack messages.
+"""The histories of a hub's stream, and what each file of `bronze` holds of them.
 
 A stream that is recreated begins another history, and so does one that was restored from a copy: its
 sequences come again with other messages under the same `created`, which the server does not tell. Jobs take
@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import lru_cache, reduce
 from itertools import count
 from typing import Any, Final, NamedTuple
@@ -41,8 +40,6 @@ _BOUNDS: Final = (
     "max.seq",
     "max.arrived",
 )
-
-_NEARLY_FULL: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,30 +165,6 @@ def refined(known: Iterable[StreamHistory], readings: Table) -> list[StreamHisto
 def offsets(known: Iterable[StreamHistory], table: Table | None) -> dict[History, int]:
     """Up to which sequence of each history a table holds what refine made of it; all 0 without a table."""
     return {history.history: 0 if table is None else table.offset(history.refined) or 0 for history in known}
-
-
-class GapReason(StrEnum):
-    """Why sequences never came."""
-
-    DISCARDED = "discarded"
-    EXPIRED = "expired"
-    LIMIT = "hub limit"
-    NOT_SOURCED = "not sourced"
-    REMOVED = "removed"
-    STORE_LOST = "store lost"
-    UNREADABLE = "unreadable"
-    UNKNOWN = "unknown"
-
-
-def reason_by_limits(info: StreamInfo) -> GapReason:
-    """Why messages are gone from a stream of the hub, by the limits that it has now."""
-    limits = info.limits
-    full = 0 < limits.max_messages <= info.messages or 0 < limits.max_bytes * _NEARLY_FULL <= info.bytes
-    by_limit = limits.max_per_subject > 0 or (limits.discards_old and full)
-    by_age = limits.max_age_ns > 0
-    if by_limit == by_age:
-        return GapReason.UNKNOWN
-    return GapReason.LIMIT if by_limit else GapReason.EXPIRED
 
 
 class FileHistory(NamedTuple):

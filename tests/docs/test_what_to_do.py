@@ -12,7 +12,7 @@ from agent.leaf.inputs.http.responses import _STATUS
 from agent.leaf.intake import RefusalReason
 from agent.leaf.link.status import LinkState
 from hub_jobs.refine.messages import QuarantineReason
-from hub_jobs.tables.stream_history import GapReason
+from hub_jobs.tables.gap_notes import GapReason
 
 ROOT = Path(__file__).parents[2]
 GROUP = re.compile(r"^\| <a id=\"([a-z]+)\"></a>\*\*")

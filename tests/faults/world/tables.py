@@ -13,8 +13,8 @@ from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.refine import run as refine
 from hub_jobs.tables.delta import open_table
+from hub_jobs.tables.gap_notes import GapReason
 from hub_jobs.tables.scan import Condition, batches
-from hub_jobs.tables.stream_history import GapReason
 from tests.faults.oracle.again import COLUMNS, SentAgain, sent_again
 from tests.faults.oracle.evidence import Account, Audit, Gap, Named, Row, Run
 from tests.faults.oracle.numbered import LIFE, NUMBER, short

@@ -21,7 +21,8 @@ from hub_jobs.audit.ledgers import (
 from hub_jobs.source.streams import StreamInfo, StreamLimits
 from hub_jobs.tables import gap_notes, seen, stream_history
 from hub_jobs.tables.delta import ensure_table
-from hub_jobs.tables.stream_history import GapReason, StreamHistory, reason_by_limits
+from hub_jobs.tables.gap_notes import GapReason, reason_by_limits
+from hub_jobs.tables.stream_history import StreamHistory
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.rows import direct_row
 

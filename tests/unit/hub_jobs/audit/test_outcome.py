@@ -15,7 +15,7 @@ from hub_jobs.audit.outcome import head_of, leaves_of
 from hub_jobs.audit.report import AuditReport
 from hub_jobs.audit.rows.hours import Hour
 from hub_jobs.metrics import JobMetrics
-from hub_jobs.tables.stream_history import GapReason
+from hub_jobs.tables.gap_notes import GapReason
 
 AT = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 HOUR = datetime(2026, 11, 21, 9, tzinfo=UTC)

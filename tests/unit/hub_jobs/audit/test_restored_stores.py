@@ -12,8 +12,8 @@ from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.ledgers import LedgerClaims, LedgerRecords, LostEnd, LostStores
 from hub_jobs.tables import seen, stream_history
 from hub_jobs.tables.delta import ensure_table
+from hub_jobs.tables.gap_notes import GapReason
 from hub_jobs.tables.ranges import Range
-from hub_jobs.tables.stream_history import GapReason
 from hub_jobs.times import at_micros
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.audit.test_gap_reasons import ORIGIN, SOURCE, gaps
