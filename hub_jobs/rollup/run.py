@@ -117,12 +117,9 @@ class Made:
         return table
 
     def next_turn(self, name: str) -> dict[str, int]:
-        """The transaction of the next commit to a table that `open` gave."""
-        return {_TURN: (self._turns[name] or 0) + 1}
-
-    def committed(self, name: str) -> None:
-        """Take note of a commit with that transaction."""
-        self._turns[name] = (self._turns[name] or 0) + 1
+        """The transaction of the next commit to a table that `open` gave; a failed commit ends the run."""
+        self._turns[name] = turn = (self._turns[name] or 0) + 1
+        return {_TURN: turn}
 
     def finish(self, version: int) -> None:
         """Commit of which version of `readings` they are made now."""
@@ -220,4 +217,3 @@ def _put(made: Made, name: str, units: list[datetime], length: timedelta, window
     where: Condition = ("window", "within", spans(units, length))
     old = without(made.lake, table, mine, ["window"], [where])
     table.rewrite([*files, *old.kept], old.replaced, made.next_turn(name), changed=True)
-    made.committed(name)
