@@ -112,7 +112,7 @@ def test_words_of_a_command_are_bounded_and_harmless_on_a_terminal() -> None:
 async def test_a_command_that_runs_for_good_is_started_again_and_ended_in_order(tmp_path: Path) -> None:
     text = (
         "import os, signal, sys, time\n"
-        'def end(*_):\n    print(\'{"metric": "n", "value": "end"}\', flush=True); sys.exit()\n'
+        'def end(*_):\n    os.write(1, b\'{"metric": "n", "value": "end"}\\n\'); sys.exit()\n'
         "signal.signal(signal.SIGTERM, end)\n"
         'print(\'{"metric": "n", "value": %d}\' % os.getpid(), flush=True)\n'
         "time.sleep(600)\n"
