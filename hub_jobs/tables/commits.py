@@ -41,6 +41,10 @@ what arrived may be gone."""
 ROLLED_UP: Final = "rollup:readings"
 """The transaction of `rollup_1d` that says of which version of `readings` the windows are made."""
 _MARK_KEY: Final = "petiole.commit"
+_ENTRY_GONE: Final = ("No table metadata or protocol", "found gap")
+"""What delta-rs says of a log that lacks an entry."""
+_MADE_AGAIN: Final = ("seen", "clocks", "settled")
+"""Tables that hold what was made of others, and that a run without them makes of those."""
 
 
 class CommitOutcome(Enum):
@@ -193,9 +197,13 @@ def entries(table: Place, version: int) -> list[dict[str, Any]] | None:
     return [json.loads(line) for line in text.splitlines() if line]
 
 
-def remedy(error: Exception) -> str:
-    """What to add to what delta-rs says of a log that it can't read, where a power cut has left a part of a
-    checkpoint: nothing else of a log is Parquet."""
+def remedy(error: Exception, name: str) -> str:
+    """What to add to what delta-rs says of the log of a table that it can't read: where a power cut has left
+    a part of a checkpoint (nothing else of a log is Parquet), and where an entry is empty or gone."""
+    if any(words in str(error) for words in _ENTRY_GONE):
+        if name in _MADE_AGAIN:
+            return "; an entry of its log is empty or gone: delete the table, the next run makes it again"
+        return "; an entry of its log is empty or gone: put the table back from a copy"
     if not any(word in str(error) for word in ("Checkpoint", "Parquet")):
         return ""
     return (

@@ -189,7 +189,8 @@ def open_table(lake: Place, name: str) -> Table | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise TableError(f"table {path} can't be read: {plain(error)}{commits.remedy(error)}") from error
+        said = f"{plain(error)}{commits.remedy(error, name)}"
+        raise TableError(f"table {path} can't be read: {said}") from error
     version = delta.metadata().configuration.get(_VERSION_KEY)
     if version is None or not version.isdigit():
         raise TableError(f"table {path} was not made by Petiole: it has no {_VERSION_KEY}")

@@ -79,6 +79,22 @@ def test_a_damaged_checkpoint_is_said_with_what_brings_the_table_back(
     assert ensure_table(tmp_path, "seen").offset("nats:hub/A@1") == 2
 
 
+@pytest.mark.parametrize(("name", "said"), [("seen", "delete the table"), ("readings", "from a copy")])
+@pytest.mark.parametrize("number", [0, 2])
+def test_an_entry_of_the_log_that_is_empty_or_gone_is_said_with_what_to_do(
+    tmp_path: Path, name: str, number: int, said: str
+) -> None:
+    for offset in range(4):
+        ensure_table(tmp_path, name).commit([], {"nats:hub/A@1": offset})
+    entry = tmp_path / name / "_delta_log" / commits.entry_name(number)
+    if number:
+        entry.unlink()
+    else:
+        entry.write_bytes(b"")
+    with pytest.raises(TableError, match=f"an entry of its log is empty or gone: .*{said}"):
+        ensure_table(tmp_path, name)
+
+
 def test_the_log_forgets_what_is_older_than_a_week_and_the_offsets_stay(tmp_path: Path) -> None:
     every = commits._CLEAN_EVERY
     ensure_table(tmp_path, "seen").commit([], {"nats:hub/OLD@1": 77})
