@@ -84,10 +84,11 @@ def _shape(line: bytes) -> Shape | None:
 
 
 class Cut(NamedTuple):
-    """The fields of texts of one shape, and which of the texts are taken: all of whose lines have it."""
+    """Which of some texts are taken, because all of their lines have the shape; and the fields of these, None
+    where there are none."""
 
-    fields: Fields
     taken: Mask
+    fields: Fields | None
 
 
 def cut(shape: Shape, texts: Sequence[bytes]) -> Cut | None:
@@ -98,12 +99,12 @@ def cut(shape: Shape, texts: Sequence[bytes]) -> Cut | None:
     firsts = np.searchsorted(lines.ends, np.cumsum([0, *map(len, ended[:-1])]))
     taken: Mask = np.logical_and.reduceat(fits, firsts)
     if not taken.any():
-        return None
+        return Cut(taken, None)
     if not taken.all():
         kept = np.repeat(taken, np.diff(firsts, append=lines.ends.size))
         places = {name: (first[kept], end[kept]) for name, (first, end) in places.items()}
     try:
-        return Cut(_fields(lines, shape, places), taken)
+        return Cut(taken, _fields(lines, shape, places))
     except (*FAULTS, pa.ArrowInvalid):
         return None
 

@@ -95,7 +95,7 @@ class Refiner:
         except QuarantinedError as error:
             self.quarantine(row, error.reason, str(error))
             return done
-        if isinstance(content, BatchText) and (shape := shape_of(content)) is not None:
+        if isinstance(content, BatchText) and (shape := shape_of(content)) and self._plain.takes(shape):
             self._plain.add(shape, (message, content))
             self._count(content.lines, content.text)
             return [self.drain()] if self._is_full() else done

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from agent.contract import Correction
 from hub_jobs.refine import readings
-from hub_jobs.refine.messages import BatchText
+from hub_jobs.refine.messages import BatchText, parse_message
+from hub_jobs.refine.plain_batches import PlainBatches
 from hub_jobs.refine.plain_lines import cut, shape_of
 from hub_jobs.refine.readings import Refiner
 from tests.unit.hub_jobs.rows import SEALED_NS, batch_row
@@ -104,6 +105,7 @@ def test_what_programs_write_is_cut(line: bytes) -> None:
     found = cut(shape, [batch.text, batch.text])
     assert found is not None
     assert found.taken.tolist() == [True, True]
+    assert found.fields is not None
     assert len(found.fields.values) == 6
 
 
@@ -114,6 +116,21 @@ def test_a_batch_with_a_line_of_another_shape_leaves_those_beside_it_to_be_cut()
     found = cut(shape, [good, good + b"\n" + odd, good])
     assert found is not None
     assert found.taken.tolist() == [True, False, True]
+
+
+def test_batches_of_a_shape_that_can_not_be_cut_are_not_tried_each_time() -> None:
+    odd = _batch_text(_GOOD.rstrip(b"\n"), b'{"metric":"m","value":"idle"}')
+    shape = shape_of(odd)
+    assert shape is not None
+    message, _ = parse_message(batch_row(odd.text, count=2))
+    batches = PlainBatches()
+    assert batches.takes(shape)
+    batches.add(shape, (message, odd))
+
+    table, left = batches.drain({})
+
+    assert (table.num_rows, left) == (0, [(message, odd)])
+    assert [batches.takes(shape) for _ in range(33)] == [False] * 32 + [True]
 
 
 def test_blanks_without_end_cost_no_more_than_their_length() -> None:
