@@ -18,9 +18,14 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 
+_clock = time.monotonic
+"""The clock of the event loops of asyncio and uvloop."""
+
+
 def loop_time() -> float:
-    """Monotonic seconds of the running event loop."""
-    return asyncio.get_running_loop().time()
+    """Monotonic seconds, as the running event loop counts them. To ask that loop costs a system call each
+    time, since Python looks whether the process was forked."""
+    return _clock()
 
 
 async def event_within(event: asyncio.Event, seconds: float | None) -> bool:

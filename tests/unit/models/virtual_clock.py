@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+
+from agent.base import wait
 
 Result = TypeVar("Result")
 _TICK = 0.001
@@ -35,6 +38,7 @@ class VirtualClock:
         self._selector = _Selector()
         self.loop = asyncio.SelectorEventLoop(self._selector)
         self.loop.time = lambda: self._selector.now  # type: ignore[method-assign]
+        wait._clock = self.loop.time
         self._failed: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _, context: self._failed.append(context))
 
@@ -71,3 +75,4 @@ class VirtualClock:
             task.cancel()
         self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self.loop.close()
+        wait._clock = time.monotonic
