@@ -38,7 +38,7 @@ from agent.contract import Exit, Letter
 from agent.leaf.inputs import make_inputs
 from agent.leaf.inputs.file.glob import matches
 from agent.leaf.inputs.shared import LocalServer
-from agent.leaf.intake import CheckedInput, Chunk, Input, Intake, ResumePoint
+from agent.leaf.intake import CheckedInput, Chunk, Input, Intake, ResumePoint, Settled
 from agent.leaf.publish.pull_chunks import Fragment
 
 END_SECONDS: Final = 5.0
@@ -61,6 +61,10 @@ class Screen:
     def stores_lost(self) -> int:
         """Nothing is stored, so nothing is lost."""
         return 0
+
+    def hand_in(self, input_name: str, cls: str, chunk: Chunk, settled: Settled) -> bool:
+        """Leave every chunk to `submit`."""
+        return False
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         self._show(harmless(chunk.payload))

@@ -7,7 +7,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from agent.contract import Letter, Request
 
@@ -22,8 +24,7 @@ Level = Literal["accepted", "stored", "hub"]
 The core knows it by the input's name; docs/acknowledgement.md says what each survives."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(Struct, frozen=True):
     """Readings that are stored together or not at all, but for what rules make of them. Raises `ValueError`
     for a position that cannot travel in a header, and for letters without a position."""
 
@@ -131,6 +132,21 @@ class Intake(Protocol):
         """Where the input goes on. Waits while a batch of the input is in flight, and for the local server;
         an input that is stopping cancels the wait. Raises `ContractError` when what is stored can't be
         read."""
+
+
+Settled = Callable[[Exception | None], None]
+"""Takes the outcome of a chunk: None once the level of the input is reached, else what `submit` would raise.
+It must not raise."""
+
+
+@runtime_checkable
+class QuickIntake(Intake, Protocol):
+    """An intake that needs no task for a chunk for which it only waits for the store."""
+
+    def hand_in(self, input_name: str, cls: str, chunk: Chunk, settled: Settled) -> bool:
+        """Take a chunk in as `submit` does, at once; `settled` is called later. False where there is more to
+        wait for, such as room in memory: nothing is taken in then, and `submit` does it. Raises
+        `RefusedError`."""
 
 
 class Input(Protocol):

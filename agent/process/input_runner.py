@@ -14,7 +14,7 @@ from agent.base.metrics import Metrics
 from agent.base.supervisor import Switch, restart_failing
 from agent.config import Config
 from agent.jetstream import JetStreamError
-from agent.leaf.intake import Input, Intake, Level
+from agent.leaf.intake import Input, Intake, Level, QuickIntake
 from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.publish.core_intake import CoreIntake, SwappableIntake
 from agent.leaf.publish.publisher import Publisher
@@ -164,7 +164,7 @@ def aggregates_of(core: CoreIntake, config: Config, metrics: Metrics) -> RuleAgg
 
 def with_rules(
     core: CoreIntake, config: Config, metrics: Metrics, aggregates: RuleAggregates | None
-) -> Intake:
+) -> QuickIntake:
     """What inputs submit to: the core's intake, behind the rules if there are any."""
     if aggregates is not None:
         aggregates.use(config.rule)
@@ -202,7 +202,7 @@ async def drain(
     try:
         async with asyncio.timeout(seconds):
             # What an input has read already it may still hand in.
-            publisher.flush()
+            publisher.batches.flush()
             await asyncio.gather(*inputs)
             publisher.stop()
             await sender.drained()

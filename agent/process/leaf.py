@@ -152,7 +152,7 @@ class LeafAgent:
         own_class = contract.DEFAULT_CLASS if contract.DEFAULT_CLASS in classes else next(iter(classes))
         self._report = TimeToLossReport(self._view.time_to_loss, own_class, metrics)
         reloading = by_command(reload) if reload else None
-        controls = AgentControls(self.status, self._publisher.flush, self._settings, reloading)
+        controls = AgentControls(self.status, self._publisher.batches.flush, self._settings, reloading)
         self._commands = CommandRunner(own_class, state, make_handlers(controls), metrics, ClockReader().look)
         self._completed = self._ending = False
         self._users = ""

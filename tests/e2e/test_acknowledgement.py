@@ -20,7 +20,7 @@ from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.inputs.mqtt import MqttOptions, TopicTemplate
 from agent.leaf.inputs.mqtt.input import MqttInput
 from agent.leaf.inputs.mqtt.session import Received, Session
-from agent.leaf.intake import Chunk, Intake, Level, NotAtHubError, RefusalReason, RefusedError
+from agent.leaf.intake import Chunk, Level, NotAtHubError, QuickIntake, RefusalReason, RefusedError
 from agent.leaf.link.act import ensure_rate
 from agent.leaf.link.status import LinkState
 from agent.leaf.publish import limits, publisher
@@ -236,7 +236,7 @@ async def running(options: MqttOptions, one: Agent) -> AsyncIterator[list[None]]
 class Waiting(SwappableIntake):
     """The core, which notes when the hub was waited for too long."""
 
-    def __init__(self, behind: Intake, waits: list[None]) -> None:
+    def __init__(self, behind: QuickIntake, waits: list[None]) -> None:
         super().__init__(behind)
         self._waits = waits
 

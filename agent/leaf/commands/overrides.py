@@ -147,7 +147,7 @@ def make_setters(
         logs.set_level(config.log.level if value is None else str(value))
 
     def linger(value: Value | None, _seconds: float) -> None:
-        publisher.override_linger(None if value is None else float(value))
+        publisher.batches.override_linger(None if value is None else float(value))
 
     def rate_limit(value: Value | None, _seconds: float) -> None:
         publisher.admission.limit_rate(None if value is None else float(value))

@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from msgspec import Struct
+
 from agent.leaf.intake import Chunk
 from agent.leaf.publish.limits import CREDIT, BatchRate, Lingers
 
@@ -42,8 +44,7 @@ class BatchLimits:
     credit: float = CREDIT
 
 
-@dataclass(slots=True)
-class PendingChunk(Generic[Waiter]):
+class PendingChunk(Struct, Generic[Waiter], eq=False):
     """A chunk and what waits for its outcome."""
 
     chunk: Chunk

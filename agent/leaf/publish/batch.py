@@ -23,7 +23,8 @@ from agent.leaf.intake import RefusalReason
 from agent.leaf.ledger import ClassLedger
 from agent.leaf.publish.accumulator import PendingChunk
 from agent.leaf.publish.limits import HEADER_BYTES
-from agent.leaf.publish.send_queue import SealedBatch, Settlement
+from agent.leaf.publish.send_queue import SealedBatch
+from agent.leaf.publish.settlement import Settlement
 
 Look = Callable[[str, int], Awaitable[RawMessage | None]]
 """The message of a class's stream at a sequence, None where none is. Raises `JetStreamError`."""

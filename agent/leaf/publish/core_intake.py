@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agent.contract import Letter
-from agent.leaf.intake import Chunk, Intake, ResumePoint
+from agent.leaf.intake import Chunk, QuickIntake, ResumePoint, Settled
 from agent.leaf.publish.dead_letters import DeadLetterWriter
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.pull_chunks import Fragment, PullChunkStore, whole
@@ -33,6 +33,10 @@ class CoreIntake:
         stored = await self.stored_of(input_name, chunk.position)
         parts = [] if stored is None else [whole(cls, chunk.payload, chunk.count, stored)]
         await self.submit_piece(input_name, cls, chunk, parts)
+
+    def hand_in(self, input_name: str, cls: str, chunk: Chunk, settled: Settled) -> bool:
+        """Store a chunk without a task, as `QuickIntake.hand_in` says."""
+        return chunk.position is None and self._publisher.hand_in(input_name, cls, chunk, settled)
 
     async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         """Keep what could not be taken, as `Intake.dead_letter` says."""
@@ -68,7 +72,7 @@ class SwappableIntake:
     """The `Intake` that inputs hold: what it hands on to, `behind`, may be another one from one moment to the
     next."""
 
-    def __init__(self, behind: Intake) -> None:
+    def __init__(self, behind: QuickIntake) -> None:
         self.behind = behind
 
     @property
@@ -79,6 +83,10 @@ class SwappableIntake:
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         """Store a chunk, as `Intake.submit` says."""
         await self.behind.submit(input_name, cls, chunk)
+
+    def hand_in(self, input_name: str, cls: str, chunk: Chunk, settled: Settled) -> bool:
+        """Store a chunk without a task, as `QuickIntake.hand_in` says."""
+        return self.behind.hand_in(input_name, cls, chunk, settled)
 
     async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         """Keep what could not be taken, as `Intake.dead_letter` says."""

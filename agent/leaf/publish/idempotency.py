@@ -17,7 +17,7 @@ from itertools import islice
 from agent.base.clock import Instant
 from agent.contract import Request
 from agent.leaf.intake import RefusalReason, RefusedError
-from agent.leaf.publish.send_queue import Settlement
+from agent.leaf.publish.settlement import Settlement
 
 KNOWN_SECONDS = 600.0
 MAX_KEYS = 500_000

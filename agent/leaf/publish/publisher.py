@@ -10,20 +10,21 @@ long as the server is unreachable.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from agent.base.clock import Look
 from agent.base.metrics import Metrics
 from agent.base.wait import loop_time
 from agent.contract import Request
 from agent.leaf.acks import HubAckWaiters, store_lost
-from agent.leaf.intake import Chunk, Level, RefusalReason, RefusedError, UnknownOutcomeError
+from agent.leaf.intake import Chunk, Level, RefusalReason, RefusedError, Settled, UnknownOutcomeError
 from agent.leaf.ledger import ClassLedger, ReadingAccounts
-from agent.leaf.publish.accumulator import Accumulator, BatchLimits, Key, OpenBatch, PendingChunk
+from agent.leaf.publish.accumulator import BatchLimits, Key, PendingChunk
 from agent.leaf.publish.idempotency import RequestLog
 from agent.leaf.publish.limits import Admission, ByteBudget, stopping
-from agent.leaf.publish.send_queue import Deadlines, SealedBatch, SendQueue, Settlement
+from agent.leaf.publish.send_queue import Batches
+from agent.leaf.publish.settlement import Answer, Answers, Deadlines, Settlement
 
 PATIENCE = 10.0
 _NOTHING = Chunk(b"", 0)
@@ -54,30 +55,27 @@ class Publisher:
         self.balance = ReadingAccounts(metrics, ledgers)
         self._full: set[str] = set()
         """Classes whose stream had no room for the last batch: they are acknowledged only once stored."""
-        self._limits = limits
-        self._accumulator: Accumulator[Settlement] = Accumulator(limits)
         self._budget = ByteBudget(in_flight)
-        self._deadlines = Deadlines()
+        self._deadlines, self._answers = Deadlines(), Answers()
         self.admission = Admission(refusal)
-        self._clock = clock
-        self.queue = SendQueue()
+        self.batches = Batches(limits, clock)
+        self.queue = self.batches.queue
         self.stores_lost = 0
         """How often that happened to one of the stores."""
         self.requests = RequestLog()
         metrics.in_flight.set_function(lambda: self._budget.used)
-        metrics.known_requests.set_function(lambda: self.requests.count(time.monotonic()))
+        metrics.known_requests.set_function(lambda: self.requests.count(loop_time()))
         self.recalled = asyncio.Event()
         """Set once the keys that the stream's tail holds are known again; requests with a key wait for it."""
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         """Store a chunk, as `Intake.submit` says."""
-        loop = asyncio.get_running_loop()
-        entry: _Pending = PendingChunk(chunk, Settlement())
+        entry = PendingChunk(chunk, Settlement())
         key = (input_name, cls)
         known: Settlement | None = None
         level = self._levels.get(input_name, "stored")
         early = level == "accepted" and chunk.position is None and self.admission.fits(chunk)
-        deadline = loop.time() + PATIENCE
+        deadline = loop_time() + PATIENCE
         try:
             known = await self._take_in(key, entry, early, deadline)
             if early and cls not in self._full and self._promise(cls, entry, known):
@@ -104,6 +102,28 @@ class Publisher:
             if known is not None and request is not None and self.requests.is_doubtful(cls, request):
                 raise store_lost()
             await self._hub.wait(cls, deadline)
+
+    def hand_in(self, input_name: str, cls: str, chunk: Chunk, settled: Settled) -> bool:
+        """Store a chunk without a task, as `QuickIntake.hand_in` says."""
+        level = self._levels.get(input_name, "stored")
+        size = len(chunk.payload)
+        if level != "stored" or chunk.request is not None or not self._budget.take(size):
+            return False
+        key, entry = (input_name, cls), PendingChunk(chunk, Settlement())
+        try:
+            self.admission.check_store(cls, early=False)
+            self.admission.check_chunk(input_name, chunk)
+        except RefusedError as refusal:
+            self._budget.release(size)
+            self._count_refused(key, entry, refusal)
+            if chunk.on_settled is not None:
+                chunk.on_settled(None)
+            raise
+        self._gather(key, entry)
+        answer = Answer(self._answers, settled, partial(self._give_up, key, entry, joined=False))
+        entry.waiter.answer(answer)
+        self._deadlines.add(loop_time() + PATIENCE, answer)
+        return True
 
     async def _outcome_of(self, settlement: Settlement, deadline: float) -> Exception | None:
         """The outcome of a chunk. Raises `TimeoutError` at the deadline."""
@@ -211,8 +231,7 @@ class Publisher:
             entry.chunk.on_settled(seq)
         if not entry.waiter.done():
             entry.waiter.set_result(outcome)
-        if (key := self._accumulator.settled(entry)) is not None:
-            self._seal_when_due(key)
+        self.batches.settled(entry)
 
     def stream_full(self, cls: str) -> None:
         """The stream of a class has no room: until it stores again, nothing is acknowledged before that."""
@@ -222,21 +241,11 @@ class Publisher:
         """The stream of a class stores again."""
         self._full.discard(cls)
 
-    def flush(self) -> int:
-        """Seal what has come, without waiting for more; returns how many batches that are."""
-        batches = self._accumulator.flush()
-        self._enqueue(batches)
-        return len(batches)
-
     def stop(self) -> None:
         """Refuse what comes from now on and seal what has come."""
         self.admission.stopping = True
         self._hub.stop()
-        self.flush()
-
-    def override_linger(self, seconds: float | None) -> None:
-        """How long every batch waits for more readings from now on; None for what is configured."""
-        self._limits.lingers.override = seconds
+        self.batches.flush()
 
     async def _admit(self, key: Key, entry: _Pending) -> None:
         """Take a chunk into the open batch once there is room for it in memory."""
@@ -263,41 +272,7 @@ class Publisher:
         entry.held = len(entry.chunk.payload)
         entry.admitted = True
         self.balance.accept(key, entry.chunk.count)
-        self._enqueue(self._accumulator.add(key, entry, loop_time()))
-        batch = entry.batch
-        if batch is not None and batch.entries[0] is entry:
-            self._seal_when_due(key)
-
-    def _seal_when_due(self, key: Key) -> None:
-        """Seal the open batch of `key` when it is due, unless it waits for the one before it; what comes in
-        the same turn of the event loop comes along."""
-        due = self._accumulator.due(key)
-        if due is None:
-            return
-        loop = asyncio.get_running_loop()
-        if due <= loop.time():
-            loop.call_soon(self._seal, key, due)
-        else:
-            loop.call_at(due, self._seal, key, due)
-
-    def _seal(self, key: Key, due: float) -> None:
-        # A timer of uvloop counts milliseconds and may fire a fraction of one before it is due.
-        if (batch := self._accumulator.seal(key, max(due, loop_time()))) is not None:
-            self._enqueue([batch])
-
-    def seal_overdue(self) -> None:
-        """Seal what has waited too long for the batch before it."""
-        self._enqueue(self._accumulator.overdue(loop_time()))
-
-    def _enqueue(self, batches: list[OpenBatch[Settlement]]) -> None:
-        if not batches:
-            return  # most chunks seal none
-        now = loop_time()
-        instants = [self._clock() for _ in batches]
-        self.queue.put(
-            SealedBatch(batch, instant.wall, instant.clock, now)
-            for batch, instant in zip(batches, instants, strict=True)
-        )
+        self.batches.add(key, entry)
 
     def _give_up(self, key: Key, entry: _Pending, *, joined: bool) -> Exception | None:
         if entry.chunk.request is not None and not self.recalled.is_set():
@@ -314,8 +289,3 @@ class Publisher:
         return UnknownOutcomeError(
             "the local NATS server has not answered; whether it is stored is not known yet"
         )
-
-    def held(self, cls: str) -> int:
-        """The readings of a class that were not sent yet, counted one by one."""
-        drafts = (draft for draft in self._accumulator.open_batches() if draft.cls == cls)
-        return self.queue.readings(cls) + sum(draft.live_readings for draft in drafts)

@@ -1,4 +1,4 @@
-"""Sealed batches on their way to the sender, and what each of their chunks waits for: its outcome."""
+"""Batches from the moment that they are sealed until the sender takes them."""
 
 from __future__ import annotations
 
@@ -7,74 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from agent.base.clock import Look
+from agent.base.wait import loop_time
 from agent.contract import Clock
-from agent.leaf.publish.accumulator import OpenBatch
-
-
-class Settlement:
-    """The outcome of one chunk: None for stored, or why it is not, or not known to be. Several may wait for
-    it, the senders of one request and its repeats; one that gives up takes nothing from the others."""
-
-    __slots__ = ("_done", "_outcome", "_waits")
-
-    def __init__(self) -> None:
-        self._done = False
-        self._outcome: Exception | None = None
-        self._waits: list[asyncio.Future[Exception | None]] = []
-
-    def done(self) -> bool:
-        """Whether the outcome is known."""
-        return self._done
-
-    def result(self) -> Exception | None:
-        """The outcome, once it is known."""
-        assert self._done
-        return self._outcome
-
-    def set_result(self, outcome: Exception | None) -> None:
-        """Say the outcome, once, to all that wait."""
-        assert not self._done
-        self._done, self._outcome = True, outcome
-        for wait in self._waits:
-            if not wait.done():
-                wait.set_result(outcome)
-        self._waits.clear()
-
-    def wait(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[Exception | None]:
-        """A wait of its own for an outcome that is not known yet."""
-        wait: asyncio.Future[Exception | None] = loop.create_future()
-        self._waits.append(wait)
-        return wait
-
-    def leave(self, wait: asyncio.Future[Exception | None]) -> None:
-        """Forget a wait that was given up: a sender that repeats a request waits again and again while the
-        server is unreachable, and each wait holds on to what was handed in."""
-        if wait in self._waits:
-            self._waits.remove(wait)
-
-
-class Deadlines:
-    """Ends waits that have lasted too long with `TimeoutError`. They are looked at now and then, for a timer
-    each would cost more than all the rest of a wait; so one may last for that much longer."""
-
-    def __init__(self) -> None:
-        self._waits: deque[tuple[float, asyncio.Future[Exception | None]]] = deque()
-
-    def add(self, deadline: float, wait: asyncio.Future[Exception | None]) -> None:
-        """End a wait at a deadline, in monotonic seconds. Nearly all deadlines come in their order: only who
-        waited for room in memory comes behind those who repeat what is in flight."""
-        waits, at = self._waits, len(self._waits)
-        while at and waits[at - 1][0] > deadline:
-            at -= 1
-        waits.insert(at, (deadline, wait))
-
-    def sweep(self, now: float) -> None:
-        """End the waits whose deadline has passed, and forget those at the front that have ended."""
-        waits = self._waits
-        while waits and (waits[0][1].done() or waits[0][0] <= now):
-            wait = waits.popleft()[1]
-            if not wait.done():
-                wait.set_exception(TimeoutError())
+from agent.leaf.publish.accumulator import Accumulator, BatchLimits, Key, OpenBatch, PendingChunk
+from agent.leaf.publish.settlement import Settlement
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +107,72 @@ class SendQueue:
         """Return at the next `wake`."""
         self._changed.clear()
         await self._changed.wait()
+
+
+class Batches:
+    """The batches of all inputs and classes while chunks gather in them. Each is queued once it is full, or
+    is due and waits for none before it."""
+
+    def __init__(self, limits: BatchLimits, clock: Look) -> None:
+        self._lingers = limits.lingers
+        self._clock = clock
+        self._accumulator: Accumulator[Settlement] = Accumulator(limits)
+        self.queue = SendQueue()
+
+    def add(self, key: Key, entry: PendingChunk[Settlement]) -> None:
+        """Put a chunk into the open batch of an input and class."""
+        self._enqueue(self._accumulator.add(key, entry, loop_time()))
+        batch = entry.batch
+        if batch is not None and batch.entries[0] is entry:
+            self._seal_when_due(key)
+
+    def settled(self, entry: PendingChunk[Settlement]) -> None:
+        """The outcome of a chunk is known: the batch behind its own may wait for it no more."""
+        if (key := self._accumulator.settled(entry)) is not None:
+            self._seal_when_due(key)
+
+    def flush(self) -> int:
+        """Seal what has come, without waiting for more; returns how many batches that are."""
+        batches = self._accumulator.flush()
+        self._enqueue(batches)
+        return len(batches)
+
+    def seal_overdue(self) -> None:
+        """Seal what has waited too long for the batch before it."""
+        self._enqueue(self._accumulator.overdue(loop_time()))
+
+    def override_linger(self, seconds: float | None) -> None:
+        """How long every batch waits for more readings from now on; None for what is configured."""
+        self._lingers.override = seconds
+
+    def held(self, cls: str) -> int:
+        """The readings of a class that were not sent yet, counted one by one."""
+        drafts = (draft for draft in self._accumulator.open_batches() if draft.cls == cls)
+        return self.queue.readings(cls) + sum(draft.live_readings for draft in drafts)
+
+    def _seal_when_due(self, key: Key) -> None:
+        """Seal the open batch of `key` when it is due, unless it waits for the one before it; what comes in
+        the same turn of the event loop comes along."""
+        due = self._accumulator.due(key)
+        if due is None:
+            return
+        loop = asyncio.get_running_loop()
+        if due <= loop_time():
+            loop.call_soon(self._seal, key, due)
+        else:
+            loop.call_at(due, self._seal, key, due)
+
+    def _seal(self, key: Key, due: float) -> None:
+        # A timer of uvloop counts milliseconds and may fire a fraction of one before it is due.
+        if (batch := self._accumulator.seal(key, max(due, loop_time()))) is not None:
+            self._enqueue([batch])
+
+    def _enqueue(self, batches: list[OpenBatch[Settlement]]) -> None:
+        if not batches:
+            return  # most chunks seal none
+        now = loop_time()
+        instants = [self._clock() for _ in batches]
+        self.queue.put(
+            SealedBatch(batch, instant.wall, instant.clock, now)
+            for batch, instant in zip(batches, instants, strict=True)
+        )

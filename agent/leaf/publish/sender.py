@@ -148,7 +148,7 @@ class Sender:
         while True:
             await asyncio.sleep(RETRY_PAUSE)
             self._queue.release(self._publisher.admission.refusal)
-            self._publisher.seal_overdue()
+            self._publisher.batches.seal_overdue()
             self._publisher.end_waits()
             for batch in self._in_flight:
                 now = loop.time()
@@ -194,7 +194,7 @@ class Sender:
 
     def held(self, cls: str) -> int:
         """The readings of a class that are not settled, counted one by one."""
-        return self._publisher.held(cls) + self._in_flight.readings(cls)
+        return self._publisher.batches.held(cls) + self._in_flight.readings(cls)
 
     def abandon(self) -> None:
         """The agent ends: refuse what was never sent, and end the waits for batches in flight as of unknown

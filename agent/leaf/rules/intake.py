@@ -20,7 +20,15 @@ from agent.base.metrics import Metrics
 from agent.base.wait import loop_time
 from agent.config import Rule
 from agent.contract import Letter, Request
-from agent.leaf.intake import Chunk, Intake, NotAtHubError, RefusedError, ResumePoint, UnknownOutcomeError
+from agent.leaf.intake import (
+    Chunk,
+    NotAtHubError,
+    QuickIntake,
+    RefusedError,
+    ResumePoint,
+    Settled,
+    UnknownOutcomeError,
+)
 from agent.leaf.publish.pull_chunks import Fragment
 from agent.leaf.rules import Rulebook
 from agent.leaf.rules.aggregates import PieceStore, RuleAggregates
@@ -29,7 +37,7 @@ from agent.leaf.rules.record_log import Place
 from agent.leaf.rules.split import Gathered, Routed, Split, Splitter
 
 
-class Core(Intake, PieceStore, Protocol):
+class Core(QuickIntake, PieceStore, Protocol):
     """What the rules need of the core in addition to what inputs need."""
 
     @property
@@ -95,6 +103,11 @@ class RulesIntake:
             await self._core.submit(input_name, cls, chunk)
         else:
             await self._push(input_name, chunk, splitter.split(chunk.payload, cls, loop_time()))
+
+    def hand_in(self, input_name: str, cls: str, chunk: Chunk, settled: Settled) -> bool:
+        """Take a chunk in without a task where no rule is for its input, as `QuickIntake.hand_in` says."""
+        plain = chunk.position is None and chunk.request is None and self._splitter(input_name) is None
+        return plain and self._core.hand_in(input_name, cls, chunk, settled)
 
     def _splitter(self, input_name: str) -> Splitter | None:
         if input_name not in self._splitters:

@@ -163,11 +163,25 @@ class PublishScenario:
             self.time.passes()
 
     def _submit(self, input_name: str, cls: str, lines: tuple[str, ...], chunk: Chunk) -> None:
-        task = self.time.spawn(self.publisher.submit(input_name, cls, chunk))
+        store = self.publisher.submit if len(self.handed) % 2 else self._hand_in
+        task = self.time.spawn(store(input_name, cls, chunk))
         one = Handed(input_name, cls, lines, len(chunk.payload), task)
         self.handed.append(one)
         task.add_done_callback(lambda _: self._hear(one))
         self.time.passes()
+
+    async def _hand_in(self, input_name: str, cls: str, chunk: Chunk) -> None:
+        """As an input does that needs no task for most chunks."""
+        outcome: asyncio.Future[Exception | None] = self.time.loop.create_future()
+
+        def settled(error: Exception | None) -> None:
+            if not outcome.done():  # its sender may have left
+                outcome.set_result(error)
+
+        if not self.publisher.hand_in(input_name, cls, chunk, settled):
+            await self.publisher.submit(input_name, cls, chunk)
+        elif (error := await outcome) is not None:
+            raise error
 
     def _hear(self, one: Handed) -> None:
         one.at = self.time.now

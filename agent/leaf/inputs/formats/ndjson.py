@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from agent import contract
 from agent.leaf.inputs.formats.reading_decoder import (
@@ -46,8 +45,7 @@ _blanks: Final = re.compile(rb"[ \t\r\n]*+").match
 _DECODER: Final = ReadingDecoder()
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
+class Decoded(Struct, frozen=True, gc=False):
     """NDJSON of `count` lines, each a valid reading with `ts` and `device`, each ended by a newline."""
 
     payload: bytes

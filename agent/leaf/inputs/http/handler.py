@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Generator
+from functools import partial
 from types import coroutine
 from typing import Any, Final, NamedTuple
 
@@ -44,7 +45,7 @@ from agent.leaf.inputs.http.routes import (
     Routes,
     RouteSettings,
 )
-from agent.leaf.intake import Chunk, Intake
+from agent.leaf.intake import Chunk, Intake, QuickIntake
 
 OPEN_PATHS: Final = ("/ping", "/health")
 """What InfluxDB's clients ask to find out whether a server answers; needs no token."""
@@ -87,6 +88,7 @@ class Handler:
         )
         self._bodies = Bodies(options.buffer)
         self._intake = intake
+        self._hand_in = intake.hand_in if isinstance(intake, QuickIntake) else None
         self._metrics = metrics
         self._stopping = stopping
         self._log = structlog.get_logger("http").bind(input=options.name)
@@ -220,8 +222,18 @@ class Handler:
         """Store the readings, and answer once that is settled."""
         if chunk is None:
             self._settle(exchange, decoded, None)
-        else:
+        elif not self._is_handed_in(exchange, decoded, chunk):
             self._start(self._store(exchange, decoded, chunk))
+
+    def _is_handed_in(self, exchange: _Exchange, decoded: DecodedBody, chunk: Chunk) -> bool:
+        """Store the readings without a task of their own, where that can be."""
+        if self._hand_in is None:
+            return False
+        try:
+            return self._hand_in(self._name, self._class, chunk, partial(self._settle, exchange, decoded))
+        except Exception as error:
+            self._settle(exchange, decoded, error)
+            return True
 
     async def _store(self, exchange: _Exchange, decoded: DecodedBody, chunk: Chunk) -> None:
         outcome: Exception | None = None
@@ -234,9 +246,10 @@ class Handler:
     def _settle(self, exchange: _Exchange, decoded: DecodedBody, outcome: Exception | None) -> None:
         """Answer a request of whose readings the outcome is known: None is stored."""
         _, head, route = exchange.admitted
+        if outcome is not None:
+            self._fail(exchange, outcome, is_dated=decoded.is_dated)
+            return
         try:
-            if outcome is not None:
-                raise outcome
             if decoded.left_out:
                 self._count_left_out(decoded, route.left_out_fault)
             response = route.respond(decoded, head)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
 from structlog.typing import FilteringBoundLogger
 
 from agent.base.logs import LogEdge, Sparse
@@ -132,7 +132,7 @@ def unstorable(chunk: Chunk, refusal: RefusedError) -> Chunk | None:
     if refusal.reason is not RefusalReason.TOO_LARGE or chunk.count != 1 or chunk.letters:
         return None
     dead = letter(chunk.payload[:-1], "a reading", str(refusal))
-    return replace(chunk, payload=b"", count=0, letters=(dead,))
+    return structs.replace(chunk, payload=b"", count=0, letters=(dead,))
 
 
 def letter(received: bytes, at: str, reason: str) -> Letter:

@@ -10,7 +10,7 @@ from agent.base.clock import Instant
 from agent.contract import Clock, Request, make_request, request_scope
 from agent.leaf.intake import RefusalReason, RefusedError
 from agent.leaf.publish.idempotency import KNOWN_SECONDS, Ages, RequestLog
-from agent.leaf.publish.send_queue import Settlement
+from agent.leaf.publish.settlement import Settlement
 
 CLS = "normal"
 SCOPE = request_scope("http")

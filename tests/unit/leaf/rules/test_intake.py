@@ -10,7 +10,7 @@ import pytest
 
 from agent.base.metrics import Metrics
 from agent.config import Rule
-from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint, UnknownOutcomeError
+from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint, Settled, UnknownOutcomeError
 from agent.leaf.publish.pull_chunks import Fragment
 from agent.leaf.rules.intake import RulesIntake
 from tests.harness.intakes import NoLetters
@@ -27,6 +27,9 @@ class Core(NoLetters):
     def __init__(self) -> None:
         self.under_way: list[tuple[Chunk | Fragment, asyncio.Future[None]]] = []
         self.stored: list[object] = []
+
+    def hand_in(self, input_name: str, cls: str, chunk: Chunk, settled: Settled) -> bool:
+        return False
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         await self._take(chunk)
