@@ -53,12 +53,13 @@ demo: .venv/ready
 # also where the environment says not to.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: lint
-	@$(MAKE) --no-print-directory --jobs 2 types tests/__pycache__
+	@$(MAKE) --no-print-directory --jobs 2 types .venv/compiled
 	@$(BIN)/python -m pytest --numprocesses $(PROCESSES)
 
 # Beside the types, which take one core, so that the processes of the tests do not all compile the same files at once.
-tests/__pycache__: | .venv/ready
+.venv/compiled: | .venv/ready
 	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null || true
+	@touch $@
 
 lint: .venv/ready
 	@$(BIN)/ruff check --quiet .
