@@ -290,18 +290,35 @@ async def test_a_class_that_is_dropped_while_a_purge_looks_at_it_holds_up_no_pur
             assert record is not None
             other = Checkpoint(1, "not there", AGGREGATE, 1)
             registrar._fleet.put(hand.domain, hand.cls, msgspec.structs.replace(record, checkpoint=other))
-        ask = registrar._js.get_message
-        asked: list[dict[str, Any]] = []
+        ask, looked_at = registrar._js.get_message, "seq" if contradicted else "last_by_subject"
+        dropped: list[str | None] = []
 
         async def late(*args: Any, **how: Any) -> Any:
-            registrar._js.get_message = ask  # type: ignore[method-assign]
-            asked.append(how)
-            announce = replace(await hand.announcement(), classes={}, checkpoint={})
-            assert (await hand.say(announce.encode())).refused is None
+            if looked_at in how and not dropped:
+                announce = replace(await hand.announcement(), classes={}, checkpoint={})
+                dropped.append((await hand.say(announce.encode())).refused)
             return await ask(*args, **how)
 
         registrar._js.get_message = late  # type: ignore[method-assign]
         answer = await hub.committed(Committed(AGGREGATE, info.created, info.last))
-        assert [list(how) for how in asked] == [["seq" if contradicted else "last_by_subject"]]
+        assert dropped == [None]
         assert answer["purged"] == info.last
         assert (await hand.announce()).cursor == 6, "and it is taken in when it comes back"
+
+
+async def test_a_purge_that_fails_is_answered_and_holds_up_no_later_one(hub: HubHand, hand: LeafHand) -> None:
+    async with hub.registrar(keep=0) as registrar:
+        await flowing(hub, hand, 3)
+        info = await hub.holds(hand.domain, await hand.store(3))
+        ask = registrar._js.get_message
+
+        async def fault(*_: Any, **__: Any) -> Any:
+            registrar._js.get_message = ask  # type: ignore[method-assign]
+            raise LookupError("a fault of the registrar's own")
+
+        registrar._js.get_message = fault  # type: ignore[method-assign]
+        committed = Committed(AGGREGATE, info.created, info.last)
+        with structlog.testing.capture_logs() as logs:
+            assert "its log says how" in (await hub.committed(committed))["refused"]
+        assert [one["event"] for one in logs if one["log_level"] == "error"] == ["purge failed"]
+        assert (await hub.committed(committed))["purged"] == info.last

@@ -288,4 +288,7 @@ class Registrar:
         except (ContractError, JetStreamError) as error:
             log.warning("committed messages not purged", reason=str(error))
             row["refused"] = str(error)
+        except Exception:  # ingest waits half a minute for an answer
+            log.exception("purge failed")
+            row["refused"] = "the registrar failed on this purge; its log says how"
         await respond(msg, json.dumps(row).encode())
