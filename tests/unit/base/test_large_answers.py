@@ -35,8 +35,11 @@ async def test_what_is_expensive_is_made_once_and_again_after_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(large_answers, "_CHEAP", 0.0)
+    monkeypatch.setattr(large_answers, "_TIMES", 1e9)
     maker = Maker()
     assert await asyncio.gather(*(maker.shared.get() for _ in range(3))) == [1, 1, 1]
+    monkeypatch.setattr(large_answers, "_TIMES", 1.0)
+    maker = Maker()
 
     async def again() -> bool:
         return await maker.shared.get() > 1
