@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from agent.base import clock
 from agent.config import Config, Publish, Size, User
@@ -71,7 +71,7 @@ async def test_a_request_that_an_agent_without_scopes_stored_is_known_after_a_re
     again = chunk("a", key="k")
     assert again.request is not None
     async with agent(config) as one:
-        await one.submit(replace(again, request=Request("k", again.request.crc)))
+        await one.submit(structs.replace(again, request=Request("k", again.request.crc)))
         await one.crash()
     [message] = [one for one in await probe.messages() if H_REQUESTS in one.headers]
     assert H_REQUEST_DIGESTS not in message.headers
