@@ -9,6 +9,7 @@ of all lines are checked by one decoder of JSON. What this takes, it takes as a 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Final
 
 import msgspec
@@ -162,11 +163,12 @@ _MAX_LINES: Final = 1000
 
 
 def take_rows(
-    piece: bytes, cache: LineCache, unit: int, now: bytes, limit: int
+    piece: bytes, cache: LineCache, unit: int, arrival: Callable[[], bytes], limit: int
 ) -> tuple[bytes, int, int] | None:
     """Whole lines without quote, backslash, carriage return and idle line as NDJSON of at most `limit` bytes,
     with the number of readings and of lines; None where a line has another form, or is bad. `unit` is the
-    nanoseconds of a step of times, `now` how a reading begins whose line has no time."""
+    nanoseconds of a step of times, `arrival` says how a reading begins whose line has
+    no time."""
     lines = piece.count(b"\n") + (not piece.endswith(b"\n"))
     if lines > _MAX_LINES:
         return None
@@ -185,9 +187,9 @@ def take_rows(
         stamps = tokens[3::3] if width == 3 else None
         if len(names) == lines:
             befores, tails = _single(keys, names, cache)
-            starts = _starts(stamps, cache.stamps, unit) if stamps else [[now] * lines]
+            starts = _starts(stamps, cache.stamps, unit) if stamps else [[arrival()] * lines]
         else:
-            each = _written(stamps, cache.stamps, unit) if stamps else [now] * lines
+            each = _written(stamps, cache.stamps, unit) if stamps else [arrival()] * lines
             befores, tails, start = _repeated(keys, groups, names, each, cache)
             starts = [start]
     except (LineError, msgspec.DecodeError):

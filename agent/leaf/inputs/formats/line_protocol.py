@@ -30,6 +30,8 @@ from agent.leaf.inputs.formats.ndjson import MAX_COUNTED, MAX_LISTED, BodyTooLar
 
 _STEP: Final = 16 * 1024
 """Bytes that are parsed at a time, a millisecond or two."""
+_WORTH: Final = 200
+"""Bytes from which on lines are taken by the column, which costs less from the fourth short line on."""
 _LINES: Final = 500
 """Lines that are parsed at a time: short ones cost more for each byte, and bad ones most."""
 _IDLE: Final = 64 * 1024
@@ -37,6 +39,8 @@ _IDLE: Final = 64 * 1024
 _SHORT: Final = 256
 """Bytes that are searched first for idle lines: mostly there are few."""
 _MAX_LINE: Final = 256 * 1024
+_BLANK_STAMP: Final = [b""]
+"""What is behind the blank at the end of a line without a time."""
 
 _plain = re.compile(rb"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,40})?\Z").match
 """Numbers that are JSON as they stand; without an exponent they are finite."""
@@ -74,7 +78,7 @@ class Parsing(PayloadParts):
         self._singly_to = 0
         self._line = 0
         self._stamps = cache.stamps
-        self._now = self._stamps.machine(now_ns)
+        self._now_ns, self._arrived = now_ns, b""
         self.count = 0
         """Readings in the payload."""
         self.bad: list[tuple[int, str]] = []
@@ -95,7 +99,8 @@ class Parsing(PayloadParts):
         piece = body[begin:stop]
         out: list[bytes] = []
         is_plain = len(piece) <= _STEP and not _may_be_odd(piece)
-        if is_plain and begin >= self._singly_to and self._take_rows(piece):
+        by_column = is_plain and len(piece) >= _WORTH and begin >= self._singly_to
+        if by_column and self._take_rows(piece):
             return self._has_more()
         self._singly_to = stop
         if not is_plain or b"\n\n" in piece or b"\n#" in piece or b"\n " in piece:
@@ -114,6 +119,12 @@ class Parsing(PayloadParts):
         self.count += len(out)
         self._parts.append(b"".join(out))
         return self._has_more()
+
+    def _arrival(self) -> bytes:
+        """How a reading begins whose line has no time: with that of the body."""
+        if not self._arrived:
+            self._arrived = self._stamps.machine(self._now_ns)
+        return self._arrived
 
     def _has_more(self) -> bool:
         more = self._offset < len(self._body) and not self.hopeless
@@ -138,7 +149,7 @@ class Parsing(PayloadParts):
     def _take_rows(self, piece: bytes) -> bool:
         """The next lines, all at once; nothing is taken and it is False where one needs a look of its own."""
         room = self._limit if self._apart else self._room
-        taken = take_rows(piece, self._cache, self._unit, self._now, room)
+        taken = take_rows(piece, self._cache, self._unit, self._arrival, room)
         if taken is None:
             return False
         payload, count, lines = taken
@@ -152,7 +163,7 @@ class Parsing(PayloadParts):
     def _take_plain(self, lines: list[bytes], out: list[bytes]) -> None:
         """The next lines, which hold no quote, backslash or carriage return: a quick look, and a thorough one
         at those that are not just as expected."""
-        heads, last, ts = self._cache.heads, b"", self._now
+        heads, last, ts = self._cache.heads, b"", b""
         written, unit = self._stamps.written, self._unit
         for line in lines:
             if self.hopeless:
@@ -160,8 +171,8 @@ class Parsing(PayloadParts):
             mark = len(out)
             try:
                 key, fields, *stamp = line.split(b" ")
-                if not stamp:
-                    last, ts = b"", self._now
+                if not stamp or stamp == _BLANK_STAMP:
+                    last, ts = b"", self._arrival()
                 elif stamp != [last]:
                     (last,) = stamp
                     ts = written(last, unit)
@@ -175,7 +186,7 @@ class Parsing(PayloadParts):
                     out.append(ts + before + (text if _plain(text) else scalar(text)) + tail)
             except ValueError:  # LineError too
                 del out[mark:]
-                last, ts = b"", self._now
+                last = b""
                 self._take_line(self._offset, out)
             else:
                 self._offset += len(line) + 1
@@ -229,7 +240,7 @@ class Parsing(PayloadParts):
         stamp = None if _end(body, offset) else _stamp(body, offset, offset + 64)
         if stamp is None and not _end(body, offset):
             raise LineError(f"{quoted(body[offset : offset + 40].strip())} is not a time", "time")
-        ts = self._now if stamp is None else self._stamps.written(stamp[1], self._unit)
+        ts = self._arrival() if stamp is None else self._stamps.written(stamp[1], self._unit)
         self._claim(len(values) * head.cost + offset - begin)
         out += [ts + value + head.tail for value in values]
         if not self._apart:
