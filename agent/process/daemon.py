@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.1
 _YOUNG_OBJECTS = 5_000
 """New objects after which the collector looks for cycles. What a request under way holds is no garbage. To
-look at it for each 700 objects, as Python does by itself, costs 4 to 8 % of the CPU at full load."""
+look at it for each 700 objects, as Python does by itself, costs 4 to 8 % of the CPU at full load. A
+hub of thousands of leaves would look at too many at a time, and hold up its loop."""
 
 log = structlog.get_logger("agent")
 
@@ -68,7 +69,8 @@ def run(config: Config, inputs: Sequence[Input], metrics: Metrics, files: Files)
         import agent.process.hub  # noqa: F401 - before the event loop, which it would hold up
     again = asyncio.Event()
     gc.freeze()  # the collector need not look at what stays, which is much where there are many leaves
-    gc.set_threshold(_YOUNG_OBJECTS)
+    if config.role == "leaf":
+        gc.set_threshold(_YOUNG_OBJECTS)
     try:
         with only_one(config.state_dir), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config, inputs, metrics, Reloader(config, files), again))
