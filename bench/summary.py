@@ -69,7 +69,7 @@ QUESTIONS: Final = (
         "stored",
         "How many readings a second does an edge machine store and bring to the hub?",
         "peers",
-        "load, acknowledged and at the hub, by the clock",
+        "load, answered and at the hub, by the clock",
         "rsyslog, synced queue, 500 readings a message",
     ),
     Question(
