@@ -61,15 +61,15 @@ FIGURES: Final[dict[str, Figure]] = {
     f"{_CARD}1": Figure(32, "kB/batch", "tune.md", "| 1 | 32 kB"),
     f"{_CARD}10": Figure(21, "kB/batch", "tune.md", "| 10 | 21 kB"),
     f"{_CARD}100": Figure(19, "kB/batch", "tune.md", "| 100 | 19 kB"),
-    "cpu idle": Figure(1.467, "% of a core", "footprint", "idle, host metrics each second: CPU"),
+    "cpu idle": Figure(0.95, "% of a core", "footprint", "idle, host metrics each second: CPU"),
     "cpu request": Figure(
-        2065, "requests/CPU-second", "small", "one reading a request, 1 connection: by the agent's CPU"
+        3_135, "requests/CPU-second", "small", "one reading a request, 1 connection: by the agent's CPU"
     ),
     "cpu reading": Figure(
-        993865, "readings/CPU-second", "ingest", "HTTP NDJSON, 500 readings a request, 16 connections"
+        1_223_694, "readings/CPU-second", "ingest", "HTTP NDJSON, 500 readings a request, 16 connections"
     ),
     "most": Figure(
-        438244,
+        1_092_972,
         "readings/s",
         "ingest",
         "HTTP NDJSON, 500 readings a request, 16 connections: wall clock, load and server on the same cores",
@@ -84,7 +84,7 @@ FIGURES: Final[dict[str, Figure]] = {
     "registrar cpu 1000": Figure(4.45, "% of a core", "fleet", f"1000 {_FLEET.format(5)}, CPU at rest"),
     "registrar ram 300": Figure(63.676, "MB", "fleet", f"300 {_FLEET.format(2)}, RSS"),
     "registrar ram 1000": Figure(72.647, "MB", "fleet", f"1000 {_FLEET.format(5)}, RSS"),
-    "jobs": Figure(1057584, "readings/s", "spark-ingest", "warm: stream to readings"),
+    "jobs": Figure(1_396_257, "readings/s", "spark-ingest", "warm: stream to readings"),
     "jobs ram": Figure(
         920.001, "MB", "spark-scale", "8 million readings through ingest and refine, the most memory"
     ),

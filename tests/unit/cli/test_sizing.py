@@ -142,8 +142,8 @@ def test_a_line_that_is_too_thin_is_told() -> None:
         ("--readings 1 --leaves 0", "--leaves 0 is not a number from 1 to 1,000,000"),
         ("--readings nan", "nan readings/s of a leaf: more than 0"),
         (
-            "--readings 1e6",
-            "1,000,000 readings/s of a leaf: more than 0 and at most 438,244 were measured; divide",
+            "--readings 2e6",
+            "2,000,000 readings/s of a leaf: more than 0 and at most 1,092,972 were measured; divide",
         ),
         ("", "is to be given once: --readings 100, or --devices 50 --every 10s"),
         ("--readings 1 --every 5s", "is to be given once"),
