@@ -165,10 +165,7 @@ class AnnounceService:
         """Have a leaf come again because the hub's server does not answer. That is no fault of the leaf, and
         thousands may come meanwhile: a line for each would hold up the loop."""
         self._refused.inc()
-        if (held_back := self._failures.held_back(loop_time())) is not None:
-            log.warning(
-                "announcement not answered", domain=domain, reason=reason, not_reported_before=held_back
-            )
+        self._failures.report(log.warning, "announcement not answered", domain=domain, reason=reason)
         await respond(msg, Answer(refused=f"the hub's server does not answer: {reason}", later=True).encode())
 
     async def _respond(self, domain: str, msg: Msg, answer: Answer) -> None:

@@ -26,17 +26,12 @@ class Answers:
         asyncio.get_running_loop().call_soon(self._tell)
 
     def _tell(self) -> None:
-        count = len(self._due)
         try:
-            for _ in range(count):
-                settled, outcome = self._due[0]
+            while self._due:
+                settled, outcome = self._due.popleft()
                 settled(outcome)
-                self._due.popleft()
-        except BaseException:
-            self._due.popleft()
-            raise
         finally:
-            if self._due:
+            if self._due:  # one of them raised
                 self._tell_soon()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Coroutine, Generator
 from functools import partial
 from types import coroutine
@@ -181,8 +180,8 @@ class Handler:
         self._metrics.http_refusals.labels(self._name, str(error.status)).inc()
         if error.fault is not None:
             self._metrics.invalid.labels(self._name, error.fault).inc()
-        if error.fault == "http2" and (held := self._http2.held_back(time.monotonic())) is not None:
-            self._log.warning("HTTP/2 refused", reason=error.error, not_reported_before=held)
+        if error.fault == "http2":
+            self._http2.report(self._log.warning, "HTTP/2 refused", reason=error.error)
 
     def _greet(self, request: HttpRequest) -> Response:
         check_method(request, "GET", "GET", "HEAD")
