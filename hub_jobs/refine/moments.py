@@ -43,7 +43,6 @@ class Moments(NamedTuple):
 def moments(given: Sequence[object]) -> Moments:
     """The moments of times as a line's decoder gives them."""
     kinds = set(map(type, given))
-    stamps = np.zeros(len(given), dtype=np.int64)
     every = np.ones(len(given), dtype=np.bool_)
     if kinds == {str}:
         try:
@@ -57,6 +56,16 @@ def moments(given: Sequence[object]) -> Moments:
         wrong = ~((seconds >= 0) & (seconds <= EPOCH_LIMIT))
         stamps = np.rint(np.where(wrong, 0, seconds) * 1e6).astype(np.int64)
         return Moments(stamps, every, ~every, wrong, 2 * len(given))
+    return _singly(given)
+
+
+def text_moments(texts: pa.Array) -> Moments:
+    """The moments of times that are all texts."""
+    return _utc(texts) or _singly(texts.to_pylist())
+
+
+def _singly(given: Sequence[object]) -> Moments:
+    stamps = np.zeros(len(given), dtype=np.int64)
     own = np.array([ts is not UNSET for ts in given], dtype=np.bool_)
     wrong = np.zeros(len(given), dtype=np.bool_)
     for at in np.flatnonzero(own).tolist():
@@ -68,11 +77,6 @@ def moments(given: Sequence[object]) -> Moments:
     machine = np.array([isinstance(ts, str) and ts.endswith(MACHINE_OFFSET) for ts in given], dtype=np.bool_)
     texts = sum([isinstance(ts, str) for ts in given])
     return Moments(stamps, own, machine, wrong, 2 * int(np.count_nonzero(own)) + 2 * texts)
-
-
-def text_moments(texts: pa.Array) -> Moments:
-    """The moments of times that are all texts."""
-    return _utc(texts) or moments(texts.to_pylist())
 
 
 def _utc(texts: pa.Array) -> Moments | None:

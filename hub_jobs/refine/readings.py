@@ -118,13 +118,9 @@ class Refiner:
                 self._add_lines(message, lines)
         others = self._drain_parts()
         self._size = self._bytes = 0
-        return (
-            _joined(plain, others)
-            if plain.num_rows and others.num_rows
-            else plain
-            if plain.num_rows
-            else others
-        )
+        if not plain.num_rows:
+            return others
+        return _joined(plain, others) if others.num_rows else plain
 
     def _drain_parts(self) -> pa.Table:
         """The readings of lines that were decoded one by one."""
