@@ -190,10 +190,11 @@ def origin(index: str) -> str:
 
 
 def domain_of(index: str, known: Mapping[str, str]) -> str | None:
-    """The domain of a source, None where it can't be told. `known` are the sources that the stream has now
+    """The domain of a source, None if it is unknown. `known` are the sources that the stream has now
     (`StreamInfo.source_index`). What a source brought stays when the stream has it no longer: a class rests,
     a leaf is over its bytes an hour, or revoked."""
-    return known.get(origin(index)) or _former_domain(origin(index))
+    source = origin(index)
+    return known.get(source) or _former_domain(source)
 
 
 @lru_cache(_FORMER_KNOWN)

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import field
 
 from agent.config import Seconds, Size
-from agent.leaf.inputs.shared.gatherer import LineOptions
+from agent.leaf.inputs.shared import LineOptions
 
 _INHERITED: Final = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ")
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from agent import contract
 from agent.config import Seconds, Size
 from agent.config.values import FILES
-from agent.leaf.inputs.shared.gatherer import LineOptions
+from agent.leaf.inputs.shared import LineOptions
 
 
 class FileOptions(LineOptions, tag="file", kw_only=True):

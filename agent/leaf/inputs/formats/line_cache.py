@@ -167,8 +167,8 @@ def take_rows(
 ) -> tuple[bytes, int, int] | None:
     """Whole lines without quote, backslash, carriage return and idle line as NDJSON of at most `limit` bytes,
     with the number of readings and of lines; None where a line has another form, or is bad. `unit` is the
-    nanoseconds of a step of times, `arrival` says how a reading begins whose line has
-    no time."""
+    nanoseconds of a step of times, `arrival` returns how a reading begins whose
+    line has no time."""
     lines = piece.count(b"\n") + (not piece.endswith(b"\n"))
     if lines > _MAX_LINES:
         return None

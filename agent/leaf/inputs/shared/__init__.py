@@ -20,6 +20,7 @@ from msgspec import Struct, field
 from agent import contract
 from agent.base.metrics import Metrics
 from agent.config import Linger
+from agent.leaf.inputs.formats import Format, LineParser, Precision, make_parser
 from agent.leaf.intake import Intake, Level
 
 
@@ -103,6 +104,18 @@ class ConfiguredInput(ABC, Generic[_Options]):
     @abstractmethod
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Take in readings until `stopping` is set, then answer or store what was taken in."""
+
+
+class LineOptions(InputOptions, kw_only=True):
+    """What the lines of an input are. deploy/reference.toml says what each means."""
+
+    format: Format = "ndjson"
+    precision: Precision = "ns"
+    device_tag: str = "host"
+
+    def parser(self, domain: str) -> LineParser:
+        """What parses them; `domain` is that of the machine."""
+        return make_parser(self.format, domain, precision=self.precision, device_tag=self.device_tag)
 
 
 def url_problem(url: str, schemes: Container[str], example: str) -> str | None:

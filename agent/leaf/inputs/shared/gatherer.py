@@ -15,8 +15,7 @@ from agent import contract
 from agent.base.clock import wall_ns
 from agent.base.wait import Pacer
 from agent.contract import Letter
-from agent.leaf.inputs.formats import Format, LineParser, Precision, make_parser, parse_lines
-from agent.leaf.inputs.shared import InputOptions
+from agent.leaf.inputs.formats import LineParser, parse_lines
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 
 GATHER: Final = 0.005
@@ -33,18 +32,6 @@ _BAD_LINE: Final = 128
 """Bytes that a bad line counts beside its block: its place and the reason."""
 _MAX_BAD: Final = 1_000
 """Bad lines in a row after which a sender is taken for one that speaks something else."""
-
-
-class LineOptions(InputOptions, kw_only=True):
-    """What the lines of an input are. deploy/reference.toml says what each means."""
-
-    format: Format = "ndjson"
-    precision: Precision = "ns"
-    device_tag: str = "host"
-
-    def parser(self, domain: str) -> LineParser:
-        """What parses them; `domain` is that of the machine."""
-        return make_parser(self.format, domain, precision=self.precision, device_tag=self.device_tag)
 
 
 class Buffer:

@@ -33,7 +33,7 @@ class PositionedInput(ConfiguredInput[_Options]):
     _kept = ""
     """What a log line says before why something is refused."""
     _acknowledges: ClassVar[bool] = False
-    """Whether the source is told what is stored, and may drop it then."""
+    """Whether the input acknowledges to the source what is stored, which may drop it then."""
 
     def __init__(
         self, options: _Options, metrics: Metrics, server: LocalServer, source: Mapping[str, str] = {}

@@ -19,7 +19,7 @@ from msgspec import Meta
 from agent.base.files import UnseenError, mode_at
 from agent.base.listen_sockets import LISTEN_SOCKETS, cannot_listen
 from agent.config import ConfigError, Seconds, Size, listen_address
-from agent.leaf.inputs.shared.gatherer import LineOptions
+from agent.leaf.inputs.shared import LineOptions
 
 _MODE: Final = re.compile(r"0?[0-7]{3}\Z").match
 

@@ -133,9 +133,8 @@ class EvictionTracker:
     def trims(self, first: int, last: int) -> None:
         """The agent is about to purge this much of the stream, all of which is at the hub. Call it before the
         purge: a look may come before the purge is answered."""
-        if (
-            self._at_hub and first <= self._at_hub[-1][1] + 1
-        ):  # the purge before failed, or this goes on there
+        # The purge before failed, or this one goes on behind it.
+        if self._at_hub and first <= self._at_hub[-1][1] + 1:
             begin, end = self._at_hub.pop()
             first, last = min(begin, first), max(end, last)
         self._at_hub.append((first, last))
