@@ -73,13 +73,6 @@ CAUSES: Final = (
         "its own metrics, watches clock, server and link, announces itself, and stores a batch each second",
     ),
     Cause(
-        "fleet-10k",
-        "*: all known after its start, above 15 s",
-        "a leaf announces itself each ten seconds, and the registrar is down for three of them, so the last "
-        "leaf is due seven seconds after the start. The machine's two cores also run the leaves: of the "
-        "14.5 s after it is ready the registrar has 8.5 CPU-seconds",
-    ),
-    Cause(
         "relink",
         "link cut *: caught up*",
         "the hub's server asks for the raw source again as soon by itself. What is left of the time is that "
