@@ -19,8 +19,7 @@ from agent.base import clock
 from agent.config import SyncInterval
 from agent.contract import ACCOUNT, FLEET_BUCKET, Checkpoint, Committed, aggregate
 from agent.demo.loopback import Proxy
-from agent.hub.registrar import durability
-from agent.hub.registrar.durability import sync_file_system
+from agent.hub.registrar import announce_service, durability
 from agent.jetstream import JetStreamError
 from agent.server import setup
 from tests.harness.cluster import Cluster, open_cluster
@@ -35,7 +34,10 @@ OFTEN = SyncInterval(0.1)
 
 @pytest.fixture(autouse=True)
 def _flushing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that keeps what was written and is synced at once: that of the tests is written to by
+    others, too, and to sync it can last longer than a test may."""
     monkeypatch.setattr(setup, "file_system", lambda _: "ext4")
+    monkeypatch.setattr(durability, "sync_file_system", lambda _: None)
 
 
 @pytest.fixture
@@ -44,10 +46,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     answers = threading.Event()
     answers.set()
 
-    def sync(path: Path) -> None:
+    def sync(_: Path) -> None:
         if not answers.wait(WAIT_SECONDS):
             raise OSError("the test is over")
-        sync_file_system(path)
 
     monkeypatch.setattr(durability, "sync_file_system", sync)
     return answers
@@ -94,6 +95,24 @@ async def test_an_epoch_begins_once_its_record_is_on_the_disk_that_refused_it(
         assert "cannot be synced" in await hand.refused((await hand.announcement()).encode())
         broken.clear()
         await flowing(hub, hand, 3)
+
+
+async def test_an_epoch_begins_though_each_sync_takes_longer_than_an_answer(
+    hub: HubHand, hand: LeafHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs = threading.Semaphore(1)  # the registrar's own when it begins
+    monkeypatch.setattr(durability, "sync_file_system", lambda _: syncs.acquire(timeout=WAIT_SECONDS))
+    monkeypatch.setattr(announce_service, "_ANSWER_SECONDS", 0.5)
+
+    async def is_taken_in() -> bool:
+        return (await hand.say((await hand.announcement()).encode())).refused is None
+
+    async with hub.registrar(sync_interval=SyncInterval(60.0)):
+        assert not await is_taken_in()
+        assert not await is_taken_in()
+        syncs.release()
+        await until(is_taken_in, "the one sync counts", seconds=20)
+        syncs.release(100)
 
 
 async def test_ingest_is_told_what_is_on_the_disk_once_all_is(

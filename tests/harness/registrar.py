@@ -223,6 +223,7 @@ class HubHand:
         """The aggregate, once its source of this leaf has reached a leaf sequence."""
         async with asyncio.timeout(WAIT_SECONDS):
             while True:
+                await asyncio.sleep(0.02)  # a connection that is closed answers without a turn of the loop
                 try:
                     info = await self.aggregate()
                 except JetStreamError:
@@ -233,7 +234,6 @@ class HubHand:
                 ):
                     # The server reads its last sequence first and the sources then: this one has both.
                     return await self.aggregate()
-                await asyncio.sleep(0.02)
 
     async def leaf_sequences(self, domain: str, first: int) -> list[int]:
         """The leaf sequences that the aggregate holds of a leaf, from a hub sequence on, in its order."""

@@ -74,7 +74,9 @@ class Announcements:
         self._classes = classes
         self._problems = problems
         self._durability, self._held, self.proposals = durability, held, Proposals()
-        self._settling, self._unsaved = 0, set[str]()
+        self._settling = 0
+        self._unsaved: dict[str, float | None] = {}
+        """When the record of each leaf was stored whose new epoch is not known to be on disk."""
 
     @property
     def domains(self) -> Container[str]:
@@ -169,12 +171,16 @@ class Announcements:
         leaf = admitted(announce, known, places, now_text, self._durability.boot)
         self._fleet.keep(leaf)
         self._fleet.heard(announce, now)
-        if not new_epochs(leaf, known) and domain not in self._unsaved:
+        if new_epochs(leaf, known):
+            self._unsaved[domain] = None
+        elif domain not in self._unsaved:
             return False
-        self._unsaved.add(domain)  # nothing comes through an epoch of which a power cut may take the record
-        await self._store.save(leaf)
-        await self._durability.sync()
-        self._unsaved.discard(domain)
+        # Nothing comes through an epoch of which a power cut may take the record.
+        if (stored_at := self._unsaved[domain]) is None:
+            await self._store.save(leaf)
+            self._unsaved[domain] = stored_at = loop_time()
+        await self._durability.sync(stored_at)
+        del self._unsaved[domain]
         for stream, sources in self._fleet.sources_of(domain).items():
             self._aggregates.controllers[stream].want(sources)
         if self._settling < _SETTLING:  # a crowd is answered at once, and looks again when it comes again

@@ -13,6 +13,7 @@ have gone on behind what was lost before anybody could compare.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ import structlog
 
 from agent.base.clock import machine
 from agent.base.logs import LogEdge
-from agent.base.wait import loop_time
+from agent.base.wait import event_within, loop_time
 from agent.config import Config
 from agent.contract import MAX_INT, Checkpoint, ClassAnswer
 from agent.hub.registrar.aggregate import Observation
@@ -37,46 +38,45 @@ log = structlog.get_logger("registrar")
 class Durability:
     """Has the file system of `store` synced each `seconds` while something is new there, and knows up to
     where each aggregate is on disk. `look` returns the newest look at each. With 0 seconds the server syncs
-    before it acknowledges, so that all it holds is on disk."""
+    before it acknowledges, so that all it holds is on disk. `sync` needs `run`."""
 
     def __init__(self, store: Path, seconds: float, look: Callable[[], Mapping[str, Observation]]) -> None:
         self._store, self.seconds, self._look = store, seconds, look
         self.boot = machine.boot if seconds else ""
         """Identifies the page cache in which the hub holds what is not synced yet; "" if all is."""
         self._ends: dict[str, tuple[str, int]] = {}
-        self._began_at = float("-inf")
+        self._began_at = self._failed_at = float("-inf")
         self._run = 0
-        self._syncing = asyncio.Lock()
+        self._trouble = ""
+        self._wanted, self._tried = asyncio.Event(), asyncio.Condition()
         self._failing = LogEdge(log, "the hub's disk is synced again", error=True)
 
     async def begin(self) -> None:
         """The hub's server was away: what is there now may be an older copy, and may not be on disk."""
         self._run += 1
         self._ends.clear()
-        await self._try()
+        with contextlib.suppress(UnavailableError):
+            await self.sync()
 
     async def run(self) -> None:
-        """Sync until cancelled."""
+        """Sync until cancelled: what is new at intervals, and at once for those who wait."""
         while self.seconds:
-            await asyncio.sleep(self.seconds)
-            if self._ends != self._seen():
-                await self._try()
+            if await event_within(self._wanted, self.seconds) or self._ends != self._seen():
+                await self._sync()
 
-    async def sync(self) -> None:
-        """Return once all that the hub's server had acknowledged is on disk. Those who ask together share a
-        sync. Raises `UnavailableError`."""
+    async def sync(self, since: float | None = None) -> None:
+        """Return once all is on disk that the hub's server had acknowledged by `since`, a monotonic time, by
+        default now. Those who wait together share a sync, and it goes on when they give up: a disk that takes
+        longer than they wait is done when they come again. Raises `UnavailableError`."""
         asked = loop_time()
-        async with self._syncing:
-            if not self.seconds or self._began_at >= asked:
-                return
-            began, run, ends = loop_time(), self._run, self._seen()
-            try:
-                await asyncio.to_thread(sync_file_system, self._store)
-            except OSError as error:
-                raise UnavailableError(f"the disk of {self._store} cannot be synced: {error}") from error
-            self._began_at = began
-            if run == self._run:
-                self._ends = ends
+        since = asked if since is None else since
+        if not self.seconds or self._began_at >= since:
+            return
+        self._wanted.set()
+        async with self._tried:
+            await self._tried.wait_for(lambda: self._began_at >= since or self._failed_at >= asked)
+        if self._began_at < since:
+            raise UnavailableError(self._trouble)
 
     def synced(self, info: StreamInfo) -> int:
         """Up to which sequence of an aggregate all is on disk."""
@@ -85,13 +85,22 @@ class Durability:
         created, last = self._ends.get(info.name, ("", 0))
         return last if created == info.created else 0
 
-    async def _try(self) -> None:
+    async def _sync(self) -> None:
+        self._wanted.clear()
+        began, run, ends = loop_time(), self._run, self._seen()
         try:
-            await self.sync()
-        except UnavailableError as error:
-            self._failing.begin("hub's disk not synced", reason=str(error))
+            await asyncio.to_thread(sync_file_system, self._store)
+        except OSError as error:
+            self._failed_at = began
+            self._trouble = f"the disk of {self._store} cannot be synced: {error}"
+            self._failing.begin("hub's disk not synced", reason=self._trouble)
         else:
+            self._began_at = began
+            if run == self._run:
+                self._ends = ends
             self._failing.end()
+        async with self._tried:
+            self._tried.notify_all()
 
     def _seen(self) -> dict[str, tuple[str, int]]:
         return {name: (seen.info.created, seen.info.last) for name, seen in self._look().items()}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from agent.base.wait import loop_time
 from agent.contract import Checkpoint, ClassAnswer
 from agent.hub.registrar import durability
 from agent.hub.registrar.aggregate import Observation
@@ -66,35 +69,71 @@ def info(last: int, created: str = "c") -> StreamInfo:
     return StreamInfo(STREAM, created, 1, last, last, 0, {}, [])
 
 
+@asynccontextmanager
+async def running(store: Path, look: Callable[[], Mapping[str, Observation]]) -> AsyncIterator[Durability]:
+    one = Durability(store, 60.0, look)
+    task = asyncio.create_task(one.run())
+    try:
+        yield one
+    finally:
+        task.cancel()
+
+
 async def test_a_sync_counts_for_what_was_seen_before_it_and_not_over_a_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen, disk = {STREAM: Observation(info(5), {}, 0.0)}, threading.Event()
-    monkeypatch.setattr(durability, "sync_file_system", lambda _: disk.wait(30))
-    one = Durability(Path("/"), 60.0, lambda: seen)
-    syncing = asyncio.create_task(one.sync())
-    await asyncio.sleep(0)
-    seen[STREAM] = Observation(info(9), {}, 0.0)
-    disk.set()
-    await syncing
-    assert (one.synced(info(9)), one.synced(info(9, "other"))) == (5, 0)
-    disk.clear()
-    syncing = asyncio.create_task(one.sync())
-    await asyncio.sleep(0)
-    restarting = asyncio.create_task(one.begin())
-    await asyncio.sleep(0)
-    seen[STREAM] = Observation(info(3), {}, 0.0)
-    disk.set()
-    await asyncio.gather(syncing, restarting)
-    assert one.synced(info(3)) == 3
+    seen, syncs, begun = {STREAM: Observation(info(5), {}, 0.0)}, threading.Semaphore(0), threading.Event()
+
+    def sync(_: Path) -> None:
+        begun.set()
+        syncs.acquire(timeout=30)
+
+    monkeypatch.setattr(durability, "sync_file_system", sync)
+    async with running(Path("/"), lambda: seen) as one:
+        syncing = asyncio.create_task(one.sync())
+        await asyncio.to_thread(begun.wait, 30)
+        seen[STREAM] = Observation(info(9), {}, 0.0)
+        syncs.release()
+        await syncing
+        assert (one.synced(info(9)), one.synced(info(9, "other"))) == (5, 0)
+        begun.clear()
+        syncing = asyncio.create_task(one.sync())
+        await asyncio.to_thread(begun.wait, 30)
+        restarting = asyncio.create_task(one.begin())
+        await asyncio.sleep(0)
+        seen[STREAM] = Observation(info(3), {}, 0.0)
+        syncs.release(2)
+        await asyncio.gather(syncing, restarting)
+        assert one.synced(info(3)) == 3
 
 
-async def test_a_disk_that_refuses_to_sync_confirms_nothing(tmp_path: Path) -> None:
-    one = Durability(tmp_path / "gone", 60.0, lambda: {STREAM: Observation(info(5), {}, 0.0)})
-    with pytest.raises(UnavailableError, match="cannot be synced"):
-        await one.sync()
-    await one.begin()
-    assert one.synced(info(5)) == 0
+async def test_a_sync_goes_on_without_those_who_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs = threading.Semaphore(0)
+    monkeypatch.setattr(durability, "sync_file_system", lambda _: syncs.acquire(timeout=30))
+    async with running(Path("/"), dict) as one:
+        asked = loop_time()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await one.sync(asked)
+        syncs.release()
+        await one.sync(asked)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await one.sync()
+        syncs.release()
+
+
+async def test_a_disk_that_refuses_to_sync_confirms_nothing_until_it_does(tmp_path: Path) -> None:
+    store, asked = tmp_path / "gone", loop_time()
+    async with running(store, lambda: {STREAM: Observation(info(5), {}, 0.0)}) as one:
+        for _ in range(2):
+            with pytest.raises(UnavailableError, match="cannot be synced"):
+                await one.sync(asked)
+        await one.begin()
+        assert one.synced(info(5)) == 0
+        store.mkdir()
+        await one.sync(asked)
+        assert one.synced(info(5)) == 5
 
 
 def test_a_server_that_syncs_before_it_acknowledges_has_all_on_disk() -> None:
