@@ -25,6 +25,7 @@ from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import Range as Sequences
 from hub_jobs.tables.ranges import union, without
 from hub_jobs.tables.schemas import BRONZE, TIME, digests
+from hub_jobs.tables.stream_history import MessageMark, last_of
 
 _CODED: Final = ("stream", "created", "subject", "domain", "source_stream", "source_identity", "class", "run")
 
@@ -41,11 +42,13 @@ class IngestPart:
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """Files of bronze, and the sequences of the range that the stream no longer has. `fault` is what kept the
-    task from reading: not for Spark to try again at once, but for the next run."""
+    """Files of bronze, the sequences of the range that the stream no longer has, and the last message that
+    was read. `fault` is what kept the task from reading: not for Spark to try again at once, but for the next
+    run."""
 
     files: list[PartFile] = field(default_factory=list)
     gaps: list[Sequences] = field(default_factory=list)
+    end: MessageMark | None = None
     fault: WireError | None = None
 
 
@@ -53,6 +56,7 @@ def ingest(part: IngestPart) -> Ingested:
     """Read a range and write it as rows of bronze."""
     wanted = part.range
     read: list[Sequences] = []
+    end: MessageMark | None = None
     try:
         with Connection(part.server) as conn, PartWriter(part.lake, "bronze") as writer:
             for columns in read_columns(
@@ -60,9 +64,10 @@ def ingest(part: IngestPart) -> Ingested:
             ):
                 writer.write(bronze_rows(columns, part.origin))
                 read = union(read, _held(columns.seqs))
+                end = last_of(columns)
     except WireError as error:
         return Ingested(fault=error)
-    return Ingested(writer.files, without([(wanted.first, wanted.last)], read))
+    return Ingested(writer.files, without([(wanted.first, wanted.last)], read), end)
 
 
 def _held(seqs: list[int]) -> list[Sequences]:

@@ -33,7 +33,7 @@ from hub_jobs.tables import gap_notes, ranges, stream_history
 from hub_jobs.tables.delta import Table, ensure_table
 from hub_jobs.tables.parquet import MAX_FILE_BYTES
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.stream_history import StreamHistory
+from hub_jobs.tables.stream_history import MessageMark, StreamHistory, differs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -186,7 +186,7 @@ def _commit_next(
     if faults:
         bronze.discard(files)
         raise faults[0]
-    if not _is_still(options, bronze, known):
+    if not _is_still(options, bronze, known, [result.end for result in done if result.end]):
         bronze.discard(files)
         say(_NAME, f"stream {options.stream} was put back to an earlier state while it was read: once more")
         return []
@@ -201,12 +201,16 @@ def _commit_next(
     return gaps
 
 
-def _is_still(options: IngestOptions, bronze: Table, known: StreamHistory) -> bool:
-    """Whether the stream has the history of which a range was planned. Otherwise what was read may be of
-    another one, and the message by which the next run would see that is then among it."""
+def _is_still(
+    options: IngestOptions, bronze: Table, known: StreamHistory, ends: Sequence[MessageMark]
+) -> bool:
+    """Whether the stream has the history of which a range was planned, and still what each part read last.
+    Otherwise what was read may be of another history, and the message by which the next run would see that is
+    then among it; or parts are of both, and what came instead of the last of the older ones is in none."""
     with Connection(options.server) as conn:
-        now = stream_history.current(bronze, stream_info(conn, options.stream), conn)
-    return now.history == known.history
+        info = stream_info(conn, options.stream)
+        now = stream_history.current(bronze, info, conn)
+        return now.history == known.history and not any(differs(conn, info, end) for end in ends)
 
 
 def _parts(info: StreamInfo, wanted: ranges.Range, cores: int) -> list[Range]:

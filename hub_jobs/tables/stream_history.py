@@ -23,13 +23,14 @@ import pyarrow.compute as pc
 from agent.contract import HUB_DOMAIN
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.ranges import read_columns
-from hub_jobs.source.streams import StreamInfo
+from hub_jobs.source.streams import Columns, StreamInfo
 from hub_jobs.tables.delta import Table, TableError, open_table
 from hub_jobs.tables.parquet_reading import parquet_columns
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import Condition, bounds, files, rows
-from hub_jobs.tables.schemas import TIME, digest
+from hub_jobs.tables.schemas import digest
+from hub_jobs.times import micros
 
 _BOUNDS: Final = (
     "min.stream",
@@ -130,19 +131,35 @@ def _names(info: StreamInfo) -> Iterator[StreamHistory]:
 
 def _put_back(bronze: Table, known: StreamHistory, info: StreamInfo, conn: Connection) -> bool:
     assert known.done is not None
-    if info.last_seq < known.done:
+    end = rows(bronze, ["arrived", "digest"], known.rows(known.done - 1, known.done)).to_pylist()
+    # Where bronze ends with a gap any message is another one: what was gone from a stream never comes again.
+    mark = MessageMark(known.done, *((micros(end[0]["arrived"]), end[0]["digest"]) if end else (0, b"")))
+    return differs(conn, info, mark)
+
+
+class MessageMark(NamedTuple):
+    """What tells a message of a stream from another one under the same sequence: when it arrived, in
+    microseconds since 1970, and its digest."""
+
+    seq: int
+    arrived: int
+    digest: bytes
+
+
+def last_of(columns: Columns) -> MessageMark:
+    """The mark of the last of some messages."""
+    return MessageMark(columns.seqs[-1], columns.timestamps_ns[-1] // 1000, digest(columns.payloads[-1]))
+
+
+def differs(conn: Connection, info: StreamInfo, mark: MessageMark) -> bool:
+    """Whether a stream has another message under that sequence, or ends before it, so that it was restored
+    from a copy. One that it no longer has says nothing."""
+    if info.last_seq < mark.seq:
         return True
-    if info.first_seq > known.done:
+    if info.first_seq > mark.seq:
         return False
-    last_row = rows(bronze, ["arrived", "digest"], known.rows(known.done - 1, known.done))
-    found = read_columns(conn, info.name, known.done, known.done, created=info.created, allow_lost=True)
-    for columns in found:
-        if not last_row.num_rows:
-            return True  # bronze ends with a gap, and what was gone from a stream never comes again
-        arrived = pa.array([columns.timestamps_ns[0] // 1000], pa.int64()).cast(TIME)[0]
-        there = (arrived, digest(columns.payloads[0]))
-        return there != (last_row["arrived"][0], last_row["digest"][0].as_py())
-    return False
+    found = read_columns(conn, info.name, mark.seq, mark.seq, created=info.created, allow_lost=True)
+    return any(last_of(columns) != mark for columns in found)
 
 
 def all_of(bronze: Table) -> list[StreamHistory]:

@@ -21,8 +21,8 @@ _PUT_BACK_SECONDS = 120.0
 """The server's own retries of a source back off by ten seconds each."""
 
 
-async def put_back(fleet: Fleet, copy: Path, *numbers: int) -> None:
-    """Put the hub back to a copy; from then on it gets these batches of `edge-2`."""
+async def put_back(fleet: Fleet, copy: Path, *numbers: int, held: int = 5) -> None:
+    """Put the hub back to a copy with so many messages; from then on it gets these batches of `edge-2`."""
     store = fleet.servers.hub.config.store_dir
     await fleet.servers.hub.stop()
     # Whether its last batch comes again depends on whether the hub had told it that it was there.
@@ -31,7 +31,7 @@ async def put_back(fleet: Fleet, copy: Path, *numbers: int) -> None:
     shutil.copytree(copy, store)
     await fleet.servers.hub.start()
     await fleet.store("edge-2", *numbers)
-    await fleet.at_hub(5 + len(numbers))
+    await fleet.at_hub(held + len(numbers))
 
 
 async def test_a_stream_that_was_put_back_is_read_again_under_another_name(fleet: Fleet) -> None:
@@ -74,3 +74,33 @@ async def test_a_stream_that_is_put_back_after_a_run_has_planned_is_read_under_i
     assert {("edge-2", n) for n in (3, 4, 5)} <= set(fleet.bronze("domain", "n"))
     assert fleet.bronze("seq") == sorted([*range(1, 7), *range(1, 9)])
     assert "was put back" in capfd.readouterr().err
+
+
+async def test_a_stream_that_is_put_back_between_two_parts_of_a_commit_is_read_once_more(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy is newer than bronze, so that the message where bronze ends is in both histories."""
+    copy, loop = fleet.lake.with_name("copy"), asyncio.get_running_loop()
+    await fleet.store("edge-1", 4)
+    await fleet.at_hub(6)
+    assert await fleet.ingest() == Exit.WELL
+    await fleet.servers.hub.back_up(copy)
+    await fleet.store("edge-1", 5, 6, 7)
+    await fleet.at_hub(9)
+    monkeypatch.setattr(ingest, "_MIN_RECORDS", 1)
+    first: Any = run_tasks
+
+    def overtaken(spark: object, task: object, work: list[object]) -> object:
+        monkeypatch.setattr(ingest, "run_tasks", first)
+        done = first(spark, task, work[:1])
+        asyncio.run_coroutine_threadsafe(put_back(fleet, copy, 3, 4, 5, held=6), loop).result(
+            _PUT_BACK_SECONDS
+        )
+        return done + first(spark, task, work[1:])
+
+    monkeypatch.setattr(ingest, "run_tasks", overtaken)
+
+    assert await fleet.ingest() == Exit.WELL
+
+    assert {("edge-2", n) for n in (3, 4, 5)} <= set(fleet.bronze("domain", "n"))
+    assert fleet.bronze("seq") == list(range(1, 10))
