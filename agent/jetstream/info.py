@@ -64,6 +64,25 @@ class ConsumerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyStatus:
+    """A mirror or source as its server reports it."""
+
+    seq: int
+    """The origin's sequence up to which it has stored, 0 if it is unknown."""
+    active: float | None
+    """Seconds since its last sign of life, None if none came since the server started or it was added."""
+    error: str = ""
+    """The server's error."""
+    error_code: int = 0
+    consumer: str = ""
+    """The consumer from which it reads, where its configuration names one."""
+
+    def alive(self, within: float) -> bool:
+        """Whether a message or a heartbeat came within so many seconds."""
+        return self.active is not None and self.active < within
+
+
+@dataclass(frozen=True, slots=True)
 class RawMessage:
     """A stored message."""
 
@@ -106,6 +125,18 @@ def stream_info(answer: Mapping[str, Any]) -> StreamInfo:
         sources=answer.get("sources") or [],
         last_time=state["last_ts"],
         consumers=state["consumer_count"],
+    )
+
+
+def copy_status(row: Mapping[str, Any], consumer: str = "") -> CopyStatus:
+    """Read a mirror or source of a stream's info."""
+    error = row.get("error") or {}
+    return CopyStatus(
+        seq=row.get("seq", 0),
+        active=None if row["active"] < 0 else row["active"] / 1e9,
+        error=error.get("description", ""),
+        error_code=error.get("err_code", 0),
+        consumer=consumer,
     )
 
 
@@ -168,6 +199,8 @@ def _same(have: Any, want: Any) -> bool:
 STREAM_NOT_FOUND: Final = 10059
 CONSUMER_NOT_FOUND: Final = 10014
 MESSAGE_NOT_FOUND: Final = 10037
+STALLED: Final = 10228
+"""The error of a mirror or source whose acknowledgements on `$JS.FC` can't travel back (2.15.1)."""
 WRITE_IN_FLIGHT: Final = 10164
 """Another message under the same expected sequence is on its way; nothing was compared."""
 

@@ -19,6 +19,7 @@ from agent.config import Config
 from agent.config.mirrors import ORIGIN_METADATA, Declared, Key, ResolvedOrigin, declared, key_of
 from agent.jetstream import JetStream, JetStreamError, merged
 from agent.jetstream.connection import EXPECTED, connected
+from agent.jetstream.info import CopyStatus
 from agent.mirrors.comparison import MirrorComparison
 from agent.mirrors.decide import (
     MirrorMemory,
@@ -30,7 +31,7 @@ from agent.mirrors.decide import (
     needed_subjects,
     remember,
 )
-from agent.mirrors.observation import CopyStatus, LocalStream, RemoteStream, StreamProbe
+from agent.mirrors.observation import LocalStream, RemoteStream, StreamProbe
 from agent.server.permissions import LinkRights, declared_link
 from agent.server.setup import identities, link_rights
 

@@ -13,7 +13,8 @@ from enum import StrEnum
 from typing import Final, Literal
 
 from agent.config.mirrors import Declared, ResolvedOrigin, key_of
-from agent.mirrors.observation import STALLED, CopyStatus, LocalStream, RemoteStream
+from agent.jetstream.info import STALLED, CopyStatus
+from agent.mirrors.observation import LocalStream, RemoteStream
 
 ALIVE: Final = 3.0
 """Seconds without a sign of life after which a link is faulty; a heartbeat comes each second."""
@@ -127,7 +128,7 @@ def decide_link(
 def _flow(
     origin: ResolvedOrigin, entry: CopyStatus, remote: RemoteStream, memory: MirrorMemory, now: float
 ) -> MirrorVerdict:
-    alive = entry.active is not None and entry.active < ALIVE
+    alive = entry.alive(ALIVE)
     lag = missing_messages(origin, entry, remote)
     if remote.kind == "absent":
         return MirrorVerdict(MirrorState.ABSENT, f"{origin.place} does not exist; create it there")
@@ -138,7 +139,7 @@ def _flow(
             "recreated or restored from a backup; if it was restored, what it stores up to "
             f"{entry.seq} is not copied: declare it under another name of this stream",
         )
-    if entry.err_code == STALLED:
+    if entry.error_code == STALLED:
         return MirrorVerdict(
             MirrorState.REFUSED,
             f"the flow has stopped: the acknowledgements of the flow do not reach {origin.place}; allow "

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import nats.errors
@@ -28,23 +28,9 @@ from agent.jetstream import (
     UnavailableError,
     end_if_cancelled,
     request,
+    unless_refused,
 )
-from agent.jetstream.info import check_refusal, reason_of
-
-STALLED: Final = 10228
-"""The server's error where `$JS.FC` can't travel back (2.15.1)."""
-
-
-@dataclass(frozen=True, slots=True)
-class CopyStatus:
-    """A mirror or source as this server shows it, with the server's last error."""
-
-    active: float | None
-    """Seconds since a sign of life, None for never."""
-    seq: int
-    """The origin's sequence up to which it is here."""
-    err_code: int = 0
-    error: str = ""
+from agent.jetstream.info import CopyStatus, check_refusal, copy_status, reason_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +67,9 @@ def local_stream(answer: Mapping[str, Any]) -> LocalStream:
     config, state = answer["config"], answer["state"]
     metadata = config.get("metadata") or {}
     rows = list(answer.get("sources") or [])
-    entries = {key_of(row): _entry(row, row.get("seq", 0)) for row in rows}
+    entries = {key_of(row): copy_status(row) for row in rows}
     if (mirror := answer.get("mirror")) is not None:
-        entries[key_of(mirror)] = _entry(mirror, state["last_seq"])
+        entries[key_of(mirror)] = replace(copy_status(mirror), seq=state["last_seq"])
     return LocalStream(
         kind=metadata.get(KIND_METADATA, ""),
         config=config,
@@ -92,16 +78,6 @@ def local_stream(answer: Mapping[str, Any]) -> LocalStream:
         last=state["last_seq"],
         origin_created=metadata.get(ORIGIN_METADATA, ""),
         entries=entries,
-    )
-
-
-def _entry(row: Mapping[str, Any], seq: int) -> CopyStatus:
-    error = row.get("error") or {}
-    return CopyStatus(
-        active=None if row["active"] < 0 else row["active"] / 1e9,
-        seq=seq,
-        err_code=error.get("err_code", 0),
-        error=error.get("description", ""),
     )
 
 
@@ -127,12 +103,9 @@ class StreamProbe:
 
     async def local(self, js: JetStream, name: str) -> LocalStream | None:
         """The stream on this side, None if it is missing. Raises `JetStreamError`."""
-        try:
+        with unless_refused(STREAM_NOT_FOUND):
             return local_stream(await js.api(f"STREAM.INFO.{name}"))
-        except ApiError as error:
-            if error.err_code != STREAM_NOT_FOUND:
-                raise
-            return None
+        return None
 
     async def remote(self, nc: Client, origin: ResolvedOrigin) -> RemoteStream:
         """The stream at the other end, or why it can't be asked."""
@@ -177,12 +150,9 @@ class StreamProbe:
 
     async def _newest(self, nc: Client, origin: ResolvedOrigin, subject: str, filter_subject: str) -> int:
         body = json.dumps({"last_by_subj": filter_subject}).encode()
-        try:
+        with unless_refused(MESSAGE_NOT_FOUND):
             return int((await self._api(nc, origin, subject, body))["message"]["seq"])
-        except ApiError as error:
-            if error.err_code != MESSAGE_NOT_FOUND:
-                raise
-            return 0
+        return 0
 
     async def _api(self, nc: Client, origin: ResolvedOrigin, subject: str, body: bytes) -> dict[str, Any]:
         try:

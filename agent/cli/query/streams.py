@@ -26,7 +26,7 @@ from agent.contract import (
     parse_message_id,
     parse_subject,
 )
-from agent.jetstream import STREAM_NOT_FOUND, ApiError, ConsumerInfo, JetStream, StreamInfo, nanoseconds
+from agent.jetstream import STREAM_NOT_FOUND, ConsumerInfo, JetStream, StreamInfo, nanoseconds, unless_refused
 from agent.jetstream.connection import EXPECTED
 from agent.jetstream.readers import StoredHeaders, read_headers
 
@@ -205,11 +205,8 @@ async def _ask(config: Config, status: Mapping[str, Any], rows: list[ConsumerRow
         async with own_server(config) as link:
             js = JetStream(link.nc)
             for stream in [*streams, COMMANDS]:
-                try:
+                with unless_refused(STREAM_NOT_FOUND):
                     rows += [_row(stream, info) async for info in js.consumers(stream)]
-                except ApiError as error:
-                    if error.err_code != STREAM_NOT_FOUND:
-                        raise
     except (*EXPECTED, *NONSENSE) as error:
         return cannot_ask(config, error)
     return ""

@@ -31,6 +31,7 @@ from agent.contract import (
     link_consumer,
 )
 from agent.jetstream import StreamInfo, covers
+from agent.jetstream.info import CopyStatus, copy_status
 
 ALIVE: Final = 2.0
 """Seconds without a sign of life after which a source is not well; the leaf sends a heartbeat each second."""
@@ -199,29 +200,11 @@ def planned(
 
 
 @dataclass(frozen=True, slots=True)
-class SourceState:
-    seq: int
-    """The highest leaf sequence that it has stored, 0 if it is unknown."""
-    active: float | None
-    """Seconds since its last sign of life, None if none came since the server started or it was added."""
-    error: str = ""
-    """The server's error."""
-    error_code: int = 0
-    consumer: str = ""
-    """The leaf's consumer from which it reads."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether the leaf was heard lately."""
-        return self.active is not None and self.active < ALIVE
-
-
-@dataclass(frozen=True, slots=True)
 class Observation:
     """An aggregate as its server reported it."""
 
     info: StreamInfo
-    states: Mapping[str, SourceState]
+    states: Mapping[str, CopyStatus]
     """By the name of the leaf's stream."""
     asked: float
     """When the server was asked, in monotonic seconds."""
@@ -231,25 +214,14 @@ def observed(info: StreamInfo, asked: float) -> Observation:
     """What a stream's info tells of its sources."""
     sources = info.config.get("sources") or []
     consumers = {entry["name"]: (entry.get("consumer") or {}).get("name", "") for entry in sources}
-    states = {entry["name"]: _state(entry, consumers.get(entry["name"], "")) for entry in info.sources}
+    states = {entry["name"]: copy_status(entry, consumers.get(entry["name"], "")) for entry in info.sources}
     return Observation(info, states, asked)
 
 
-def source_state(seen: Observation, domain: str, cls: str, epoch: str) -> SourceState | None:
+def source_state(seen: Observation, domain: str, cls: str, epoch: str) -> CopyStatus | None:
     """The state of a source, None where there is none or it still sits on another epoch."""
     state = seen.states.get(leaf_stream(domain, cls))
     return state if state is not None and state.consumer == link_consumer(epoch) else None
-
-
-def _state(row: Mapping[str, Any], consumer: str) -> SourceState:
-    error = row.get("error") or {}
-    return SourceState(
-        seq=row.get("seq", 0),
-        active=None if row["active"] < 0 else row["active"] / 1e9,
-        error=error.get("description", ""),
-        error_code=error.get("err_code", 0),
-        consumer=consumer,
-    )
 
 
 def purge_up_to(committed: Committed, info: StreamInfo, keep: int) -> int:

@@ -15,6 +15,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
 from agent.base.wait import event_within, loop_time
 from agent.hub.registrar.aggregate import (
+    ALIVE,
     AggregateSettings,
     Observation,
     Source,
@@ -28,7 +29,15 @@ from agent.hub.registrar.aggregate import (
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.problems import ActiveProblems
 from agent.hub.registrar.stalled_sources import StalledSources, say, trouble
-from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, StreamInfo, covers, merged
+from agent.jetstream import (
+    STREAM_NOT_FOUND,
+    JetStream,
+    JetStreamError,
+    StreamInfo,
+    covers,
+    merged,
+    unless_refused,
+)
 
 _SETTLE: Final = 0.02
 _LOOK_SECONDS: Final = 1.0
@@ -85,12 +94,10 @@ class AggregateController:
         self.seen = None
         self._want = dict(want)
         self._suspects = StalledSources()
-        try:
-            seen = await self.observe()
-        except ApiError as error:
-            if error.err_code != STREAM_NOT_FOUND:
-                raise
-            seen = await self._make()
+        found = None
+        with unless_refused(STREAM_NOT_FOUND):
+            found = await self.observe()
+        seen = found or await self._make()
         have = seen.info.config
         for sentence in faults(have):
             log.warning(f"{self.name}: {sentence}")
@@ -205,11 +212,8 @@ class AggregateController:
             self._changed.notify_all()
 
     async def _look(self, not_before: float) -> Observation:
-        try:
+        with unless_refused(STREAM_NOT_FOUND):
             return await self.observe(not_before)
-        except ApiError as error:
-            if error.err_code != STREAM_NOT_FOUND:
-                raise
         log.warning(
             f"{self.name} had been deleted by hand and is recreated; what the leaves still hold of it comes "
             f"again, the audit names the rest"
@@ -239,7 +243,7 @@ class AggregateController:
             # A turn may have been seconds away, and a source have come back by itself: removed while data
             # flows, it may be added with a cursor behind what is on its way and never stored.
             seen = await self.observe()
-            again = {name for name in again if name in seen.states and not seen.states[name].alive}
+            again = {name for name in again if name in seen.states and not seen.states[name].alive(ALIVE)}
         have = seen.info.config.get("sources") or []
         if again:
             target = have if target is None else target

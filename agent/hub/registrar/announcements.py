@@ -21,7 +21,7 @@ from agent.contract import (
     ClassAnswer,
     leaf_stream,
 )
-from agent.hub.registrar.aggregate import Observation, source_state
+from agent.hub.registrar.aggregate import ALIVE, Observation, source_state
 from agent.hub.registrar.aggregates import RESTING, TOO_FAR, Aggregates, awake, is_far, may_rest
 from agent.hub.registrar.answer import agreeing, class_answer, lacking
 from agent.hub.registrar.durability import Durability, Proposals, bounded
@@ -206,7 +206,7 @@ class Announcements:
             if name in self._fleet.resting:
                 continue
             source = seen[streams[cls]].states.get(name)
-            if source is None or not source.alive:
+            if source is None or not source.alive(ALIVE):
                 controller.silent(name)
             if source is None or source.seq < max(state.confirmed, state.acked):
                 seen[streams[cls]] = await controller.observe(began)

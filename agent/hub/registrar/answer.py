@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import msgspec
 
 from agent.contract import H_MESSAGE_ID, H_SOURCE, Checkpoint, ClassAnswer, ContractError
-from agent.hub.registrar.aggregate import SourceState, is_full, parse_source_header
+from agent.hub.registrar.aggregate import ALIVE, is_full, parse_source_header
 from agent.hub.registrar.records import CONTRADICTED, POWER_CUT, ClassRecord, HubPosition
 from agent.jetstream import RawMessage, StreamInfo
+from agent.jetstream.info import CopyStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def stored(message: RawMessage | None, leaf_stream: str) -> StoredMessage | None
     return StoredMessage(seq, message.headers.get(H_MESSAGE_ID, ""), message.seq)
 
 
-def is_certain(record: ClassRecord, state: SourceState | None, info: StreamInfo, noted: int = 0) -> bool:
+def is_certain(record: ClassRecord, state: CopyStatus | None, info: StreamInfo, noted: int = 0) -> bool:
     """Whether what the hub is known to hold of an epoch cannot be too little: its source has a sequence, or
     nothing was purged that was not looked at before. `noted` is the aggregate's last sequence when all
     records were last brought up to date before a purge."""
@@ -50,7 +51,7 @@ def is_certain(record: ClassRecord, state: SourceState | None, info: StreamInfo,
 
 
 def held_now(
-    held: HubPosition | None, state: SourceState | None, newest: StoredMessage | None, info: StreamInfo
+    held: HubPosition | None, state: CopyStatus | None, newest: StoredMessage | None, info: StreamInfo
 ) -> HubPosition | None:
     """What the hub holds of an epoch, from what was known of it, its source and the newest message of the
     leaf.
@@ -72,9 +73,7 @@ def held_now(
     return found
 
 
-def held_at_start(
-    held: HubPosition | None, state: SourceState | None, info: StreamInfo
-) -> HubPosition | None:
+def held_at_start(held: HubPosition | None, state: CopyStatus | None, info: StreamInfo) -> HubPosition | None:
     """What may still be believed of `held` after the hub's server was away: its store may have been put
     back."""
     if held is None or info.last < held.last:
@@ -196,7 +195,7 @@ def agreeing(
 
 
 def class_state(
-    state: SourceState | None,
+    state: CopyStatus | None,
     info: StreamInfo,
     *,
     contested: bool,
@@ -215,7 +214,7 @@ def class_state(
         return "resting"
     if is_full(info):
         return "full"
-    return "flowing" if state is not None and state.alive and not state.error else "linking"
+    return "flowing" if state is not None and state.alive(ALIVE) and not state.error else "linking"
 
 
 def class_answer(

@@ -20,7 +20,7 @@ from agent.contract import (
     parse_repeat,
 )
 from agent.contract.checkpoint import MAX_REPEAT
-from agent.hub.registrar.aggregate import source_state
+from agent.hub.registrar.aggregate import ALIVE, source_state
 from agent.hub.registrar.aggregates import TOO_FAR, Aggregates, is_far
 from agent.hub.registrar.durability import Proposals
 from agent.hub.registrar.fleet_state import FleetState
@@ -160,7 +160,11 @@ class StandingAnswers:
         if leaf_stream(domain, cls) in self._fleet.resting:
             if not announced.idle or announce.repairs or is_far(announce, record, seen.info, TOO_FAR):
                 return False
-        elif source is None or not source.alive or source.seq < max(announced.confirmed, announced.acked):
+        elif (
+            source is None
+            or not source.alive(ALIVE)
+            or source.seq < max(announced.confirmed, announced.acked)
+        ):
             return False
         if said.cursor != held or (source is not None and source.seq not in (0, held)):
             return False

@@ -12,7 +12,7 @@ import msgspec
 
 from agent.base.wait import Pacer
 from agent.contract import Announce, leaf_stream
-from agent.hub.registrar.aggregate import Observation, Source, SourceState, source, source_state
+from agent.hub.registrar.aggregate import Observation, Source, source, source_state
 from agent.hub.registrar.answer import (
     class_state,
     held_at_start,
@@ -24,6 +24,7 @@ from agent.hub.registrar.ownership import DomainOwnership
 from agent.hub.registrar.quota import Allowance
 from agent.hub.registrar.records import ClassRecord, LeafRecord, PurgeMarker
 from agent.jetstream import StreamInfo
+from agent.jetstream.info import CopyStatus
 
 ANNOUNCES_AT_ONCE: Final = 10
 ANNOUNCE_EVERY: Final = 1.0
@@ -140,13 +141,13 @@ class FleetState:
             if new != record:
                 self.put(domain, cls, new)
 
-    def certain(self, record: ClassRecord, state: SourceState | None, info: StreamInfo) -> bool:
+    def certain(self, record: ClassRecord, state: CopyStatus | None, info: StreamInfo) -> bool:
         """Whether what a record holds cannot be too little."""
         noted = self._noted.get(info.name)
         last = noted.last if noted is not None and noted.created == info.created else 0
         return is_certain(record, state, info, last)
 
-    def word(self, domain: str, cls: str, state: SourceState | None, info: StreamInfo, now: float) -> str:
+    def word(self, domain: str, cls: str, state: CopyStatus | None, info: StreamInfo, now: float) -> str:
         return class_state(
             state,
             info,

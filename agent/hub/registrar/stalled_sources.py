@@ -12,7 +12,8 @@ from typing import Final, Literal
 
 import structlog
 
-from agent.hub.registrar.aggregate import SourceState
+from agent.hub.registrar.aggregate import ALIVE
+from agent.jetstream.info import STALLED, CopyStatus
 
 PATIENCE: Final = 6.0
 """Seconds for a source that was not seen to break to show itself. On a slow line heartbeats queue behind
@@ -27,7 +28,6 @@ _NEVER_HEARD = (
     "side lacks a permission of the link ($JSC.R.*, the deliver subject, the consumer's RESET), which "
     "neither server says; start both servers with the configuration that petiole renders"
 )
-_NO_FLOW_CONTROL = 10228
 _NAMED: Final = 20
 
 log = structlog.get_logger("registrar")
@@ -55,7 +55,7 @@ class Suspect:
         return self.tries >= _HOPELESS_TRIES
 
 
-def judge(suspect: Suspect, state: SourceState | None, now: float) -> Literal["well", "wait", "again"]:
+def judge(suspect: Suspect, state: CopyStatus | None, now: float) -> Literal["well", "wait", "again"]:
     """Whether a suspect source flows, or is to be removed and added again. A source that was never heard
     cannot be coming back by itself soon; one that was is given a moment to show itself."""
     if state is None:
@@ -80,11 +80,11 @@ def _wait_after(tries: int) -> float:
     return min(_FIRST_WAIT * 2.0 ** min(tries - 1, 10), _LONGEST_WAIT)
 
 
-def trouble(state: SourceState) -> str | None:
+def trouble(state: CopyStatus) -> str | None:
     """What the server's own error of a source means, None where it has none."""
     if not state.error:
         return None
-    if state.error_code == _NO_FLOW_CONTROL:
+    if state.error_code == STALLED:
         return (
             f"the hub cannot acknowledge what it stores ({state.error}): the permission for $JS.FC of this "
             f"leaf's stream is missing on the link; start both servers with what petiole renders"
@@ -149,11 +149,11 @@ class StalledSources:
         if name in self._linked or name in self._suspects:
             self._suspects[name] = Suspect(now, not_before=now + NEW_PATIENCE)
 
-    def look(self, states: Mapping[str, SourceState], asked: float) -> Verdicts:
+    def look(self, states: Mapping[str, CopyStatus], asked: float) -> Verdicts:
         """Judge all suspects by what was seen at `asked`; a linked source that has fallen silent becomes
         one."""
         for name in self._linked - self._suspects.keys():
-            if (state := states.get(name)) is not None and not state.alive:
+            if (state := states.get(name)) is not None and not state.alive(ALIVE):
                 self._suspects[name] = Suspect(asked, not_before=asked + PATIENCE)
         found = Verdicts()
         for name, suspect in self._suspects.items():
@@ -170,7 +170,7 @@ class StalledSources:
         self._hopeless = self._hopeless - found.well | hopeless
         return found
 
-    def return_in(self, states: Mapping[str, SourceState]) -> bool:
+    def return_in(self, states: Mapping[str, CopyStatus]) -> bool:
         """Whether a linked leaf waits for a source that has not been heard since the hub's server started,
         and was not added again yet."""
         return any(

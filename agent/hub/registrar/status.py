@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from agent.base.logs import time_text
 from agent.contract import Announce, ClassState, leaf_stream, seconds_to_loss
-from agent.hub.registrar.aggregate import Observation, SourceState, is_full
+from agent.hub.registrar.aggregate import ALIVE, Observation, is_full
 from agent.hub.registrar.records import ClassRecord, LeafRecord
 from agent.jetstream import StreamInfo
+from agent.jetstream.info import CopyStatus
 
 _NEVER: Final = float("-inf")
 
@@ -45,7 +46,7 @@ class KnownFleet:
     """Bytes over the link, of those of which they are counted."""
 
     @cached_property
-    def states(self) -> Mapping[str, SourceState]:
+    def states(self) -> Mapping[str, CopyStatus]:
         return {name: state for look in self.seen.values() for name, state in look.states.items()}
 
     def unheard(self, domain: str) -> float | None:
@@ -140,7 +141,7 @@ def _leaf(domain: str, known: KnownFleet) -> dict[str, Any]:
     return {"state": sentence, "word": word, **row}
 
 
-def _class(record: ClassRecord, said: ClassState | None, state: SourceState | None) -> dict[str, Any]:
+def _class(record: ClassRecord, said: ClassState | None, state: CopyStatus | None) -> dict[str, Any]:
     """One class: the hub's side, and what its leaf `said` last, None where it has not since this agent
     started. `active` is the seconds since its source gave a sign of life, `error` its server's."""
     ledger = said.ledger if said is not None else None
@@ -170,7 +171,7 @@ def leaf_state(domain: str, known: KnownFleet) -> tuple[str, str]:
     stopped = [
         cls
         for cls, name in names.items()
-        if name not in known.resting and ((state := known.states.get(name)) is None or not state.alive)
+        if name not in known.resting and ((state := known.states.get(name)) is None or not state.alive(ALIVE))
     ]
     unheard, rests = known.unheard(domain), all(name in known.resting for name in names.values())
     if not linked and (stopped or (rests and unheard is not None)):

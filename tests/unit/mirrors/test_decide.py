@@ -13,6 +13,7 @@ import pytest
 from agent import config as settings
 from agent.config import Config, Transform
 from agent.config.mirrors import Declared, ResolvedOrigin, declared, key_of
+from agent.jetstream.info import STALLED, CopyStatus
 from agent.mirrors.controller import required_permissions
 from agent.mirrors.decide import (
     BY_ITSELF,
@@ -23,7 +24,7 @@ from agent.mirrors.decide import (
     decide_stream,
     remember,
 )
-from agent.mirrors.observation import STALLED, CopyStatus, LocalStream, RemoteStream
+from agent.mirrors.observation import LocalStream, RemoteStream
 from agent.server.setup import link_rights
 
 CREATED, OTHER = "2026-11-21T06:00:00Z", "2026-11-21T07:00:00Z"
@@ -40,7 +41,7 @@ def local(copy: Declared, entry: CopyStatus, **changes: Any) -> LocalStream:
     return replace(local_stream, **changes)
 
 
-ALIVE, DEAD = CopyStatus(0.5, 50), CopyStatus(30.0, 40)
+ALIVE, DEAD = CopyStatus(50, 0.5), CopyStatus(40, 30.0)
 
 
 NEW = MirrorMemory()
@@ -95,7 +96,7 @@ CASES = [
     Case(
         "never heard, and nobody answers",
         SOURCE,
-        CopyStatus(None, 0),
+        CopyStatus(0, None),
         AWAY,
         MirrorState.DOWN,
         None,
@@ -146,7 +147,7 @@ CASES = [
     Case(
         "flow control does not come back",
         SOURCE,
-        replace(ALIVE, seq=20, err_code=STALLED, error="stalled on flow control"),
+        replace(ALIVE, seq=20, error_code=STALLED, error="stalled on flow control"),
         WELL,
         MirrorState.REFUSED,
         30,

@@ -12,7 +12,6 @@ from agent.contract import Committed, ContractError, aggregate, leaf_stream
 from agent.hub.registrar.aggregate import (
     ALIVE,
     AggregateSettings,
-    SourceState,
     aggregate_config,
     changed_by_hand,
     faults,
@@ -25,6 +24,7 @@ from agent.hub.registrar.aggregate import (
     source,
 )
 from agent.jetstream import StreamInfo, covers
+from agent.jetstream.info import CopyStatus
 
 EPOCHS = ["0000000000000", "1111111111111"]
 DOMAINS = ["a", "b", "c"]
@@ -107,10 +107,10 @@ def test_the_state_of_a_source_is_read_with_its_absent_and_negative_fields() -> 
         ),
         asked=0.0,
     )
-    assert seen.states == {"A": SourceState(0, None), "B": SourceState(7, 1.5, "no")}
-    assert not seen.states["A"].alive
-    assert seen.states["B"].alive
-    assert not SourceState(1, ALIVE).alive
+    assert seen.states == {"A": CopyStatus(0, None), "B": CopyStatus(7, 1.5, "no")}
+    assert not seen.states["A"].alive(ALIVE)
+    assert seen.states["B"].alive(ALIVE)
+    assert not CopyStatus(1, ALIVE).alive(ALIVE)
 
 
 def test_what_is_dangerous_in_an_aggregate_is_named_and_the_configuration_sets_it_right() -> None:

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import H_MESSAGE_ID, H_SOURCE, Checkpoint
-from agent.hub.registrar.aggregate import SourceState
 from agent.hub.registrar.answer import (
     StoredMessage,
     agreed,
@@ -24,6 +23,7 @@ from agent.hub.registrar.answer import (
 )
 from agent.hub.registrar.records import ClassRecord, HubPosition
 from agent.jetstream import RawMessage, StreamInfo
+from agent.jetstream.info import CopyStatus
 
 STREAM = "TEL_a_normal"
 CREATED = "2026-01-01T00:00:00Z"
@@ -72,7 +72,7 @@ def record(held: HubPosition | None = None, checkpoint: Checkpoint | None = None
 def test_what_the_hub_holds_is_told_from_its_source_and_the_newest_message(
     held: HubPosition | None, seq: int, newest: StoredMessage | None, expected: HubPosition | None
 ) -> None:
-    assert held_now(held, SourceState(seq, 0.1), newest, info()) == expected
+    assert held_now(held, CopyStatus(seq, 0.1), newest, info()) == expected
 
 
 seqs = st.integers(0, 200)
@@ -83,7 +83,7 @@ helds = st.none() | st.builds(HubPosition, seqs, st.sampled_from(["", "id"]), se
 def test_a_cursor_is_never_above_what_the_source_or_the_aggregate_shows_nor_below_what_was_held(
     held: HubPosition | None, seq: int, newest: StoredMessage | None
 ) -> None:
-    now = held_now(held, SourceState(seq, 0.1), newest, info())
+    now = held_now(held, CopyStatus(seq, 0.1), newest, info())
     shown = [0, held.seq if held else 0, seq, newest.leaf_seq if newest else 0]
     cursor = now.seq if now else 0
     assert max(seq, held.seq if held else 0) <= cursor <= max(shown)
@@ -93,7 +93,7 @@ def test_a_cursor_is_never_above_what_the_source_or_the_aggregate_shows_nor_belo
 def test_after_the_hub_was_away_nothing_is_held_that_its_stream_contradicts(
     held: HubPosition | None, seq: int, last: int
 ) -> None:
-    now = held_at_start(held, SourceState(seq, None), info(last))
+    now = held_at_start(held, CopyStatus(seq, None), info(last))
     if now is not None:
         assert now == held
         assert last >= now.last
@@ -259,11 +259,11 @@ def test_a_message_of_another_stream_or_without_an_origin_says_nothing_of_the_le
     ],
 )
 def test_the_state_is_one_word(active: float | None, size: int, contested: bool, expected: str) -> None:
-    assert class_state(SourceState(1, active), info(size=size), contested=contested) == expected
+    assert class_state(CopyStatus(1, active), info(size=size), contested=contested) == expected
 
 
 def test_a_source_of_which_its_server_complains_does_not_flow() -> None:
-    stalled = SourceState(50, 0.5, "stalled on flow control", 10228)
+    stalled = CopyStatus(50, 0.5, "stalled on flow control", 10228)
     assert class_state(stalled, info(), contested=False) == "linking"
 
 

@@ -13,18 +13,19 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from agent.contract import Announce, ClassState, Previous, Readings, leaf_stream, new_epoch, new_run
-from agent.hub.registrar.aggregate import Observation, SourceState
+from agent.hub.registrar.aggregate import Observation
 from agent.hub.registrar.metrics import LeafCollector, shown_leaves
 from agent.hub.registrar.records import ClassRecord, HubPosition, LeafRecord
 from agent.hub.registrar.status import KnownFleet
 from agent.jetstream import StreamInfo
+from agent.jetstream.info import CopyStatus
 
 NOW = 1000.0
 RUN = new_run()
 EPOCH = new_epoch()
 ANNOUNCED_AT = "2026-11-22T12:00:00+00:00"
 OPEN_METRICS, _ = choose_encoder("application/openmetrics-text; version=1.0.0")
-FLOWING = SourceState(seq=90, active=0.5)
+FLOWING = CopyStatus(seq=90, active=0.5)
 
 
 def class_state(last: int, loss: float | None = math.inf, **readings: int) -> ClassState:

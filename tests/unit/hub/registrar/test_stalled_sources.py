@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.hub.registrar.aggregate import SourceState
 from agent.hub.registrar.stalled_sources import StalledSources, Suspect, judge, next_look, trouble
+from agent.jetstream.info import CopyStatus
 
 
 @pytest.mark.parametrize(
@@ -30,12 +30,12 @@ from agent.hub.registrar.stalled_sources import StalledSources, Suspect, judge, 
 def test_a_source_is_added_again_when_its_leaf_is_linked_and_it_stays_silent(
     active: float | None, suspect: Suspect, now: float, expected: str
 ) -> None:
-    assert judge(suspect, SourceState(0, active), now) == expected
+    assert judge(suspect, CopyStatus(0, active), now) == expected
 
 
 def test_sources_return_until_each_was_heard_or_added_again_once() -> None:
     sources = StalledSources()
-    silent, heard = {"A": SourceState(0, None)}, {"A": SourceState(0, 0.1)}
+    silent, heard = {"A": CopyStatus(0, None)}, {"A": CopyStatus(0, 0.1)}
     assert not sources.return_in(silent)
     sources.linked("A", 10.0)
     assert sources.return_in(silent)
@@ -57,7 +57,7 @@ def test_a_source_that_does_not_come_is_tried_ever_more_rarely_but_always_again(
     tries: int, now: float
 ) -> None:
     suspect = Suspect(since=now, tries=tries, tried_at=now)
-    assert judge(suspect, SourceState(0, None), now + 300) == "again"
+    assert judge(suspect, CopyStatus(0, None), now + 300) == "again"
     assert now < next_look(suspect, now) <= now + 300
 
 
@@ -65,12 +65,12 @@ def test_a_linked_source_that_falls_silent_is_suspect_and_one_that_is_not_linked
     suspects = StalledSources()
     suspects.linked("A", since=0)
     suspects.linked("B", since=0)
-    heard = {name: SourceState(1, 0.1) for name in ("A", "B", "C")}
+    heard = {name: CopyStatus(1, 0.1) for name in ("A", "B", "C")}
     assert suspects.look(heard, 1.0).well == {"A", "B"}
     suspects.unlinked("B")
-    silent = {name: SourceState(1, 5.0) for name in ("A", "B", "C")}
+    silent = {name: CopyStatus(1, 5.0) for name in ("A", "B", "C")}
     assert suspects.look(silent, 10.0).again == set(), "its heartbeats may queue behind data"
-    still = {name: SourceState(1, 11.0) for name in ("A", "B", "C")}
+    still = {name: CopyStatus(1, 11.0) for name in ("A", "B", "C")}
     assert suspects.look(still, 16.0).again == {"A"}
 
 
@@ -79,12 +79,12 @@ def test_a_source_that_is_added_again_in_vain_is_told_of_once_and_again_when_it_
     suspects.linked("A", since=0)
     for _ in range(40):
         now += 1.0
-        verdicts = suspects.look({"A": SourceState(0, None)}, now)
+        verdicts = suspects.look({"A": CopyStatus(0, None)}, now)
         suspects.tried(verdicts.again, now)
         told += len(verdicts.hopeless)
     assert told == 1
     assert "permission" in suspects.hopeless()["A"]
-    assert suspects.look({"A": SourceState(1, 0.1)}, now + 1).saved == {"A"}
+    assert suspects.look({"A": CopyStatus(1, 0.1)}, now + 1).saved == {"A"}
     assert suspects.hopeless() == {}
 
 
@@ -92,15 +92,15 @@ def test_a_source_that_became_another_one_is_tried_anew() -> None:
     suspects = StalledSources()
     suspects.linked("A", since=0)
     for now in range(1, 20):
-        suspects.tried(suspects.look({"A": SourceState(0, None)}, now).again, now)
+        suspects.tried(suspects.look({"A": CopyStatus(0, None)}, now).again, now)
     assert suspects.hopeless()
     suspects.changed("A", 20)
     assert suspects.hopeless() == {}
-    assert suspects.look({"A": SourceState(0, None)}, 21).again == set()
-    assert suspects.look({"A": SourceState(0, None)}, 22).again == {"A"}
+    assert suspects.look({"A": CopyStatus(0, None)}, 21).again == set()
+    assert suspects.look({"A": CopyStatus(0, None)}, 22).again == {"A"}
 
 
 def test_the_error_of_a_source_is_told_with_its_remedy() -> None:
-    assert trouble(SourceState(1, 0.1)) is None
-    assert "$JS.FC" in (trouble(SourceState(1, 0.1, "not acknowledged", 10228)) or "")
-    assert "not found" in (trouble(SourceState(1, 0.1, "stream not found", 10059)) or "")
+    assert trouble(CopyStatus(1, 0.1)) is None
+    assert "$JS.FC" in (trouble(CopyStatus(1, 0.1, "not acknowledged", 10228)) or "")
+    assert "not found" in (trouble(CopyStatus(1, 0.1, "stream not found", 10059)) or "")

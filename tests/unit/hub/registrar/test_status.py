@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from agent.contract import leaf_stream
-from agent.hub.registrar.aggregate import Observation, SourceState
+from agent.hub.registrar.aggregate import Observation
 from agent.hub.registrar.records import ClassRecord, LeafRecord
 from agent.hub.registrar.status import KnownFleet, fleet_status
 from agent.hub.web import FleetPages
 from agent.jetstream import StreamInfo
+from agent.jetstream.info import CopyStatus
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOW = 1_000.0
@@ -44,7 +45,7 @@ def fleet(count: int, *, heard: float = 1.0, **more: Any) -> KnownFleet:
             for domain in domains
         }
     )
-    states = {leaf_stream(domain, "normal"): SourceState(1, 0.1) for domain in domains}
+    states = {leaf_stream(domain, "normal"): CopyStatus(1, 0.1) for domain in domains}
     info = StreamInfo("T", "c", 1, 1, 1, 1, {}, [])
     known: dict[str, Any] = {
         "domains": [*domains, "new"],

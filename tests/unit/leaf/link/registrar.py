@@ -13,7 +13,6 @@ from agent.contract import (
     leaf_stream,
     link_consumer,
 )
-from agent.hub.registrar.aggregate import SourceState
 from agent.hub.registrar.answer import (
     StoredMessage,
     agreed,
@@ -31,6 +30,7 @@ from agent.hub.registrar.answer import (
 from agent.hub.registrar.durability import bounded
 from agent.hub.registrar.records import AggregateRef, ClassRecord, admitted, new_epochs
 from agent.jetstream import RawMessage, StreamInfo
+from agent.jetstream.info import CopyStatus
 from tests.unit.leaf.link.stores import HubStore
 
 CLS = "normal"
@@ -113,10 +113,10 @@ def _put(hub: HubStore, record: ClassRecord) -> None:
     hub.leaf = msgspec.structs.replace(hub.leaf, classes={CLS: record})
 
 
-def _state(hub: HubStore, record: ClassRecord) -> SourceState | None:
+def _state(hub: HubStore, record: ClassRecord) -> CopyStatus | None:
     if hub.epoch != record.epoch:
         return None
-    return SourceState(hub.cursor, 0.1, consumer=link_consumer(hub.epoch))
+    return CopyStatus(hub.cursor, 0.1, consumer=link_consumer(hub.epoch))
 
 
 def _agreed(hub: HubStore, record: ClassRecord, domain: str, checkpoint: Checkpoint) -> bool | None:
