@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -44,6 +45,9 @@ _YOUNG_OBJECTS = 5_000
 look at it for each 700 objects, as Python does by itself, costs 4 to 8 % of the CPU at full load. A
 hub of thousands of leaves would look at too many at a time, and hold up its loop."""
 
+_END_SECONDS = 10.0
+"""Beyond `drain`, until an agent that is to end does so whatever still runs."""
+
 log = structlog.get_logger("agent")
 
 
@@ -71,11 +75,19 @@ def run(config: Config, inputs: Sequence[Input], metrics: Metrics, files: Files)
     gc.freeze()  # the collector need not look at what stays, which is much where there are many leaves
     if config.role == "leaf":
         gc.set_threshold(_YOUNG_OBJECTS)
+    late = threading.Timer(config.publish.drain + _END_SECONDS, _force_end, [again])
+    late.daemon = True
     try:
         with only_one(config.state_dir), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(config, inputs, metrics, Reloader(config, files), again))
+            runner.run(_serve(config, inputs, metrics, Reloader(config, files), again, late))
     except Exception as error:
-        return _outcome(_alone(error))
+        return _outcome(error)
+    finally:
+        late.cancel()
+    return _well(again)
+
+
+def _well(again: asyncio.Event) -> Exit:
     if again.is_set():
         # The same process, whatever supervises it; what else it had open is closed with the exec.
         LISTEN_SOCKETS.pass_fds(os.environ)
@@ -83,30 +95,38 @@ def run(config: Config, inputs: Sequence[Input], metrics: Metrics, files: Files)
     return Exit.WELL
 
 
-def _alone(error: Exception) -> Exception:
-    """What a TaskGroup has wrapped, when it is a single exception."""
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+def _force_end(again: asyncio.Event) -> None:
+    """End the process, or start it again, though a part goes on: an input of a package may ignore that it is
+    cancelled, and a thread may hang. What was drained is closed; the rest is as after a kill."""
+    log.error("agent not ended in time; ended by force")
+    _well(again)
+    os._exit(Exit.FAILED)
 
 
 def _outcome(error: Exception) -> Exit:
     """The exit code for the error that ended the agent, which is logged. A supervisor restarts the agent
     after any code but `Exit.USAGE`."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
     if isinstance(error, RenderError | OtherDomainError):
         log.error("configuration refused", reason=str(error))
         return Exit.USAGE
     if isinstance(error, StateError | InUseError):
         log.error("cannot start", reason=str(error))
-        return Exit.FAILED
-    if isinstance(error, OSError):
+    elif isinstance(error, OSError):
         log.error("agent failed", exc_info=error)
-        return Exit.FAILED
-    raise error
+    else:
+        raise error
+    return Exit.FAILED
 
 
 async def _serve(
-    config: Config, inputs: Sequence[Input], metrics: Metrics, reloader: Reloader, again: asyncio.Event
+    config: Config,
+    inputs: Sequence[Input],
+    metrics: Metrics,
+    reloader: Reloader,
+    again: asyncio.Event,
+    late: threading.Timer,
 ) -> None:
     path = config.state_dir / "state.json"
     state = StateFile(path, state_file.load(path, config.domain))
@@ -114,15 +134,21 @@ async def _serve(
         await state.save()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        if not stopping.is_set():
+            late.start()
+        stopping.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, stop)
     loop.add_signal_handler(signal.SIGHUP, reloader.wanted)
     loop.call_later(KEPT_SECONDS, LISTEN_SOCKETS.close)
     health = ServerHealth(metrics)
 
     def restart() -> None:
         again.set()
-        stopping.set()
+        stop()
 
     supervisor = notifier(os.environ)
     role = _role(config, state, inputs, metrics, health, reloader)

@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from agent.base.logs import listed
 from agent.base.metrics import Metrics
 from agent.base.supervisor import Switch, restart_failing
 from agent.config import Config
@@ -24,6 +25,9 @@ from agent.process.reload import Applied
 
 if TYPE_CHECKING:
     from agent.leaf.rules.aggregates import RuleAggregates
+
+_CANCEL_SECONDS: Final = 5.0
+"""How long an input may take to end once it is cancelled."""
 
 log = structlog.get_logger("leaf")
 
@@ -115,7 +119,8 @@ class InputSet:
 
     async def _end(self, names: Iterable[str]) -> dict[str, Switch]:
         """End these inputs in order and forget them; those that take longer than a stop may are cancelled,
-        for the others listen no more. Returns their switches."""
+        for the others listen no more. Returns their switches. Raises `TimeoutError` for an input that goes on
+        all the same."""
         leaving = [self._entries[name] for name in names]
         for entry in leaving:
             entry.ended.set()
@@ -124,8 +129,8 @@ class InputSet:
             for task in late:
                 log.error("input not ended in time; cancelled", input=task.get_name(), seconds=self._patience)
                 task.cancel()
-            if late:
-                await asyncio.wait(late)
+            if late and (stuck := (await asyncio.wait(late, timeout=_CANCEL_SECONDS))[1]):
+                raise TimeoutError(f"{listed([task.get_name() for task in stuck])} cannot be ended")
         for entry in leaving:
             del self._entries[entry.input.name]
         return {entry.input.name: entry.switch for entry in leaving}
@@ -203,7 +208,8 @@ async def drain(
         async with asyncio.timeout(seconds):
             # What an input has read already it may still hand in.
             publisher.batches.flush()
-            await asyncio.gather(*inputs)
+            if inputs:
+                await asyncio.wait(inputs)  # and not `gather`, which would wait on for one that goes on
             publisher.stop()
             await sender.drained()
             await ledger.close()

@@ -13,7 +13,7 @@ from agent.contract import DEFAULT_CLASS
 from agent.demo import plan
 from agent.demo.loopback import free_port
 from tests.harness.agent_process import Agent
-from tests.harness.foreign_inputs import GOOD, UNTIDY, installed
+from tests.harness.foreign_inputs import ENDLESS, GOOD, UNTIDY, installed
 from tests.harness.wait import wait_for
 
 
@@ -63,5 +63,31 @@ def test_a_broken_package_is_refused_at_a_reload_and_its_input_runs_once_it_is_c
         assert refused.returncode == 2
         assert "'ping' of petiole-ping 1.2 cannot be imported" in refused.stderr
         assert "Traceback" not in refused.stderr
+    finally:
+        leaf.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_input_that_cannot_be_ended_does_not_keep_the_agent_from_ending_or_starting_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(installed(tmp_path / "site", ENDLESS)))
+    member = plan.member(tmp_path, "edge-1")
+    base = plan.leaf_toml(member, free_port()).partition("[[input]]")[0] + '[publish]\ndrain = "1s"\n'
+    leaf = Agent(member, f'{base}[[input]]\ntype = "ping"\n')
+    try:
+        leaf.start()
+        wait_for(lambda: leaf.metric("petiole_stored_readings_total", input="ping") > 0, "it is stored")
+        if number is signal.SIGTERM:
+            assert leaf.end(number) == 1
+        else:
+            member.config.write_text(base)
+            assert leaf.process is not None
+            leaf.process.send_signal(number)
+            wait_for(lambda: leaf.log.read_text().count('"event": "started"') == 2, "it starts again")
+            wait_for(lambda: leaf.status_of("/readyz") == 200, "it is ready")
+            assert leaf.end(signal.SIGTERM) == 0
+            assert "ping cannot be ended" in leaf.log.read_text()
+        assert "agent not ended in time" in leaf.log.read_text()
     finally:
         leaf.close()

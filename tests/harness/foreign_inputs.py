@@ -39,6 +39,15 @@ UNTIDY = f"""{GOOD}
 """
 """Raises `CancelledError` when it is to end, for a task of its own."""
 
+ENDLESS = f"""{GOOD}
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                pass
+"""
+"""Goes on when it is to end, and when it is cancelled."""
+
 
 def installed(
     site: Path, code: str = GOOD, *, kind: str = "ping", package: str = "petiole-ping", target: str = ""
