@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import Exit
+from hub_jobs.audit.settled.settling import SKEW, newest_arrival
 from hub_jobs.job_loop import Stop, job_parser, metrics_of, never, run_job, say
 from hub_jobs.maintain import expire
 from hub_jobs.maintain.expire import drop_old_audits
@@ -70,18 +71,35 @@ def run(options: MaintainOptions, stop: Stop = never) -> Exit:
         return Exit.USAGE
     for table in tables:
         _heal(options, ensure_table(options.lake, table.name), stop)
+    clock = datetime.now(UTC)
+    now = _now(options.lake, clock)
     if options.keep is not None and not stop():
-        _expire(options, datetime.now(UTC) - timedelta(days=options.keep))
+        _expire(options, now - timedelta(days=options.keep))
     if options.thin_after is not None and not stop():
-        _thin(options, datetime.now(UTC) - timedelta(days=options.thin_after))
+        _thin(options, now - timedelta(days=options.thin_after))
     if not stop():
         drop_old_audits(options.lake, dry_run=options.dry_run)
     for table in tables:
         _compact(options, ensure_table(options.lake, table.name), stop)
         if stop():
             break
-        _vacuum(options, ensure_table(options.lake, table.name))
+        _vacuum(options, ensure_table(options.lake, table.name), clock - now)
     return Exit.WELL
+
+
+def _now(lake: Place, clock: datetime) -> datetime:
+    """From when ages count: by this machine's clock, and not from long after the newest message arrived at
+    the hub. By a clock that is far ahead all is old, also the files of a job that has not committed yet."""
+    bronze = open_table(lake, "bronze")
+    newest = None if bronze is None else newest_arrival(bronze, clock)
+    if newest is None or clock <= newest + SKEW:
+        return clock
+    say(
+        _NAME,
+        f"ages count from {newest + SKEW:%Y-%m-%d %H:%M}, a day after the newest message arrived, for this "
+        f"machine's clock says {clock:%Y-%m-%d %H:%M}: set it if it is ahead, or run ingest",
+    )
+    return newest + SKEW
 
 
 def _heal(options: MaintainOptions, table: Table, stop: Stop) -> None:
@@ -180,8 +198,9 @@ def _thinned(rows: pa.Table) -> pa.Table:
     return rows.set_column(rows.column_names.index("payload"), rows.schema.field("payload"), payload)
 
 
-def _vacuum(options: MaintainOptions, table: Table) -> None:
-    gone = table.vacuum(options.vacuum_after * 24, dry_run=options.dry_run)
+def _vacuum(options: MaintainOptions, table: Table, ahead: timedelta) -> None:
+    hours = options.vacuum_after * 24 + ahead / timedelta(hours=1)
+    gone = table.vacuum(hours, dry_run=options.dry_run)
     if gone:
         verb = "would be" if options.dry_run else "were"
         say(_NAME, f"{table.name}: {len(gone)} files that no table names {verb} deleted")

@@ -26,7 +26,7 @@ from hub_jobs.times import HOUR, at_micros, micros
 
 _GRACE: Final = HOUR
 """The last hour is not settled: what comes again of it, or is corrected, need not be looked up."""
-_SKEW: Final = timedelta(days=1)
+SKEW: Final = timedelta(days=1)
 """By so much the hub's clock may be ahead of this machine's."""
 
 
@@ -44,7 +44,7 @@ def open_past(table: Table, tables: AuditTables, now: datetime) -> Past:
     past, marks = settled.read(table)
     if not past.until:
         return past
-    newest = _newest_arrival(tables.bronze, now)
+    newest = newest_arrival(tables.bronze, now)
     if newest is not None and past.until > micros(newest):
         raise UnsettledError(
             f"what arrived before {at_micros(past.until).isoformat()} was taken for settled, and the newest "
@@ -58,7 +58,7 @@ def next_cut(tables: AuditTables, now: datetime) -> int:
     """Before which moment everything may be settled next; 0 where nothing more may."""
     if any(_lacks_arrivals(table) for table in tables.existing):
         return 0
-    newest = _newest_arrival(tables.bronze, now)
+    newest = newest_arrival(tables.bronze, now)
     if newest is None:
         return 0
     cut = micros(newest) // HOUR * HOUR - _GRACE
@@ -99,14 +99,14 @@ def settle(lake: Place, table: Table, tables: AuditTables, survey: Survey, rows:
     return past.until
 
 
-def _newest_arrival(bronze: Table, now: datetime) -> datetime | None:
+def newest_arrival(bronze: Table, now: datetime) -> datetime | None:
     """When the last message of any stream arrived, None without one. A message that came while the hub's
     clock was ahead is not the last of its stream for long. Where it stays the last, it counts only if there
     is none of before `now`, which is then what is wrong."""
     last: dict[History, FileHistory] = {}
     for file in file_histories(bronze):
         last[file.history] = max(last.get(file.history, file), file, key=lambda each: each.last)
-    end = now + _SKEW
+    end = now + SKEW
     arrivals = [_last_arrival(bronze, file, end) for file in last.values()]
     return max([arrived for arrived in arrivals if arrived <= end] or arrivals, default=None)
 

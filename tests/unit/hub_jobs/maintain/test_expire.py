@@ -151,6 +151,14 @@ def test_what_came_while_the_clock_of_the_hub_was_at_1970_is_not_old(
     assert "1 files stay that came while the hub's clock was far behind" in capsys.readouterr().err
 
 
+def test_by_a_clock_that_is_far_ahead_nothing_is_old(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The newest message says how late it is: here the clock is days ahead of it."""
+    keep(lake, 1 + 2 / 24)
+
+    assert batches(lake) == {4, 5, 6}, "what is two hours older than the newest, and a day"
+    assert "set it if it is ahead" in capsys.readouterr().err
+
+
 def test_nothing_is_deleted_before_it_is_rolled_up(lake: Path) -> None:
     made = ensure_table(lake, "rollup_1d")
     made.commit([], {ROLLED_UP: 2})
@@ -269,8 +277,7 @@ def test_what_is_deleted_stays_explained_when_less_is_to_be_deleted_later(tmp_pa
     add_bronze(tmp_path, arrived([batch_row(LINE, n=HOURS + 1, source_seq=HOURS + 1)], HOURS + 3))
     refine_all(tmp_path)
     assert audited(tmp_path)[0] is code
-    days = (datetime.now(UTC).timestamp() * 1e6 - ARRIVED_US - HOUR_US) / (24 * HOUR_US)
-    keep(tmp_path, days)
+    keep(tmp_path, 1 + (HOURS + 2) / 24)
 
     assert sorted(contents(tmp_path, "readings", "n")) == [5, 6, 7], "the late one is deleted, too"
     for options in ([], ["--all"]):

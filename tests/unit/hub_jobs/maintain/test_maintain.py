@@ -73,9 +73,9 @@ def batches(first: int, count: int, **given: Any) -> list[dict[str, Any]]:
     return [batch_row(LINE, n, source_seq=n, **given) for n in range(first, first + count)]
 
 
-def filled(lake: Path, parts: int = 12) -> None:
+def filled(lake: Path, parts: int = 12, **given: Any) -> None:
     for number in range(parts):
-        add_bronze(lake, batches(10 * number + 1, 10))
+        add_bronze(lake, batches(10 * number + 1, 10, **given))
 
 
 def paths(lake: Path, name: str = "bronze") -> list[str]:
@@ -148,7 +148,7 @@ def aged(lake: Path, names: Sequence[str], days: float) -> None:
 
 
 def test_only_what_no_table_names_and_no_job_can_need_is_deleted(tmp_path: Path) -> None:
-    filled(tmp_path)
+    filled(tmp_path, arrived=time.time_ns() // 1000)
     small = paths(tmp_path)
     assert maintained(tmp_path) is Exit.WELL
     assert all((tmp_path / "bronze" / name).exists() for name in small), "a reader may still be on them"
@@ -160,6 +160,16 @@ def test_only_what_no_table_names_and_no_job_can_need_is_deleted(tmp_path: Path)
     assert not (tmp_path / "bronze" / old.path).exists()
     assert (tmp_path / "bronze" / running.path).exists()
     assert len(contents(tmp_path, "bronze")) == 120
+
+
+def test_by_a_clock_that_is_far_ahead_no_file_of_a_running_job_is_deleted(tmp_path: Path) -> None:
+    add_bronze(tmp_path, batches(1, 10, arrived=time.time_ns() // 1000 - 30 * 86_400_000_000))
+    (running,) = rewrite(tmp_path, ensure_table(tmp_path, "bronze"), paths(tmp_path))
+    aged(tmp_path, [running.path], days=30)
+
+    assert maintained(tmp_path) is Exit.WELL
+
+    assert (tmp_path / "bronze" / running.path).exists()
 
 
 def test_payloads_that_are_old_and_refined_are_dropped_and_what_a_row_is_stays(tmp_path: Path) -> None:

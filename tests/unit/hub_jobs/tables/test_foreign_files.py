@@ -204,6 +204,7 @@ def test_what_was_too_young_is_thinned_later(tmp_path: Path) -> None:
     ingest(tmp_path, 1, arrived=now - 9 * DAY)
     ingest(tmp_path, 2, arrived=now - 4 * DAY)
     ingest(tmp_path, 3, arrived=now - 9 * DAY)
+    ingest(tmp_path, 4, arrived=now)
     (history,) = stream_history.all_of(ensure_table(tmp_path, "bronze"))
     ensure_table(tmp_path, "readings").commit([], {history.refined: 3})
 
