@@ -10,7 +10,6 @@ from agent.contract.batch import *
 from agent.contract.checkpoint import *
 from agent.contract.checks import *
 from agent.contract.command import *
-from agent.contract.large_value import *
 from agent.contract.ledger import *
 from agent.contract.link import *
 from agent.contract.names import *

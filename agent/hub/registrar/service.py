@@ -38,8 +38,7 @@ from agent.hub.registrar.aggregates import Aggregates, settings_of
 from agent.hub.registrar.announce_service import PENDING, AnnounceService, about, respond
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.audits import Audits
-from agent.hub.registrar.command_consumers import CommandConsumers
-from agent.hub.registrar.command_stream import CommandStream
+from agent.hub.registrar.command_consumers import CommandConsumers, CommandStream
 from agent.hub.registrar.cursors import Cursors
 from agent.hub.registrar.durability import durability_of
 from agent.hub.registrar.exchanges import StandingAnswers
