@@ -110,8 +110,11 @@ def _refine(
     readings = [file for result in done for file in result.readings]
     quarantine = [file for result in done for file in result.quarantine]
     try:
-        if quarantine or not planned.resumed:
+        if not planned.resumed:
             tables.quarantine.commit(quarantine, planned.named)
+        elif quarantine:
+            # Its offsets may stay as they are, so that only the turn of rewrites tells two such runs apart.
+            tables.quarantine.rewrite(quarantine, [], planned.named, changed=True)
     except ConflictError:
         tables.readings.discard(readings + corrected.files)
         raise

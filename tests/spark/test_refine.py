@@ -15,7 +15,7 @@ from hub_jobs.refine import plan
 from hub_jobs.refine import run as refine
 from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables import seen, stream_history
-from hub_jobs.tables.delta import Table, open_table
+from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.parquet_reading import UnreadableError
 from hub_jobs.tables.schemas import VERSION
 from tests.spark.lakes import DRIVER, add_bronze, contents, killed, orphans, run_program
@@ -311,3 +311,18 @@ def test_a_lake_that_is_not_there_is_wrong_usage(tmp_path: Path, capsys: pytest.
     assert not (tmp_path / "none").exists()
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith(f"refine: there is no directory {tmp_path / 'none'}: give --lake")
+
+
+def test_of_two_runs_that_finish_a_pass_one_quarantines_what_it_lacks(
+    lake: Path, overtaken: list[Exit]
+) -> None:
+    """An older program began the pass, and took the line that this one does not."""
+    bronze = ensure_table(lake, "bronze")
+    (history,) = stream_history.all_of(bronze)
+    ensure_table(lake, "quarantine").commit([], {history.refined: history.done or 0})
+
+    assert (_run(lake), overtaken) == (Exit.CONFLICT, [Exit.WELL])
+
+    assert _readings(lake) == EXPECTED
+    assert _named(lake) == BAD_LINE
+    assert orphans(lake, "readings") == 0
