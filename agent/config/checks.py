@@ -7,7 +7,7 @@ from typing import Final
 
 from agent import contract
 from agent.base.files import without_password
-from agent.base.http_access import is_loopback
+from agent.base.http.access import is_loopback
 from agent.base.listen_sockets import EVERYWHERE
 from agent.config.schema import Config, aggregates
 from agent.config.server_checks import check_server

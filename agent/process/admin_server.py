@@ -11,22 +11,25 @@ answers questions; nothing can be changed through it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
-from aiohttp.web import BaseRequest, RequestHandler, Response, Server, StreamResponse
 from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from agent.base.http_access import AccessError, Hosts, is_loopback, read_token, shows, tls_context
-from agent.base.large_answers import Shared, blocks_of, in_blocks
-from agent.base.listen_sockets import PortServer, cannot_listen, obstacle
+from agent.base.http.access import AccessError, Hosts, is_loopback, read_token, shows, tls_context
+from agent.base.http.framing import HttpRequest
+from agent.base.http.large_answers import Shared, blocks_of
+from agent.base.http.response import Response
+from agent.base.http.server import TEXT, QuestionServer
+from agent.base.listen_sockets import cannot_listen, obstacle
 from agent.base.metrics import Metrics
 from agent.base.supervisor import ConditionError
 from agent.config import Admin, listen_address
@@ -37,7 +40,6 @@ if TYPE_CHECKING:
 MAX_CONNECTIONS: Final = 32
 SECONDS: Final = 10.0
 """How long a connection may last: it carries one request."""
-_CLOSING: Final = 1.0
 _METRICS: Final = "/metrics"
 _STATUS: Final = "/status"
 _OUTER: Final = 2
@@ -48,8 +50,9 @@ _FORMATS: Final = 4
 """Formats of `/metrics` whose answers are shared; there is a bound, for `Accept` may name any version."""
 _OPEN: Final = "/healthz"
 """The path that is answered without the token: it tells nothing about the agent."""
+_ASKING: Final = {"WWW-Authenticate": 'Basic realm="petiole", charset="UTF-8"'}
+"""With it a browser asks a person for the token."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-_BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 log = structlog.get_logger("admin")
 
@@ -73,7 +76,7 @@ class AdminServer:
         self._shown = Shared(self._write_status)
         self._scraped: dict[str, Shared[list[bytes]]] = {}
         self._hosts = Hosts(self.address[0])
-        self._pages: dict[str, Callable[[BaseRequest], Response]] = {
+        self._pages: dict[str, Callable[[HttpRequest], Response]] = {
             "/healthz": self._show_health,
             "/readyz": self._show_readiness,
         }
@@ -103,32 +106,25 @@ class AdminServer:
         self._token, tls = self._read_token(), self._tls()
         if self._token is not None and tls is None and not is_loopback(self.address[0]):
             log.warning("the token is sent in clear text; set [admin] tls_cert and tls_key")
-        server = _BoundedServer(self._answer)
-        handshake = None if tls is None else SECONDS
-        listening = PortServer(*self.address, server, ssl=tls, ssl_handshake_timeout=handshake)
+        server = QuestionServer(self.address, self._answer, limit=MAX_CONNECTIONS, seconds=SECONDS, tls=tls)
         try:
-            port = await listening.open()
+            port = await server.open()
         except OSError as error:
             raise ConditionError(f"admin.listen: {cannot_listen(self.address, error)}") from None
         self.address = (self.address[0], port)
         try:
             await stopping.wait()
         finally:
-            listening.close()
-            server.pre_shutdown()
-            await server.shutdown(_CLOSING)
+            await server.close()
 
-    async def _answer(self, request: BaseRequest) -> StreamResponse:
+    async def _answer(self, request: HttpRequest) -> Response:
         page = self._pages.get(request.path)
         if not self._knows(request):
-            response = _sentence(401, "show the token, as Bearer or as the password of Basic")
-            # A browser asks a person for it.
-            response.headers["WWW-Authenticate"] = 'Basic realm="petiole", charset="UTF-8"'
-        elif self._token is None and not self._hosts.admit(request.headers.get("Host")):
+            response = _sentence(401, "show the token, as Bearer or as the password of Basic", _ASKING)
+        elif self._token is None and not self._hosts.admit(request.headers.get("host")):
             response = _sentence(421, "this server does not go by the name in Host; use its address")
         elif request.method != "GET":
-            response = _sentence(405, "only GET is answered")
-            response.headers["Allow"] = "GET"
+            response = _sentence(405, "only GET is answered", {"Allow": "GET"})
         elif page is not None:
             response = page(request)
         elif request.path == _METRICS:
@@ -137,18 +133,16 @@ class AdminServer:
             response = await self._show_status()
         else:
             response = await self._show_fleet(request) or self._show_pages()
-        response.headers.update(_HEADERS)
-        response.force_close()
-        return response
+        return response.also(_HEADERS)
 
-    def _knows(self, request: BaseRequest) -> bool:
+    def _knows(self, request: HttpRequest) -> bool:
         """Whether a request shows the token or needs none. With the token any `Host` is answered: a page
         under a foreign name cannot know it."""
-        given = request.headers.get("Authorization")
+        given = request.headers.get("authorization")
         return self._token is None or request.path == _OPEN or shows(given, self._token)
 
-    async def _show_fleet(self, request: BaseRequest) -> Response | None:
-        return None if self._fleet is None else await self._fleet.answer(request.path, request.query)
+    async def _show_fleet(self, request: HttpRequest) -> Response | None:
+        return None if self._fleet is None else await self._fleet.answer(request.path, request.query())
 
     @property
     def paths(self) -> list[str]:
@@ -160,27 +154,28 @@ class AdminServer:
         there = self.paths
         return _sentence(404, f"there is no such page; there are {', '.join(there)}")
 
-    async def _show_metrics(self, request: BaseRequest) -> Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    async def _show_metrics(self, request: HttpRequest) -> Response:
+        encode, content_type = _encoder(request.headers.get("accept", ""))
 
         async def write() -> list[bytes]:
             # Read at once, while nothing changes; written out as the loop has time for it.
             return await blocks_of(_exposition(encode, list(self._metrics.registry.collect())))
 
-        headers = {"Content-Type": content_type}
         if content_type not in self._scraped and len(self._scraped) == _FORMATS:
-            return in_blocks(await write(), headers)
-        return in_blocks(await self._scraped.setdefault(content_type, Shared(write)).get(), headers)
+            blocks = await write()
+        else:
+            blocks = await self._scraped.setdefault(content_type, Shared(write)).get()
+        return Response(200, content_type=content_type, blocks=blocks)
 
-    def _show_health(self, _request: BaseRequest) -> Response:
+    def _show_health(self, _request: HttpRequest) -> Response:
         return _sentence(200, "the agent runs")
 
-    def _show_readiness(self, _request: BaseRequest) -> Response:
+    def _show_readiness(self, _request: HttpRequest) -> Response:
         ready, sentence = self._ready()
         return _sentence(200 if ready else 503, sentence)
 
     async def _show_status(self) -> Response:
-        return in_blocks(await self._shown.get(), {"Content-Type": "application/json"})
+        return Response(200, content_type="application/json", blocks=await self._shown.get())
 
     async def _write_status(self) -> list[bytes]:
         # As for the metrics: what is known is read at once.
@@ -206,6 +201,14 @@ def _entry(value: Any, depth: int) -> Iterator[bytes]:
         yield b"%s%s  %s: " % (b"," if number else b"{", indent, msgspec.json.encode(key))
         yield from _entry(entry, depth + 1)
     yield indent + b"}"
+
+
+def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    """What writes metrics in the format that a request accepts, and its `Content-Type`."""
+    with contextlib.suppress(TypeError):  # of a version that is not a number
+        if accept.isascii():
+            return choose_encoder(accept)
+    return choose_encoder("")
 
 
 def _exposition(encode: Callable[[Collector], bytes], families: Iterable[Metric]) -> Iterator[bytes]:
@@ -236,42 +239,5 @@ class _Collected(Collector):
         return self._families
 
 
-def _sentence(status: int, text: str) -> Response:
-    return Response(status=status, text=f"{text}\n")
-
-
-class _Connection(RequestHandler):
-    """A connection that may be closed before its task begins, which aiohttp does not expect."""
-
-    __slots__ = ()
-
-    async def start(self) -> None:
-        if self.transport is not None:
-            await super().start()
-
-
-class _BoundedServer(Server):
-    """Bounds the number of connections and the time of each, however slowly its request comes."""
-
-    def __init__(self, handler: Callable[[BaseRequest], Awaitable[StreamResponse]]) -> None:
-        super().__init__(handler)
-        self._deadlines: dict[RequestHandler, asyncio.TimerHandle] = {}
-
-    def __call__(self) -> RequestHandler:
-        # None means no log of requests, which the annotation leaves out.
-        return _Connection(self, loop=asyncio.get_running_loop(), access_log=None)  # type: ignore[arg-type]
-
-    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
-        super().connection_made(handler, transport)
-        loop = asyncio.get_running_loop()
-        if len(self.connections) > MAX_CONNECTIONS:
-            transport.write(_BUSY)
-            handler.force_close()
-            return
-        self._deadlines[handler] = loop.call_later(SECONDS, handler.force_close)
-
-    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
-        super().connection_lost(handler, exc)
-        deadline = self._deadlines.pop(handler, None)
-        if deadline is not None:
-            deadline.cancel()
+def _sentence(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(status, f"{text}\n".encode(), TEXT, headers)

@@ -109,6 +109,14 @@ async def test_metrics_are_openmetrics_for_whoever_asks_for_it(agent: Agent, por
     assert "petiole_stored_readings" in {family.name for family in families}
 
 
+@pytest.mark.parametrize(
+    "version", ["1.0.0\xff", "2.\xff", "0.0.4, text/plain;version=9", "1e9", "", "1.0.0;q=0.5"]
+)
+async def test_metrics_are_written_for_any_version_that_is_asked_for(port: int, version: str) -> None:
+    accept = f"application/openmetrics-text;version={version}"
+    assert (await ask(port, "/metrics", Accept=accept))[0] == 200
+
+
 async def test_readiness_is_said_in_a_sentence(agent: Agent, port: int) -> None:
     assert (await ask(port, "/readyz"))[:2] == (200, "the local stream takes readings\n")
     agent.ready = (False, "the local NATS server does not answer")

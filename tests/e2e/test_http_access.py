@@ -15,7 +15,7 @@ from influxdb_client.client.influxdb_client import InfluxDBClient
 from influxdb_client.client.write_api import SYNCHRONOUS
 from structlog.testing import capture_logs
 
-from agent.base.http_access import is_loopback, shows
+from agent.base.http.access import is_loopback, shows
 from agent.base.metrics import Metrics
 from agent.cli.configuration import problems
 from agent.config import Seconds

@@ -10,10 +10,9 @@ from asyncua import ua
 from asyncua.common.utils import Buffer
 from asyncua.ua.ua_binary import struct_from_binary, struct_to_binary
 
+from agent.base.http.framing import ChunkedBody, HeadReader, HttpRequest, NotHttpError
 from agent.leaf.inputs.formats import Parsed, join_parsed
 from agent.leaf.inputs.formats.message import TopicNames
-from agent.leaf.inputs.http.framing import ChunkedBody, HeadReader, HttpRequest
-from agent.leaf.inputs.http.responses import HttpError
 from agent.leaf.inputs.opcua.notifications import FollowedNode, endings, sort
 from agent.leaf.inputs.syslog.framing import Cut, MessageCutter, framed, messages_of
 from agent.leaf.inputs.syslog.parse import MessageParser
@@ -36,7 +35,7 @@ def _head(pieces: list[bytes]) -> tuple[HttpRequest, int] | str:
             if (taken := reader.feed(piece)) is not None:
                 return reader.request(), before + taken
             before += len(piece)
-    except HttpError:
+    except NotHttpError:
         return "refused"
     return "goes on"
 
@@ -48,7 +47,7 @@ def _body(pieces: list[bytes]) -> tuple[bytes, bytes] | str:
             left += piece
             while left and not body.whole:
                 left = left[body.feed(left) :]
-    except HttpError:
+    except NotHttpError:
         return "refused"
     return (bytes(body.data), left) if body.whole else "goes on"
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from agent.base.http_access import AccessError, read_token
+from agent.base.http.access import AccessError, read_token
 from agent.base.listen_sockets import host_and_port, near_host
 from agent.config import Admin, Config, listen_address
 

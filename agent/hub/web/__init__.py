@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
-from aiohttp.web import Response
 
-from agent.base.large_answers import Shared, blocks_of, in_blocks
+from agent.base.http.large_answers import Shared, blocks_of
+from agent.base.http.response import Response
 from agent.base.wait import paced
 from agent.contract import AuditedLeaf
 from agent.hub import fleet_rows
@@ -77,7 +77,7 @@ class FleetPages:
             if fleet.of != question:
                 fitting = question.ordered(await paced(question.fitting(fleet.rows)))
                 fleet.of, fleet.written = question, await blocks_of(_json(fleet.known, fitting))
-            return in_blocks(fleet.written, {"Content-Type": "application/json"})
+            return Response(200, content_type="application/json", blocks=fleet.written)
 
 
 def _json(known: Mapping[str, Any], rows: Iterable[FleetRow]) -> Iterator[bytes]:
@@ -100,4 +100,4 @@ def _leaf_page(
 
 def _page(text: Markup, status: int = 200) -> Response:
     headers = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
-    return Response(status=status, text=text, content_type="text/html", charset="utf-8", headers=headers)
+    return Response(status, text.encode(), "text/html; charset=utf-8", headers)

@@ -66,8 +66,7 @@ def question_of(query: Mapping[str, str]) -> Question:
     by = sort.removeprefix("-")
     number = int(page) if len(page) <= _PAGES and page.isascii() and page.isdigit() else 1
     return Question(
-        # What is not UTF-8 comes as surrogates, which no address can hold.
-        domain=query.get("domain", "")[:_LONGEST].encode(errors="replace").decode().strip(),
+        domain=query.get("domain", "")[:_LONGEST].strip(),
         state=state if state in fleet_rows.STATES else "",
         sort=by if by in fleet_rows.SORTS else "state",
         down=by in fleet_rows.SORTS and sort.startswith("-"),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.base.files import RelativePath, named, place
-from agent.base.http_access import AccessError, read_token
+from agent.base.http.access import AccessError, read_token
 from agent.cli.configuration import read
 from agent.config import Config, parse
 from agent.config.files import placed_pattern

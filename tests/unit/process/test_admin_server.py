@@ -17,7 +17,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from agent.base import large_answers, wait
+from agent.base import wait
+from agent.base.http import large_answers
 from agent.base.metrics import Metrics
 from agent.config import Admin
 from agent.hub.fleet_rows import FleetRow

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, cast
 
+from agent.base.http.framing import END, ChunkedBody, HeadReader, HttpRequest, NotHttpError
+from agent.base.http.response import Response
 from agent.base.wait import SPAN
 from agent.leaf.inputs.http import responses
-from agent.leaf.inputs.http.framing import END, ChunkedBody, HeadReader, HttpRequest
-from agent.leaf.inputs.http.responses import HttpError, Response
+from agent.leaf.inputs.http.responses import HttpError
 from agent.leaf.inputs.http.routes import AdmittedRequest, Service
 
 IDLE: Final = 75.0
@@ -147,13 +148,13 @@ class HttpConnection(asyncio.Protocol):
             self.close()
 
     def _step(self) -> None:
+        read = self._read_body if self._phase is _Phase.BODY else self._read_head
         try:
-            if self._phase is _Phase.BODY:
-                self._read_body()
-            else:
-                self._read_head()
+            read()
         except HttpError as error:
             self._refuse(error)
+        except NotHttpError as error:
+            self._refuse(responses.not_http(error))
 
     def _read_head(self) -> None:
         came = self._came

@@ -11,10 +11,11 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from agent import contract
+from agent.base.http.framing import HttpRequest
+from agent.base.http.response import Response
 from agent.base.logs import Sparse
 from agent.base.metrics import Metrics
 from agent.leaf.inputs.http import HttpOptions
-from agent.leaf.inputs.http.framing import HttpRequest
 from agent.leaf.inputs.http.request import (
     KEY,
     READINGS_PATH,
@@ -30,7 +31,6 @@ from agent.leaf.inputs.http.responses import (
     ACCEPTED,
     STORED,
     HttpError,
-    Response,
     at_fault,
     failed,
     of_outcome,

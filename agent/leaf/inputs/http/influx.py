@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from agent.base.clock import wall_ns
+from agent.base.http.framing import HttpRequest
+from agent.base.http.response import Response
 from agent.base.wait import Pacer
 from agent.leaf.inputs.formats.line_cache import PRECISIONS, LineCache
 from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.ndjson import BodyTooLargeError
-from agent.leaf.inputs.http.framing import HttpRequest
 from agent.leaf.inputs.http.request import Body, Hold, RequestHead
-from agent.leaf.inputs.http.responses import NOTHING, STORED, HttpError, Response, at_fault
+from agent.leaf.inputs.http.responses import NOTHING, STORED, HttpError, at_fault
 from agent.leaf.inputs.http.routes import DecodedBody, Route, RouteSettings
 
 _V1_WRITE: Final = "/write"
@@ -64,7 +65,7 @@ class InfluxRoute(Route[DecodedLines]):
         self._lines = LineCache(settings.domain, settings.device_tag)
 
     def time_unit(self, request: HttpRequest) -> int:
-        precision = request.query("precision")
+        precision = request.query().get("precision", "")
         unit = PRECISIONS.get(precision)
         if unit is None:
             names = ", ".join(name for name in PRECISIONS if name)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import zstandard
 
 from agent import contract
-from agent.base.http_access import Hosts, shows
+from agent.base.http.access import Hosts, shows
+from agent.base.http.framing import HttpRequest
 from agent.base.wait import Pacer
 from agent.leaf.inputs.formats.ndjson import MAX_ARRAY_BYTES
-from agent.leaf.inputs.http.framing import HttpRequest
 from agent.leaf.inputs.http.responses import HttpError, at_fault, refused
 from agent.leaf.intake import RefusalReason, RefusedError
 

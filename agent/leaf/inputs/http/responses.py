@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from copy import copy
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from agent.base.http.framing import NotHttpError
+from agent.base.http.response import Response
 from agent.leaf.inputs.formats.ndjson import BadLinesError
 from agent.leaf.intake import NotAtHubError, RefusalReason, RefusedError, UnknownOutcomeError
-
-if TYPE_CHECKING:
-    from agent.leaf.inputs.http.framing import HttpRequest
 
 _JSON: Final = "application/json"
 NOTHING: Final = "nothing of the request was stored"
@@ -31,47 +27,6 @@ _STATUS: Final = {
     RefusalReason.STOPPING: 503,
     RefusalReason.KEY_REUSED: 422,
 }
-
-
-class Response:
-    """An answer as the bytes that are sent."""
-
-    def __init__(
-        self,
-        status: int,
-        body: bytes = b"",
-        content_type: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        self.status = status
-        fields = {"Server": "petiole", **(headers or {})}
-        if content_type is not None:
-            fields |= {"Content-Type": content_type, "Content-Length": str(len(body))}
-        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{k}: {v}" for k, v in fields.items())]
-        self._head = "\r\n".join(lines).encode()
-        self._body = body
-        self.kept = self._head + b"\r\n\r\n" + body
-        """For a connection of HTTP/1.1 that goes on after it."""
-
-    def also(self, headers: Mapping[str, str]) -> Response:
-        """The same answer with more headers."""
-        more = copy(self)
-        more._head += "".join(f"\r\n{name}: {value}" for name, value in headers.items()).encode()
-        more.kept = more._head + b"\r\n\r\n" + more._body
-        return more
-
-    def encode(self, connection: str, *, bodiless: bool = False) -> bytes:
-        """The answer with a header `Connection`; `bodiless` to a request HEAD."""
-        body = b"" if bodiless else self._body
-        return b"%b\r\nConnection: %b\r\n\r\n%b" % (self._head, connection.encode(), body)
-
-    def to(self, request: HttpRequest | None, *, ends: bool) -> bytes:
-        """The answer to a request, None where its head could not be read; `ends`: the connection ends after
-        it."""
-        if not ends and request is not None and request.version == "1.1" and request.method != "HEAD":
-            return self.kept
-        bodiless = request is not None and request.method == "HEAD"
-        return self.encode("close" if ends else "keep-alive", bodiless=bodiless)
 
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -172,9 +127,9 @@ def too_slow(part: str) -> HttpError:
     return at_fault(408, "timeout", f"the {part} of the request did not come in time")
 
 
-def not_http(words: str) -> HttpError:
-    """400 for bytes that are no request; `words` may quote them."""
-    return at_fault(400, "not_http", f"the request is not HTTP: {' '.join(words.split()):.200}")
+def not_http(error: NotHttpError) -> HttpError:
+    """400 for bytes that are no request."""
+    return at_fault(400, "not_http", str(error))
 
 
 def failed() -> HttpError:

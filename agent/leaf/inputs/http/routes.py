@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from agent import contract
 from agent.base.clock import wall_ns
+from agent.base.http.framing import HttpRequest
+from agent.base.http.response import Response
 from agent.base.wait import Pacer
 from agent.leaf.inputs.formats.ndjson import (
     MAX_ARRAY_BYTES,
@@ -23,9 +25,8 @@ from agent.leaf.inputs.formats.ndjson import (
     decode_slices,
     join_decoded,
 )
-from agent.leaf.inputs.http.framing import HttpRequest
 from agent.leaf.inputs.http.request import READINGS_PATH, Body, Hold, RequestHead, dense
-from agent.leaf.inputs.http.responses import HttpError, Response, at_fault, bad_lines
+from agent.leaf.inputs.http.responses import HttpError, at_fault, bad_lines
 
 OTLP_PATH: Final = "/v1/metrics"
 OTLP_LOGS_PATH: Final = "/v1/logs"

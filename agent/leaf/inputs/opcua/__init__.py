@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from agent.base.files import open_regular
-from agent.base.http_access import is_loopback
+from agent.base.http.access import is_loopback
 from agent.config import Seconds
 from agent.config.keys import check_password
 from agent.leaf.inputs.formats.message import TopicNames, fill_template, template_problem

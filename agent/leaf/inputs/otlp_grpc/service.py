@@ -15,7 +15,7 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
 from agent import contract
-from agent.base.http_access import shows
+from agent.base.http.access import shows
 from agent.base.metrics import Metrics
 from agent.leaf.inputs.http.otlp import DecodedExport, OtlpLogsRoute, OtlpRoute
 from agent.leaf.inputs.http.request import Bodies, Body, Hold, RequestHead, allowance, body_key

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agent import contract
 from agent.base.files import open_regular
-from agent.base.http_access import AccessError, read_token
+from agent.base.http.access import AccessError, read_token
 from agent.leaf.inputs.formats import split_valid
 from agent.leaf.inputs.prometheus import PrometheusOptions
 from agent.leaf.inputs.shared.samples import Names, SampleLine, encode

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from agent import contract
 from agent.base.clock import wall_ns
 from agent.base.files import without_password
-from agent.base.http_access import AccessError, is_loopback, read_token
+from agent.base.http.access import AccessError, is_loopback, read_token
 from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.wait import unless

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from agent.base.http_access import AccessError, is_loopback, read_token, tls_context
+from agent.base.http.access import AccessError, is_loopback, read_token, tls_context
 from agent.base.listen_sockets import obstacle
 from agent.config import listen_address
 from agent.leaf.inputs.shared import ConfiguredInput, InputOptions

@@ -19,7 +19,7 @@ from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
-from agent.base.http_access import is_loopback
+from agent.base.http.access import is_loopback
 from agent.base.listen_sockets import LISTEN_SOCKETS
 from agent.base.metrics import Metrics
 from agent.contract import MAX_RECEIVED, Letter

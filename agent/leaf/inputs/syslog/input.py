@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from agent.base.files import open_regular
-from agent.base.http_access import AccessError, is_loopback
+from agent.base.http.access import AccessError, is_loopback
 from agent.base.listen_sockets import PortServer, cannot_listen
 from agent.config import ConfigError, listen_address
 from agent.contract import Letter

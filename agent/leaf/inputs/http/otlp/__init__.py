@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from agent.base.clock import wall_ns
+from agent.base.http.framing import HttpRequest
+from agent.base.http.response import Response
 from agent.base.wait import Pacer
 from agent.leaf.inputs.formats.ndjson import MAX_ARRAY_BYTES
-from agent.leaf.inputs.http.framing import HttpRequest
 from agent.leaf.inputs.http.otlp.export import ExportTooLargeError, OtlpExport, status_message
 from agent.leaf.inputs.http.otlp.logs import LogsExport
 from agent.leaf.inputs.http.otlp.parse import Export
 from agent.leaf.inputs.http.otlp.source import Sources
 from agent.leaf.inputs.http.request import Body, Hold, RequestHead
-from agent.leaf.inputs.http.responses import HttpError, Response, at_fault
+from agent.leaf.inputs.http.responses import HttpError, at_fault
 from agent.leaf.inputs.http.routes import DecodedBody, Route, RouteSettings
 
 _PROTOBUF: Final = "application/x-protobuf"

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from agent.base.http.framing import HttpRequest
+from agent.base.http.response import Response
 from agent.base.wait import Pacer
 from agent.leaf.inputs.formats.ndjson import BodyTooLargeError
-from agent.leaf.inputs.http.framing import HttpRequest
 from agent.leaf.inputs.http.remote_write.parse import SeriesCache, WriteRequest
 from agent.leaf.inputs.http.request import Body, Hold, RequestHead
-from agent.leaf.inputs.http.responses import NOTHING, HttpError, Response, at_fault
+from agent.leaf.inputs.http.responses import NOTHING, HttpError, at_fault
 from agent.leaf.inputs.http.routes import DecodedBody, Route, RouteSettings
 
 _PROTOBUF: Final = "application/x-protobuf"

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Generic, TypeVar
-
-from aiohttp.web import Response
 
 from agent.base.wait import Pacer
 
@@ -38,18 +36,6 @@ async def blocks_of(pieces: Iterable[bytes]) -> list[bytes]:
             held, size = [], 0
         await pacer.give_way()
     return [*blocks, b"".join(held)]
-
-
-def in_blocks(blocks: Sequence[bytes], headers: Mapping[str, str]) -> Response:
-    """An answer that is sent a block at a time, as fast as its reader takes it: many readers share one copy
-    of it in memory."""
-    length = {"Content-Length": str(sum(map(len, blocks)))}
-    return Response(body=_each(blocks), headers={**headers, **length})
-
-
-async def _each(blocks: Sequence[bytes]) -> AsyncIterator[bytes]:
-    for block in blocks:
-        yield block
 
 
 class Shared(Generic[T]):

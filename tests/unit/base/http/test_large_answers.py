@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from agent.base import large_answers
-from agent.base.large_answers import Shared
+from agent.base.http import large_answers
+from agent.base.http.large_answers import Shared
 from tests.harness.wait import until
 
 

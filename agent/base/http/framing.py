@@ -15,7 +15,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from agent.base.wait import SPAN
-from agent.leaf.inputs.http.responses import not_http
 
 END: Final = b"\r\n\r\n"
 """Ends a head."""
@@ -26,6 +25,13 @@ _HEAD: Final = 64 * 1024
 """Bytes of a head."""
 _TLS: Final = b"\x16\x03"
 _SINGLE: Final = frozenset({"content-length", "content-type", "host", "transfer-encoding", "user-agent"})
+
+
+class NotHttpError(ValueError):
+    """These bytes are no request; the text says why, and may quote them."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the request is not HTTP: {' '.join(reason.split()):.200}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +56,10 @@ class HttpRequest:
     version: str
     """`1.1` or `1.0`."""
 
-    def query(self, name: str) -> str:
-        """The first value of a name in the query, empty where it has none."""
-        query = self.target.partition("?")[2]
-        pairs = parse_qsl(query, keep_blank_values=True)
-        return next((value for key, value in pairs if key == name), "")
+    def query(self) -> dict[str, str]:
+        """The values in the query by name; of several of a name the first."""
+        pairs = parse_qsl(self.target.partition("?")[2], keep_blank_values=True)
+        return dict(reversed(pairs))
 
 
 class HeadReader:
@@ -81,7 +86,7 @@ class HeadReader:
 
     def feed(self, data: bytes) -> int | None:
         """Take in more; returns how many of these bytes end the head, None while it goes on. Raises
-        `HttpError` 400."""
+        `NotHttpError`."""
         before = len(self.raw)
         self.raw += data
         end = self.raw.find(END, max(0, before - len(END) + 1))
@@ -90,26 +95,28 @@ class HeadReader:
         try:
             self._parser.feed_data(data[:taken])
         except HttpParserUpgrade:
-            pass  # to what this input does not speak: a server may go on in HTTP/1.1
+            pass  # to what no listener speaks: a server may go on in HTTP/1.1
         except HttpParserError as error:
             tls = self.raw.startswith(_TLS)
-            raise not_http("TLS, and this port has none (tls_cert, tls_key)" if tls else str(error)) from None
+            raise NotHttpError(
+                "TLS, and this port has none (tls_cert, tls_key)" if tls else str(error)
+            ) from None
         self._check_size()
         if end < 0:
             return None
         if not self._whole:
-            raise not_http("its head ends in the middle")
+            raise NotHttpError("its head ends in the middle")
         return taken
 
     def _check_size(self) -> None:
         lines = self.raw.split(b"\r\n", _HEADERS + 3)
         if len(lines) > _HEADERS + 3:  # the request line, and two that are empty
-            raise not_http(f"more than {_HEADERS} headers")
+            raise NotHttpError(f"more than {_HEADERS} headers")
         if max(map(len, lines)) > _LINE or len(self.raw) > _HEAD:
-            raise not_http(f"a line above {_LINE} bytes, or all above {_HEAD}")
+            raise NotHttpError(f"a line above {_LINE} bytes, or all above {_HEAD}")
 
     def request(self) -> HttpRequest:
-        """The request of a whole head. Raises `HttpError` 400."""
+        """The request of a whole head. Raises `NotHttpError`."""
         headers: dict[str, str] = {}
         repeated = set()
         for name, value in self._headers:
@@ -119,12 +126,12 @@ class HeadReader:
             else:
                 headers[key] = value.decode(errors="surrogateescape").strip(" \t")
         if twice := repeated & _SINGLE:
-            raise not_http(f"more than one header {min(twice)}")
+            raise NotHttpError(f"more than one header {min(twice)}")
         version = self._parser.get_http_version()
         if version not in ("1.0", "1.1"):
-            raise not_http(f"HTTP/{version}; speak HTTP/1.1")
+            raise NotHttpError(f"HTTP/{version}; speak HTTP/1.1")
         if version == "1.1" and "host" not in headers:
-            raise not_http("no header host")
+            raise NotHttpError("no header host")
         path, target = _split_target(self._url)
         length = headers.get("content-length")
         return HttpRequest(
@@ -145,7 +152,7 @@ def _is_chunked(headers: Mapping[str, str], version: str) -> bool:
     if coding is None:
         return False
     if coding.lower() != "chunked" or version == "1.0" or "content-length" in headers:
-        raise not_http("Transfer-Encoding must be chunked, in HTTP/1.1 and without Content-Length")
+        raise NotHttpError("Transfer-Encoding must be chunked, in HTTP/1.1 and without Content-Length")
     return True
 
 
@@ -157,7 +164,7 @@ def _split_target(url: bytes) -> tuple[str, str]:
             parts = urlsplit(target)  # in absolute form, as a proxy is asked
             _ = parts.port
         except ValueError:
-            raise not_http(f"its target is {target:.100}") from None
+            raise NotHttpError(f"its target is {target:.100}") from None
         target = parts.path + (f"?{parts.query}" if parts.query else "")
     path, _, query = target.partition("?")
     return unquote(path), target if query else path
@@ -191,7 +198,7 @@ class ChunkedBody:
 
     def feed(self, data: bytes) -> int:
         """Take in more, for a few milliseconds; returns how many of these bytes were taken. Once `whole` the
-        others are not the body's. Raises `HttpError` 400.
+        others are not the body's. Raises `NotHttpError`.
 
         The parser does not say where a body ends, so it gets what may be the end and nothing behind it."""
         begin, due = 0, time.perf_counter() + SPAN
@@ -215,8 +222,8 @@ class ChunkedBody:
         try:
             self._parser.feed_data(part)
         except HttpParserError as error:
-            raise not_http(str(error)) from None
+            raise NotHttpError(str(error)) from None
         self._tail = (self._tail + part)[1 - len(END) :]
         self._framing = 0 if len(self.data) > before else self._framing + len(part)
         if self._framing > _FRAMING:
-            raise not_http(f"more than {_FRAMING} bytes between two parts of its body")
+            raise NotHttpError(f"more than {_FRAMING} bytes between two parts of its body")
