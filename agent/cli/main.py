@@ -14,6 +14,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from agent.base.late_imports import load_late
+
 _COMMANDS: Final = {
     "run": "agent.cli.run:command",
     "check": "agent.cli.check:command",
@@ -122,6 +124,8 @@ def _asked_words() -> list[str]:
 
 
 def main() -> None:
+    # nats-py imports them for websockets, which is a fifth of what an agent takes to start, and 9 MB.
+    load_late("aiohttp", "multidict")
     # Typer reads arguments by pydantic, 12 MB that an agent would hold for as long as it runs.
     if _ASKED in os.environ:
         from typer._completion_classes import completion_init

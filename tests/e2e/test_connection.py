@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -28,6 +30,36 @@ async def test_a_server_that_is_away_is_known_to_be_away_without_a_minute_of_tri
     with pytest.raises(NatsError):
         async with asyncio.timeout(30), connected(f"nats://127.0.0.1:{free_port()}", tmp_path / "seed", "x"):
             pytest.fail("nobody listens there")
+
+
+async def test_a_server_is_reached_over_a_websocket_by_what_is_loaded_for_it_then(tmp_path: Path) -> None:
+    public, port, websocket = ensure_key(tmp_path / "seed"), free_port(), free_port()
+    program = f"""
+import asyncio, sys
+from pathlib import Path
+from agent.base.late_imports import load_late
+load_late("aiohttp", "multidict", "nothing_of_this_name")
+from agent.jetstream.connection import connected
+
+async def flush():
+    async with connected("ws://127.0.0.1:{websocket}", Path({str(tmp_path / "seed")!r}), "x") as link:
+        await link.nc.flush()
+
+print("aiohttp.client" in sys.modules)
+asyncio.run(flush())
+import aiohttp.web
+print("aiohttp.client" in sys.modules, aiohttp.web.Application.__name__)
+"""
+    users = f"authorization {{ users: [ {{ nkey: {public} }} ] }}"
+    listening = f'websocket {{ listen: "127.0.0.1:{websocket}", no_tls: true }}'
+    server = ConfiguredServer(tmp_path, "local", port, f'listen: "127.0.0.1:{port}"\n{users}\n{listening}\n')
+    await server.start()
+    try:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=PIPE)
+        said, _ = await process.communicate()
+    finally:
+        await server.kill()
+    assert said.decode().splitlines() == ["False", "True Application"]
 
 
 async def test_a_server_that_listens_again_is_used_at_once(
