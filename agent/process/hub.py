@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 from nats.aio.client import Client
+from nats.errors import ConnectionReconnectingError
 from nats.errors import Error as NatsError
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
@@ -45,11 +46,15 @@ log = structlog.get_logger("hub")
 
 class ForgetfulClient(CancellableClient):
     """A client that sends nothing to a server that was meant for the connection before: by now another agent
-    may lead."""
+    may lead, and a server that comes back may have a store that was restored. So no request waits any more
+    for its answer."""
 
     async def _process_connect_init(self) -> None:
         self._pending.clear()
         self._pending_data_size = 0
+        for waiting in list(self._resp_map.values()):
+            if not waiting.done():
+                waiting.set_exception(ConnectionReconnectingError())
         await super()._process_connect_init()
 
 
@@ -255,7 +260,7 @@ class HubAgent:
         return None
 
     async def _open(self, seed: Path) -> Client:
-        client = CancellableClient() if self._lead_metrics is None else ForgetfulClient()
+        client = ForgetfulClient()
         try:
             # The library itself would try for ever, even while the agent stops.
             async with asyncio.timeout(_CONNECT_SECONDS):

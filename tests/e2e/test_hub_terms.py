@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from agent.base.metrics import Metrics
 from agent.config import Config, LeafMember, Nats, RegistrarConfig, Size
+from agent.jetstream import JetStream, UnavailableError
 from agent.process.hub import HubAgent
 from agent.process.reload import Applied, ConfigChange
 from agent.server.health import ServerHealth
-from tests.harness.registrar import LeafHand
-from tests.harness.servers import ServerPair
+from tests.harness.registrar import LeafHand, flowing, hub_of
+from tests.harness.servers import Hub, ServerPair
+from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until
 
 
@@ -37,13 +40,9 @@ def collections() -> Iterator[list[int]]:
     gc.unfreeze()
 
 
-@pytest.mark.parametrize("terms", [2, 100])
-async def test_a_term_that_ends_is_freed_and_seldom_by_a_look_at_all_that_there_is(
-    servers: ServerPair, collections: list[int], monkeypatch: pytest.MonkeyPatch, terms: int
-) -> None:
-    monkeypatch.setattr("agent.process.hub._COLLECTED", terms)
-    hub, leaf = servers.hub, await LeafHand.make(servers.leaf)
-    config = Config(
+def config_of(hub: Hub) -> Config:
+    """An agent beside this server."""
+    return Config(
         domain="hub",
         role="hub",
         leaf=[LeafMember(user.domain, user.key, list(user.classes)) for user in hub.config.leaves],
@@ -55,10 +54,48 @@ async def test_a_term_that_ends_is_freed_and_seldom_by_a_look_at_all_that_there_
         ),
         registrar=RegistrarConfig(max_bytes=Size(2**26)),
     )
+
+
+@asynccontextmanager
+async def running(config: Config) -> AsyncIterator[HubAgent]:
     metrics = Metrics()
     agent, stopping = HubAgent(config, metrics, ServerHealth(metrics), "m"), asyncio.Event()
     task = asyncio.create_task(agent.run(stopping))
     try:
+        yield agent
+    finally:
+        stopping.set()
+        await task
+
+
+async def test_a_change_that_was_meant_for_a_server_that_died_is_not_made_at_the_one_that_comes_back(
+    servers: ServerPair,
+) -> None:
+    hub, leaf = servers.hub, await LeafHand.make(servers.leaf)
+    async with running(config_of(hub)) as agent:
+        await until(lambda: agent.ready()[0], "announcements are answered")
+        hand = await hub_of(servers)
+        await flowing(hand, leaf, 3)
+        client = agent._nc
+        assert client is not None
+        await hub.kill()
+        await until(lambda: not client.is_connected, "its end is noticed")
+        purging = asyncio.create_task(JetStream(client, timeout=60.0).purge(AGGREGATE, 2))
+        await asyncio.sleep(0)
+        await hub.start()
+        with pytest.raises(UnavailableError):
+            await purging
+        assert (await hand.aggregate()).messages == 3
+
+
+@pytest.mark.parametrize("terms", [2, 100])
+async def test_a_term_that_ends_is_freed_and_seldom_by_a_look_at_all_that_there_is(
+    servers: ServerPair, collections: list[int], monkeypatch: pytest.MonkeyPatch, terms: int
+) -> None:
+    monkeypatch.setattr("agent.process.hub._COLLECTED", terms)
+    hub, leaf = servers.hub, await LeafHand.make(servers.leaf)
+    config = config_of(hub)
+    async with running(config) as agent:
         for term in (1, 2):
             await until(lambda: agent.ready()[0], "announcements are answered")
             await leaf.announce()
@@ -70,6 +107,3 @@ async def test_a_term_that_ends_is_freed_and_seldom_by_a_look_at_all_that_there_
             await until(lambda: agent._registrar not in (None, before()), "the next term")  # noqa: B023
             await until(lambda: (before(), fleet()) == (None, None), "the one before is gone")  # noqa: B023
             assert (2 in collections) is (term == terms)
-    finally:
-        stopping.set()
-        await task
