@@ -83,8 +83,9 @@ class EvictionTracker:
         try:
             self._saved = self._path.read_bytes()
             claims = msgspec.json.decode(self._saved, type=EvictionRecord)
-            if claims.version == VERSION:
-                self.claims = claims
+            if claims.version != VERSION:
+                raise msgspec.ValidationError(f"it has version {claims.version}, and {VERSION} is read here")
+            self.claims = claims
         except FileNotFoundError:
             self._saved = b""
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
