@@ -90,14 +90,15 @@ class Workspace:
                 write_private(self._applied, f"{pid} {digest}\n".encode())
 
     def log_reader(self) -> Callable[[], str]:
-        """A function that returns what has been logged since now, also if the log was truncated meanwhile."""
+        """A function that returns what has been logged since now, also if the log was truncated meanwhile; of
+        much only the newest."""
         start = self.log.stat().st_size if self.log.exists() else 0
 
         def read() -> str:
             try:
                 with self.log.open("rb") as file:
                     size = file.seek(0, 2)
-                    file.seek(start if size >= start else 0)
+                    file.seek(max(start if size >= start else 0, size - _READ_AT_MOST))
                     return file.read(_READ_AT_MOST).decode(errors="replace")
             except FileNotFoundError:
                 return ""

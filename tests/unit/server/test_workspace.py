@@ -52,6 +52,9 @@ def test_what_is_logged_from_now_on_is_read_also_when_the_log_begins_anew(tmp_pa
     assert read() == "new\n"
     files.log.write_text("anew\n")
     assert read() == "anew\n"
+    with files.log.open("a") as log:
+        log.write("a link was cut\n" * 50_000 + "Reloaded server configuration\n")
+    assert read().endswith("cut\nReloaded server configuration\n"), "of much the end"
 
 
 def test_what_was_applied_is_known_again_and_nonsense_is_not(tmp_path: Path) -> None:
