@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
 
@@ -65,7 +65,7 @@ class EmbeddedServer:
         self._binary, self._report = binary, report
         self._failing = LogEdge(_log, error=True)
         self._process: Watched | None = None
-        self._starting = asyncio.Lock()
+        self._starting, self._changing = asyncio.Lock(), asyncio.Lock()
 
     @property
     def url(self) -> str:
@@ -102,27 +102,28 @@ class EmbeddedServer:
     async def set_config(self, config: ServerConfig) -> None:
         """Run the server with another configuration from now on. If it raises `ServerError`, the server has
         not taken it."""
-        await self._change(self._placed(config))
+        await self._change(lambda _: self._placed(config))
 
     async def set_link(self, open_: bool) -> None:
         """Open or close a leaf's link to its hub. If it raises `ServerError`, nothing changed."""
-        before = self.config
-        if isinstance(before, LeafConfig) and before.link_open is not open_:
-            await self._change(dataclasses.replace(before, link_open=open_))
+        if isinstance(self.config, LeafConfig) and self.config.link_open is not open_:
+            await self._change(lambda config: dataclasses.replace(config, link_open=open_))
 
     async def open_mqtt(self) -> None:
         """Let MQTT devices connect. If it raises `ServerError`, nothing changed."""
-        before = self.config
-        if isinstance(before, LeafConfig) and before.mqtt is not None and not before.mqtt.open:
-            await self._change(dataclasses.replace(before, mqtt=dataclasses.replace(before.mqtt, open=True)))
+        if isinstance(self.config, LeafConfig) and (mqtt := self.config.mqtt) is not None and not mqtt.open:
+            opened = dataclasses.replace(mqtt, open=True)
+            await self._change(lambda config: dataclasses.replace(config, mqtt=opened))
 
-    async def _change(self, config: ServerConfig) -> None:
-        before, self.config = self.config, config
-        try:
-            await self.start()
-        except ServerError:
-            self.config = before
-            raise
+    async def _change(self, changed: Callable[[Any], ServerConfig]) -> None:
+        async with self._changing:  # or one that fails would take another back
+            before = self.config
+            self.config = changed(before)
+            try:
+                await self.start()
+            except ServerError:
+                self.config = before
+                raise
 
     async def try_start(self) -> None:
         """Start the server; why it cannot be started is logged once. Raises `RenderError`, for what cannot

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 from datetime import datetime
 from pathlib import Path
 
 from agent.base.metrics import Metrics
+from agent.base.nats_server import ServerError
 from agent.config.values import Windows
 from agent.leaf.link.status import LinkState
 from agent.server.health import ServerHealth
@@ -33,6 +35,17 @@ async def test_a_link_is_taken_down_outside_of_its_windows_and_up_again_within(s
     await servers.leaf.wait_linked()
     assert health.closed == ""
     assert server.pid == pid, "it is not started anew for it"
+
+
+async def test_a_link_is_closed_though_another_change_of_the_server_is_refused_meanwhile(
+    servers: ServerPair,
+) -> None:
+    server = servers.leaf.server
+    wrong = dataclasses.replace(server.config, max_payload=2**30)
+    closed = asyncio.gather(server.set_config(wrong), server.set_link(False), return_exceptions=True)
+    refused, _ = await closed
+    assert isinstance(refused, ServerError)
+    await servers.leaf.wait_linked(False)
 
 
 async def test_a_server_that_is_started_again_while_the_link_is_closed_does_not_dial(
