@@ -6,6 +6,8 @@ A test of a package derives the suite, and pytest runs it:
         @pytest.fixture
         def case(self) -> InputCase:
             return InputCase("records", …)
+
+Several inputs that share one agent, each with a class of its own, are a fixture `cases` instead.
 """
 
 from __future__ import annotations
@@ -13,9 +15,8 @@ from __future__ import annotations
 import json
 import random
 import signal
-import threading
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -28,198 +29,196 @@ from agent.contract import DEFAULT_CLASS
 from agent.demo import plan
 from agent.demo.loopback import free_port
 from agent.testing.agent_process import AgentProcess, wait_for
-from agent.testing.input_case import InputCase, Verdict, judge
-from agent.testing.stored_stream import stored_readings, widen_stream
+from agent.testing.input_case import InputCase
+from agent.testing.input_probe import InputProbe
+from agent.testing.stored_stream import widen_stream
 
-WHOLE_STREAM: Final = 'max_bytes = "512MiB"'
-SMALL_STREAM: Final = 'max_bytes = "16KiB"'
+_CLASS: Final = "[[class]]\n"
 _HEADER: Final = "[[input]]\n"
+_EARLY: Final = 'ack = "accepted"\n'
 _ROUND: Final = 110
 """Readings that are under way when something happens."""
 _FILLING: Final = 150
 _NOISES: Final = 6
-_ROOM: Final = 512 * 2**20
+_WHOLE: Final = 64 * 2**20
+_SMALL: Final = 16 * 2**10
 _RELOAD: Final = signal.SIGHUP
 
 
-def leaf_of(directory: Path, case: InputCase) -> AgentProcess:
-    """A leaf with one input, whose hub does not run."""
+def leaf_of(directory: Path, *cases: InputCase) -> AgentProcess:
+    """A leaf with these inputs, whose hub does not run."""
     member = plan.member(directory, "edge-1")
-    base = plan.leaf_toml(member, free_port()).partition(_HEADER)[0]
-    return AgentProcess(member, f'{base}[publish]\nlinger = "10ms"\n{_HEADER}{case.toml(member)}')
+    return AgentProcess(member, _toml(member, cases))
 
 
-def numbers_in(leaf: AgentProcess) -> Counter[float]:
-    """How often each number that was handed in is stored; where an input has nothing but text, as text that
-    begins with a digit."""
-    values = [str(row["value"]) for row in stored_readings(leaf.member) if row["metric"] == "n"]
-    return Counter(float(text) for text in values if text[:1].isdigit())
+def _toml(
+    member: plan.Member,
+    cases: Sequence[InputCase],
+    stream_bytes: int = _WHOLE,
+    early: Sequence[InputCase] = (),
+) -> str:
+    """The configuration of a leaf whose `early` inputs acknowledge before they store."""
+    head = plan.leaf_toml(member, free_port()).partition(_CLASS)[0]
+    classes = _classes(cases)
+    streams = [f'{_CLASS}name = "{cls}"\nmax_bytes = {stream_bytes}\n' for cls in classes.values()]
+    inputs = [
+        f'{_HEADER}class = "{classes[case.name]}"\n{_EARLY if case in early else ""}{case.toml(member)}'
+        for case in cases
+    ]
+    return f'{head}{"".join(streams)}[publish]\nlinger = "10ms"\n{"".join(inputs)}'
 
 
-def _stored(leaf: AgentProcess, case: InputCase) -> float:
-    return leaf.metric("petiole_stored_readings_total", input=case.name)
+def _classes(cases: Sequence[InputCase]) -> dict[str, str]:
+    """The class of each input: several have their own, so that what one stores is told from another's."""
+    if len(cases) == 1:
+        return {cases[0].name: DEFAULT_CLASS}
+    return {case.name: f"input{number}" for number, case in enumerate(cases, 1)}
 
 
-def _offered(leaf: AgentProcess, case: InputCase, numbers: range) -> threading.Thread:
-    """Hands readings in while the test goes on; join it."""
-    offer = case.offer or (lambda _leaf, _numbers: None)
-    offering = threading.Thread(target=offer, args=(leaf, numbers))
-    offering.start()
-    return offering
-
-
-def _each_is_there_once(leaf: AgentProcess, case: InputCase, count: int) -> None:
-    """So many readings were handed in, and an agent that was not killed has them all."""
-    if case.offer is None:
-        rows = stored_readings(leaf.member)
-        seen = Counter((row["ts"], row["metric"], str(row.get("tags"))) for row in rows)
-        assert seen, "nothing is stored"
-        assert set(seen.values()) == {1}, f"doubled: {[row for row, times in seen.items() if times > 1]}"
-        return
-    wait_for(lambda: not judge(numbers_in(leaf), count).lost, f"all {count} readings are stored")
-    assert judge(numbers_in(leaf), count) == Verdict([], [], [])
-
-
-def _judge_losses(leaf: AgentProcess, case: InputCase, count: int) -> None:
-    """The same after an agent was ended while it was busy: a protocol that does not acknowledge may have lost
-    readings by that, which are shown."""
-    if case.acknowledges or case.offer is None:
-        _each_is_there_once(leaf, case, count)
-        return
-    wait_for(lambda: count - 1 in numbers_in(leaf), "the reading that was sent last is stored")
-    verdict = judge(numbers_in(leaf), count)
-    assert (verdict.doubled, verdict.strange) == ([], []), verdict
-    if verdict.lost:
-        pytest.xfail(f"{case.name} does not acknowledge: {len(verdict.lost)} of {count} readings are lost")
+def _judge_losses(inputs: Sequence[InputProbe]) -> None:
+    if losses := list(filter(None, [input_.losses() for input_ in inputs])):
+        pytest.xfail("; ".join(losses))
 
 
 class InputContract:
     """The suite. A subclass has a fixture `case`; its name begins with `Test`."""
 
     @pytest.fixture
-    def leaf(self, tmp_path: Path, case: InputCase) -> Iterator[AgentProcess]:
-        """A leaf with the input of the case, which does not run yet."""
+    def cases(self, request: pytest.FixtureRequest) -> Sequence[InputCase]:
+        """The inputs that share an agent."""
+        return [request.getfixturevalue("case")]
+
+    @pytest.fixture
+    def leaf(self, tmp_path: Path, cases: Sequence[InputCase]) -> Iterator[AgentProcess]:
+        """A leaf with the inputs, which does not run yet."""
         find_binary()  # raises with the remedy: without a server every test would wait for it
-        agent = leaf_of(tmp_path, case)
-        with case.beside(agent.member):
+        agent = leaf_of(tmp_path, *cases)
+        with ExitStack() as beside:
+            for case in cases:
+                beside.enter_context(case.beside(agent.member))
             yield agent
             agent.close()
 
+    @pytest.fixture
+    def inputs(self, leaf: AgentProcess, cases: Sequence[InputCase]) -> list[InputProbe]:
+        return [
+            InputProbe(leaf, case, cls) for case, cls in zip(cases, _classes(cases).values(), strict=True)
+        ]
+
     def test_an_input_that_is_killed_stopped_and_reloaded_while_busy_loses_and_doubles_nothing(
-        self, leaf: AgentProcess, case: InputCase
+        self, leaf: AgentProcess, inputs: list[InputProbe]
     ) -> None:
-        count = 0
         config = leaf.member.config.read_text()
         leaf.start()
         for number in (signal.SIGKILL, signal.SIGTERM, _RELOAD, signal.SIGKILL):
-            before = _stored(leaf, case)
-            offering = _offered(leaf, case, range(count, count + _ROUND))
-            wait_for(lambda before=before: _stored(leaf, case) > before, "it is busy")  # type: ignore[misc]
+            before = [input_.stored() for input_ in inputs]
+            offering = [input_.offering(_ROUND) for input_ in inputs]
+            for input_, stored in zip(inputs, before, strict=True):
+                input_.wait_stored(stored)
             if number is _RELOAD:
                 leaf.reload(config.replace(_HEADER, f'{_HEADER}linger = "20ms"\n'))
             else:
-                self._end(leaf, number)
+                self._end(leaf, number, inputs)
                 leaf.start()
-            offering.join()
-            count += _ROUND
-        if case.offer is not None:
-            # All before may have been stored before the last kill.
-            case.offer(leaf, range(count, count + 1))
-            count += 1
-        wait_for(lambda: _stored(leaf, case) > 0, "it goes on after the last start")
-        _judge_losses(leaf, case, count)
+            for thread in offering:
+                thread.join()
+        for input_ in inputs:
+            input_.offer(1)  # all before may have been stored before the last kill
+            input_.wait_stored()
+        _judge_losses(inputs)
 
-    def _end(self, leaf: AgentProcess, number: signal.Signals) -> None:
+    def _end(self, leaf: AgentProcess, number: signal.Signals, inputs: list[InputProbe]) -> None:
         ended = leaf.end(number)
         if number is signal.SIGKILL:
             assert ended == -number
             return
         assert ended == 0, f"the agent ended with {ended}"
-        state = json.loads((leaf.member.state / "state.json").read_bytes())
-        assert state["acked"][DEFAULT_CLASS]["closed"] is True, "what was under way is not settled"
+        acked = json.loads((leaf.member.state / "state.json").read_bytes())["acked"]
+        for input_ in inputs:
+            assert acked[input_.cls]["closed"] is True, (
+                f"{input_.case.name}: what was under way is not settled"
+            )
 
     def test_what_an_input_cannot_take_is_counted_and_the_next_reading_is_stored(
-        self, leaf: AgentProcess, case: InputCase
+        self, leaf: AgentProcess, inputs: list[InputProbe]
     ) -> None:
         leaf.start()
-        for count, (bad, reason) in enumerate(case.bad):
-            assert case.send is not None, "a case with bad has a send"
-            assert case.offer is not None, "a case with bad has an offer"
-            before = leaf.metric("petiole_invalid_requests_total", input=case.name, reason=reason)
-            case.send(leaf, bad)
-            wait_for(
-                lambda before=before, reason=reason: (  # type: ignore[misc]
-                    leaf.metric("petiole_invalid_requests_total", input=case.name, reason=reason) > before
-                ),
-                f"it is counted as {reason}",
-            )
-            case.offer(leaf, range(count, count + 1))
-        if case.bad:
-            _each_is_there_once(leaf, case, len(case.bad))
-            wait_for(lambda: self._accepted(leaf, case) == len(case.bad), "nothing else is accepted")
-        elif case.offer is not None:
-            case.offer(leaf, range(1))
-        wait_for(lambda: _stored(leaf, case) > 0, "something is stored")
-        assert leaf.metric("petiole_input_up", input=case.name) == 1
-        already = _stored(leaf, case)  # looked at first, for an input may go on meanwhile
-        assert leaf.metric("petiole_accepted_readings_total", input=case.name) >= already
+        for input_ in inputs:
+            self._refuses_bad(input_)
         assert leaf.metric("petiole_unaccounted_readings") == 0
 
-    def _accepted(self, leaf: AgentProcess, case: InputCase) -> float:
-        """The accepted readings, without those that the input adds."""
-        added = sum(row["metric"] in case.adds for row in stored_readings(leaf.member)) if case.adds else 0
-        dead = leaf.metric("petiole_dead_readings_total", input=case.name)
-        return leaf.metric("petiole_accepted_readings_total", input=case.name) - dead - added
+    def _refuses_bad(self, input_: InputProbe) -> None:
+        for payload, reason in input_.case.bad:
+            input_.refuse(payload, reason)
+            input_.offer(1)
+        if input_.case.bad:
+            input_.has_each_once()
+            input_.wait(lambda: input_.accepted() == input_.sent, "nothing else is accepted")
+        else:
+            input_.offer(1)
+        input_.wait_stored()
+        assert input_.metric("petiole_input_up") == 1
+        already = input_.stored()  # looked at first, for an input may go on meanwhile
+        assert input_.metric("petiole_accepted_readings_total") >= already
 
     def test_an_input_that_acknowledges_early_loses_nothing_by_a_stop_and_a_pull_input_may_not(
-        self, leaf: AgentProcess, case: InputCase
+        self, leaf: AgentProcess, inputs: list[InputProbe], cases: Sequence[InputCase]
     ) -> None:
-        config = leaf.member.config.read_text()
-        leaf.member.config.write_text(config.replace(_HEADER, f'{_HEADER}ack = "accepted"\n'))
-        try:
-            read(leaf.member.config)
-        except ConfigError as error:
-            (problem,) = error.problems
-            assert problem.startswith('input[1].ack: "accepted" would lose'), problem
-            return
-        if case.offer is None:
+        early = []
+        for at, input_ in enumerate(inputs, 1):
+            leaf.member.config.write_text(_toml(leaf.member, cases, early=[input_.case]))
+            try:
+                read(leaf.member.config)
+            except ConfigError as error:
+                (problem,) = error.problems
+                assert problem.startswith(f'input[{at}].ack: "accepted" would lose'), problem
+            else:
+                early.append(input_)
+        leaf.member.config.write_text(_toml(leaf.member, cases, early=[input_.case for input_ in early]))
+        sent = [input_ for input_ in early if input_.case.offer is not None]
+        if not sent:
             return
         leaf.start()
-        case.offer(leaf, range(50))
-        if not case.acknowledges:
-            wait_for(lambda: _stored(leaf, case) == 50, "what was sent is read")
+        for input_ in sent:
+            input_.offer(50)
+            if not input_.case.acknowledges:
+                input_.wait_stored(49)
         assert leaf.metric("petiole_unaccounted_readings") == 0
         assert leaf.end(signal.SIGTERM) == 0
         leaf.start()  # for inputs whose source keeps what was not taken
-        _each_is_there_once(leaf, case, 50)
+        for input_ in sent:
+            input_.has_each_once()
 
     def test_a_full_stream_holds_an_input_up_and_more_room_lets_it_go_on(
-        self, leaf: AgentProcess, case: InputCase
+        self, leaf: AgentProcess, inputs: list[InputProbe], cases: Sequence[InputCase]
     ) -> None:
-        config = leaf.member.config.read_text()
-        leaf.member.config.write_text(config.replace(WHOLE_STREAM, SMALL_STREAM))
+        leaf.member.config.write_text(_toml(leaf.member, cases, _SMALL))
         leaf.start()
-        first = [_offered(leaf, case, range(_FILLING))] if case.fill is None else []
-        if case.fill is not None:
+        offering = [input_.offering(_FILLING) for input_ in inputs if input_.case.fill is None]
+        filled = [(input_, fill) for input_ in inputs if (fill := input_.case.fill) is not None]
+        for _, fill in filled:
             for number in range(_NOISES):
-                case.fill(leaf, random.Random(number).randbytes(5000).hex())
-        refusals, refused = "petiole_refused_readings_total", {"input": case.name, "reason": "stream_full"}
-        wait_for(lambda: leaf.metric(refusals, **refused) > 0, "the stream is full")
+                fill(leaf, random.Random(number).randbytes(5000).hex())
+        for input_ in inputs:
+            input_.wait(input_.is_refused, "the stream is full")
         wait_for(lambda: leaf.metric("petiole_in_flight_bytes") == 0, "what is refused takes no memory")
         assert leaf.status_of("/healthz") == 200
-        count = _FILLING if first else _FILLING // 3
-        offering = first or [_offered(leaf, case, range(count))]
+        offering += [input_.offering(_FILLING // 3) for input_, _ in filled]
         assert leaf.end(signal.SIGTERM) == 0, "a stop does not wait for room"
         leaf.start()
-        if case.acknowledges:
-            wait_for(
-                lambda: leaf.metric(refusals, **refused) > 0 or not judge(numbers_in(leaf), count).lost,
-                "it is still full, or has room for numbers",
-            )
-        widen_stream(leaf.member, _ROOM)
+        for input_ in inputs:
+            self._widens(input_)
         for thread in offering:
             thread.join()
-        if case.offer is not None:
-            case.offer(leaf, range(count, count + 1))  # behind what was refused
-        wait_for(lambda: _stored(leaf, case) > 0, "it goes on")
-        _judge_losses(leaf, case, count + 1)
+        for input_ in inputs:
+            input_.offer(1)  # behind what was refused
+            input_.wait_stored()
+        _judge_losses(inputs)
+
+    def _widens(self, input_: InputProbe) -> None:
+        if input_.case.acknowledges:
+            input_.wait(
+                lambda: input_.is_refused() or not input_.missing(),
+                "it is still full, or has room for numbers",
+            )
+        widen_stream(input_.leaf.member, _WHOLE, input_.cls)

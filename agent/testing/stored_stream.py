@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -58,27 +59,34 @@ async def connected(member: Member) -> AsyncIterator[Client]:
         await client.close()
 
 
-def widen_stream(member: Member, max_bytes: int) -> None:
-    """Give the stream of the default class more room while the agent runs, as the hub's confirmations do."""
+def widen_stream(member: Member, max_bytes: int, cls: str = DEFAULT_CLASS) -> None:
+    """Give the stream of a class more room while the agent runs, as the hub's confirmations do."""
 
     async def widen() -> None:
         async with connected(member) as client:
-            stream = StoredStream(member.domain, client)
+            stream = StoredStream(member.domain, client, cls)
             info = await stream.js.stream_info(stream.stream)
             await stream.js.update_stream({**info.config, "max_bytes": max_bytes})
 
     asyncio.run(widen())
 
 
-def stored_readings(member: Member) -> list[dict[str, Any]]:
-    """All readings that the stream of the default class holds, in order."""
+def stored_readings(member: Member, cls: str = DEFAULT_CLASS) -> list[dict[str, Any]]:
+    """All readings that the stream of a class holds, in order."""
 
     async def read() -> list[dict[str, Any]]:
         async with connected(member) as client:
-            batches = await StoredStream(member.domain, client).rows(DEFAULT_CLASS)
+            batches = await StoredStream(member.domain, client, cls).rows(cls)
         return [row for rows in batches for row in rows]
 
     return asyncio.run(read())
+
+
+def numbers_in(member: Member, cls: str = DEFAULT_CLASS) -> Counter[float]:
+    """How often each number that was handed in is stored; where an input has nothing but text, as text that
+    begins with a digit."""
+    values = [str(row["value"]) for row in stored_readings(member, cls) if row["metric"] == "n"]
+    return Counter(float(text) for text in values if text[:1].isdigit())
 
 
 def lines_of(message: RawMessage) -> list[bytes]:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from agent.testing.agent_process import AgentProcess
-from agent.testing.contract import leaf_of, numbers_in
-from agent.testing.stored_stream import stored_readings
+from agent.testing.contract import leaf_of
+from agent.testing.stored_stream import numbers_in, stored_readings
 from tests.harness.input_contract import INPUTS
 from tests.harness.plant_servers import OpcuaServer, opcua_server
 from tests.harness.wait import wait_for
@@ -52,14 +52,14 @@ def test_a_server_that_was_killed_is_followed_again_and_the_gap_is_counted(
 ) -> None:
     leaf.start()
     write(server, 1.0, 2.0)
-    wait_for(lambda: len(numbers_in(leaf)) == 2, "two are stored")
+    wait_for(lambda: len(numbers_in(leaf.member)) == 2, "two are stored")
     assert gaps(leaf) == 0
     server.kill()
     wait_for(lambda: leaf.metric("petiole_input_up", input="opcua") == 0, "the loss is seen")
     server.start()
     write(server, 3.0)
-    wait_for(lambda: 3.0 in numbers_in(leaf), "it goes on")
-    assert dict(numbers_in(leaf)) == {1.0: 1, 2.0: 1, 3.0: 1}
+    wait_for(lambda: 3.0 in numbers_in(leaf.member), "it goes on")
+    assert dict(numbers_in(leaf.member)) == {1.0: 1, 2.0: 1, 3.0: 1}
     assert gaps(leaf) == 1
     assert "the server was restarted" in leaf.log.read_text()
 
@@ -67,15 +67,15 @@ def test_a_server_that_was_killed_is_followed_again_and_the_gap_is_counted(
 def test_a_server_that_stands_still_costs_nothing(leaf: AgentProcess, server: OpcuaServer) -> None:
     leaf.start()
     write(server, 1.0)
-    wait_for(lambda: len(numbers_in(leaf)) == 1, "one is stored")
+    wait_for(lambda: len(numbers_in(leaf.member)) == 1, "one is stored")
     server.signal(signal.SIGSTOP)
     try:
         wait_for(lambda: leaf.metric("petiole_input_up", input="opcua") == 0, "silence is seen")
     finally:
         server.signal(signal.SIGCONT)
     write(server, 2.0, 3.0)
-    wait_for(lambda: len(numbers_in(leaf)) == 3, "it goes on")
-    assert dict(numbers_in(leaf)) == {1.0: 1, 2.0: 1, 3.0: 1}
+    wait_for(lambda: len(numbers_in(leaf.member)) == 3, "it goes on")
+    assert dict(numbers_in(leaf.member)) == {1.0: 1, 2.0: 1, 3.0: 1}
     assert gaps(leaf) == 0, "the subscription has outlived it"
 
 
@@ -128,4 +128,4 @@ def test_messages_are_encrypted_with_certificates_and_a_foreign_server_is_refuse
     config.write_text(secured(server.certificate))
     leaf.start()
     write(server, 1.0)
-    wait_for(lambda: len(numbers_in(leaf)) == 1, "it is stored")
+    wait_for(lambda: len(numbers_in(leaf.member)) == 1, "it is stored")

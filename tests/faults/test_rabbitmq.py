@@ -18,7 +18,7 @@ from agent.demo import plan
 from agent.demo.loopback import Proxy, free_port
 from agent.leaf.inputs.mqtt import TopicTemplate
 from agent.leaf.intake import RefusalReason, RefusedError
-from agent.testing.contract import SMALL_STREAM, WHOLE_STREAM, numbers_in
+from agent.testing.stored_stream import numbers_in
 from tests.e2e.test_mqtt_input import Core, running
 from tests.faults.report import Case
 from tests.harness.agent_process import Agent
@@ -172,21 +172,21 @@ def test_an_agent_that_is_killed_while_its_stream_is_full_stores_what_the_broker
     base = plan.leaf_toml(member, free_port()).partition("[[input]]")[0]
     topics = '[{ filter = "plant/+/#", device = "{2}", metric = "{3+}" }]'
     whole = f'{base}[[input]]\ntype = "mqtt"\nurl = "mqtt://127.0.0.1:{broker.port}"\ntopics = {topics}\n'
-    leaf, count = Agent(member, whole.replace(WHOLE_STREAM, SMALL_STREAM)), 400
+    leaf, count = Agent(member, whole.replace('"512MiB"', '"16KiB"')), 400
     try:
         keep_session(broker.port, "petiole-edge-1-mqtt", "plant/+/#")
         publish(broker.port, "plant/d/n", *[b"0"] * count)
         leaf.start()
         refused = {"input": "mqtt", "reason": "stream_full"}
         wait_for(lambda: leaf.metric("petiole_refused_readings_total", **refused) > 0, "the stream is full")
-        before = numbers_in(leaf)[0]
+        before = numbers_in(leaf.member)[0]
         leaf.end(signal.SIGKILL)
         case.begins()
         leaf.member.config.write_text(whole)
         leaf.start()
-        wait_for(lambda: numbers_in(leaf)[0] >= count, "all are stored")
+        wait_for(lambda: numbers_in(leaf.member)[0] >= count, "all are stored")
         case.sent = case.acknowledged = count
-        case.lost, case.duplicates = 0, numbers_in(leaf)[0] - count
+        case.lost, case.duplicates = 0, numbers_in(leaf.member)[0] - count
         case.saw(
             f"{before} of {count} were stored when it was killed, and {case.duplicates} are stored twice"
         )

@@ -132,7 +132,7 @@ INPUTS = {
             ((_NO_READING, "bad_line"), (b"\xff\x00{[\n", "bad_line"), (_LARGE_LINE, "too_long")),
             acknowledges=False,
         ),
-        InputCase("exec", lambda _: f'type = "exec"\ninterval = "100ms"\ncommand = {json.dumps(_PRINTS)}\n'),
+        InputCase("exec", lambda _: f'type = "exec"\ninterval = "250ms"\ncommand = {json.dumps(_PRINTS)}\n'),
         InputCase(
             "mqtt",
             _mqtt_toml,

@@ -15,7 +15,8 @@ const { OPCUAServer } = load("node-opcua-server");
 const { DataType, Variant, VariantArrayType } = load("node-opcua-variant");
 const { StatusCodes } = load("node-opcua-status-code");
 const { OPCUACertificateManager } = load("node-opcua-certificate-manager");
-const { nodesets } = load("node-opcua-nodesets");
+// The standard's whole address space takes seconds to load, and the tests need no more than this of it.
+const nodes = path.join(process.env.PETIOLE_NODE_MODULES, "node-opcua-address-space/nodesets/mini.Nodeset2.xml");
 
 const folders = new Map();
 const variables = new Map();
@@ -63,7 +64,7 @@ async function main([port, directory]) {
   });
   await certificates.initialize();
   const server = new OPCUAServer({
-    port: Number(port), hostname: "127.0.0.1", nodeset_filename: [nodesets.standard],
+    port: Number(port), hostname: "127.0.0.1", nodeset_filename: [nodes],
     serverCertificateManager: certificates, userCertificateManager: certificates,
     serverCapabilities: { minSupportedSampleRate: 0 }, // each change is reported, rather than samples
   });
