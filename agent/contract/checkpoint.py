@@ -90,6 +90,8 @@ class Committed:
     stream: str
     created: str
     seq: int
+    arrived: int = 0
+    """When the hub took the message at `seq`, in microseconds since 1970; 0 where that is not known."""
 
     def encode(self) -> bytes:
         return encoded(asdict(self))
@@ -102,6 +104,7 @@ def parse_committed(data: bytes | str) -> Committed:
         field_of(row, "stream", str, "committed"),
         field_of(row, "created", str, "committed"),
         count_of(row, "seq", "committed"),
+        count_of(row, "arrived", "committed", absent=0),
     )
 
 

@@ -131,10 +131,16 @@ def _names(info: StreamInfo) -> Iterator[StreamHistory]:
 
 def _put_back(bronze: Table, known: StreamHistory, info: StreamInfo, conn: Connection) -> bool:
     assert known.done is not None
-    end = rows(bronze, ["arrived", "digest"], known.rows(known.done - 1, known.done)).to_pylist()
     # Where bronze ends with a gap any message is another one: what was gone from a stream never comes again.
-    mark = MessageMark(known.done, *((micros(end[0]["arrived"]), end[0]["digest"]) if end else (0, b"")))
-    return differs(conn, info, mark)
+    return differs(conn, info, end_of(bronze, known) or MessageMark(known.done, 0, b""))
+
+
+def end_of(bronze: Table, known: StreamHistory) -> MessageMark | None:
+    """The message where bronze ends; None where that is a gap."""
+    done = known.done or 0
+    for row in rows(bronze, ["arrived", "digest"], known.rows(done - 1, done)).to_pylist():
+        return MessageMark(done, micros(row["arrived"]), row["digest"])
+    return None
 
 
 class MessageMark(NamedTuple):

@@ -32,6 +32,7 @@ from agent.contract import (
 from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.tables.delta import ensure_table, open_table
+from hub_jobs.times import micros
 from tests.harness.servers import api, open_server_pair
 from tests.harness.streams import AGGREGATE, held, make_aggregate, make_leaf_stream
 from tests.security.hidden import files_below, leaked
@@ -146,6 +147,7 @@ async def test_a_run_with_nothing_to_do_starts_no_jvm_and_tells_the_registrar_ag
     committed = parse_committed(message.data)
     assert (committed.stream, committed.seq) == (AGGREGATE, 5)
     assert [committed.created] == sorted(set(fleet.bronze("created")))
+    assert committed.arrived == micros(max(fleet.bronze("arrived")))
 
 
 async def test_of_a_hub_that_syncs_at_an_interval_only_what_is_on_its_disk_is_read(

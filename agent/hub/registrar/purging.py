@@ -22,7 +22,7 @@ from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.held_messages import HeldMessages
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.records import ClassRecord, LeafRecord, PurgeMarker
-from agent.jetstream import JetStream, StreamInfo
+from agent.jetstream import JetStream, StreamInfo, nanoseconds
 
 log = structlog.get_logger("registrar")
 
@@ -76,10 +76,22 @@ class Purging:
         await self._remember(seen, up_to)
         # That takes a while with many leaves: by now the aggregate may be another one, or restored.
         purge_up_to(committed, (await self._aggregates.controllers[stream].observe()).info, self._keep)
+        await self._check_message(committed)
         purged = await self._js.purge(stream, up_to)
         self._metrics.purged.labels(stream).inc(purged)
         log.info("committed messages purged", stream=stream, messages=purged, up_to=up_to)
         return purged
+
+    async def _check_message(self, committed: Committed) -> None:
+        """Raise `ContractError` where another message has the sequence up to which was committed: a stream
+        that was restored from a copy keeps the moment at which it was made."""
+        stream, seq = committed.stream, committed.seq
+        message = await self._js.get_message(stream, seq=seq) if committed.arrived else None
+        if message is not None and nanoseconds(message.time) // 1000 != committed.arrived:
+            raise ContractError(
+                f"committed: message {seq} of {stream} is not the one that was committed: "
+                "the hub was restored from a copy; the next ingest reads what came since"
+            )
 
     async def _remember(self, seen: Observation, up_to: int) -> None:
         """Store what the hub holds of each leaf whose newest message goes."""

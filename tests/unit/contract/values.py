@@ -128,7 +128,7 @@ answers = st.builds(
         agreed=st.none() | st.booleans(),
     ),
 )
-committed = st.builds(contract.Committed, words, words, counts)
+committed = st.builds(contract.Committed, words, words, counts, counts)
 commands = st.builds(
     contract.Command,
     id=st.from_regex(r"[!-~]{1,64}", fullmatch=True),
