@@ -101,9 +101,9 @@ def run(options: IngestOptions, stop: Stop = never, metrics: JobMetrics | None =
     end = _end(options)
     spark: SparkSession | None = None
     gaps: list[ranges.Range] = []
+    # It refuses a new bronze next to old readings.
+    bronze = ensure_table(options.lake, "bronze", stream_history.open_bronze(options.lake))
     while True:
-        # It refuses a new bronze next to old readings.
-        bronze = ensure_table(options.lake, "bronze", stream_history.open_bronze(options.lake))
         with Connection(options.server) as conn:
             info = stream_info(conn, options.stream)
             known = stream_history.current(bronze, info, conn)
@@ -117,6 +117,7 @@ def run(options: IngestOptions, stop: Stop = never, metrics: JobMetrics | None =
 
             spark = session(_NAME)
         gaps += _commit_next(spark, options, bronze, info, known, (first, last), metrics)
+        bronze = bronze.newest()
     bronze.sync()  # what the registrar purges is nowhere else
     _tell_registrar(options, bronze, info, known)
     if gaps:

@@ -69,10 +69,9 @@ def run(options: MaintainOptions, stop: Stop = never) -> Exit:
     if not tables:
         say(_NAME, f"there is no table in {options.lake}: give --lake the directory that ingest writes to")
         return Exit.USAGE
-    for table in tables:
-        _heal(options, ensure_table(options.lake, table.name), stop)
+    tables = [_heal(options, ensure_table(options.lake, table.name, table), stop) for table in tables]
     clock = datetime.now(UTC)
-    now = _now(options.lake, clock)
+    now = _now(tables, clock)
     if options.keep is not None and not stop():
         _expire(options, now - timedelta(days=options.keep))
     if options.thin_after is not None and not stop():
@@ -80,17 +79,17 @@ def run(options: MaintainOptions, stop: Stop = never) -> Exit:
     if not stop():
         drop_old_audits(options.lake, dry_run=options.dry_run)
     for table in tables:
-        _compact(options, ensure_table(options.lake, table.name), stop)
+        compacted_table = _compact(options, table.newest(), stop)
         if stop():
             break
-        _vacuum(options, ensure_table(options.lake, table.name), clock - now)
+        _vacuum(options, compacted_table, clock - now)
     return Exit.WELL
 
 
-def _now(lake: Place, clock: datetime) -> datetime:
+def _now(tables: Sequence[Table], clock: datetime) -> datetime:
     """From when ages count: by this machine's clock, and not from long after the newest message arrived at
     the hub. By a clock that is far ahead all is old, also the files of a job that has not committed yet."""
-    bronze = open_table(lake, "bronze")
+    bronze = next((table for table in tables if table.name == "bronze"), None)
     newest = None if bronze is None else newest_arrival(bronze, clock)
     if newest is None or clock <= newest + SKEW:
         return clock
@@ -102,19 +101,21 @@ def _now(lake: Place, clock: datetime) -> datetime:
     return newest + SKEW
 
 
-def _heal(options: MaintainOptions, table: Table, stop: Stop) -> None:
+def _heal(options: MaintainOptions, table: Table, stop: Stop) -> Table:
+    """Write the files of other programs again; returns the table as it is then."""
     paths = ailing(table)
     if not paths:
-        return
+        return table
     if options.dry_run:
         say(_NAME, f"{table.name}: {len(paths)} files of another program would be written again")
-        return
+        return table
     done = 0
     for path in takewhile(lambda _: not stop(), paths):
-        now = ensure_table(options.lake, table.name)
-        now.rewrite(healed(options.lake, now, path), [path])
+        table.rewrite(healed(options.lake, table, path), [path])
+        table = table.newest()
         done += 1
     say(_NAME, f"{table.name}: {done} files of another program are written again")
+    return table
 
 
 def _expire(options: MaintainOptions, before: datetime) -> None:
@@ -130,25 +131,29 @@ def _expire(options: MaintainOptions, before: datetime) -> None:
     _thin(options, planned.moment)
 
 
-def _compact(options: MaintainOptions, table: Table, stop: Stop) -> None:
+def _compact(options: MaintainOptions, table: Table, stop: Stop) -> Table:
+    """Write small files together; returns the table as it is then."""
+    small = small_files(table)
+    if not groups(small):  # nor would there be any without the late files
+        return table
     late = expire.late_files(options.lake, table)
-    found = groups(file for file in small_files(table) if file.path not in late)
-    count = sum(map(len, found))
+    found = groups(file for file in small if file.path not in late)
     if not found:
-        return
+        return table
     if options.dry_run:
-        say(_NAME, f"{table.name}: {count} small files would become {len(found)}")
-        return
+        say(_NAME, f"{table.name}: {sum(map(len, found))} small files would become {len(found)}")
+        return table
     count = made = 0
     for group in takewhile(lambda _: not stop(), found):
         # A commit for each group: what another writer overtakes costs the work on one of them.
         paths = [file.path for file in group]
-        now = ensure_table(options.lake, table.name)
-        written = compacted(options.lake, now, paths)
-        now.rewrite(written, paths)
+        written = compacted(options.lake, table, paths)
+        table.rewrite(written, paths)
+        table = table.newest()
         count += len(paths)
         made += len(written)
     say(_NAME, f"{table.name}: {count} small files became {made}")
+    return table
 
 
 def _thin(options: MaintainOptions, before: datetime) -> None:

@@ -45,6 +45,10 @@ class RefineTables(NamedTuple):
     readings: Table
     quarantine: Table
 
+    def newest(self) -> RefineTables:
+        """Those for the next pass, bronze first: nothing is refined that it lacks. Raises `TableError`."""
+        return RefineTables(self.bronze.newest(), self.readings.newest(), self.quarantine.newest())
+
 
 @dataclass(frozen=True, slots=True)
 class Increment:

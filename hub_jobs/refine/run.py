@@ -56,12 +56,12 @@ def run(lake: Place, stop: Stop = never, metrics: JobMetrics | None = None) -> E
     spark: SparkSession | None = None
     known: Known | None = None
     done: plan.Pass | None = None
+    bronze = stream_history.open_bronze(lake)
+    if bronze is None:
+        say(_NAME, f"there is no table {lake / 'bronze'} yet: nothing to do")
+        return Exit.WELL
+    tables = plan.RefineTables(bronze, ensure_table(lake, "readings"), ensure_table(lake, "quarantine"))
     while not stop():
-        bronze = stream_history.open_bronze(lake)
-        if bronze is None:
-            say(_NAME, f"there is no table {lake / 'bronze'} yet: nothing to do")
-            return Exit.WELL
-        tables = plan.RefineTables(bronze, ensure_table(lake, "readings"), ensure_table(lake, "quarantine"))
         planned = plan.plan(tables)
         metrics.set_unrefined(0 if planned is None else planned.sequences)
         if planned is None:
@@ -72,7 +72,8 @@ def run(lake: Place, stop: Stop = never, metrics: JobMetrics | None = None) -> E
         if known is None:
             before, note = planned.before, partial(say, _NAME)
             known = Known(
-                seen.load(lake, bronze, before, note), clock_corrections.load(lake, bronze, before, note)
+                seen.load(lake, tables.bronze, before, note),
+                clock_corrections.load(lake, tables.bronze, before, note),
             )
         if spark is None:
             from hub_jobs.spark.session import session
@@ -81,6 +82,7 @@ def run(lake: Place, stop: Stop = never, metrics: JobMetrics | None = None) -> E
         planned = plan.bounded(planned, tasks_at_once(spark))
         metrics.add_refined(*_refine(spark, lake, tables, planned, known))
         done = planned
+        tables = tables.newest()
     if done is not None and known is not None:
         known.seen.save(lake, done.after)
         clock_corrections.save(lake, known.clocks, done.after)

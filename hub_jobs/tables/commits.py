@@ -212,6 +212,28 @@ def remedy(error: Exception, name: str) -> str:
     )
 
 
+def unusable(delta: DeltaTable) -> str | None:
+    """What another program did to a table that the jobs would read wrongly, and how to undo it."""
+    configuration = delta.metadata().configuration
+    if configuration.get("delta.columnMapping.mode", "none") != "none":
+        return "its columns are mapped (delta.columnMapping.mode); rewrite it without"
+    if configuration.get("delta.setTransactionRetentionDuration") is not None:
+        return "it forgets its offsets (delta.setTransactionRetentionDuration); unset that property"
+    if "deletionVectors" in (delta.protocol().reader_features or []) and _has_deletion_vectors(delta):
+        return (
+            "rows of it are deleted by deletion vectors, which the jobs do not read; in Spark: ALTER TABLE … "
+            "SET TBLPROPERTIES (delta.enableDeletionVectors = false), then REORG TABLE … APPLY (PURGE)"
+        )
+    return None
+
+
+def _has_deletion_vectors(delta: DeltaTable) -> bool:
+    try:
+        return any(batch.num_rows for batch in delta.deletion_vectors())
+    except DeltaError:  # there is one that delta-rs can't read
+        return True
+
+
 _CHECK: Final = "store_check"
 _CHECKED: Final = "checked"
 """The transaction of a store that was found to keep it."""

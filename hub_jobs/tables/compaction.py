@@ -91,10 +91,12 @@ def _filled(like: Iterable[Small], target: int) -> Iterator[list[Small]]:
 
 
 def small_files(table: Table) -> list[Small]:
-    """All files of a table, as `groups` wants them; none of a table that is replaced as a whole."""
+    """The files of a table that `groups` may take, as it wants them; none of a table that is replaced as a
+    whole."""
     if table.name not in _NEIGHBOURS:
         return []
     found = files(table)
+    found = found.filter(pc.less(found["size_bytes"], MAX_FILE_BYTES // 2))
     names, order = _NEIGHBOURS[table.name]
     if not found.num_rows or order not in found.column_names:
         return []
@@ -205,13 +207,16 @@ def ailing(table: Table) -> list[str]:
     """The files of other programs, by their paths below the table, of which the log does not say all bounds,
     whose types are unusual, or which hold rows of several histories."""
     found = files(table)
+    found = found.filter(pa.array([not is_own(path) for path in found["path"].to_pylist()], pa.bool_()))
+    if not found.num_rows:
+        return []
     paths, counts = found["path"].to_pylist(), bounds(found, "num_records")
     unbounded = set().union(*(_unbounded(found, name, counts) for name in STATISTICS[table.name]))
     several = mixed_files(file_histories(table)) if table.name == "bronze" else set()
     return [
         path
         for at, path in enumerate(paths)
-        if not is_own(path) and (at in unbounded or path in several or _is_unusual(table.path / path))
+        if at in unbounded or path in several or _is_unusual(table.path / path)
     ]
 
 

@@ -59,6 +59,22 @@ class Table:
         self.aside: set[str] = set()
         self._offsets: dict[tuple[int, str], int | None] = {}
 
+    def newest(self) -> Table:
+        """The table as it is now, by what was committed since: `open_table` reads all that the log holds. It
+        takes the place of this snapshot, on which nothing can be planned or committed afterwards. Raises
+        `TableError`."""
+        delta = self.delta
+        del self.delta
+        entry = self.path / "_delta_log" / commits.entry_name(delta.version())
+        with suppress(DeltaError, OSError):  # `open_table` says what is wrong
+            if entry.exists():  # else the log has forgotten it, or was put back to before it
+                delta.update_incremental()
+                return _usable(self.path.parent, self.name, delta)
+        table = open_table(self.path.parent, self.name)
+        if table is None:
+            raise TableError(f"table {self.path} went away while it was in use")
+        return table
+
     def lacking(self) -> list[Field]:
         """The columns that it does not have yet."""
         known = {field.name for field in self.delta.schema().fields}
@@ -191,6 +207,12 @@ def open_table(lake: Place, name: str) -> Table | None:
     except (DeltaError, OSError) as error:
         said = f"{plain(error)}{commits.remedy(error, name)}"
         raise TableError(f"table {path} can't be read: {said}") from error
+    return _usable(lake, name, delta)
+
+
+def _usable(lake: Place, name: str, delta: DeltaTable) -> Table:
+    """A snapshot as a table. Raises `TableError` where the jobs would misread it."""
+    path = lake / name
     version = delta.metadata().configuration.get(_VERSION_KEY)
     if version is None or not version.isdigit():
         raise TableError(f"table {path} was not made by Petiole: it has no {_VERSION_KEY}")
@@ -199,31 +221,9 @@ def open_table(lake: Place, name: str) -> Table | None:
             f"table {path} is of version {version} and this program knows versions up to {VERSION}: "
             "use the newer program"
         )
-    if why := _unusable(delta):
+    if why := commits.unusable(delta):
         raise TableError(f"table {path} can't be used: {why}")
     return Table(lake, name, delta)
-
-
-def _unusable(delta: DeltaTable) -> str | None:
-    """What another program did to a table that the jobs would read wrongly, and how to undo it."""
-    configuration = delta.metadata().configuration
-    if configuration.get("delta.columnMapping.mode", "none") != "none":
-        return "its columns are mapped (delta.columnMapping.mode); rewrite it without"
-    if configuration.get("delta.setTransactionRetentionDuration") is not None:
-        return "it forgets its offsets (delta.setTransactionRetentionDuration); unset that property"
-    if "deletionVectors" in (delta.protocol().reader_features or []) and _has_deletion_vectors(delta):
-        return (
-            "rows of it are deleted by deletion vectors, which the jobs do not read; in Spark: ALTER TABLE … "
-            "SET TBLPROPERTIES (delta.enableDeletionVectors = false), then REORG TABLE … APPLY (PURGE)"
-        )
-    return None
-
-
-def _has_deletion_vectors(delta: DeltaTable) -> bool:
-    try:
-        return any(batch.num_rows for batch in delta.deletion_vectors())
-    except DeltaError:  # there is one that delta-rs can't read
-        return True
 
 
 def ensure_table(lake: Place, name: str, opened: Table | None = None) -> Table:

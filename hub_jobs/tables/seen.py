@@ -20,7 +20,7 @@ from hub_jobs.tables.ranges import CodedRanges, Numbers
 from hub_jobs.tables.scan import batches, rows
 from hub_jobs.tables.schemas import SEEN
 from hub_jobs.tables.spaces import ID_COLUMNS, Placed, Places, SeenNumbers, numbers_in
-from hub_jobs.tables.stream_history import StreamHistory
+from hub_jobs.tables.stream_history import StreamHistory, open_bronze
 
 _MOST_FILES: Final = 16
 """Loose files of `seen` from which on a run puts them in order."""
@@ -103,13 +103,17 @@ def load(
 ) -> SeenTable:
     """What bronze holds of each history up to its `done`. Raises `TableError` and `UnreadableError`."""
 
-    def missing(table: Table | None) -> Iterator[pa.Table]:
+    def missing(bronze: Table, table: Table | None) -> Iterator[pa.Table]:
         for history, after in cache.behind(table, upto):
             yield from identities(bronze, history, after)
 
+    def remake() -> Iterator[pa.Table]:
+        newest = open_bronze(lake)  # a later pass no longer has the snapshot of this one
+        return iter(()) if newest is None else missing(newest, None)
+
     table = cache.current(lake, "seen", upto)
-    seen = SeenTable(table, partial(missing, None), note)
-    for ids in missing(table):
+    seen = SeenTable(table, remake, note)
+    for ids in missing(bronze, table):
         seen.add(ids)
     return seen
 

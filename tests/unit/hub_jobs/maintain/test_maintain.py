@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import Exit, ledger_subject
 from hub_jobs.audit import run as audit
 from hub_jobs.maintain import run as maintain
-from hub_jobs.tables import seen, stream_history
+from hub_jobs.tables import delta, seen, stream_history
 from hub_jobs.tables.compaction import FEW, Small, groups, rewrite, small_files
 from hub_jobs.tables.delta import ConflictError, ensure_table, open_table
 from hub_jobs.tables.scan import files, rows
@@ -69,6 +71,17 @@ def test_what_was_written_together_is_left_alone_or_waits_for_many(held: list[Sm
     assert all(len(group) < len(held) for group in groups(after, TARGET))
 
 
+@given(smalls, st.data())
+def test_where_nothing_is_written_together_it_is_not_without_some_files_either(
+    held: list[Small], data: st.DataObject
+) -> None:
+    """So a pass with nothing to do does not ask which files hold late rows."""
+    alone = [file for file in held if not any(file in group for group in groups(held, TARGET))]
+    some = data.draw(st.sets(st.sampled_from(alone))) if alone else set()
+    if not groups(alone, TARGET):
+        assert not groups([file for file in alone if file not in some], TARGET)
+
+
 def batches(first: int, count: int, **given: Any) -> list[dict[str, Any]]:
     return [batch_row(LINE, n, source_seq=n, **given) for n in range(first, first + count)]
 
@@ -109,6 +122,22 @@ def test_many_small_files_become_one_with_the_same_rows_and_offsets(tmp_path: Pa
     assert paths(tmp_path) == kept, "there is nothing left to do"
     add_bronze(tmp_path, batches(121, 3))
     assert len(contents(tmp_path, "bronze")) == len(before) + 3
+
+
+def test_a_pass_with_nothing_to_do_reads_the_log_of_a_table_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path, parts=1)
+    refine_all(tmp_path)
+    opened = Counter[str]()
+
+    def counted(path: str, **given: Any) -> DeltaTable:
+        opened[Path(path).name] += 1
+        return DeltaTable(path, **given)
+
+    monkeypatch.setattr(delta, "DeltaTable", counted)
+    assert maintained(tmp_path) is Exit.WELL
+    assert {opened[name] for name in ("bronze", "readings", "quarantine", "seen")} == {1}
 
 
 def test_readings_that_are_written_together_are_sorted_by_series_and_time(tmp_path: Path) -> None:

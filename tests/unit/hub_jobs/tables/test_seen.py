@@ -50,6 +50,18 @@ def test_a_cache_that_is_ahead_of_bronze_is_made_again(tmp_path: Path) -> None:
     assert held(lake) == [(1, 1)]
 
 
+def test_what_a_damaged_file_held_is_read_from_bronze_also_in_a_later_pass(tmp_path: Path) -> None:
+    add_bronze(tmp_path, [batch_row(b"\n", n=1, source_seq=1)])
+    held(tmp_path)
+    bronze = ensure_table(tmp_path, "bronze")
+    found = seen.load(tmp_path, bronze, stream_history.all_of(bronze))
+    add_bronze(tmp_path, [batch_row(b"\n", n=2, source_seq=2)])
+    bronze.newest()
+    for path in (tmp_path / "seen").glob("*.parquet"):
+        path.write_bytes(b"")
+    assert found.numbers().ranges(SPACE) == [(1, 1)]
+
+
 @pytest.mark.parametrize("faster", [1, 2])
 def test_a_slow_run_takes_nothing_of_another_stream_from_what_faster_ones_have_kept(
     tmp_path: Path, faster: int
