@@ -91,8 +91,8 @@ class MqttInput(SessionInput[MqttOptions]):
 
     async def _pump(self, session: Session) -> str:
         """Store what comes until the connection is over, and say why it is."""
-        if self._begun is not None and session.resumed:
-            await self._go_on(self._begun, session)
+        if self._begun is not None and session.resumed and not await self._go_on(self._begun, session):
+            return session.over or "stopping"
         self._begun = None
         while not self._stopping.is_set():
             batch = await self._next(session, _BATCH_MESSAGES)
@@ -110,8 +110,9 @@ class MqttInput(SessionInput[MqttOptions]):
                 self._redelivery.heard(identity(message))
         return messages
 
-    async def _go_on(self, begun: _Begun, session: Session) -> None:
-        """Submit the piece again of which parts are stored, when the broker sends it as it was."""
+    async def _go_on(self, begun: _Begun, session: Session) -> bool:
+        """Submit the piece again of which parts are stored, when the broker sends it as it was. False where
+        the connection or the agent ends before it has: then it comes once more."""
         batch: list[Received] = []
         left = len(begun.held)
         try:
@@ -122,12 +123,15 @@ class MqttInput(SessionInput[MqttOptions]):
                     left -= sum(1 for message in messages if message.qos and self._is_new(message))
         except TimeoutError:
             pass
-        if self._sorter.has_sparkplug:
+        is_cut = left > 0 and (session.over is not None or self._stopping.is_set())
+        if self._sorter.has_sparkplug and not is_cut:
             # What Sparkplug says depends on births, which are not known any more.
             await self._handle(batch, None, session)
-            return
+            return True
         await self._handle([message for message in batch if not message.qos], None, session)
-        await self._handle([message for message in batch if message.qos], begun, session)
+        if not is_cut:
+            await self._handle([message for message in batch if message.qos], begun, session)
+        return not is_cut
 
     async def _handle(self, batch: list[Received], begun: _Begun | None, session: Session) -> None:
         """Store messages and acknowledge them. What is left when the agent stops comes again."""

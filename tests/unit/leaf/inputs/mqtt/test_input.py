@@ -28,18 +28,20 @@ def message(number: int, *, qos: int = 1, members: int = MEMBERS, repeat: bool =
 
 
 class Redelivering:
-    """The session of a broker that sends these messages."""
+    """The session of a broker that sends these messages, and then perhaps `ends` the connection."""
 
-    over = None
     resumed = True
 
-    def __init__(self, messages: list[Received]) -> None:
-        self._messages = deque(messages)
+    def __init__(self, messages: list[Received], *, ends: bool) -> None:
+        self._messages, self._ends = deque(messages), ends
+        self.over: str | None = None
         self.acknowledged: list[int] = []
 
     async def next(self, count: int, most_bytes: int) -> list[Received]:
         if not self._messages:
-            await asyncio.Event().wait()
+            if not self._ends:
+                await asyncio.Event().wait()
+            self.over = "it is cut"
         return [self._messages.popleft() for _ in range(min(count, len(self._messages)))]
 
     def acknowledge(self, message: Received) -> bool:
@@ -59,9 +61,9 @@ class Killed(Burying):
         return self.place
 
 
-async def handed_in_again(stored: list[Received], begun: list[Received], sent: list[Received]) -> Killed:
+async def handed_in_again(stored: list[Received], begun: list[Received], *sent: list[Received]) -> Killed:
     """The core after an agent that was killed with these messages `stored`, and others `begun`, was sent
-    messages until all of the latter were acknowledged."""
+    messages over one connection after the other, until all of the latter were acknowledged."""
     before = Redelivery()
     position = before.position("0" * 8, [identity(each) for each in stored], 0.0)
     until_ = Redelivery().position("1" * 8, [identity(each) for each in begun], 0.0)
@@ -69,8 +71,11 @@ async def handed_in_again(stored: list[Received], begun: list[Received], sent: l
     input_ = MqttInput(MqttOptions(url="mqtt://127.0.0.1:1", topics=[TOPIC]), Metrics())
     input_._intake, input_._stopping = core, stopping
     await input_._restore()
+    for messages in sent[:-1]:
+        input_._redelivery.connected(0.0, resumed=True)
+        assert await input_._pump(Redelivering(messages, ends=True)) == "it is cut"  # type: ignore[arg-type]
     input_._redelivery.connected(0.0, resumed=True)
-    session = Redelivering(sent)
+    session = Redelivering(sent[-1], ends=False)
     pumping = asyncio.create_task(input_._pump(session))  # type: ignore[arg-type]
     last = begun[-1].packet_id
     await until(lambda: last in session.acknowledged or pumping.done(), "all of the piece is acknowledged")
@@ -95,3 +100,12 @@ async def test_a_piece_is_handed_in_again_as_it_was_though_devices_send_with_qos
     pieces = [chunk for chunk in core.stored if chunk.position is not None]
     assert [(chunk.count, chunk.position) for chunk in pieces] == [(len(begun) * MEMBERS, core.place.until)]
     assert core.values().count(5) == MEMBERS
+
+
+async def test_a_piece_is_handed_in_again_as_it_was_though_the_connection_is_cut_meanwhile() -> None:
+    stored, begun = [message(10)], [message(number) for number in range(20, 24)]
+    live = message(5, qos=0)
+    core = await handed_in_again(stored, begun, [*stored, live, *begun[:2]], [*stored, *begun])
+    pieces = [chunk for chunk in core.stored if chunk.position is not None]
+    assert [(chunk.count, chunk.position) for chunk in pieces] == [(len(begun) * MEMBERS, core.place.until)]
+    assert core.values().count(5) == MEMBERS, "what comes with QoS 0 does not come again"
