@@ -172,6 +172,24 @@ async def test_what_a_command_has_started_ends_with_it(how: str, tmp_path: Path)
 
 
 @on_uvloop
+async def test_what_holds_the_output_of_a_command_whose_reaper_was_killed_does_not_hold_up_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(program, "GRACE", 0.2)
+    monkeypatch.setattr(program, "_LATE", 0.2)
+    text = (
+        "import os, time\n"
+        'print(\'{"metric": "n", "value": %d}\' % os.getppid(), flush=True)\n'
+        "if not os.fork():\n    os.setsid()\n    print('half a line', end='', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    async with running(python(text)) as one:
+        await until(lambda: bool(one.core.rows()), "it prints")
+        os.kill(one.core.values()[0], signal.SIGKILL)
+    assert "half a line" in str(one.core.letters)
+
+
+@on_uvloop
 async def test_a_command_waits_while_nothing_can_be_stored_and_a_stop_ends_it(tmp_path: Path) -> None:
     text = (
         'import sys\nnumber = 0\nwhile True:\n    print(\'{"metric": "n", "value": %d}\' % number)\n'

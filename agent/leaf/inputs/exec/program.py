@@ -14,6 +14,7 @@ from structlog.typing import FilteringBoundLogger
 
 from agent.base import logs
 from agent.base.logs import Sparse
+from agent.base.wait import event_within
 from agent.leaf.inputs.exec import ExecOptions, reaper
 from agent.leaf.inputs.formats import LineCutter, LineParser
 from agent.leaf.inputs.shared.gatherer import Buffer, Gatherer
@@ -83,6 +84,8 @@ class Program(asyncio.SubprocessProtocol):
             await self._wait(stopping, timeout)
         finally:
             self._transport.close()
+            # Where the reaper was killed, others may hold the output still, and what came last is read now.
+            await event_within(self._over, _LATE)
         return self._outcome(stopping.is_set())
 
     async def _wait(self, stopping: asyncio.Event, timeout: float | None) -> None:
