@@ -21,7 +21,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from hub_jobs.tables import commits
 from hub_jobs.tables.commits import CommitOutcome, TableChange
-from hub_jobs.tables.parquet import PartFile
+from hub_jobs.tables.parquet import PartFile, why_gone
 from hub_jobs.tables.places import Place, delta_options, plain
 from hub_jobs.tables.schemas import SCHEMAS, VERSION
 
@@ -44,7 +44,7 @@ class TableError(Exception):
 
 
 class ConflictError(Exception):
-    """Another writer committed first; nothing of this run is in the table. Start again later."""
+    """Another program was faster; nothing of this run is in the table. Start again later."""
 
 
 class Table:
@@ -163,6 +163,9 @@ class Table:
 
     def _commit(self, files: Sequence[PartFile], change: TableChange) -> None:
         """Commit as the next version, or as a later one where those between do not concern the change."""
+        if why := why_gone(self.path, files):
+            self.discard(files)
+            raise ConflictError(f"table {self.path}: {why}")
         planned = {app_id: self.offset(app_id) for app_id in change.offsets}
         snapshot = self.delta
         error: Exception | None = None

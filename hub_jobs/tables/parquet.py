@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Self
 
@@ -232,6 +233,18 @@ def write_rows(lake: Place, table: str, rows: pa.Table) -> list[PartFile]:
     with PartWriter(lake, table) as writer:
         writer.write(rows)
     return writer.files
+
+
+def why_gone(table: Place, files: Sequence[PartFile]) -> str | None:
+    """Why files in a directory can't be committed, None where all of them are there. In a store it is the
+    store's clock by which a vacuum takes a file for old."""
+    for file in files if isinstance(table, Path) else ():
+        if not (table / file.path).exists():
+            return (
+                f"file {file.path} was deleted before its commit, as by a vacuum that took it for old: "
+                "set this machine's clock, and run the job again"
+            )
+    return None
 
 
 def written(rows: DataFrame, lake: Place, name: str) -> list[PartFile]:

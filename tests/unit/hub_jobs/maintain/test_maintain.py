@@ -201,6 +201,22 @@ def test_by_a_clock_that_is_far_ahead_no_file_of_a_running_job_is_deleted(tmp_pa
     assert (tmp_path / "bronze" / running.path).exists()
 
 
+def test_what_the_vacuum_took_of_a_running_job_is_not_committed(tmp_path: Path) -> None:
+    """The clock was at 1970 while the job wrote, and is set before it commits."""
+    filled(tmp_path, arrived=time.time_ns() // 1000)
+    bronze = ensure_table(tmp_path, "bronze")
+    written = rewrite(tmp_path, bronze, paths(tmp_path)[:2])
+    aged(tmp_path, [written[0].path], days=time.time() / 86_400)
+    assert maintained(tmp_path) is Exit.WELL
+    (history,) = stream_history.all_of(bronze)
+
+    with pytest.raises(ConflictError, match="was deleted before its commit"):
+        bronze.commit(written, {history.ingested: 140})
+
+    assert len(contents(tmp_path, "bronze")) == 120
+    assert ensure_table(tmp_path, "bronze").offset(history.ingested) == 120
+
+
 def test_payloads_that_are_old_and_refined_are_dropped_and_what_a_row_is_stays(tmp_path: Path) -> None:
     now = time.time_ns() // 1000
     old = {"arrived": now - 10 * 86_400_000_000}
