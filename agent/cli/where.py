@@ -213,17 +213,10 @@ def _tables(
 ) -> bool:
     """Look at the tables; whether they could not be looked at."""
     from hub_jobs.tables.delta import TableError
-    from hub_jobs.where import ScanPart, Waiting, WaitingLedger, WaitingMessage, look
+    from hub_jobs.where import ScanPart, Waiting, look
 
     hub = seen.hub
-    waiting = (
-        Waiting(
-            [WaitingMessage(*message) for message in hub.messages],
-            [WaitingLedger(*ledger) for ledger in hub.ledgers],
-        )
-        if hub is not None
-        else Waiting()
-    )
+    waiting = Waiting() if hub is None else Waiting(hub.messages, hub.ledgers)
     try:
         part: ScanPart = ScanPart(domain, *span)
         seen.tables = look(tables, part, waiting, device)

@@ -82,8 +82,7 @@ Value = float | int | str | bool | tuple[float, ...] | bytes
 def check_large_line(size: int) -> None:
     """Raises `ContractError` for a line of so many bytes that has an array or bytes."""
     if size > MAX_LARGE_LINE:
-        most = f"has at most {MAX_LARGE_LINE} bytes"
-        raise ContractError(f"a line with an array or bytes {most}, got {size}")
+        raise ContractError(f"a line with an array or bytes has at most {MAX_LARGE_LINE} bytes, got {size}")
 
 
 def parse_array(numbers: Sequence[object]) -> tuple[float, ...]:
@@ -193,8 +192,7 @@ def _text(value: object, what: str, least: int, most: int) -> str:
 
 def _name(value: object, what: str) -> str:
     name = _text(value, what, 1, MAX_NAME)
-    found = _CONTROL.search(name)
-    if found is not None:
+    if (found := _CONTROL.search(name)) is not None:
         raise ContractError(f"{what} holds a control character (U+{ord(found[0]):04X}); leave it out")
     return name
 

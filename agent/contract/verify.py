@@ -1,5 +1,6 @@
 """What programs other than the registrar ask the hub or read there: the record of a leaf in the bucket of the
-fleet; and verification, that is which batches of a run the hub holds, which it lacks, and which are unknown.
+fleet; the messages of a domain that the tables do not have yet; and verification, that is which batches of a
+run the hub holds, which it lacks, and which are unknown.
 
 An aggregate is kept short: what is in the table is purged. A batch that is not there may have been purged, so
 it counts as lacking only if that is impossible; for all others the answer is `unknown`. The hub reads the
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from agent.contract.checks import (
     MAX_INT,
@@ -39,6 +40,8 @@ __all__ = [
     "VerifiedRun",
     "VerifyAnswer",
     "VerifyRequest",
+    "WaitingLedger",
+    "WaitingMessage",
     "parse_fleet_record",
     "parse_verify_answer",
     "parse_verify_request",
@@ -222,3 +225,26 @@ def parse_fleet_record(data: bytes | str) -> FleetRecord:
 def _held(value: Any) -> int:
     held = nullable(object_of(value, f"{_WHAT}: a class"), "held", dict, _WHAT)
     return 0 if held is None else count_of(held, "seq", _WHAT)
+
+
+class WaitingMessage(NamedTuple):
+    """A message of a domain at the hub that the tables do not have yet."""
+
+    cls: str
+    run: str | None
+    """The run of a batch; None for a message that a device published itself."""
+    n: int | None
+    """The number of a batch, or None."""
+    readings: int
+    dead: bool
+    moment: int
+    """When it was sealed or, if that clock was not synchronised, arrived, in microseconds since 1970."""
+
+
+class WaitingLedger(NamedTuple):
+    """The newest ledger record of a class in a stream of the hub."""
+
+    cls: str
+    stream: str
+    seq: int
+    payload: bytes

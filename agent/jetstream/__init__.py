@@ -5,7 +5,7 @@ them), and an update made from such a model would lose them at the server; so co
 mappings here, as the server writes them.
 """
 
-from agent.jetstream.client import JetStream, end_if_cancelled, request, unless_refused
+from agent.jetstream.client import JetStream, end_if_cancelled, request, respond, unless_refused
 from agent.jetstream.info import (
     CONSUMER_NOT_FOUND,
     MESSAGE_NOT_FOUND,
@@ -39,5 +39,6 @@ __all__ = [
     "merged",
     "nanoseconds",
     "request",
+    "respond",
     "unless_refused",
 ]

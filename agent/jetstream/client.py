@@ -267,6 +267,16 @@ async def request(
         end_if_cancelled()
 
 
+async def respond(msg: Msg, data: bytes) -> None:
+    """Answer a request, if an answer is wanted."""
+    if not msg.reply:
+        return
+    try:
+        await msg.respond(data)
+    except nats.errors.Error:
+        return  # the connection is gone; the one who asked may ask again
+
+
 def end_if_cancelled() -> None:
     """Raise the cancellation of this task if it was swallowed."""
     if (task := asyncio.current_task()) is not None and task.cancelling():

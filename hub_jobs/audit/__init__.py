@@ -13,6 +13,6 @@ It compares five pairs, each in a place of its own; `run.py` puts what they find
 - `compare_contents.py`, `file_sums.py` (with `--deep`): readings and quarantine against decoded payloads, and
   payloads against digests.
 
-`report.py` and `html_report.py` say the result. `unreadable.py` has the files that a table's log names and
-nobody can read: a loss can't be excluded there.
+`report.py` and `html_report.py` say the result, with the files that a table's log names and that can't be
+read (`rows/scan.py`): a loss can't be excluded there.
 """

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from hub_jobs.audit.ledgers import Run
-from hub_jobs.audit.unreadable import Unreadable, put_aside
+from hub_jobs.audit.rows.scan import Unreadable, put_aside
 from hub_jobs.tables import seen
 from hub_jobs.tables.delta import Table, open_table
 from hub_jobs.tables.parquet_reading import UnreadableError

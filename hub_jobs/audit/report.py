@@ -14,8 +14,8 @@ from hub_jobs.audit.accounts import Account
 from hub_jobs.audit.gap_reasons import Gap
 from hub_jobs.audit.in_transit import InTransit
 from hub_jobs.audit.rows.hours import Hour
+from hub_jobs.audit.rows.scan import Unreadable
 from hub_jobs.audit.settled.settling import Settled
-from hub_jobs.audit.unreadable import Unreadable
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import write_rows
 from hub_jobs.tables.places import Place

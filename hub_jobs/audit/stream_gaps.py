@@ -11,7 +11,7 @@ from agent.contract import leaf_stream
 from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.gap_reasons import Gap, Neighbours, joined, missing_of_restored, of_source
 from hub_jobs.audit.ledgers import LedgerClaims, LostStores, Origin, Source
-from hub_jobs.audit.unreadable import Unreadable
+from hub_jobs.audit.rows.scan import Unreadable
 from hub_jobs.source.streams import StreamInfo
 from hub_jobs.tables import gap_notes
 from hub_jobs.tables.delta import Table

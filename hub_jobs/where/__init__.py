@@ -4,7 +4,7 @@ reads and never writes."""
 
 from hub_jobs.audit.rows.pieces import ScanPart
 from hub_jobs.where.device import DeviceCounts
-from hub_jobs.where.lake import Lake, Waiting, WaitingLedger, WaitingMessage, open_lake
+from hub_jobs.where.lake import Lake, Waiting, open_lake
 from hub_jobs.where.query import DomainFindings, Sums, look
 
 __all__ = [
@@ -14,8 +14,6 @@ __all__ = [
     "ScanPart",
     "Sums",
     "Waiting",
-    "WaitingLedger",
-    "WaitingMessage",
     "look",
     "open_lake",
 ]

@@ -4,8 +4,8 @@ not in bronze yet."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from agent.contract import WaitingLedger, WaitingMessage
 from hub_jobs.audit.bronze_contents import BronzeContents, SeenCache, open_cache
 from hub_jobs.audit.rows.pieces import ScanPart
 from hub_jobs.audit.rows.scan import AuditTables
@@ -64,27 +64,6 @@ def held_of(domain: str, here: SeenNumbers, cached: SeenNumbers, everything: See
 
 def _is_batch(space: str) -> bool:
     return space.startswith("batch/")
-
-
-class WaitingMessage(NamedTuple):
-    """A message at the hub: of a batch `run`, `n` and how many readings, None of a direct one, which is one;
-    `moment` is when it was sealed or, where that clock was not synchronised, arrived, in microseconds."""
-
-    cls: str
-    run: str | None
-    n: int | None
-    readings: int
-    dead: bool
-    moment: int
-
-
-class WaitingLedger(NamedTuple):
-    """A ledger record at the hub."""
-
-    cls: str
-    stream: str
-    seq: int
-    payload: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from agent.contract import WaitingMessage
 from hub_jobs.audit import accounts
 from hub_jobs.audit.accounts import Account, Arrived
 from hub_jobs.audit.all_accounts import placed
@@ -24,7 +25,7 @@ from hub_jobs.tables.delta import TableError
 from hub_jobs.tables.ranges import Range, size, text, union, without
 from hub_jobs.tables.spaces import SeenNumbers, batch_space, joined, source_space
 from hub_jobs.where.device import DeviceCounts, count_device, refused
-from hub_jobs.where.lake import Lake, Waiting, WaitingMessage, held_of
+from hub_jobs.where.lake import Lake, Waiting, held_of
 
 _UNKNOWN_CLASS = "-"
 """Stands for the class of a message whose subject is not its domain's."""

@@ -16,8 +16,7 @@ from agent.contract import (
     new_run,
     parse_cursor_answer,
 )
-from agent.hub.registrar.cursors import LOOK_SECONDS
-from agent.hub.registrar.held_messages import HeldMessages
+from agent.hub.registrar.held_messages import LOOK_SECONDS, HeldMessages
 from tests.harness.registrar import MACHINE, HubHand, LeafHand, flowing
 from tests.harness.wait import until
 

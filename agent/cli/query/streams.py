@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from agent.base.terminal import GOOD, WAITS, TerminalLine, cut_short, table
 from agent.cli.query import NONSENSE, cannot_ask, own_server
@@ -21,6 +21,8 @@ from agent.contract import (
     H_SEALED_AT,
     MAX_UNPACKED_BYTES,
     ContractError,
+    WaitingLedger,
+    WaitingMessage,
     leaf_stream,
     ledger_subject,
     parse_message_id,
@@ -41,27 +43,6 @@ class HubBacklogError(Exception):
     """The hub's streams can't be looked at; the text says why."""
 
 
-class HubMessage(NamedTuple):
-    """A message of the domain at the hub."""
-
-    cls: str
-    run: str | None
-    """The run of a batch; None for a message that a device published itself."""
-    n: int | None
-    """The number of a batch, or None."""
-    readings: int
-    dead: bool
-    moment: int
-    """When it was sealed or, if that clock was not synchronised, arrived, in microseconds since 1970."""
-
-
-class NewestLedger(NamedTuple):
-    cls: str
-    stream: str
-    seq: int
-    payload: bytes
-
-
 @dataclass(slots=True)
 class AggregatePosition:
     """One aggregate: its first and last sequence, and the tables' last one."""
@@ -77,8 +58,8 @@ class AggregatePosition:
 class HubBacklog:
     """What the hub's streams hold of a domain and the tables do not have yet."""
 
-    messages: list[HubMessage] = field(default_factory=list)
-    ledgers: list[NewestLedger] = field(default_factory=list)
+    messages: list[WaitingMessage] = field(default_factory=list)
+    ledgers: list[WaitingLedger] = field(default_factory=list)
     places: list[AggregatePosition] = field(default_factory=list)
     cut: bool = False
 
@@ -103,7 +84,7 @@ async def look(
                 for cls in classes:
                     message = await js.get_message(stream, last_by_subject=ledger_subject(domain, cls))
                     if message is not None:
-                        backlog.ledgers.append(NewestLedger(cls, stream, message.seq, message.data))
+                        backlog.ledgers.append(WaitingLedger(cls, stream, message.seq, message.data))
                 if place.after < info.last:
                     await _read(link.nc, js, domain, place, backlog)
         return backlog
@@ -136,7 +117,7 @@ def _after(info: StreamInfo, ingested: Callable[[str, str], int]) -> int:
     return done if done <= info.last else 0
 
 
-def _held(domain: str, message: StoredHeaders) -> HubMessage | None:
+def _held(domain: str, message: StoredHeaders) -> WaitingMessage | None:
     """A message with readings, or None."""
     try:
         subject = parse_subject(message.subject)
@@ -147,16 +128,16 @@ def _held(domain: str, message: StoredHeaders) -> HubMessage | None:
     headers = message.headers
     moment = _moment(headers, message.time)
     if subject.kind == "direct":
-        return HubMessage(subject.cls, None, None, 1, False, moment)
+        return WaitingMessage(subject.cls, None, None, 1, False, moment)
     try:
         ident = parse_message_id(headers.get(H_MESSAGE_ID, ""))
     except ContractError:
-        return HubMessage(subject.cls, None, None, 1, False, moment)
+        return WaitingMessage(subject.cls, None, None, 1, False, moment)
     count = headers.get(H_COUNT, "")
     readings = int(count) if count.isdecimal() and len(count) <= _DIGITS else 0
     # A line has a byte at least; who has the agent's key may write any number there.
     readings = readings if readings <= MAX_UNPACKED_BYTES else 0
-    return HubMessage(subject.cls, ident.run, ident.n, readings, subject.kind == "dead", moment)
+    return WaitingMessage(subject.cls, ident.run, ident.n, readings, subject.kind == "dead", moment)
 
 
 def _moment(headers: Mapping[str, str], arrived: float) -> int:

@@ -29,15 +29,8 @@ from agent.hub.registrar.aggregate import (
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.problems import ActiveProblems
 from agent.hub.registrar.stalled_sources import StalledSources, say, trouble
-from agent.jetstream import (
-    STREAM_NOT_FOUND,
-    JetStream,
-    JetStreamError,
-    StreamInfo,
-    covers,
-    merged,
-    unless_refused,
-)
+from agent.jetstream import STREAM_NOT_FOUND, JetStream, JetStreamError, StreamInfo, unless_refused
+from agent.jetstream.info import covers, merged
 
 _SETTLE: Final = 0.02
 _LOOK_SECONDS: Final = 1.0

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 from typing import Final
 
-import nats.errors
 import structlog
 from nats.aio.msg import Msg
 
@@ -20,7 +19,7 @@ from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_watch import FleetWatch
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.problems import ActiveProblems, Readiness
-from agent.jetstream import JetStreamError, UnavailableError
+from agent.jetstream import JetStreamError, UnavailableError, respond
 
 MAX_ANNOUNCE: Final = 256 * 1024
 """Bytes: room for a leaf of `MAX_CLASSES`, of which each takes at most 1 KiB."""
@@ -180,13 +179,3 @@ class AnnounceService:
 def about(domain: str) -> str:
     """The key of what is wrong with a domain's announcements."""
     return f"announcement of {domain}"
-
-
-async def respond(msg: Msg, data: bytes) -> None:
-    """Answer a request, if an answer is wanted."""
-    if not msg.reply:
-        return
-    try:
-        await msg.respond(data)
-    except nats.errors.Error:
-        return  # the connection is gone; the leaf asks again

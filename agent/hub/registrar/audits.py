@@ -27,11 +27,10 @@ from agent.contract import (
     ContractError,
     parse_audit_part,
 )
-from agent.hub.registrar.announce_service import respond
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.metrics import lazy_metric
 from agent.hub.registrar.problems import Readiness
-from agent.jetstream import JetStreamError
+from agent.jetstream import JetStreamError, respond
 
 log = structlog.get_logger("registrar")
 

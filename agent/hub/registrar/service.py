@@ -35,17 +35,16 @@ from agent.contract import (
 from agent.hub.leadership import Leadership, LeadJetStream, Take, while_leading
 from agent.hub.registrar.aggregate import commands_config
 from agent.hub.registrar.aggregates import Aggregates, settings_of
-from agent.hub.registrar.announce_service import PENDING, AnnounceService, about, respond
+from agent.hub.registrar.announce_service import PENDING, AnnounceService, about
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.audits import Audits
 from agent.hub.registrar.command_consumers import CommandConsumers, CommandStream
-from agent.hub.registrar.cursors import Cursors
 from agent.hub.registrar.durability import durability_of
 from agent.hub.registrar.exchanges import StandingAnswers
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.fleet_watch import FleetWatch, LinkedAccounts
-from agent.hub.registrar.held_messages import HeldMessages
+from agent.hub.registrar.held_messages import Cursors, HeldMessages
 from agent.hub.registrar.link_cutter import LinkCutter
 from agent.hub.registrar.metrics import LeafCollector, RegistrarMetrics, shown_leaves
 from agent.hub.registrar.problems import ActiveProblems, Readiness
@@ -55,7 +54,7 @@ from agent.hub.registrar.records import REVOKED
 from agent.hub.registrar.status import KnownFleet, fleet_status
 from agent.hub.registrar.upkeep import Upkeep
 from agent.hub.registrar.verify import Verifier
-from agent.jetstream import JetStream, JetStreamError
+from agent.jetstream import JetStream, JetStreamError, respond
 from agent.jetstream.readers import keep_readers
 from agent.server.setup import store_directory
 

@@ -36,8 +36,7 @@ from agent.contract import (
     parse_verify_request,
 )
 from agent.hub.registrar.aggregate import parse_source_header
-from agent.hub.registrar.announce_service import respond
-from agent.jetstream import JetStream, JetStreamError, StreamInfo, UnavailableError
+from agent.jetstream import JetStream, JetStreamError, StreamInfo, UnavailableError, respond
 from agent.jetstream.readers import StoredHeaders, read_headers
 
 MAX_REQUEST: Final = 128 * 1024

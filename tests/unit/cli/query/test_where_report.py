@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from agent.cli.query.streams import AggregatePosition, HubBacklog, HubMessage
+from agent.cli.query.streams import AggregatePosition, HubBacklog
 from agent.cli.query.where_reasons import DomainObservation, LeafReport, report
 from agent.cli.query.where_report import STAGES, WhereReport
-from agent.contract import Exit
+from agent.contract import Exit, WaitingMessage
 from hub_jobs.audit.accounts import Account
 from hub_jobs.where import DeviceCounts, DomainFindings, Sums
 
@@ -114,8 +114,8 @@ def test_a_gap_alone_is_a_loss() -> None:
 
 
 def test_without_tables_only_what_is_known_now_is_told_and_nothing_is_judged() -> None:
-    held = [HubMessage("normal", "r", n, 10, False, 0) for n in (1, 2, 2)]
-    dead = HubMessage("normal", "r", 3, 5, True, 0)
+    held = [WaitingMessage("normal", "r", n, 10, False, 0) for n in (1, 2, 2)]
+    dead = WaitingMessage("normal", "r", 3, 5, True, 0)
     answer = report("d", AT, DomainObservation(_leaf(30, 30), HubBacklog([*held, dead])))
 
     assert answer.exit is Exit.WELL

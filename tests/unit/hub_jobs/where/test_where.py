@@ -11,15 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from agent.contract import Clock, Exit, Letter, Previous, Readings
+from agent.contract import Clock, Exit, Letter, Previous, Readings, WaitingLedger, WaitingMessage
 from hub_jobs.tables.delta import TableError
 from hub_jobs.where import (
     DomainFindings,
     ScanPart,
     Sums,
     Waiting,
-    WaitingLedger,
-    WaitingMessage,
     look,
     open_lake,
 )
