@@ -30,6 +30,7 @@ from agent.contract.checks import (
     optional,
     ranges_of,
 )
+from agent.contract.ranges import Ranges
 
 __all__ = [
     "LATE",
@@ -47,7 +48,6 @@ __all__ = [
     "parse_letter",
 ]
 
-Ranges = tuple[tuple[int, int], ...]
 LOST_STREAMS: Final = 16
 
 

@@ -29,8 +29,8 @@ from agent.contract.checks import (
     optional,
     ranges_of,
 )
-from agent.contract.ledger import Ranges
 from agent.contract.link import ClassState, class_state
+from agent.contract.ranges import Ranges
 
 __all__ = [
     "MAX_HELD",

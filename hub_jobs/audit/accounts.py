@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from agent.contract import Ledger, Previous, Readings
+from agent.contract.ranges import Range, size, text, union, without
 from hub_jobs.audit.findings import discarded_of, findings_of, unbacked
-from hub_jobs.tables.ranges import Range, size, text, union, without
 
 
 class RunClaims(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from agent.contract.ranges import intersection, union
 from hub_jobs.audit import accounts, ledgers
 from hub_jobs.audit.accounts import Account, Arrived, RunClaims, with_announced
 from hub_jobs.audit.bronze_contents import BronzeContents
@@ -15,7 +16,6 @@ from hub_jobs.audit.rows.mismatches import StrayRows
 from hub_jobs.audit.rows.pieces import Class
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.audit.rows.totals import RowTotals
-from hub_jobs.tables.ranges import intersection, union
 from hub_jobs.tables.spaces import SeenNumbers, batch_space, source_space
 
 

@@ -12,13 +12,14 @@ from functools import cached_property
 
 import numpy as np
 
+from agent.contract.ranges import size, text, without
 from hub_jobs.audit.ledgers import Run
 from hub_jobs.audit.rows.scan import Unreadable, put_aside
 from hub_jobs.tables import seen
 from hub_jobs.tables.delta import Table, open_table
 from hub_jobs.tables.parquet_reading import UnreadableError
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.ranges import History, runs_of, size, text, without
+from hub_jobs.tables.ranges import History, runs_of
 from hub_jobs.tables.scan import batches
 from hub_jobs.tables.spaces import SeenNumbers, hub_space, joined, lacking
 from hub_jobs.tables.stream_history import StreamHistory, offsets

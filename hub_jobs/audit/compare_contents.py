@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from agent.contract.ranges import text
 from hub_jobs.audit import file_sums
 from hub_jobs.audit.file_sums import Contents
 from hub_jobs.audit.rows import lookups, scan
@@ -23,7 +24,7 @@ from hub_jobs.audit.rows.pieces import ArrivedSpan
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.tables.grouping import Names, changes, coded, grouped
 from hub_jobs.tables.parquet_reading import UnreadableError
-from hub_jobs.tables.ranges import Mask, Numbers, runs_of, text
+from hub_jobs.tables.ranges import Mask, Numbers, runs_of
 from hub_jobs.tables.scan import Condition, batches
 from hub_jobs.tables.schemas import BRONZE
 from hub_jobs.tables.spaces import BATCH, BATCH_KEY, HISTORY, SOURCE_KEY

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from agent.contract import LATE
-from hub_jobs.tables.ranges import Range, intersection, text, union, without
+from agent.contract.ranges import Range, intersection, text, union, without
 
 if TYPE_CHECKING:
     from hub_jobs.audit.accounts import Account, Arrived, RunClaims, Unbacked

@@ -20,10 +20,11 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from agent.contract.ranges import Range, intersection, size, text, union, without
 from hub_jobs.audit.ledgers import LostEnd, LostStores, Place, Source
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.gap_notes import GapReason
-from hub_jobs.tables.ranges import History, Range, intersection, size, text, union, without
+from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import Condition, rows
 
 _SAID: Final = {

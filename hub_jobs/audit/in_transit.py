@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from agent.contract import FLEET_BUCKET, ClassState, ContractError, FleetRecord, Previous, parse_fleet_record
+from agent.contract.ranges import Range, size, text, union, without
 from hub_jobs.audit.ledgers import Origin
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import ApiError, Denied, UnknownIdentity, Unreachable
 from hub_jobs.source.server import Server, unknown_key
 from hub_jobs.source.streams import StreamInfo, stream_info
-from hub_jobs.tables.ranges import Range, size, text, union, without
 from hub_jobs.tables.spaces import SeenNumbers, source_space
 
 _NO_STREAM: Final = 404

@@ -11,8 +11,8 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from agent.contract import ContractError, Ledger, Previous, Readings, parse_ledger
+from agent.contract.ranges import union
 from hub_jobs.audit.accounts import RunClaims
-from hub_jobs.tables.ranges import union
 from hub_jobs.times import micros
 
 EvictedRange = tuple[int, int, int, str]

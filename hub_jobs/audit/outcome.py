@@ -16,6 +16,7 @@ from agent.contract import (
     audited_subject,
     leaf_stream,
 )
+from agent.contract.ranges import size
 from hub_jobs.audit.accounts import Account
 from hub_jobs.audit.report import AuditReport
 from hub_jobs.audit.rows.hours import Hour, merged_hours
@@ -23,7 +24,6 @@ from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import WireError
 from hub_jobs.source.server import Server
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.ranges import size
 
 _SECONDS: Final = 10.0
 _HOUR: Final = 3_600

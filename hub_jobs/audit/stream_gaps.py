@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from agent.contract import leaf_stream
+from agent.contract.ranges import Range, holes, intersection, union, without
 from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.gap_reasons import Gap, Neighbours, joined, missing_of_restored, of_source
 from hub_jobs.audit.ledgers import LedgerClaims, LostStores, Origin, Source
@@ -16,7 +17,7 @@ from hub_jobs.source.streams import StreamInfo
 from hub_jobs.tables import gap_notes
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.gap_notes import GapReason, reason_by_limits
-from hub_jobs.tables.ranges import History, Range, holes, intersection, union, without
+from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import Condition, batches
 from hub_jobs.tables.spaces import SeenNumbers, hub_space, source_space
 from hub_jobs.tables.stream_history import StreamHistory

@@ -13,6 +13,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from agent.contract.ranges import Range as Sequences
+from agent.contract.ranges import union, without
 from hub_jobs.ingest.identity import identities
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.plan import Range
@@ -22,8 +24,6 @@ from hub_jobs.source.server import Server
 from hub_jobs.source.streams import Columns
 from hub_jobs.tables.parquet import PartFile, PartWriter
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.ranges import Range as Sequences
-from hub_jobs.tables.ranges import union, without
 from hub_jobs.tables.schemas import BRONZE, TIME, digests
 from hub_jobs.tables.stream_history import MessageMark, last_of
 

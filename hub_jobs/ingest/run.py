@@ -18,6 +18,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.contract import Committed, ContractError, Exit, aggregate, committed_subject, parse_synced
+from agent.contract.ranges import Range as Sequences
+from agent.contract.ranges import text, union
 from hub_jobs.ingest.bronze import IngestPart, StreamOrigin, ingest
 from hub_jobs.job_loop import NextJob, Stop, ended, gravest, job_parser, metrics_of, never, run_job, say
 from hub_jobs.metrics import JobMetrics
@@ -29,7 +31,7 @@ from hub_jobs.source.ranges import read_columns
 from hub_jobs.source.server import Server, add_server_options, server_of, unknown_key
 from hub_jobs.source.streams import StreamInfo, stream_info
 from hub_jobs.spark.session import run_tasks
-from hub_jobs.tables import gap_notes, ranges, stream_history
+from hub_jobs.tables import gap_notes, stream_history
 from hub_jobs.tables.delta import Table, ensure_table
 from hub_jobs.tables.parquet import MAX_FILE_BYTES
 from hub_jobs.tables.places import Place
@@ -100,7 +102,7 @@ def run(options: IngestOptions, stop: Stop = never, metrics: JobMetrics | None =
     metrics.add_ingested(options.stream, 0, 0)
     end = _end(options)
     spark: SparkSession | None = None
-    gaps: list[ranges.Range] = []
+    gaps: list[Sequences] = []
     # It refuses a new bronze next to old readings.
     bronze = ensure_table(options.lake, "bronze", stream_history.open_bronze(options.lake))
     while True:
@@ -121,7 +123,7 @@ def run(options: IngestOptions, stop: Stop = never, metrics: JobMetrics | None =
     bronze.sync()  # what the registrar purges is nowhere else
     _tell_registrar(options, bronze, info, known)
     if gaps:
-        say(_NAME, f"stream {options.stream} has lost sequences {ranges.text(ranges.union(gaps))}")
+        say(_NAME, f"stream {options.stream} has lost sequences {text(union(gaps))}")
         return Exit.LOSS
     return Exit.WELL
 
@@ -174,9 +176,9 @@ def _commit_next(
     bronze: Table,
     info: StreamInfo,
     known: StreamHistory,
-    wanted: ranges.Range,
+    wanted: Sequences,
     metrics: JobMetrics,
-) -> list[ranges.Range]:
+) -> list[Sequences]:
     """Read the next ranges, write and commit them; what of them the stream no longer has."""
     parts = _parts(info, wanted, tasks_at_once(spark))
     origin = StreamOrigin(known.stream, known.created, info.source_index)
@@ -191,7 +193,7 @@ def _commit_next(
         bronze.discard(files)
         say(_NAME, f"stream {options.stream} was put back to an earlier state while it was read: once more")
         return []
-    gaps = ranges.union(*(result.gaps for result in done))
+    gaps = union(*(result.gaps for result in done))
     last = parts[-1].last
     lost = known.history, gaps, gap_notes.reason_by_limits(info)
     offsets = {known.ingested: last, **gap_notes.offsets_of(bronze, *lost)}
@@ -214,7 +216,7 @@ def _is_still(
         return now.history == known.history and not any(differs(conn, info, end) for end in ends)
 
 
-def _parts(info: StreamInfo, wanted: ranges.Range, cores: int) -> list[Range]:
+def _parts(info: StreamInfo, wanted: Sequences, cores: int) -> list[Range]:
     """The ranges of the next commit: about a file each, and one for every core if there is enough."""
     first, last = wanted
     average = info.bytes // max(info.messages, 1) + 1

@@ -14,9 +14,10 @@ from itertools import count
 from typing import Final
 
 from agent.contract import HUB_DOMAIN
+from agent.contract.ranges import Range
 from hub_jobs.source.streams import StreamInfo
 from hub_jobs.tables.delta import Table
-from hub_jobs.tables.ranges import History, Range
+from hub_jobs.tables.ranges import History
 
 GAPS_NOTE: Final = "petiole.gaps"
 """Of a commit of bronze: the sequences that were gone, as ranges."""

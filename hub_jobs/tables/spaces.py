@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from agent.contract.ranges import Range, union, without
 from hub_jobs.tables.grouping import by_code, different_rows, plain_texts
-from hub_jobs.tables.ranges import History, Mask, Numbers, Range, runs_of, union, without
+from hub_jobs.tables.ranges import History, Mask, Numbers, runs_of
 
 BATCH: Final = ("domain", "class", "run")
 SOURCE: Final = ("source_stream", "source_identity")

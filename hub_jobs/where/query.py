@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from agent.contract import WaitingMessage
+from agent.contract.ranges import Range, size, text, union, without
 from hub_jobs.audit import accounts
 from hub_jobs.audit.accounts import Account, Arrived
 from hub_jobs.audit.all_accounts import placed
@@ -22,7 +23,6 @@ from hub_jobs.audit.rows.survey import survey
 from hub_jobs.audit.stream_gaps import find_gaps
 from hub_jobs.tables import seen
 from hub_jobs.tables.delta import TableError
-from hub_jobs.tables.ranges import Range, size, text, union, without
 from hub_jobs.tables.spaces import SeenNumbers, batch_space, joined, source_space
 from hub_jobs.where.device import DeviceCounts, count_device, refused
 from hub_jobs.where.lake import Lake, Waiting, held_of

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from agent.base.range_set import Ranges
 from agent.cli.resend import ResendReport, ResendRequest, resend
 from agent.cli.resend import stream as resend_stream
 from agent.config import Config, Size, StreamClass
 from agent.contract import H_MESSAGE_ID, H_POSITION, H_REQUESTS, H_RESENT, Exit, MessageId, direct_subject
+from agent.contract.ranges import Ranges
 from agent.hub.registrar import verify as registrar_verify
 from agent.jetstream import JetStream
 from agent.leaf import stream_configs

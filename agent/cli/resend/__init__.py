@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 
-from agent.base.range_set import Ranges, RangeSet, size, text
 from agent.cli.configuration import AsJson, ConfigFile, account_key, configuration, end, end_unreachable
 from agent.cli.query import own_server
 from agent.cli.resend.plan import (
@@ -20,7 +19,6 @@ from agent.cli.resend.plan import (
     Copies,
     Plan,
     copies_missing,
-    joined,
     plan_missing,
     plan_range,
     ranges_of,
@@ -28,6 +26,7 @@ from agent.cli.resend.plan import (
 from agent.cli.resend.stream import HubQueryError, LeafStream, ResendResult
 from agent.config import Config
 from agent.contract import DEFAULT_CLASS, ContractError, Exit, Ledger, check_run
+from agent.contract.ranges import Ranges, RangeSet, size, text, union
 from agent.jetstream import JetStreamError, UnavailableError
 from agent.jetstream.connection import EXPECTED
 
@@ -143,7 +142,7 @@ class RunReport:
             return {"to_send": planned, **numbers}
         sent = self.sent
         done = {*sent.again, *sent.repeated, *sent.gone}
-        numbers["gone"] = joined((*plan.gone, *ranges_of(sent.gone)))
+        numbers["gone"] = tuple(union((*plan.gone, *ranges_of(sent.gone))))
         return {
             "sent": ranges_of(sent.again),
             **numbers,
@@ -192,7 +191,7 @@ class ResendReport:
 
 def _lines(report: RunReport) -> list[str]:
     lines = [
-        f"  {size(ranges)} {_MEANINGS[name]}: {text(ranges)}"
+        f"  {size(ranges)} {_MEANINGS[name]}: {text(ranges, noun='ranges')}"
         for name, ranges in report.numbers().items()
         if ranges
     ]

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from agent.base.range_set import Ranges, RangeSet, without
 from agent.contract import (
     H_MESSAGE_ID,
     H_POSITION,
@@ -19,6 +18,7 @@ from agent.contract import (
     MessageId,
     parse_message_id,
 )
+from agent.contract.ranges import Ranges, RangeSet, union, without
 from agent.jetstream.readers import StoredHeaders
 
 MAX_BATCHES: Final = 100_000
@@ -153,7 +153,9 @@ def _plan(
     # Of what did not fit into the plan nothing is known.
     absent = () if copies.more else _outside(wanted, ranges_of(copies.found))
     refused = (
-        () if ledger is None else _inside(absent, joined((low, high) for low, high, _ in ledger.refused))
+        ()
+        if ledger is None
+        else _inside(absent, tuple(union((low, high) for low, high, _ in ledger.refused)))
     )
     rest = _outside(absent, refused)
     gone = _inside(rest, ((1, highest),) if ledger is None else ledger.stored)
@@ -163,25 +165,11 @@ def _plan(
 
 def ranges_of(numbers: Iterable[int]) -> Ranges:
     """The ranges that cover exactly these numbers."""
-    covered = RangeSet()
-    for number in sorted(numbers):
-        covered.add(number)
-    return covered.ranges()
-
-
-def joined(spans: Iterable[tuple[int, int]]) -> Ranges:
-    """Spans in any order, which may meet, as ranges."""
-    ranges: list[tuple[int, int]] = []
-    for first, last in sorted(spans):
-        if ranges and first <= ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
-        else:
-            ranges.append((first, last))
-    return tuple(ranges)
+    return tuple(union((number, number) for number in numbers))
 
 
 def _outside(wanted: Ranges, held: Ranges) -> Ranges:
-    return tuple(part for span in wanted for part in without(*span, held))
+    return tuple(without(wanted, held))
 
 
 def _inside(wanted: Ranges, held: Ranges) -> Ranges:

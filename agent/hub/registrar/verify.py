@@ -16,7 +16,6 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from agent.base.range_set import RangeSet, without
 from agent.base.wait import loop_time
 from agent.contract import (
     H_MESSAGE_ID,
@@ -35,6 +34,7 @@ from agent.contract import (
     parse_message_id,
     parse_verify_request,
 )
+from agent.contract.ranges import RangeSet, without
 from agent.hub.registrar.aggregate import parse_source_header
 from agent.jetstream import JetStream, JetStreamError, StreamInfo, UnavailableError, respond
 from agent.jetstream.readers import StoredHeaders, read_headers
@@ -93,8 +93,8 @@ class RunScan:
             answer,
             last=last,
             complete=True,
-            lacking=without(max(first, purged + 1), last, found.held),
-            unknown=without(first, min(last, purged), found.held),
+            lacking=tuple(without([(max(first, purged + 1), last)], found.held)),
+            unknown=tuple(without([(first, min(last, purged))], found.held)),
         )
 
 

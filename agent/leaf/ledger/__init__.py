@@ -16,8 +16,8 @@ from functools import partial
 import prometheus_client
 
 from agent.base.metrics import Metrics
-from agent.base.range_set import RangeSet
 from agent.contract import Ledger, LostStream, Previous, Readings, StreamState
+from agent.contract.ranges import RangeSet
 from agent.leaf.intake import RefusedError
 
 MAX_RANGES = 2_000

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import H_ENCODING, ZSTD
+from agent.contract.ranges import Range
 from hub_jobs.audit.ledgers import Run
 from hub_jobs.audit.rows import count_rows
 from hub_jobs.audit.rows.hours import moments as moments_of
@@ -17,7 +18,6 @@ from hub_jobs.refine.messages import UnpackError, count_lines, unpack
 from hub_jobs.refine.readings import Refiner
 from hub_jobs.source.protocol import header
 from hub_jobs.tables.parquet_reading import UnreadableError
-from hub_jobs.tables.ranges import Range
 from hub_jobs.tables.scan import Condition, batches
 from hub_jobs.tables.spaces import BATCH, BATCH_KEY
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from agent.contract.ranges import Range, text, union, without
 from hub_jobs.audit.accounts import Unbacked
 from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.ledgers import Run
@@ -17,7 +18,7 @@ from hub_jobs.audit.rows.lookups import Key
 from hub_jobs.audit.rows.reconcile import Batches, Messages
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.tables.grouping import Names, by_code, coded
-from hub_jobs.tables.ranges import Mask, Numbers, Range, contains, runs_of, text, union, without
+from hub_jobs.tables.ranges import Mask, Numbers, contains, runs_of
 from hub_jobs.tables.spaces import HISTORY, hub_space
 
 LISTED: Final = 1_000

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
+from agent.contract.ranges import Range
 from hub_jobs.audit.rows import count_rows
 from hub_jobs.audit.rows.count_rows import TEXTS, Offsets, RowCounts, Share
 from hub_jobs.audit.rows.pieces import ALL, NOTHING_SETTLED, FileShare, Past, ScanPart, pieces
@@ -23,7 +24,6 @@ from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet_reading import ParquetFile, UnreadableError, parquet_file
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.ranges import Range
 from hub_jobs.tables.scan import files
 from hub_jobs.times import micros
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from agent.base.range_set import Ranges
 from agent.cli.main import app
 from agent.cli.resend import plan
 from agent.cli.resend.plan import (
@@ -18,7 +17,6 @@ from agent.cli.resend.plan import (
     Runs,
     Verified,
     copies_missing,
-    joined,
     plan_missing,
     plan_range,
     ranges_of,
@@ -36,6 +34,7 @@ from agent.contract import (
     StreamState,
     new_run,
 )
+from agent.contract.ranges import Ranges
 from agent.jetstream.readers import StoredHeaders
 
 RUN, LATER = new_run(10**18), new_run(2 * 10**18)
@@ -145,11 +144,6 @@ def test_of_many_runs_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_goes_out_again_says_nothing_of_its_input_or_its_requests() -> None:
     headers = {H_MESSAGE_ID: "x", H_POSITION: "17", H_REQUESTS: "00000000:k", "Content-Encoding": "zstd"}
     assert resent_headers(headers, 5) == {H_MESSAGE_ID: "x", "Content-Encoding": "zstd", H_RESENT: "5"}
-
-
-@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 5)).map(lambda span: (span[0], sum(span)))))
-def test_spans_that_meet_are_joined(spans: list[tuple[int, int]]) -> None:
-    assert joined(spans) == ranges_of(numbers(tuple(spans)))
 
 
 @pytest.mark.parametrize(

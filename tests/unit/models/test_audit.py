@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from agent.contract import Ledger, Previous, StreamState
+from agent.contract.ranges import union
 from agent.leaf.ledger import ClassLedger
 from agent.leaf.publish.batch import TAKEN
 from hub_jobs.audit.accounts import Account, Arrived, RunClaims, of_run
 from hub_jobs.audit.ledgers import LedgerRecords
-from hub_jobs.tables.ranges import union
 from tests.harness.examples import machine
 
 DOMAIN, CLS = "edge-1", "normal"

@@ -13,12 +13,13 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from agent.contract.ranges import holes
 from hub_jobs.audit.rows import count_rows as counted
 from hub_jobs.audit.rows import mismatches, reconcile
 from hub_jobs.audit.rows.count_rows import RowCounts, Share
 from hub_jobs.refine.dedup import decide
 from hub_jobs.refine.messages import QuarantineReason
-from hub_jobs.tables.ranges import holes, runs_of
+from hub_jobs.tables.ranges import runs_of
 from hub_jobs.tables.schemas import BRONZE, QUARANTINE, READINGS
 from hub_jobs.tables.seen import SeenTable
 from hub_jobs.tables.spaces import ID_COLUMNS, Places, SeenNumbers, lacking

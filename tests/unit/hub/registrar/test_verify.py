@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.base.range_set import Ranges
 from agent.contract import (
     H_MESSAGE_ID,
     H_RESENT,
@@ -22,6 +21,7 @@ from agent.contract import (
     parse_verify_request,
 )
 from agent.contract import verify as contract_verify
+from agent.contract.ranges import Ranges
 from agent.hub.registrar import verify
 from agent.hub.registrar.verify import RunScan, begun
 from agent.jetstream import StreamInfo

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from agent.contract import Ledger, Previous, Readings, StreamState
+from agent.contract.ranges import Range
 from hub_jobs.audit.accounts import Account, Arrived, RunClaims, of_direct, of_run
 from hub_jobs.audit.ledgers import merged
-from hub_jobs.tables.ranges import Range
 from tests.unit.hub_jobs.rows import OTHER_RUN, RUN
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from agent.contract import Ledger, LostStream, Readings, StreamState
+from agent.contract.ranges import Range
 from hub_jobs.audit import stream_gaps
 from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.ledgers import LedgerClaims, LedgerRecords, LostEnd, LostStores
 from hub_jobs.tables import seen, stream_history
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.gap_notes import GapReason
-from hub_jobs.tables.ranges import Range
 from hub_jobs.times import at_micros
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.audit.test_gap_reasons import ORIGIN, SOURCE, gaps

@@ -9,20 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.contract.ranges import Range, holes, size, union, without
 from hub_jobs.tables import ranges
-from hub_jobs.tables.ranges import (
-    CodedNumbers,
-    CodedRanges,
-    Numbers,
-    Range,
-    contains,
-    holes,
-    runs_of,
-    size,
-    text,
-    union,
-    without,
-)
+from hub_jobs.tables.ranges import CodedNumbers, CodedRanges, Numbers, contains, runs_of
 
 _numbers = st.sets(st.integers(0, 60))
 
@@ -113,8 +102,3 @@ def test_numbers_of_many_spaces_have_places(
     assert list(zip(found.codes.tolist(), found.numbers.tolist(), strict=True)) == pairs
     places = found.places(_column(asked, 0), _column(asked, 1)).tolist()
     assert places == [pairs.index(pair) if pair in pairs else -1 for pair in asked]
-
-
-def test_many_ranges_are_shown_as_some_and_how_many_more() -> None:
-    assert text([(1, 3), (7, 7)]) == "1-3, 7"
-    assert text([(1, 1), (3, 3), (5, 5)], most=2) == "1, 3 and 1 more"

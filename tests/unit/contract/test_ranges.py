@@ -1,4 +1,4 @@
-"""Sets of whole numbers kept as ranges."""
+"""Ranges of whole numbers, and sets that are kept as such."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.base.range_set import RangeSet, size, text, without
+from agent.contract.ranges import RangeSet, size, text, union, without
 
 numbers = st.lists(st.integers(1, 40), max_size=60)
 
@@ -71,12 +71,19 @@ def test_dropping_the_highest_range_leaves_the_others(values: list[int]) -> None
 def test_what_is_left_without_some_ranges_is_exactly_the_rest(
     values: list[int], first: int, last: int
 ) -> None:
-    left = without(first, last, filled(values).ranges())
+    left = without([(first, last)], filled(values).ranges())
     rest = [n for n in range(first, last + 1) if n not in values]
     assert [n for low, high in left for n in range(low, high + 1)] == rest
     assert size(left) == len(rest)
 
 
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 5)).map(lambda span: (span[0], sum(span)))))
+def test_spans_that_meet_are_joined(spans: list[tuple[int, int]]) -> None:
+    covered = sorted(n for first, last in spans for n in range(first, last + 1))
+    assert tuple(union(spans)) == filled(covered).ranges()
+
+
 def test_ranges_are_told_to_people_up_to_a_number_of_them() -> None:
     assert text(((1, 3), (7, 7))) == "1-3, 7"
-    assert text(((1, 3), (7, 7), (9, 9)), 2) == "1-3, 7 and 1 more ranges"
+    assert text(((1, 3), (7, 7), (9, 9)), 2) == "1-3, 7 and 1 more"
+    assert text(((1, 3), (7, 7), (9, 9)), 2, noun="ranges") == "1-3, 7 and 1 more ranges"
