@@ -22,7 +22,7 @@ _NO_STREAM: Final = 404
 
 @dataclass(slots=True)
 class HubClient:
-    """What the hub said: its streams, and of every leaf that they are sourced from its newest record.
+    """What the hub said: its streams, and of every leaf that was asked about its newest record.
     `faults` are sentences about what it did not say."""
 
     streams: dict[str, StreamInfo] = field(default_factory=dict)
@@ -78,8 +78,9 @@ class InTransit:
         return {**row, **named, "messages": self.messages}
 
 
-def ask_hub(server: Server, streams: Iterable[str]) -> HubClient:
-    """What the hub says of these streams and of the leaves in them; a stream that is not there is left out.
+def ask_hub(server: Server, streams: Iterable[str], domains: Iterable[str] = ()) -> HubClient:
+    """What the hub says of these streams and of the leaves in them, and of the leaves of more `domains`: one
+    that rests, is over its bytes or revoked is no source of a stream. A stream that is not there is left out.
     Raises as `Connection`."""
     hub = HubClient()
     try:
@@ -93,11 +94,11 @@ def ask_hub(server: Server, streams: Iterable[str]) -> HubClient:
             except ApiError as error:
                 if error.code != _NO_STREAM:
                     raise
-    domains = {domain for info in hub.streams.values() for domain in info.source_index.values()}
+    asked = {domain for info in hub.streams.values() for domain in info.source_index.values()}
     try:
         # A connection of its own: what is refused ends it.
         with Connection(server) as conn:
-            for domain in sorted(domains):
+            for domain in sorted(asked.union(domains)):
                 _look_up(conn, domain, hub)
     except Denied:
         hub.faults.append(

@@ -33,7 +33,7 @@ from hub_jobs.audit.stream_gaps import find_gaps
 from hub_jobs.job_loop import job_parser, metrics_of, run_once, say
 from hub_jobs.source.protocol import WireError
 from hub_jobs.source.server import Server, add_server_options, server_of
-from hub_jobs.tables import stream_history
+from hub_jobs.tables import seen, stream_history
 from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.stream_history import StreamHistory
@@ -107,7 +107,7 @@ def run(
     if asked is not None:
         # Before the tables are opened: what ingest takes meanwhile is then no longer in transit.
         try:
-            hub = ask_hub(asked[0], _streams(lake, asked[1]))
+            hub = ask_hub(asked[0], _streams(lake, asked[1]), seen.domains(lake))
         except WireError as error:
             unreachable = error
             say(_NAME, f"what is on its way is not known: {error}")

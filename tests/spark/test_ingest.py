@@ -38,6 +38,7 @@ from tests.harness.streams import AGGREGATE, held, make_aggregate, make_leaf_str
 from tests.security.hidden import files_below, leaked
 from tests.spark.fleet import EPOCHS, RUN, Fleet, fleet
 from tests.spark.kept import events
+from tests.unit.hub_jobs.refined import refine_all
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -222,6 +223,13 @@ async def test_an_audit_that_asks_the_hub_says_what_is_on_its_way(
     assert (way["ranges"], way["at_hub"], way["at_leaf"]) == ([[5, 6]], 1, 1)
     assert any("(sequences 5-6 of the leaf's stream)" in one for one in found["findings"])
     assert [one["state"] for one in found["hours"] if one["on_the_way"]] == ["pending"]
+
+    refine_all(fleet.lake)
+    config = (await api(fleet.registrar, f"STREAM.INFO.{AGGREGATE}"))["config"]
+    config["sources"] = [source for source in config["sources"] if source["name"] != "TEL_edge-1_normal"]
+    await api(fleet.registrar, f"STREAM.UPDATE.{AGGREGATE}", config)
+    assert audit.main([*fleet.options, "--json", str(report)]) == Exit.WELL
+    assert json.loads(report.read_text())["on_the_way"] == [way], "also of a leaf whose source is taken away"
 
     lake = ["--lake", str(fleet.lake), "--json", str(report)]
     assert audit.main(["--server", "nats://127.0.0.1:1", *lake]) == Exit.UNREACHABLE
