@@ -60,10 +60,16 @@ def process_of(configuration: Path) -> int | None:
     Its command line tells it, not a pid file: that may be stale, its number may belong to another by now, and
     a server that has only just started has not written one.
     """
-    for process in psutil.process_iter(["cmdline", "uids"]):
-        line, uids = process.info["cmdline"], process.info["uids"]
-        if line and line[1:] == ["-c", str(configuration)] and uids and uids.real == os.getuid():
-            return int(process.pid)
+    end = b"\0-c\0" + os.fsencode(configuration) + b"\0"
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError, psutil.Error):
+            line = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if (
+                line.endswith(end)
+                and line.count(b"\0") == 3
+                and psutil.Process(pid).uids().real == os.getuid()
+            ):
+                return pid
     return None
 
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,5 +61,13 @@ async def test_a_silent_listener_is_a_stranger() -> None:
         assert await greeting(silent.getsockname()) == Stranger()
 
 
-def test_a_process_is_found_by_its_command_line_only(tmp_path: Path) -> None:
-    assert process_of(tmp_path / "nats-server.conf") is None
+@pytest.mark.parametrize(("more", "is_found"), [(False, True), (True, False)])
+def test_a_process_is_found_by_its_whole_command_line(tmp_path: Path, more: bool, is_found: bool) -> None:
+    configuration = Path(f"input('{tmp_path}')")
+    assert process_of(configuration) is None
+    command = [sys.executable, *["-c", str(configuration)] * (2 if more else 1)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        try:
+            assert process_of(configuration) == (process.pid if is_found else None)
+        finally:
+            process.kill()
