@@ -23,6 +23,7 @@ from hub_jobs.job_loop import say
 from hub_jobs.tables import commits, stream_history
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import Table, ensure_table, open_table
+from hub_jobs.tables.parquet_reading import parquet_columns
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import bounds, files, latest
 from hub_jobs.times import HOUR, at_micros, back, micros
@@ -46,8 +47,9 @@ class Expiry:
         return at_micros(self.since)
 
 
-def plan(lake: Place, before: datetime) -> Expiry | None:
-    """What of that which arrived before a moment may be deleted; None, and why is said, where nothing may."""
+def plan(lake: Place, now: datetime, keep: timedelta) -> Expiry | None:
+    """What of that which arrived so long before a moment may be deleted; None, and why is said, where nothing
+    may."""
     tables = {name: ensure_table(lake, name) for name in _TABLES}
     try:
         until, known = _known(lake, list(tables.values()))
@@ -57,7 +59,16 @@ def plan(lake: Place, before: datetime) -> Expiry | None:
     if not until:
         say(_NAME, "nothing is deleted for its age: no audit has settled anything yet")
         return None
-    since = min(micros(before), until) // HOUR * HOUR
+    since = min(micros(back(now, keep)), until) // HOUR * HOUR
+    if silence := _silence(lake, since, micros(now), keep // 2):
+        begin, end = map(at_micros, silence)
+        say(
+            _NAME,
+            f"nothing is deleted for its age: by the hub's clock no message arrived from {begin:%Y-%m-%d} to "
+            f"{end:%Y-%m-%d}, more than half of --keep: set the clock of the hub if it is ahead; if it is "
+            f"right, this ends on {end + keep // 2:%Y-%m-%d}",
+        )
+        return None
     first = _first_possible(lake)
     paths: dict[str, list[str]] = {}
     for name, table in tables.items():
@@ -109,6 +120,28 @@ def _first_possible(lake: Place) -> int:
     histories = [] if bronze is None else stream_history.all_of(bronze)
     made = [at for history in histories if (at := history.made) is not None]
     return micros(back(min(made), _CLOCK_SET)) if made else 0
+
+
+def _silence(lake: Place, since: int, now: int, longest: timedelta) -> tuple[int, int] | None:
+    """The first time between two moments in which no message arrived for longer than that: a hub whose clock
+    has stepped ahead by years makes all that came before seem old."""
+    bronze, most = open_table(lake, "bronze"), longest // timedelta(microseconds=1)
+    if bronze is None or most <= 0:
+        return None
+    found, spans = files(bronze), []
+    columns = (bounds(found, name) for name in ("path", "min.arrived", "max.arrived"))
+    for path, first, last in zip(*columns, strict=True):
+        if None not in (first, last) and last - first <= longest:
+            spans.append((micros(first), micros(last)))
+        else:
+            arrived = parquet_columns(bronze.path / path, ["arrived"])["arrived"].cast(pa.int64())
+            spans += [(at, at) for at in pc.unique(arrived).to_pylist() if at is not None]
+    end = since
+    for from_, to in sorted(span for span in spans if span[0] <= now):
+        if from_ > end + most:
+            return end, from_
+        end = max(end, to)
+    return None
 
 
 def _is_rolled_up(lake: Place, readings: Table, paths: list[str]) -> bool:

@@ -73,7 +73,7 @@ def run(options: MaintainOptions, stop: Stop = never) -> Exit:
     clock = datetime.now(UTC)
     now = _now(tables, clock)
     if options.keep is not None and not stop():
-        _expire(options, now - timedelta(days=options.keep))
+        _expire(options, now, timedelta(days=options.keep))
     if options.thin_after is not None and not stop():
         _thin(options, now - timedelta(days=options.thin_after))
     if not stop():
@@ -118,9 +118,9 @@ def _heal(options: MaintainOptions, table: Table, stop: Stop) -> Table:
     return table
 
 
-def _expire(options: MaintainOptions, before: datetime) -> None:
-    """Delete what arrived before a moment, as far as an audit has settled it, and the payloads of it."""
-    planned = expire.plan(options.lake, before)
+def _expire(options: MaintainOptions, now: datetime, keep: timedelta) -> None:
+    """Delete what arrived so long ago, as far as an audit has settled it, and the payloads of it."""
+    planned = expire.plan(options.lake, now, keep)
     if planned is None:
         return
     if options.dry_run:

@@ -159,6 +159,31 @@ def test_by_a_clock_that_is_far_ahead_nothing_is_old(lake: Path, capsys: pytest.
     assert "set it if it is ahead" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("days", "kept"),
+    [((300, 299, 0.2, 0.1, 0), {1, 2, 3, 4, 5}), ((300, 299, 80, 60, 40, 20, 0), {3, 4, 5, 6, 7})],
+    ids=["stepped", "rested"],
+)
+def test_what_came_before_the_clock_of_the_hub_stepped_ahead_is_not_old(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], days: tuple[float, ...], kept: set[int]
+) -> None:
+    """The clock of the machine has stepped with it, and an audit has settled what came before. A hub that
+    rested so long, and has run for half of `--keep` since, is another matter."""
+    now = (datetime.now(UTC).timestamp() * 1e6 - ARRIVED_US) / HOUR_US
+    for n, ago in enumerate(days, 1):
+        add_bronze(tmp_path, arrived([batch_row(LINE, n=n, source_seq=n)], now - 24 * ago))
+        refine_all(tmp_path)
+    audited(tmp_path)
+    for _ in range(2):
+        keep(tmp_path, 90)
+
+        assert batches(tmp_path) == kept
+        assert ("set the clock of the hub" in capsys.readouterr().err) == (1 in kept)
+        bronze = ensure_table(tmp_path, "bronze")
+        every = files(bronze)["path"].to_pylist()
+        bronze.rewrite(compacted(tmp_path, bronze, every), every)  # they stand in one file then
+
+
 def test_nothing_is_deleted_before_it_is_rolled_up(lake: Path) -> None:
     made = ensure_table(lake, "rollup_1d")
     made.commit([], {ROLLED_UP: 2})
