@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from datetime import timedelta
 from io import StringIO
 from multiprocessing import get_context
 from pathlib import Path
@@ -25,9 +28,9 @@ import structlog
 from agent.contract import Exit
 from bench.result import Against, Result, Row
 from bench.years_hub import MONTHS_A_YEAR, Hub
-from bench.years_lake import Aged, AgedLake, measured
+from bench.years_lake import NOW, Aged, AgedLake, measured
 from bench.years_leaf import YEAR, Leaf
-from hub_jobs.maintain import run as maintain
+from hub_jobs.gaps import run as gaps
 from hub_jobs.refine import run as refine
 from hub_jobs.rollup import run as rollup
 
@@ -158,8 +161,8 @@ def _age(days: int) -> str:
 
 _WARM_ROUNDS: Final = 1
 _ROUNDS: Final = 3
-_BATCH: Final = 60
-"""Readings of a leaf in a minute."""
+_BATCH: Final = 6
+"""Readings of a leaf in a pass: a tenth of what a minute brings, so that what grows weighs the more."""
 
 Passes = dict[str, list[float]]
 """CPU-seconds of each job's passes."""
@@ -168,8 +171,8 @@ Passes = dict[str, list[float]]
 def whole_passes(leaves: int, ages: list[tuple[int, int]], rounds: int = _ROUNDS) -> list[Passes]:
     """Play passes in turns over a lake of each age (days, and the days of them that are kept): the jobs
     as they run under `--every 60s`, in a process whose Spark session is warm, with all that Spark does with
-    the rows of a pass, which are a reading a second of each leaf. `maintain` writes only these together, not
-    those of an hour. Raises `RuntimeError` where a job fails."""
+    the rows of a pass. `maintain` is a process of its own, and has nothing to write together; `gaps` looks at
+    two hours. Raises `RuntimeError` where a job fails."""
     found: list[Passes] = [{} for _ in ages]
     with ExitStack() as stack:
         lakes = []
@@ -194,7 +197,8 @@ def _round(lake: AgedLake) -> dict[str, float]:
     jobs: dict[str, Callable[[], Exit]] = {
         "refine": lambda: refine.run(lake.path),
         "rollup": lambda: rollup.run(options),
-        "maintain": lambda: maintain.main(["--lake", str(lake.path)]),
+        "maintain": lambda: _process("maintain", lake.path),
+        "gaps": lambda: gaps.run(_two_hours(lake.path)),
     }
     taken = {}
     for name, job in jobs.items():
@@ -206,6 +210,17 @@ def _round(lake: AgedLake) -> dict[str, float]:
         taken[name] = _cpu_seconds() - before
         print(f"{name} {time.monotonic() - began:.2f} s", flush=True)
     return taken
+
+
+def _process(job: str, lake: Path) -> Exit:
+    command = [sys.executable, "-m", f"hub_jobs.{job}", "--lake", str(lake)]
+    return Exit(subprocess.run(command, check=False).returncode)
+
+
+def _two_hours(lake: Path) -> gaps.GapsOptions:
+    """The hour before the newest readings, and theirs."""
+    hour = timedelta(hours=1)
+    return gaps.GapsOptions(lake, NOW - hour, NOW + hour, timedelta(), 3.0, None, None)
 
 
 def _cpu_seconds() -> float:

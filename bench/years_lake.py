@@ -43,7 +43,7 @@ from hub_jobs.tables.stream_history import StreamHistory
 
 CLASSES: Final = 5
 _HISTORY: Final = StreamHistory(aggregate(0), "2026-11-21T00:00:00Z")
-_NOW: Final = datetime(2026, 11, 21, tzinfo=UTC)
+NOW: Final = datetime(2026, 11, 21, tzinfo=UTC)
 """When the newest readings of `bench.lake` are of."""
 _FILE_BYTES: Final = 120 * 1024**2
 _FILES_A_DAY: Final = {
@@ -180,7 +180,7 @@ class AgedLake:
             raise RuntimeError("bronze does not hold the message at which it ends")
         last = self._old + self._pass * _PASS_BATCHES
         bronze.commit(self._files, {_HISTORY.ingested: last})
-        stream_history.open_bronze(self._lake)  # it looks again, and finds nothing more
+        bronze.newest()  # it looks again, and finds nothing more
 
     def refine(self) -> None:
         """What the driver of refine does: the tasks decode a pass's rows, however old the lake is, and run
@@ -246,7 +246,7 @@ class AgedLake:
     def _link(self, name: str, path: str, stats: dict[str, Any]) -> PartFile:
         link = f"part-{uuid.uuid4()}.zstd.parquet"
         os.link(self._lake / name / path, self._lake / name / link)
-        modified = int((_NOW - timedelta(days=1)).timestamp() * 1000)
+        modified = int((NOW - timedelta(days=1)).timestamp() * 1000)
         return PartFile(name, link, _FILE_BYTES, stats["numRecords"], modified, json.dumps(stats))
 
     def _remember_runs(self) -> None:
@@ -258,7 +258,7 @@ class AgedLake:
     def _runs(self) -> Iterator[pa.Table]:
         domains = pa.array([self._shape.domain(leaf) for leaf in range(self._leaves)])
         for age in range(self._days, 0, -_RUN_DAYS):
-            began = int((_NOW - timedelta(days=age)).timestamp()) * 10**9
+            began = int((NOW - timedelta(days=age)).timestamp()) * 10**9
             runs = pa.array([new_run(began + leaf * 10**9) for leaf in range(self._leaves)])
             ones, most = np.ones(self._leaves, dtype=np.int64), np.full(self._leaves, 600_000)
             for cls in range(CLASSES):
@@ -279,7 +279,7 @@ class AgedLake:
 
 def _older(stats: dict[str, Any], at: int, number: int, sequences: int, a_day: float) -> dict[str, Any]:
     """The statistics of the file that has place `at` among so many, the eldest first."""
-    began = _NOW - timedelta(days=(number - at) / a_day)
+    began = NOW - timedelta(days=(number - at) / a_day)
     span = [began, began + timedelta(days=0.9 / a_day)]
     bounds = {name: dict(stats[name]) for name in ("minValues", "maxValues")}
     for times, moment, edge in (("minValues", span[0], 0), ("maxValues", span[1], 1)):

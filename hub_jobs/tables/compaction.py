@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs.tables.delta import Table
-from hub_jobs.tables.parquet import MAX_FILE_BYTES, PartFile, PartWriter, is_own
+from hub_jobs.tables.parquet import MAX_FILE_BYTES, PartFile, PartWriter, are_own
 from hub_jobs.tables.parquet_reading import fitted_groups, parquet_columns, parquet_file, usual
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History, Numbers
@@ -207,7 +207,7 @@ def ailing(table: Table) -> list[str]:
     """The files of other programs, by their paths below the table, of which the log does not say all bounds,
     whose types are unusual, or which hold rows of several histories."""
     found = files(table)
-    found = found.filter(pa.array([not is_own(path) for path in found["path"].to_pylist()], pa.bool_()))
+    found = found.filter(pc.invert(are_own(found["path"])))
     if not found.num_rows:
         return []
     paths, counts = found["path"].to_pylist(), bounds(found, "num_records")

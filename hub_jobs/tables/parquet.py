@@ -38,12 +38,17 @@ _LAST: Final = "\U0010ffff"
 _ALL_DIFFERENT: Final = ("message_id", "detail")
 
 
-_OWN_NAME: Final = re.compile(r"part-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.zstd\.parquet\Z")
+_OWN_NAME: Final = r"^part-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.zstd\.parquet$"
 
 
 def is_own(name: str) -> bool:
     """Whether a file has a name that `PartWriter` gives, and no other program does."""
-    return _OWN_NAME.match(name) is not None
+    return re.fullmatch(_OWN_NAME, name) is not None
+
+
+def are_own(names: pa.ChunkedArray) -> pa.ChunkedArray:
+    """`is_own` of many."""
+    return pc.match_substring_regex(names, _OWN_NAME)
 
 
 class PartFile(NamedTuple):

@@ -212,6 +212,15 @@ def file_histories(bronze: Table, after: int | None = None) -> list[FileHistory]
     return _file_histories(bronze, found)
 
 
+def last_file_histories(bronze: Table) -> list[FileHistory]:
+    """What the files hold in which a history ends; some of the others may be among them."""
+    one, others = _of_one_history(files(bronze))
+    if one.num_rows:
+        ends = one.group_by(["min.stream", "min.created"]).aggregate([("max.seq", "max")])
+        one = one.filter(pc.is_in(one["max.seq"], value_set=ends["max.seq_max"]))
+    return _file_histories(bronze, pa.concat_tables([one, others]))
+
+
 def _file_histories(bronze: Table, found: pa.Table) -> list[FileHistory]:
     columns = [bounds(found, name) for name in (*_BOUNDS, "num_records", "path", "size_bytes")]
     return [part for row in zip(*columns, strict=True) for part in _of_file(bronze, *row)]

@@ -21,7 +21,7 @@ from hub_jobs.tables.parquet_reading import UnreadableError
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import files, rows
-from hub_jobs.tables.stream_history import FileHistory, StreamHistory, file_histories
+from hub_jobs.tables.stream_history import FileHistory, StreamHistory, last_file_histories
 from hub_jobs.times import HOUR, at_micros, micros
 
 _GRACE: Final = HOUR
@@ -104,7 +104,7 @@ def newest_arrival(bronze: Table, now: datetime) -> datetime | None:
     clock was ahead is not the last of its stream for long. Where it stays the last, it counts only if there
     is none of before `now`, which is then what is wrong."""
     last: dict[History, FileHistory] = {}
-    for file in file_histories(bronze):
+    for file in last_file_histories(bronze):
         last[file.history] = max(last.get(file.history, file), file, key=lambda each: each.last)
     end = now + SKEW
     arrivals = [_last_arrival(bronze, file, end) for file in last.values()]

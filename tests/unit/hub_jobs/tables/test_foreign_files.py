@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
+from hypothesis import given as given_
+from hypothesis import strategies as st
 
 from agent.contract import Exit
 from hub_jobs.audit import run as audit
@@ -22,11 +24,11 @@ from hub_jobs.rollup import run as rollup
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import TableError, ensure_table, open_table
-from hub_jobs.tables.parquet import Statistics
+from hub_jobs.tables.parquet import _OWN_NAME, Statistics, are_own, is_own
 from hub_jobs.tables.parquet_reading import usual
 from hub_jobs.tables.scan import changed_files, file_paths, files, latest, rows
 from hub_jobs.tables.schemas import STATISTICS, TIME
-from hub_jobs.tables.stream_history import file_histories
+from hub_jobs.tables.stream_history import FileHistory, file_histories, last_file_histories
 from hub_jobs.where import open_lake
 from tests.harness.foreign import by_duckdb, compact, rewritten, with_types
 from tests.spark.lakes import add_bronze, contents
@@ -86,6 +88,30 @@ def test_a_file_of_several_histories_is_told_by_its_rows_and_taken_apart_by_main
     assert maintain.main(["--lake", str(tmp_path)]) is Exit.WELL
     assert len(files(ensure_table(tmp_path, "bronze"))) == 2
     assert contents(tmp_path, "bronze") == before
+
+
+def test_where_each_history_ends_is_found_in_few_files_whichever_program_wrote_them(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        ingest(tmp_path, number, stream="TELEMETRY_0")
+        ingest(tmp_path, number, stream="TELEMETRY_1", arrived=ARRIVED_US - 5)
+    few = ends(last_file_histories(ensure_table(tmp_path, "bronze")))
+    assert few == ends(file_histories(ensure_table(tmp_path, "bronze")))
+    assert len(last_file_histories(ensure_table(tmp_path, "bronze"))) == 2
+    compact(tmp_path / "bronze")
+    ingest(tmp_path, 4, stream="TELEMETRY_1")
+    few = ends(last_file_histories(ensure_table(tmp_path, "bronze")))
+    assert few == ends(file_histories(ensure_table(tmp_path, "bronze")))
+    assert few["TELEMETRY_1"].last == few["TELEMETRY_0"].last + 1
+
+
+def ends(found: list[FileHistory]) -> dict[str, FileHistory]:
+    ordered = sorted(found, key=lambda file: file.last)
+    return {file.history[0]: file for file in ordered}
+
+
+@given_(st.from_regex(_OWN_NAME) | st.builds("{}{}".format, st.from_regex(_OWN_NAME), st.text(max_size=1)))
+def test_of_many_files_those_of_the_jobs_are_known_as_each_is(name: str) -> None:
+    assert are_own(pa.chunked_array([[name, f"/{name}"]])).to_pylist() == [is_own(name), is_own(f"/{name}")]
 
 
 @pytest.mark.parametrize("by", ["DuckDB", "views"])
