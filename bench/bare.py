@@ -11,12 +11,12 @@ import sys
 import threading
 
 import msgspec  # noqa: F401 - is there, as in the agent
-import nats  # noqa: F401
 import prometheus_client  # noqa: F401
 import structlog  # noqa: F401
 import uvloop
 import zstandard  # noqa: F401
 
+from agent.base.late_imports import load_late
 from agent.leaf.inputs.host import GROUPS
 from agent.leaf.inputs.host.psutil_metrics import Sampler
 
@@ -30,5 +30,8 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    load_late("aiohttp", "multidict")  # as the agent does, or the yardstick would hold what it does not
+    import nats  # noqa: F401
+
     threading.Thread(target=lambda: uvloop.run(main()), daemon=True).start()
     sys.stdin.read()
