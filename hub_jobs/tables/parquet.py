@@ -9,7 +9,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hub_jobs.tables.parquet_reading import fitted
-from hub_jobs.tables.places import Place, close, create
+from hub_jobs.tables.places import Place, close, create, plain
 from hub_jobs.tables.schemas import SCHEMAS, STATISTICS
 
 if TYPE_CHECKING:
@@ -112,7 +112,8 @@ class _OpenFile:
     def __init__(self, directory: Place, table: str, schema: pa.Schema) -> None:
         self._table = table
         self._path = directory / f"part-{uuid.uuid4()}.zstd.parquet"
-        self._sink: BinaryIO = create(self._path)
+        with _named(self._path):
+            self._sink: BinaryIO = create(self._path)
         self._writer = pq.ParquetWriter(
             self._sink,
             schema,
@@ -129,13 +130,15 @@ class _OpenFile:
         return self._sink.tell()
 
     def write(self, rows: pa.Table) -> None:
-        self._writer.write_table(rows, row_group_size=rows.num_rows)
+        with _named(self._path):
+            self._writer.write_table(rows, row_group_size=rows.num_rows)
         self._statistics.add(rows)
 
     def finish(self) -> PartFile:
-        self._writer.close()
-        size = self._sink.tell()
-        close(self._sink)
+        with _named(self._path):
+            self._writer.close()
+            size = self._sink.tell()
+            close(self._sink)
         stats = self._statistics
         modified = time.time_ns() // 1_000_000
         return PartFile(self._table, self._path.name, size, stats.rows, modified, stats.encode())
@@ -149,6 +152,15 @@ class _OpenFile:
             self._sink.close()
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _named(path: Place) -> Iterator[None]:
+    """Arrow and a full disk do not say which file can't be written."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"file {path} can't be written: {plain(error)}") from error
 
 
 class Statistics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.parquet_reading import UnreadableError, parquet_columns, parquet_file
 from hub_jobs.tables.scan import batches
 from hub_jobs.tables.schemas import BRONZE
+from tests.faults.tools.disk import missing, small_disk
 from tests.unit.hub_jobs.damage import cut, flip
 from tests.unit.hub_jobs.rows import batch_row
 
@@ -80,3 +82,16 @@ def test_a_file_that_is_only_not_given_out_is_not_called_damaged(
     with parquet_file(file) as held, pytest.raises(UnreadableError) as raised:
         held.read_row_group(0)
     assert not raised.value.damaged
+
+
+def test_a_file_for_which_there_is_no_room_is_named(tmp_path: Path) -> None:
+    if (reason := missing()) is not None:
+        pytest.skip(reason)
+    with small_disk(tmp_path / "disk", 4) as disk:
+        ensure_table(disk.path, "bronze")
+        disk.fill(but=100_000)
+        rows = pa.Table.from_pylist([batch_row(b"") | {"payload": os.urandom(1_000_000)}], BRONZE)
+        said = rf"file {disk.path}/bronze/part-.* can't be written: .*No space left on device"
+        with pytest.raises(OSError, match=said), PartWriter(disk.path, "bronze") as writer:
+            writer.write(rows)
+        assert list((disk.path / "bronze").glob("part-*")) == []
