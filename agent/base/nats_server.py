@@ -1,5 +1,5 @@
-"""The nats-server as a program: finding its binary, running it briefly, refusing old versions; and the syntax
-of its configuration."""
+"""The nats-server as a program: finding its binary, running it briefly, refusing old versions; the syntax of
+its configuration; and its subjects."""
 
 from __future__ import annotations
 
@@ -174,19 +174,44 @@ def _value(value: Any, indent: str) -> str:
             return quoted(str(value))
 
 
-def merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """A rendered table with a checked overlay (`agent.config.server_overlay`)."""
-    table = dict(body)
-    for key, value in extra.items():
-        rendered = table.get(key)
-        if isinstance(value, Mapping):
-            table[key] = merged(rendered if isinstance(rendered, Mapping) else {}, value)
-        else:
-            table[key] = _plain(value)
-    return table
+def merged(table: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with another one over it; tables within are merged, lists replaced."""
+    result = dict(table)
+    for key, value in added.items():
+        present = result.get(key)
+        both = isinstance(present, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(present, value) if both else value  # type: ignore[arg-type]
+    return result
 
 
-def _plain(value: Any) -> Any:
+def with_variables(value: Any) -> Any:
+    """A checked overlay (`agent.config.server_overlay`) as it is rendered."""
+    if isinstance(value, Mapping):
+        return {name: with_variables(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [merged({}, item) if isinstance(item, Mapping) else _plain(item) for item in value]
+        return [with_variables(item) for item in value]
     return Variable(value) if isinstance(value, str) and VARIABLE.match(value) else value
+
+
+def subject_covers(granted: str, needed: str) -> bool:
+    """Whether all subjects that `needed` lets pass are ones that `granted` lets pass."""
+    have, want = granted.split("."), needed.split(".")
+    if have[-1] == ">":
+        have.pop()
+        if len(want) <= len(have):
+            return False
+        want = want[: len(have)]
+    return len(have) == len(want) and all(
+        left == right or (left == "*" and right != ">") for left, right in zip(have, want, strict=True)
+    )
+
+
+def subjects_overlap(first: str, second: str) -> bool:
+    """Whether some subject matches both."""
+    left_tokens, right_tokens = first.split("."), second.split(".")
+    for left, right in zip(left_tokens, right_tokens, strict=False):
+        if ">" in (left, right):
+            return True
+        if "*" not in (left, right) and left != right:
+            return False
+    return len(left_tokens) == len(right_tokens)

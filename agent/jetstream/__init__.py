@@ -18,7 +18,6 @@ from agent.jetstream.info import (
     TooLargeError,
     UnavailableError,
     covers,
-    merged,
     nanoseconds,
 )
 
@@ -36,7 +35,6 @@ __all__ = [
     "UnavailableError",
     "covers",
     "end_if_cancelled",
-    "merged",
     "nanoseconds",
     "request",
     "respond",

@@ -17,6 +17,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from agent.base.nats_server import merged
 from agent.contract import H_MESSAGE_ID
 from agent.jetstream.info import (
     CONSUMER_NOT_FOUND,
@@ -32,7 +33,6 @@ from agent.jetstream.info import (
     check_refusal,
     covers,
     headers_of,
-    merged,
     pub_ack,
     reason_of,
 )

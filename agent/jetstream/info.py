@@ -180,16 +180,6 @@ def covers(have: Mapping[str, Any], want: Mapping[str, Any]) -> bool:
     return all(_same(have.get(key), value) for key, value in want.items())
 
 
-def merged(have: Mapping[str, Any], want: Mapping[str, Any]) -> dict[str, Any]:
-    """`have` with all that `want` sets; mappings within are merged, lists replaced."""
-    result = dict(have)
-    for key, value in want.items():
-        old = have.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        result[key] = merged(old, value) if both else value  # type: ignore[arg-type]
-    return result
-
-
 def _same(have: Any, want: Any) -> bool:
     if isinstance(want, Mapping) and isinstance(have, Mapping):
         return covers(have, want)

@@ -12,8 +12,9 @@ from typing import Final
 
 from nats.aio.client import Client
 
+from agent.base.nats_server import merged
 from agent.config.mirrors import ORIGIN_METADATA, Declared
-from agent.jetstream import JetStream, UnavailableError, merged, nanoseconds
+from agent.jetstream import JetStream, UnavailableError, nanoseconds
 from agent.mirrors.decide import is_mirror_of
 from agent.mirrors.observation import LocalStream, RemoteStream, StreamProbe
 

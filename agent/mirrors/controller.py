@@ -14,10 +14,11 @@ import structlog
 from nats.aio.client import Client
 
 from agent.base.metrics import Metrics
+from agent.base.nats_server import merged
 from agent.base.wait import event_within, loop_time
 from agent.config import Config
 from agent.config.mirrors import ORIGIN_METADATA, Declared, Key, ResolvedOrigin, declared, key_of
-from agent.jetstream import JetStream, JetStreamError, merged
+from agent.jetstream import JetStream, JetStreamError
 from agent.jetstream.connection import EXPECTED, connected
 from agent.jetstream.info import CopyStatus
 from agent.mirrors.comparison import MirrorComparison

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from agent.base.nats_server import INCLUDE, Rows, Variable, block, merged, quoted
+from agent.base.nats_server import INCLUDE, Rows, Variable, block, merged, quoted, with_variables
 from agent.config import listen_address
 from agent.contract import ACCOUNT, HUB_DOMAIN, REGISTRAR, user_account
 from agent.server import link_permissions, permissions
@@ -50,8 +50,8 @@ def render(config: ServerConfig) -> str:
 def pieces(config: ServerConfig) -> Iterator[str]:
     """The same in pieces, for the text of a large hub takes long. Raises `RenderError`."""
     yield "# Written by petiole; what is changed here by hand is lost.\n"
-    body = merged(_hub(config) if isinstance(config, HubConfig) else _leaf(config), config.extra)
-    yield from block(body)
+    body = _hub(config) if isinstance(config, HubConfig) else _leaf(config)
+    yield from block(merged(body, with_variables(config.extra)))
 
 
 def _hub(config: HubConfig) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def _remote(
         **({"deny_imports": list(kept)} if kept else {}),
         **seed,
     }
-    return merged(body, config.remote)
+    return merged(body, with_variables(config.remote))
 
 
 def _user_remotes(config: LeafConfig) -> list[dict[str, Any]]:

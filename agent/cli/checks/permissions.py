@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from agent.base.nats_server import subject_covers, subjects_overlap
 from agent.cli.checks import Finding, Group
 from agent.contract import ACCOUNT, COMMANDS, announce_subject, deliver_subject, inbox_prefix, leaf_stream
 from agent.server.link_permissions import leaf_inbox
@@ -28,38 +29,14 @@ def sample(subject: str) -> str:
     return ".".join(PROBE if token in ("*", ">") else token for token in subject.split("."))
 
 
-def covers(granted: str, needed: str) -> bool:
-    """Whether all subjects that `needed` lets pass are ones that `granted` lets pass."""
-    have, want = granted.split("."), needed.split(".")
-    if have[-1] == ">":
-        have.pop()
-        if len(want) <= len(have):
-            return False
-        want = want[: len(have)]
-    return len(have) == len(want) and all(
-        left == right or (left == "*" and right != ">") for left, right in zip(have, want, strict=True)
-    )
-
-
-def overlaps(first: str, second: str) -> bool:
-    """Whether some subject matches both."""
-    left_tokens, right_tokens = first.split("."), second.split(".")
-    for left, right in zip(left_tokens, right_tokens, strict=False):
-        if ">" in (left, right):
-            return True
-        if "*" not in (left, right) and left != right:
-            return False
-    return len(left_tokens) == len(right_tokens)
-
-
 def is_granted(info: Mapping[str, Any], side: Side, needed: str) -> bool:
     """Whether a hub that sent a leaf this INFO lets it use a subject."""
     name = next(name for name, listed in _INFO_LIST.items() if listed == side)
     lists = info.get(name) or {}
     allow, deny = lists.get("allow") or (), lists.get("deny") or ()
-    if any(overlaps(subject, needed) for subject in deny):
+    if any(subjects_overlap(subject, needed) for subject in deny):
         return False
-    return not allow or any(covers(subject, needed) for subject in allow)
+    return not allow or any(subject_covers(subject, needed) for subject in allow)
 
 
 def on_the_hub(
@@ -151,7 +128,7 @@ def at_home(
     lacking = [(side, subject) for side, subject in tried if violated(sample(subject), refusals)]
     if violated(destination, refusals):
         lacking.append(
-            ("publish", next(subject for subject in needed.publish if covers(subject, destination)))
+            ("publish", next(subject for subject in needed.publish if subject_covers(subject, destination)))
         )
     for side, subject in dict.fromkeys(lacking):
         yield GROUP.failure(

@@ -12,6 +12,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from agent.base.nats_server import merged
 from agent.config import Config, LeafMember, Problem, Size
 from agent.config.server_checks import CLUSTER_TLS
 from agent.contract import DEFAULT_CLASS, HUB_DOMAIN
@@ -116,7 +117,7 @@ def hub_table(
         "nats": nats,
         "registrar": {"replicas": 3 if len(servers) > 1 else 1},
     }
-    return joined(table, hub.config) | {
+    return merged(table, hub.config) | {
         "leaf": [
             _member(leaf, classes(leaf, leaves.get(leaf.domain)))
             for leaf in site.leaf
@@ -144,7 +145,7 @@ def leaf_table(site: Topology, leaf: SiteLeaf) -> dict[str, Any]:
         "nats": nats,
         "link": {"tenant": bool(leaf.tenant)},
     }
-    return joined(joined(table, common.config), leaf.config)
+    return merged(merged(table, common.config), leaf.config)
 
 
 def classes(leaf: SiteLeaf, config: Config | None) -> list[str]:
@@ -162,16 +163,6 @@ def conflicts(rendered: Mapping[str, Any], added: Mapping[str, Any], at: str) ->
             yield from conflicts(present, value, f"{at}.{key}")
         elif key in rendered or key == "leaf":
             yield Problem(f"{at}.{key}", "follows from the rest of the topology", "remove it")
-
-
-def joined(table: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """A table with another one over it, table by table."""
-    result = dict(table)
-    for key, value in added.items():
-        present = result.get(key)
-        both = isinstance(present, Mapping) and isinstance(value, Mapping)
-        result[key] = joined(present, value) if both else value  # type: ignore[arg-type]
-    return result
 
 
 def _member(leaf: SiteLeaf, names: list[str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
+from agent.base.nats_server import merged
 from agent.base.wait import event_within, loop_time
 from agent.hub.registrar.aggregate import (
     ALIVE,
@@ -30,7 +31,7 @@ from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.problems import ActiveProblems
 from agent.hub.registrar.stalled_sources import StalledSources, say, trouble
 from agent.jetstream import STREAM_NOT_FOUND, JetStream, JetStreamError, StreamInfo, unless_refused
-from agent.jetstream.info import covers, merged
+from agent.jetstream.info import covers
 
 _SETTLE: Final = 0.02
 _LOOK_SECONDS: Final = 1.0

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.jetstream import covers, merged, nanoseconds
+from agent.base.nats_server import merged
+from agent.jetstream import covers, nanoseconds
 from agent.jetstream.readers import ack_position
 
 leaves = st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab", max_size=2)

@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from agent.base.nats_server import subjects_overlap
 from agent.config import Size
 from agent.leaf.inputs.formats.message import TopicNames, fill_template, template_problem
 from agent.leaf.inputs.shared import InputOptions
@@ -66,14 +67,5 @@ def overlapping(subjects: Sequence[SubjectTemplate]) -> Iterator[tuple[str, str]
     """Pairs of filters that have subjects in common: their messages would come twice."""
     for number, subject in enumerate(subjects):
         for other in subjects[:number]:
-            if _meet(subject.filter.split("."), other.filter.split(".")):
+            if subjects_overlap(subject.filter, other.filter):
                 yield other.filter, subject.filter
-
-
-def _meet(tokens: Sequence[str], others: Sequence[str]) -> bool:
-    for token, other_token in zip(tokens, others, strict=False):
-        if ">" in (token, other_token):
-            return True
-        if token != other_token and "*" not in (token, other_token):
-            return False
-    return len(tokens) == len(others)

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.base.nats_server import subject_covers, subjects_overlap
 from agent.cli.checks import Level
-from agent.cli.checks.permissions import at_home, covers, is_granted, on_the_hub, overlaps, sample
+from agent.cli.checks.permissions import at_home, is_granted, on_the_hub, sample
 from agent.server.link_permissions import leaf_link
 from agent.server.permissions import Permissions
 
@@ -40,20 +41,20 @@ literals = st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=5).map("."
 
 @given(patterns, patterns, literals)
 def test_what_covers_a_pattern_matches_all_that_it_matches(granted: str, needed: str, subject: str) -> None:
-    if covers(granted, needed) and matches(needed, subject):
+    if subject_covers(granted, needed) and matches(needed, subject):
         assert matches(granted, subject)
 
 
 @given(patterns, patterns, literals)
 def test_patterns_that_match_one_subject_overlap(one: str, other: str, subject: str) -> None:
     if matches(one, subject) and matches(other, subject):
-        assert overlaps(one, other)
+        assert subjects_overlap(one, other)
 
 
 @given(patterns)
 def test_a_pattern_covers_itself_and_its_sample(one: str) -> None:
-    assert covers(one, one)
-    assert covers(one, sample(one))
+    assert subject_covers(one, one)
+    assert subject_covers(one, sample(one))
     assert matches(one, sample(one))
 
 
@@ -69,7 +70,7 @@ def test_a_pattern_covers_itself_and_its_sample(one: str) -> None:
     ],
 )
 def test_a_permission_covers_another_or_not(granted: str, needed: str, yes: bool) -> None:
-    assert covers(granted, needed) is yes
+    assert subject_covers(granted, needed) is yes
 
 
 def test_a_hub_that_grants_all_is_well_and_so_is_one_without_any_rule() -> None:
