@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from agent.contract import COMMANDS, CommandsHeld, CommandsWanted, command_consumer, new_epoch
 from agent.jetstream import JetStream, JetStreamError
@@ -198,6 +199,20 @@ async def test_a_command_between_look_and_answer_is_not_missed(
             mirror.answered(wanted, replace(await ask(leaf, wanted), behind=0))
             await mirror.look()
             assert mirror.status()["up"], mirror.status()
+
+
+async def test_the_hub_is_called_silent_only_after_it_was_asked(
+    servers: ServerPair, hub: HubHand, tmp_path: Path
+) -> None:
+    async with flowing_mirror(servers, hub, tmp_path) as _:
+        again, _ = await lone_mirror(servers, tmp_path)
+        with capture_logs() as logs:
+            await again.look()
+            assert [log["log_level"] for log in logs] == ["info"], logs
+            assert not again.status()["up"]
+            again.answered(await again.wanted(), None)
+            await again.look()
+            assert [log["log_level"] for log in logs] == ["info", "warning"], logs
 
 
 async def lone_mirror(servers: ServerPair, directory: Path) -> tuple[CommandMirror, StateFile]:

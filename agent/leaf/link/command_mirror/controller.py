@@ -92,6 +92,7 @@ class CommandMirror:
         self._last = 0
         self._comparison = CommandComparison(state.current.command_agreed)
         self._answer: _Answer | None = None
+        self._asked = False
         self._missed = 0
         self._announced = programs.stage is not Stage.DUE
         self._decision = MirrorDecision("the mirror of the commands was not checked yet", up=False)
@@ -99,7 +100,7 @@ class CommandMirror:
     @contextlib.contextmanager
     def connected(self, nc: Client, js: JetStream) -> Iterator[None]:
         """Look at the mirror over this connection, at once, as long as the scope lasts."""
-        self._over = (nc, js)
+        self._over, self._asked = (nc, js), False
         self._due.set()
         try:
             yield
@@ -131,7 +132,7 @@ class CommandMirror:
         epoch = self._state.current.command_epoch
         if held is not None and (wanted is None or wanted.epoch != epoch or held.epoch != epoch):
             return
-        self._answer = None
+        self._answer, self._asked = None, wanted is not None and wanted.epoch == epoch
         if wanted is not None and held is not None:
             self._answer = _Answer(wanted, held)
             self._comparison.answered(wanted.held, held.agreed)
@@ -222,6 +223,7 @@ class CommandMirror:
             held=None if answer is None else answer.held,
             asked_last=0 if answer is None else answer.wanted.last,
             missed=self._missed,
+            asked=self._asked,
             mirrored=self._programs.mirrored,
             top=self._programs.top,
         )
@@ -260,7 +262,7 @@ class CommandMirror:
         self._announce()
 
     async def _choose_epoch(self) -> str:
-        self._answer, self._missed, self._last = None, 0, 0
+        self._answer, self._asked, self._missed, self._last = None, False, 0, 0
         self._comparison, self._state.current.command_agreed = CommandComparison(None), None
         self._state.current.command_epoch = epoch = new_epoch()
         # A disk that cannot store the state now costs only another epoch after the next start.

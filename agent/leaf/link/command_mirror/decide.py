@@ -67,6 +67,8 @@ class MirrorObservation:
     """The mirror's newest command when the hub was asked."""
     missed: int = 0
     """In how many answers in a row the hub had delivered what the mirror lacked."""
+    asked: bool = True
+    """Whether the hub was asked over this connection and under this epoch, and has answered or was silent."""
     mirrored: bool = True
     """Whether there was a mirror here before."""
     top: int | None = None
@@ -105,7 +107,7 @@ class MirrorDecision:
     """How many are missing at most, None if unknown."""
     action: NewMirrorEpoch | Make | Release | None = None
     usual: bool = False
-    """Whether this is expected, as on a first start."""
+    """Whether this is expected, as on a start."""
 
 
 def decide(observation: MirrorObservation) -> MirrorDecision:
@@ -136,12 +138,19 @@ def decide(observation: MirrorObservation) -> MirrorDecision:
 
 
 def _unheard(observation: MirrorObservation) -> MirrorDecision:
-    silence = "the hub does not answer for the commands (the link is down or its registrar is unreachable)"
+    silence = "the hub was not asked about the commands yet"
+    if observation.asked:
+        silence = (
+            "the hub does not answer for the commands (the link is down or its registrar is unreachable)"
+        )
     if observation.mirror is None:
-        return MirrorDecision(f"there is no mirror yet: {silence}", up=False, usual=not observation.mirrored)
+        usual = not observation.mirrored or not observation.asked
+        return MirrorDecision(f"there is no mirror yet: {silence}", up=False, usual=usual)
+    state = "down" if observation.asked else "comparing"
+    waits = "those that are here can be read"
     if observation.top is not None:
-        return MirrorDecision(f"down: {silence}; local programs wait until it has answered", up=False)
-    return MirrorDecision(f"down: {silence}; those that are here can be read", up=False)
+        waits = "local programs wait until it has answered"
+    return MirrorDecision(f"{state}: {silence}; {waits}", up=False, usual=not observation.asked)
 
 
 def _reason(observation: MirrorObservation) -> MirrorEpochReason | None:

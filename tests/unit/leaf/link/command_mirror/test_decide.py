@@ -117,6 +117,7 @@ CASES = [
         "being created",
     ),
     Case("the link is down", replace(WELL, held=None), None, "down"),
+    Case("the hub was not asked yet", replace(WELL, held=None, asked=False), None, "was not asked"),
     Case(
         "the origin was created again",
         replace(WELL, held=replace(HELD, stream_created=OTHER)),
@@ -207,6 +208,13 @@ def test_only_a_first_mirror_is_usual(mirror: MirrorInfo | None, held: CommandsH
     seen = MirrorObservation(NOW, True, mirror, held, 0, mirrored=mirror is not None)
     assert decide(seen).usual is (mirror is None)
     assert not decide(replace(seen, mirror=None, mirrored=True)).usual
+
+
+@pytest.mark.parametrize("top", [None, 40], ids=["no program waits", "a program waits"])
+def test_silence_is_usual_until_the_hub_was_asked(top: int | None) -> None:
+    seen = replace(WELL, held=None, top=top, asked=False)
+    assert decide(seen).usual
+    assert not decide(replace(seen, asked=True)).usual
 
 
 def test_nothing_is_done_twice_about_a_mirror_that_was_just_made() -> None:
