@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-SECONDS: Final = 15.0
-"""After a store was restored at most so much as was sent in so long comes again."""
+SECONDS: Final = 25.0
+"""After a store was restored at most so much as was sent in so long comes again: an epoch begins after the
+newest checkpoint that is held. A hub that syncs at intervals agrees on what was newest at the announcement
+before the last one, up to twice ten seconds ago, and a restart lasts some seconds."""
 COLUMNS: Final = (
     *("stream", "created", "message_id"),
     *("source_stream", "source_identity", "source_seq", "digest"),

@@ -24,10 +24,10 @@ def row(number: int, at: float, **given: Any) -> dict[str, Any]:
     }
 
 
-def test_a_message_that_came_twice_counts_once_and_the_bound_is_what_comes_in_fifteen_seconds() -> None:
+def test_a_message_that_came_twice_counts_once_and_the_bound_is_what_comes_in_25_seconds() -> None:
     came = [row(number, number) for number in range(61)]
-    assert sent_again(came) == SentAgain(0, 15)
-    assert sent_again([*came, row(59, 70.0), row(60, 70.1), row(60, 70.2)]) == SentAgain(3, 15)
+    assert sent_again(came) == SentAgain(0, 25)
+    assert sent_again([*came, row(59, 70.0), row(60, 70.1), row(60, 70.2)]) == SentAgain(3, 25)
 
 
 def test_another_message_under_the_same_sequence_is_none_that_came_again() -> None:
