@@ -23,6 +23,7 @@ from agent.hub.registrar import verify
 from tests.harness.registrar import KEEP, HubHand, LeafHand, flowing, lose, losing_world
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
+from tests.harness.wait import until
 
 
 @pytest_asyncio.fixture
@@ -53,6 +54,27 @@ async def test_the_batches_that_were_lost_at_the_hub_are_named(hub: HubHand, han
         assert answer.unknown == ()
         assert (answer.stream, answer.end, answer.cursor) == (AGGREGATE, 10, 10)
         assert (await asked(hand, replace(request, last=None))).last == 9
+
+
+async def test_what_the_hub_lacks_of_a_class_at_rest_is_named(hub: HubHand, hand: LeafHand) -> None:
+    async with hub.registrar():
+        await flowing(hub, hand, 10)
+
+        async def rests() -> bool:
+            said = await hand.announcement()
+            idle = {"normal": replace(said.classes["normal"], idle=True)}
+            answer = await hand.say(replace(said, classes=idle).encode())
+            return answer.refused is None and answer.classes["normal"].state == "resting"
+
+        async def has_no_source() -> bool:
+            return not (await hub.aggregate()).sources
+
+        await until(rests, "the class rests")
+        await until(has_no_source, "its source is gone")
+        await lose(hub, 3)
+        answer = await asked(hand, VerifyRequest("normal", hand.run, 1, 10))
+        assert answer.refused is None
+        assert (answer.lacking, answer.cursor) == (((3, 3),), 10)
 
 
 async def test_what_was_purged_is_told_apart_from_what_is_lacking(hub: HubHand, hand: LeafHand) -> None:

@@ -158,7 +158,7 @@ class Registrar:
             self._metrics,
             self._durability,
         )
-        self._verifier = Verifier(nc, js, self._classes, lambda: list(self._aggregates.controllers))
+        self._verifier = Verifier(nc, js, self._classes, self._fleet)
         self._upkeep = Upkeep(
             self._fleet,
             self._store,

@@ -8,7 +8,7 @@ keep the registrar from its announcements.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -35,7 +35,8 @@ from agent.contract import (
     parse_verify_request,
 )
 from agent.contract.ranges import RangeSet, without
-from agent.hub.registrar.aggregate import parse_source_header
+from agent.hub.registrar.aggregate import observed, parse_source_header
+from agent.hub.registrar.fleet_state import FleetState
 from agent.jetstream import JetStream, JetStreamError, StreamInfo, UnavailableError, respond
 from agent.jetstream.readers import StoredHeaders, read_headers
 
@@ -115,18 +116,13 @@ def begun(found: VerifiedRun, info: StreamInfo) -> VerifiedRun:
 
 
 class Verifier:
-    """Answers requests on `petiole.v1.verify.<domain>`. `classes` gives each domain its configured classes,
-    `aggregates` the hub's streams as they are now."""
+    """Answers requests on `petiole.v1.verify.<domain>`. `classes` gives each domain its configured
+    classes."""
 
     def __init__(
-        self,
-        nc: Client,
-        js: JetStream,
-        classes: Mapping[str, frozenset[str]],
-        aggregates: Callable[[], Sequence[str]],
+        self, nc: Client, js: JetStream, classes: Mapping[str, frozenset[str]], fleet: FleetState
     ) -> None:
-        self._nc, self._js = nc, js
-        self._classes, self._aggregates = classes, aggregates
+        self._nc, self._js, self._classes, self._fleet = nc, js, classes, fleet
         self._busy: set[str] = set()
         self._places = asyncio.Semaphore(_AT_ONCE)
 
@@ -171,9 +167,8 @@ class Verifier:
     async def _look(self, domain: str, request: VerifyRequest) -> VerifyAnswer:
         if request.cls not in self._classes[domain]:
             raise ContractError(f"class {request.cls!r} of {domain!r} is not in the hub's configuration")
-        stream = leaf_stream(domain, request.cls)
-        info, cursor = await self._aggregate_of(stream)
-        look = RunScan(request, stream, begun(request.found, info))
+        info, cursor = await self._aggregate_of(domain, request.cls)
+        look = RunScan(request, leaf_stream(domain, request.cls), begun(request.found, info))
         start = {
             "deliver_policy": "by_start_sequence",
             "opt_start_seq": look.found().next,
@@ -191,14 +186,15 @@ class Verifier:
             log.info("verified", domain=domain, run=request.run, stream=info.name, up_to=info.last)
         return look.answered(info, cursor, complete=ended)
 
-    async def _aggregate_of(self, stream: str) -> tuple[StreamInfo, int]:
-        """The aggregate that sources from a leaf's stream, which is never moved to another, and the highest
-        leaf sequence that came."""
-        for name in self._aggregates():
-            info = await self._js.stream_info(name)
-            for source in info.sources:
-                if source["name"] == stream:
-                    return info, source.get("seq", 0)
-        raise UnavailableError(
-            f"no stream of the hub has a source for {stream}: the leaf is not taken in yet"
-        )
+    async def _aggregate_of(self, domain: str, cls: str) -> tuple[StreamInfo, int]:
+        """The aggregate that takes a class of a leaf, and the highest leaf sequence that came. While the
+        class rests there is no source in it."""
+        leaf = self._fleet.leaves.get(domain)
+        record = None if leaf is None else leaf.classes.get(cls)
+        if record is None:
+            raise UnavailableError(f"class {cls!r} of {domain!r} is not taken in yet")
+        info = await self._js.stream_info(record.stream)
+        state, held = observed(info, 0.0).states.get(leaf_stream(domain, cls)), 0
+        if record.held is not None and record.stream_created == info.created and not record.lost:
+            held = record.held.seq
+        return info, max(held, 0 if state is None else state.seq)
