@@ -127,7 +127,8 @@ async def _connected(url: str) -> Client:
 
 def messages_of(columns: Columns) -> Iterator[Message]:
     """What a reader would hand out, as its device published it."""
-    rows = zip(columns.subjects, columns.headers, columns.payloads, strict=True)
+    texts = columns.subjects, columns.headers, columns.payloads
+    rows = zip(*(column.to_pylist() for column in texts), strict=True)
     for subject, block, payload in rows:
         headers = {name: value.decode() for name, value in parse_headers(block)}
         headers.pop(SOURCE_HEADER.decode(), None)

@@ -41,6 +41,7 @@ from hub_jobs.tables.parquet import PartFile, PartWriter
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import file_paths
 from hub_jobs.tables.stream_history import StreamHistory
+from tests.harness.stream_records import StreamRecord, columns_of
 
 _CLASS: Final = "normal"
 _SERIES: Final = 500
@@ -156,7 +157,7 @@ def _origin(shape: Shape) -> StreamOrigin:
 
 def batches(shape: Shape, numbers: Sequence[int]) -> Columns:
     """These batches, as messages of the hub's stream."""
-    found = Columns([], [], [], [], [])
+    found: list[StreamRecord] = []
     for number in numbers:
         moment = _BEGAN + timedelta(seconds=number // shape.domains)
         domain, n = shape.domain(number), number // shape.domains + 1
@@ -170,7 +171,7 @@ def batches(shape: Shape, numbers: Sequence[int]) -> Columns:
         ).encode()
         payload = _PACKER.compress(b"".join(lines(moment, number, shape.count(number))))
         _add(found, number + 1, n, domain, batch_subject(domain, _CLASS, "http"), headers, payload)
-    return found
+    return columns_of(found)
 
 
 _PACKER: Final = zstandard.ZstdCompressor(level=3)
@@ -195,7 +196,7 @@ def lines(moment: datetime, number: int, count: int) -> Iterator[bytes]:
 
 def ledgers(shape: Shape) -> Columns:
     """The last record of every domain's run, after all batches."""
-    found = Columns([], [], [], [], [])
+    found: list[StreamRecord] = []
     for at in range(shape.domains):
         mine = range(at, shape.batches, shape.domains)
         total = sum(map(shape.count, mine))
@@ -212,11 +213,11 @@ def ledgers(shape: Shape) -> Columns:
         domain = shape.domain(at)
         subject = ledger_subject(domain, _CLASS)
         _add(found, shape.batches + at + 1, len(mine) + 1, domain, subject, {}, ledger.encode())
-    return found
+    return columns_of(found)
 
 
 def _add(
-    found: Columns,
+    found: list[StreamRecord],
     seq: int,
     source_seq: int,
     domain: str,
@@ -227,11 +228,9 @@ def _add(
     source = f"{_index(domain)}:C=hub {source_seq} > > {subject} {domain}"
     given = {**headers, SOURCE_HEADER.decode(): source}
     lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
-    found.subjects.append(subject.encode())
-    found.headers.append(f"NATS/1.0\r\n{lines}\r\n".encode())
-    found.payloads.append(payload)
-    found.seqs.append(seq)
-    found.timestamps_ns.append(int((_BEGAN + timedelta(seconds=seq)).timestamp()) * 1_000_000_000)
+    moment_ns = int((_BEGAN + timedelta(seconds=seq)).timestamp()) * 1_000_000_000
+    block = f"NATS/1.0\r\n{lines}\r\n".encode()
+    found.append(StreamRecord(subject.encode(), block, payload, seq, moment_ns))
 
 
 def _index(domain: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +21,12 @@ from hub_jobs.source.protocol import WireError
 from hub_jobs.source.ranges import read_columns
 from hub_jobs.source.server import Server
 from hub_jobs.source.streams import Columns
+from hub_jobs.tables.grouping import coded_column
 from hub_jobs.tables.parquet import PartFile, PartWriter
 from hub_jobs.tables.places import Place
+from hub_jobs.tables.ranges import runs_of
 from hub_jobs.tables.schemas import BRONZE, TIME, digests
 from hub_jobs.tables.stream_history import MessageMark, last_of
-
-_CODED: Final = ("stream", "created", "subject", "domain", "source_stream", "source_identity", "class", "run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +62,11 @@ def ingest(part: IngestPart) -> Ingested:
                 conn, wanted.stream, wanted.first, wanted.last, created=wanted.created, allow_lost=True
             ):
                 writer.write(bronze_rows(columns, part.origin))
-                read = union(read, _held(columns.seqs))
+                read = union(read, runs_of(columns.seqs))
                 end = last_of(columns)
     except WireError as error:
         return Ingested(fault=error)
     return Ingested(writer.files, without([(wanted.first, wanted.last)], read), end)
-
-
-def _held(seqs: list[int]) -> list[Sequences]:
-    if seqs[-1] - seqs[0] + 1 == len(seqs):
-        return [(seqs[0], seqs[-1])]
-    return union((seq, seq) for seq in seqs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,27 +80,26 @@ class StreamOrigin:
 
 def bronze_rows(columns: Columns, origin: StreamOrigin) -> pa.Table:
     """One row a message, in the order of the messages; text that many rows share is coded."""
-    size = len(columns.seqs)
-    subjects, headers = _texts(columns.subjects), pa.array(columns.headers, pa.binary())
-    arrived = np.array(columns.timestamps_ns, dtype=np.int64) // 1000
+    same = np.zeros(len(columns.seqs), dtype=np.int32)
+    subjects = _texts(columns.subjects).dictionary_encode()
     arrays = {
-        "stream": pa.repeat(pa.scalar(origin.stream, pa.string()), size),
-        "created": pa.repeat(pa.scalar(origin.created, pa.string()), size),
-        "seq": pa.array(columns.seqs, pa.int64()),
-        "arrived": pa.array(arrived).cast(TIME),
+        "stream": coded_column(same, [origin.stream]),
+        "created": coded_column(same, [origin.created]),
+        "seq": pa.array(columns.seqs),
+        "arrived": pa.array(columns.timestamps_ns // 1000).cast(TIME),
         "subject": subjects,
-        "headers": headers,
-        "payload": pa.array(columns.payloads, pa.binary()),
-        "digest": pa.array(digests(columns.payloads), pa.binary()),
-        **identities(columns.headers, headers, subjects, origin.domains),
+        "headers": columns.headers,
+        "payload": columns.payloads,
+        "digest": digests(columns.payloads),
+        **identities(columns.headers, subjects, origin.domains),
     }
-    return pa.table(
-        {name: arrays[name].dictionary_encode() if name in _CODED else arrays[name] for name in BRONZE.names}
-    )
+    return pa.table(arrays).select(BRONZE.names)
 
 
-def _texts(values: list[bytes]) -> pa.Array:
+def _texts(values: pa.Array) -> pa.Array:
     try:
-        return pa.array(values, pa.binary()).cast(pa.string())
+        return values.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([value.decode(errors="backslashreplace") for value in values], pa.string())
+        return pa.array(
+            [value.decode(errors="backslashreplace") for value in values.to_pylist()], pa.string()
+        )

@@ -24,10 +24,10 @@ from agent.contract import (
     parse_message_id,
     parse_subject,
 )
+from hub_jobs.source.binary import content_of, slices
 from hub_jobs.source.protocol import header, header_column
-from hub_jobs.source.rows import slices
 from hub_jobs.source.streams import SEQ_DIGITS, SOURCE_FIELDS, SOURCE_HEADER, domain_of, parse_source
-from hub_jobs.tables.grouping import different_rows
+from hub_jobs.tables.grouping import coded_column, different_rows
 from hub_jobs.tables.ranges import Numbers
 from hub_jobs.tables.schemas import BRONZE
 
@@ -43,37 +43,43 @@ _USED_FIELDS: Final = (0, 1, 5)
 """Of a source's fields: its index, the sequence there, and the stream's identity."""
 _BLANK: Final = ord(" ")
 _IDENTITY: Final = BRONZE.names[BRONZE.names.index("domain") :]
+_CODED: Final = ("domain", "source_stream", "source_identity", "class", "run")
 
 
-def identities(
-    blocks: list[bytes], headers: pa.Array, subjects: pa.Array, domains: Mapping[str, str]
-) -> dict[str, pa.Array]:
-    """Who sent each message: those that devices published by the column, the others one by one."""
-    rest, places, found = np.arange(len(blocks)), [], []
-    for layout in _layouts(blocks):
+def identities(headers: pa.Array, subjects: pa.Array, domains: Mapping[str, str]) -> dict[str, pa.Array]:
+    """Who sent each message: those that devices published by the column, the others one by one. The subjects
+    are texts, coded or not; texts that many messages share are coded."""
+    rest, places, found = np.arange(len(headers)), [], []
+    for layout in _layouts(headers):
         at, fields = _in_layout(headers, layout, rest)
         if at.size:
             rest = np.setdiff1d(rest, at, assume_unique=True)
             places.append(at)
-            found.append(_sent_by_devices(fields, subjects.take(pa.array(at)), domains))
+            found.append(_sent_by_devices(fields, _taken(subjects, at), domains))
     if rest.size:
-        texts = subjects.take(pa.array(rest)).to_pylist()
+        blocks, texts = (_taken(column, rest).to_pylist() for column in (headers, subjects))
         places.append(rest)
-        found.append(identities_one_by_one([blocks[at] for at in rest.tolist()], texts, domains))
+        alone = identities_one_by_one(blocks, texts, domains)
+        found.append({**alone, **{name: alone[name].dictionary_encode() for name in _CODED}})
     if len(found) == 1:
         return found[0]
     order = pa.array(np.argsort(np.concatenate(places)))
     return {name: pa.concat_arrays([part[name] for part in found]).take(order) for name in _IDENTITY}
 
 
-def _layouts(blocks: list[bytes]) -> list[bytes]:
+def _taken(column: pa.Array, rows: Numbers) -> pa.Array:
+    """The rows at these different places, which rise."""
+    return column if rows.size == len(column) else column.take(pa.array(rows))
+
+
+def _layouts(headers: pa.Array) -> list[bytes]:
     """What stands before the source in many of the headers without a message id: nothing else, or what the
     server adds for MQTT."""
     # In no regular distance, for messages may alternate.
-    sample = np.unique((np.arange(_SAMPLE) * _GOLDEN % 1 * len(blocks)).astype(np.int64))
+    sample = np.unique((np.arange(_SAMPLE) * _GOLDEN % 1 * len(headers)).astype(np.int64))
     counted = Counter(
         block[: at + len(_SOURCE_MARK)]
-        for block in map(blocks.__getitem__, sample.tolist())
+        for block in headers.take(pa.array(sample)).to_pylist()
         if (at := block.rfind(_SOURCE_MARK)) >= 0 and _ID_MARK not in block
     )
     return [layout for layout, _ in counted.most_common(_MOST_LAYOUTS)]
@@ -84,11 +90,10 @@ def _in_layout(headers: pa.Array, layout: bytes, rows: Numbers) -> tuple[Numbers
     of its fields that are used."""
     alike = pc.and_(pc.starts_with(headers, layout), pc.ends_with(headers, _END))
     at = rows[alike.to_numpy(zero_copy_only=False)[rows]]
-    within = headers if at.size == len(headers) else headers.take(pa.array(at))
-    _, offsets, content = within.buffers()
     if not at.size:
         return at, []
-    edges, letters = np.frombuffer(offsets, np.int32)[: at.size + 1], np.frombuffer(content, np.uint8)
+    content, edges = content_of(_taken(headers, at))
+    letters = np.frombuffer(content, np.uint8)
     first, end = edges[:-1] + len(layout), edges[1:] - len(_END)
     # A blank stands before each of the fields, and nowhere else in the value.
     blanks = np.append(np.flatnonzero(letters == _BLANK), [letters.size] * SOURCE_FIELDS)
@@ -120,21 +125,23 @@ def _sent_by_devices(
 ) -> dict[str, pa.Array]:
     source, seq, identity = fields
     index = source.dictionary_encode()
-    names = index.dictionary.to_pylist()
-    streams = pa.array([name.partition(":")[0] for name in names], pa.string())
-    domain = pa.array([domain_of(name, domains) for name in names], pa.string()).take(index.indices)
+    names, of_name = index.dictionary.to_pylist(), index.indices.to_numpy()
+    domain = coded_column(of_name, [domain_of(name, domains) for name in names])
     first, which = different_rows([pa.chunked_array([subjects]), pa.chunked_array([domain])])
-    pairs = zip(*(column.take(pa.array(first)).to_pylist() for column in (subjects, domain)), strict=True)
-    classes = pa.array([_batch(text, of, None, b"").cls for text, of in pairs], pa.string())
+    # A text of a dictionary is slow to make an object of.
+    pairs = zip(
+        *(column.take(pa.array(first)).cast(pa.string()).to_pylist() for column in (subjects, domain)),
+        strict=True,
+    )
     size = len(subjects)
     return {
         "domain": domain,
-        "source_stream": streams.take(index.indices),
-        "source_identity": identity,
+        "source_stream": coded_column(of_name, [name.partition(":")[0] for name in names]),
+        "source_identity": identity.dictionary_encode(),
         "source_seq": seq.cast(pa.int64()),
         "message_id": pa.nulls(size, pa.string()),
-        "class": classes.take(pa.array(which)),
-        "run": pa.nulls(size, pa.string()),
+        "class": coded_column(which, [_class(text, of) for text, of in pairs]),
+        "run": pa.nulls(size, pa.string()).dictionary_encode(),
         "n": pa.nulls(size, pa.int64()),
         "count": pa.nulls(size, pa.int64()),
     }
@@ -210,6 +217,12 @@ def _batch(subject: str, domain: str | None, ident: str | None, headers: bytes) 
     if message.cls != parsed.cls:
         return _Batch(parsed.cls)
     return _Batch(parsed.cls, message.run, message.n, _count(header(headers, H_COUNT.encode())))
+
+
+@lru_cache(_SUBJECTS_KNOWN)
+def _class(subject: str, domain: str | None) -> str | None:
+    """That of a message without an id."""
+    return _batch(subject, domain, None, b"").cls
 
 
 @lru_cache(_SUBJECTS_KNOWN)

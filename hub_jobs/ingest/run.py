@@ -132,7 +132,7 @@ def _waits_since(conn: Connection, info: StreamInfo, seq: int) -> float | None:
     """When the hub stored a message (unix time), None where it can't tell."""
     with suppress(WireError):
         for columns in read_columns(conn, info.name, seq, seq, created=info.created, allow_lost=True):
-            return columns.timestamps_ns[0] / 1e9
+            return float(columns.timestamps_ns[0]) / 1e9
     return None
 
 

@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from agent.contract import H_MQTT, ContractError, mqtt_text, parse_reading, parse_subject
 from hub_jobs.refine.columns import coded
-from hub_jobs.refine.reading_rows import coded_texts
-from hub_jobs.tables.grouping import different_rows, plain_texts
+from hub_jobs.tables.grouping import coded_column, different_rows, plain_texts
 from hub_jobs.tables.ranges import Mask, Numbers
 from hub_jobs.tables.schemas import READINGS, TIME
 
@@ -129,14 +128,14 @@ def _readings(rows: pa.Table, names: list[Names], codes: Numbers) -> pa.Table:
     number = rows["payload"].combine_chunks().cast(pa.string()).cast(pa.float64())
     arrays = {
         "ts": arrived,
-        "ts_source": coded_texts(same, ["hub"]),
+        "ts_source": coded_column(same, ["hub"]),
         "domain": _coded_column(rows, "domain"),
-        "device": coded_texts(codes.astype(np.int32), devices),
-        "metric": coded_texts(codes.astype(np.int32), metrics),
+        "device": coded_column(codes.astype(np.int32), devices),
+        "metric": coded_column(codes.astype(np.int32), metrics),
         "value": number,
         "text": pa.nulls(count, pa.string()),
         "class": _coded_column(rows, "class"),
-        "run": coded_texts(same, [None]),
+        "run": coded_column(same, [None]),
         "n": pa.nulls(count, pa.int64()),
         "index": pa.array(same),
         "arrived": arrived,

@@ -18,7 +18,7 @@ from hub_jobs.refine.columns import Fields
 from hub_jobs.refine.line_types import FAULTS
 from hub_jobs.refine.messages import BatchText
 from hub_jobs.refine.moments import Mask, moments, text_moments
-from hub_jobs.source.rows import slices
+from hub_jobs.source.binary import have, slices
 from hub_jobs.tables.ranges import Numbers
 
 _MAX_BYTES: Final = 1024**2
@@ -142,7 +142,7 @@ class _Lines:
         found: Places = {}
         behind, passed, in_tags = self._starts, 0, False
         for field, following in zip_longest(shape.fields, shape.fields[1:]):
-            fits &= self._have(field.before, behind)
+            fits &= have(self._text, behind, field.before)
             first = behind + len(field.before)
             passed, left = passed + field.quotes, left - field.quotes
             in_tags = in_tags or field.name == "tags"
@@ -156,7 +156,7 @@ class _Lines:
             fits &= end >= first
             found[field.name] = first, end
             behind = end + (field.quotes == _OF_TEXT)
-        fits &= (behind + len(shape.end) == self.ends) & self._have(shape.end, behind)
+        fits &= (behind + len(shape.end) == self.ends) & have(self._text, behind, shape.end)
         return found, fits
 
     def slices(self, places: tuple[Numbers, Numbers]) -> pa.Array:
@@ -179,20 +179,6 @@ class _Lines:
         if not self._quotes.size:
             return self.ends
         return self._quotes[np.clip(self._bounds[nth < 0] + nth, 0, self._quotes.size - 1)]
-
-    def _have(self, wanted: bytes, at: Numbers) -> Mask:
-        """Whether these bytes stand at the places."""
-        size = len(self._text) - len(wanted) + 1
-        if size < 1:
-            return np.zeros(at.size, dtype=np.bool_)
-        # Of bytes as one value each, for Arrow and numpy compare texts byte by byte.
-        words: Any = np.ndarray((size,), f"V{len(wanted)}", self._text, strides=(1,))
-        found = words[np.clip(at, 0, size - 1)]
-        if found.tobytes() == wanted * at.size:
-            return np.ones(at.size, dtype=np.bool_)
-        letters = found.view(np.uint8).reshape(at.size, len(wanted))
-        same: Mask = (letters == np.frombuffer(wanted, np.uint8)).all(axis=1)
-        return same
 
 
 def _fields(lines: _Lines, shape: Shape, places: Places) -> Fields:

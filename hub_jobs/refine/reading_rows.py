@@ -14,6 +14,7 @@ from hub_jobs.refine.clocks import Corrections, SealTime, errors
 from hub_jobs.refine.columns import LineColumns
 from hub_jobs.refine.messages import BronzeMessage
 from hub_jobs.refine.moments import Mask, Times
+from hub_jobs.tables.grouping import coded_column
 from hub_jobs.tables.schemas import READINGS, TIME
 
 LineNumbers = npt.NDArray[np.int32]
@@ -39,21 +40,21 @@ def reading_rows(parts: Sequence[LinesOfMessage], lines: LineColumns, correction
         device = pc.coalesce(device, domains.take(pa.array(owner)))
     arrays = {
         "ts": moments,
-        "ts_source": coded_texts(np.where(error != 0, _CORRECTED, clocks).astype(np.int32), _CLOCKS),
-        "domain": coded_texts(owner, [message.domain for message in messages]),
+        "ts_source": coded_column(np.where(error != 0, _CORRECTED, clocks).astype(np.int32), _CLOCKS),
+        "domain": coded_column(owner, [message.domain for message in messages]),
         "device": device.dictionary_encode(),
         "metric": lines.metric.dictionary_encode(),
         "value": lines.value,
         "text": lines.text,
         "tags": lines.tags,
-        "class": coded_texts(owner, [message.cls for message in messages]),
-        "run": coded_texts(owner, [message.run for message in messages]),
+        "class": coded_column(owner, [message.cls for message in messages]),
+        "run": coded_column(owner, [message.run for message in messages]),
         "n": _number(owner, [message.n for message in messages]),
         "index": pa.array(np.concatenate([_NO_NUMBERS, *(numbers for _, numbers in parts)])),
         "arrived": _number(owner, [message.arrived for message in messages]).cast(TIME),
         "event_date": moments.cast(pa.date32()),
-        "source_stream": coded_texts(owner, [message.source_stream for message in messages]),
-        "source_identity": coded_texts(owner, [message.source_identity for message in messages]),
+        "source_stream": coded_column(owner, [message.source_stream for message in messages]),
+        "source_identity": coded_column(owner, [message.source_identity for message in messages]),
         "source_seq": _number(owner, [message.source_seq for message in messages]),
         "ts_original": pa.array(stamps, mask=error == 0).cast(TIME),
         "value_array": lines.array,
@@ -82,12 +83,6 @@ _NO_NUMBERS: Final = np.array([], dtype=np.int32)
 _CLOCKS: Final = ("device", "agent", "hub", "corrected")
 _AGENT: Final = 1
 _CORRECTED: Final = 3
-
-
-def coded_texts(codes: npt.NDArray[np.int32], texts: Sequence[str | None]) -> pa.DictionaryArray:
-    """A text for every row, each distinct one once: Parquet takes it as it is."""
-    distinct = pa.array(texts, pa.string()).dictionary_encode()
-    return pa.DictionaryArray.from_arrays(distinct.indices.take(pa.array(codes)), distinct.dictionary)
 
 
 def _number(owner: npt.NDArray[np.int32], numbers: Sequence[int | None]) -> pa.Array:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
+from hub_jobs.source.frames import take
 from hub_jobs.source.protocol import (
     MAX_LINE,
     ApiError,
@@ -27,7 +28,6 @@ from hub_jobs.source.protocol import (
     Unreachable,
     WireError,
     WrongPort,
-    scan,
     status,
 )
 from hub_jobs.source.server import Server, ServerAddress, connect_options
@@ -133,7 +133,7 @@ class Connection:
         self._send(line + payload + b"\r\n")
 
     def receive(self, frames: Frames, sid: bytes, deadline: float) -> None:
-        """Read the socket once or more and add what came whole to `frames` (see `scan`).
+        """Read the socket once or more and add what came whole to `frames` (see `protocol.scan`).
 
         `deadline` is on `time.monotonic()`; raises TimeoutError when no whole piece came by then, Unreachable
         when the connection ended, Denied for a subject that is not allowed.
@@ -145,7 +145,7 @@ class Connection:
             with memoryview(self._buffer) as view:
                 data = bytes(view[: self._filled])
                 try:
-                    taken, self._needed = scan(data, sid, frames)
+                    taken, self._needed = take(data, sid, frames)
                 except ProtocolError as error:
                     raise WireError(f"{self._address}: {error}") from error
                 self._filled -= taken

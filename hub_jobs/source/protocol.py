@@ -10,6 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
+from hub_jobs.source.binary import Numbers, tokens
+
 MAX_LINE: Final = 1 << 20
 """Bytes of the longest control line that is taken. INFO with many cluster addresses is the long one."""
 
@@ -37,10 +42,21 @@ class ServerReply(NamedTuple):
     payload: bytes
 
 
+class Records(NamedTuple):
+    """Records by column, as bytes."""
+
+    subjects: pa.Array
+    replies: pa.Array
+    headers: pa.Array
+    payloads: pa.Array
+
+
 @dataclass(slots=True)
 class Frames:
     """What a piece of the connection held. Records are in columns, one entry a record in each."""
 
+    cut: list[Records] = field(default_factory=list)
+    """Those before the others, which were taken together."""
     subjects: list[bytes] = field(default_factory=list)
     replies: list[bytes] = field(default_factory=list)
     headers: list[bytes] = field(default_factory=list)
@@ -49,6 +65,15 @@ class Frames:
     pings: int = 0
     pongs: int = 0
     errors: list[str] = field(default_factory=list)
+
+    def records(self) -> list[Records]:
+        """All records, in their order."""
+        if self.replies:
+            lists = self.subjects, self.replies, self.headers, self.payloads
+            self.cut.append(Records(*(pa.array(values, pa.binary()) for values in lists)))
+            for values in lists:
+                values.clear()
+        return self.cut
 
 
 def scan(data: bytes, sid: bytes, frames: Frames) -> tuple[int, int]:
@@ -132,37 +157,44 @@ def _control(line: bytes, frames: Frames) -> None:
 class Delivery(NamedTuple):
     """What the delivery subjects of some records say, in columns; `pending` is the last record's."""
 
-    seqs: list[int]
-    timestamps: list[int]
+    seqs: Numbers
+    timestamps: Numbers
     first_consumer_seq: int
     last_consumer_seq: int
     pending: int
 
 
-def deliveries(replies: list[bytes]) -> Delivery:
+def deliveries(replies: pa.Array) -> Delivery:
     """Read `$JS.ACK` subjects of one consumer, of either form (nine tokens, or eleven and more).
 
     Raises ProtocolError when they are something else.
     """
-    edges = [replies[0].split(b"."), replies[-1].split(b".")]
-    tokens = len(edges[0])
-    if not replies[0].startswith(_ACK_PREFIX) or (tokens != _V1_TOKENS and tokens < _V2_TOKENS):
-        raise ProtocolError(f"not a delivery subject: {replies[0][:200]!r}")
-    place = _V1_SEQ if tokens == _V1_TOKENS else _V2_SEQ
+    first_reply, last_reply = replies[0].as_py(), replies[-1].as_py()
+    edges = [first_reply.split(b"."), last_reply.split(b".")]
+    count = len(edges[0])
+    if not first_reply.startswith(_ACK_PREFIX) or (count != _V1_TOKENS and count < _V2_TOKENS):
+        raise ProtocolError(f"not a delivery subject: {first_reply[:200]!r}")
+    place = _V1_SEQ if count == _V1_TOKENS else _V2_SEQ
     try:
         (first, first_consumer), (last, last_consumer) = (
             (int(edge[place]), int(edge[place + 1])) for edge in edges
         )
-        if last - first + 1 == len(replies):
-            # They rise, so nothing is left out; reading each number would cost as much as the frame did.
-            seqs = list(range(first, last + 1))
-        else:
-            seqs = [int(reply.split(b".", place + 1)[place]) for reply in replies]
-        cuts = tokens - place - 2
-        timestamps = list(map(int, [reply.rsplit(b".", cuts)[1] for reply in replies]))
+        # They rise, so nothing is left out where there are as many.
+        is_whole = last - first + 1 == len(replies)
+        seqs = np.arange(first, last + 1, dtype=np.int64) if is_whole else _tokens(replies, count, place)
+        timestamps = _tokens(replies, count, place + 2)
         return Delivery(seqs, timestamps, first_consumer, last_consumer, int(edges[1][place + 3]))
-    except (ValueError, IndexError) as error:
-        raise ProtocolError(f"not delivery subjects: {replies[0][:200]!r} and others") from error
+    except (ValueError, IndexError, OverflowError) as error:
+        raise ProtocolError(f"not delivery subjects: {first_reply[:200]!r} and others") from error
+
+
+def _tokens(replies: pa.Array, count: int, place: int) -> Numbers:
+    """The number at a place of subjects that have so many tokens as the first of them. Raises what `int`
+    does."""
+    found = tokens(replies, count, place)
+    if found is None:
+        found = np.array([int(reply.split(b".")[place]) for reply in replies.to_pylist()], dtype=np.int64)
+    return found
 
 
 def header(headers: bytes, name: bytes) -> bytes | None:

@@ -15,11 +15,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
+import numpy as np
+
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import (
     Frames,
     ProtocolError,
     RangeLost,
+    Records,
     ServerReply,
     Unreachable,
     WireError,
@@ -27,9 +30,9 @@ from hub_jobs.source.protocol import (
     header,
     status,
 )
-from hub_jobs.source.streams import Columns, deleted_sequences, stream_info
+from hub_jobs.source.streams import Columns, deleted_sequences, joined, stream_info
 
-PULL_ROWS: Final = 8192
+PULL_ROWS: Final = 16_384
 """Records asked for by one pull; two are outstanding at once and are handed out together."""
 
 _SECOND_NS: Final = 1_000_000_000
@@ -144,7 +147,7 @@ class _Reader:
             columns = self._round()
             if self._filters:
                 self._check_first(stream_info(self._conn, self._stream).first_seq, start)
-            if columns.seqs:
+            if columns.seqs.size:
                 yield columns
             elif not self._done and not self._too_large:
                 raise Unreachable(
@@ -165,12 +168,11 @@ class _Reader:
         A server that can't get rid of its bytes for ten seconds closes the connection; a caller that writes
         to a slow place must not bring that about.
         """
-        expected = self._pull()
+        expected, came = self._pull(), 0
         self._too_large = False
-        frames = Frames()
-        seqs: list[int] = []
-        timestamps: list[int] = []
-        while not self._done and len(seqs) < expected:
+        pieces: list[Columns] = []
+        while not self._done and came < expected:
+            frames = Frames()
             try:
                 self._conn.receive(frames, self._sid, time.monotonic() + self._conn.timeout)
             except TimeoutError:
@@ -178,17 +180,13 @@ class _Reader:
                     f"stream {self._stream}: the server was silent for {self._conn.timeout:g} s after "
                     f"sequence {self._position}"
                 ) from None
-            if len(frames.replies) > len(seqs):
-                self._take(frames.replies[len(seqs) :], seqs, timestamps)
+            for records in frames.records():
+                pieces.append(self._take(records))
+                came += len(records.replies)
             for answer in frames.answers:
                 expected -= self._ended(answer)
-            frames.answers.clear()
-        self._too_large = self._too_large and not seqs
-        kept = bisect_right(seqs, self._last)
-        lists = (frames.subjects, frames.headers, frames.payloads, seqs, timestamps)
-        for values in lists:
-            del values[kept:]
-        return Columns(*lists)
+        self._too_large = self._too_large and not came
+        return joined(pieces)
 
     def _pull(self) -> int:
         """Send up to two pulls; how many records they ask for."""
@@ -208,22 +206,26 @@ class _Reader:
             )
         return sum(batches)
 
-    def _take(self, replies: list[bytes], seqs: list[int], timestamps: list[int]) -> None:
+    def _take(self, records: Records) -> Columns:
+        """The records of the range among those that came."""
+        count = len(records.replies)
         try:
-            delivery = deliveries(replies)
+            delivery = deliveries(records.replies)
         except ProtocolError as error:
             raise WireError(f"stream {self._stream}: {error}") from error
-        due = (self._delivered + 1, self._delivered + len(replies))
+        due = (self._delivered + 1, self._delivered + count)
         if (delivery.first_consumer_seq, delivery.last_consumer_seq) != due:
             raise Unreachable(f"stream {self._stream}: the server left out records after {self._position}")
-        if not self._filters and delivery.seqs[-1] - self._position != len(replies):
-            self._note_gaps(delivery.seqs)
-        self._delivered += len(replies)
+        last = int(delivery.seqs[-1])
+        if not self._filters and last - self._position != count:
+            self._note_gaps(delivery.seqs.tolist())
+        self._delivered += count
         self._pending = delivery.pending
-        self._position = delivery.seqs[-1]
-        self._done = self._position >= self._last
-        seqs += delivery.seqs
-        timestamps += delivery.timestamps
+        self._position = last
+        self._done = last >= self._last
+        kept = int(np.searchsorted(delivery.seqs, self._last, side="right"))
+        columns = records.subjects, records.headers, records.payloads, delivery.seqs, delivery.timestamps
+        return Columns(*(column[:kept] for column in columns))
 
     def _ended(self, answer: ServerReply) -> int:
         """Take a pull's status; how many of its records will not come any more."""

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -55,30 +53,18 @@ def to_batch(
     A subject or id that is not UTF-8 gets replacement characters; a source header in another form gives
     nulls.
     """
-    count = len(columns.seqs)
+    count, headers = len(columns.seqs), columns.headers.to_pylist()
     arrays = [
         _text(columns.subjects),
-        pa.array(columns.payloads, pa.binary()),
+        columns.payloads,
         pa.repeat(pa.scalar(stream), count),
-        pa.array(columns.seqs, pa.int64()),
-        pc.divide(pa.array(columns.timestamps_ns, pa.int64()), 1000).cast(pa.timestamp("us", tz="UTC")),
-        *_sources(columns.headers, source_index),
-        _text(header_column(columns.headers, _MSG_ID)),
-        _headers(columns.headers) if include_headers else pa.nulls(count, SCHEMA.field("headers").type),
+        pa.array(columns.seqs),
+        pc.divide(pa.array(columns.timestamps_ns), 1000).cast(pa.timestamp("us", tz="UTC")),
+        *_sources(headers, source_index),
+        _text(pa.array(header_column(headers, _MSG_ID), pa.binary())),
+        _headers(headers) if include_headers else pa.nulls(count, SCHEMA.field("headers").type),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-
-
-def slices(content: bytes | pa.Buffer, first: npt.NDArray[Any], end: npt.NDArray[Any]) -> pa.Array:
-    """What stands in some bytes from each of these places on and before its end; both rise. A gather of
-    Arrow, for to make an object a slice costs several times as much."""
-    size = first.size
-    offsets = np.zeros(2 * size + 1, dtype=np.int32)
-    offsets[:-1:2], offsets[1::2], offsets[-1] = first, end, end[-1] if size else 0
-    between = pa.Array.from_buffers(
-        pa.binary(), 2 * size, [None, pa.py_buffer(offsets), pa.py_buffer(content)]
-    )
-    return between.take(pa.array(np.arange(0, 2 * size, 2)))
 
 
 def _sources(headers: list[bytes], source_index: Mapping[str, str]) -> list[pa.Array]:
@@ -125,13 +111,12 @@ def _source(value: bytes | None, source_index: Mapping[str, str]) -> tuple[str |
     return domain_of(key.index, source_index), key.stream, key.identity or None, key.seq, key.subject
 
 
-def _text(values: list[bytes | None] | list[bytes]) -> pa.Array:
+def _text(values: pa.Array) -> pa.Array:
     try:
-        return pa.array(values, pa.binary()).cast(pa.string())
+        return values.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array(
-            [None if value is None else value.decode(errors="replace") for value in values], pa.string()
-        )
+        texts = [None if value is None else value.decode(errors="replace") for value in values.to_pylist()]
+        return pa.array(texts, pa.string())
 
 
 def _headers(blocks: list[bytes]) -> pa.Array:

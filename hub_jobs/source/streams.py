@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+
 from agent.contract import SYNC_METADATA, api_prefix, leaf_stream
+from hub_jobs.source.binary import Numbers
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import WireError
 
@@ -29,6 +33,7 @@ SEQ_DIGITS: Final = 18
 _FORMER_KNOWN: Final = 65_536
 _MOMENT_IDLE_NS: Final = 10_000_000_000
 _MAX_STREAMS: Final = 10_000
+_NO_NUMBERS: Final = np.array([], dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -153,14 +158,28 @@ def sequence_at(conn: Connection, stream: str, moment_ns: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Some messages as they lie in the stream, in their order, by column: what Arrow wants."""
+    """Some messages as they lie in the stream, in their order, by column."""
 
-    subjects: list[bytes]
-    headers: list[bytes]
-    payloads: list[bytes]
-    seqs: list[int]
-    timestamps_ns: list[int]
+    subjects: pa.Array
+    headers: pa.Array
+    payloads: pa.Array
+    """These three as bytes."""
+    seqs: Numbers
+    timestamps_ns: Numbers
     """When the stream took each, in ns since 1970."""
+
+
+def joined(pieces: Sequence[Columns]) -> Columns:
+    """The messages of several pieces, one after the other."""
+    texts = (
+        pa.concat_arrays([pa.array([], pa.binary()), *(getattr(piece, name) for piece in pieces)])
+        for name in ("subjects", "headers", "payloads")
+    )
+    numbers = (
+        np.concatenate([_NO_NUMBERS, *(getattr(piece, name) for piece in pieces)])
+        for name in ("seqs", "timestamps_ns")
+    )
+    return Columns(*texts, *numbers)
 
 
 @dataclass(frozen=True, slots=True)

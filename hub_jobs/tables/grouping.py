@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -117,3 +119,9 @@ def coded_texts(rows: pa.RecordBatch) -> pa.RecordBatch:
         column.dictionary_encode() if pa.types.is_string(column.type) else column for column in rows.columns
     ]
     return pa.RecordBatch.from_arrays(columns, rows.schema.names)
+
+
+def coded_column(codes: npt.NDArray[np.integer[Any]], texts: Sequence[str | None]) -> pa.DictionaryArray:
+    """A text for every row, each distinct one once: Parquet takes it as it is."""
+    distinct = pa.array(texts, pa.string()).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(distinct.indices.take(pa.array(codes)), distinct.dictionary)

@@ -9,7 +9,6 @@ Files are found by the minimum and maximum of the columns in `STATISTICS` instea
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -286,15 +285,15 @@ takes a column without bounds for one in which nothing fits."""
 
 def digest(payload: bytes) -> bytes:
     """What tells two payloads apart."""
-    return digests([payload])[0]
+    return hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest()
 
 
-def digests(payloads: Sequence[bytes]) -> list[bytes]:
+def digests(payloads: pa.Array) -> pa.Array:
     """`digest` of each."""
     # To copy an empty hash costs less than to make one.
     empty, found = hashlib.blake2b(digest_size=_DIGEST_BYTES).copy, []
-    for payload in payloads:
+    for payload in payloads.to_pylist():
         own = empty()
         own.update(payload)
         found.append(own.digest())
-    return found
+    return pa.array(found, pa.binary())

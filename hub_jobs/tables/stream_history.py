@@ -154,7 +154,8 @@ class MessageMark(NamedTuple):
 
 def last_of(columns: Columns) -> MessageMark:
     """The mark of the last of some messages."""
-    return MessageMark(columns.seqs[-1], columns.timestamps_ns[-1] // 1000, digest(columns.payloads[-1]))
+    seq, moment_ns = int(columns.seqs[-1]), int(columns.timestamps_ns[-1])
+    return MessageMark(seq, moment_ns // 1000, digest(columns.payloads[-1].as_py()))
 
 
 def differs(conn: Connection, info: StreamInfo, mark: MessageMark) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import zstandard
 
 from agent import contract
@@ -112,7 +113,7 @@ def headers(data: bytes) -> None:
     with only(ValueError):
         ack_position(text)
     with only(ProtocolError):
-        deliveries([data, data])
+        deliveries(pa.array([data, data]))
 
 
 @target(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
 
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.ranges import read_columns
+from hub_jobs.source.streams import Columns
 
 
 class StreamRecord(NamedTuple):
@@ -24,7 +28,12 @@ def read_range(
 ) -> Iterator[list[StreamRecord]]:
     """The records of a range in lists, by row: `read_columns`, whose options and errors it has."""
     for found in read_columns(conn, stream, first, last, **options):
-        rows = zip(
-            found.subjects, found.headers, found.payloads, found.seqs, found.timestamps_ns, strict=True
-        )
-        yield [StreamRecord(*row) for row in rows]
+        columns = found.subjects, found.headers, found.payloads, found.seqs, found.timestamps_ns
+        yield list(map(StreamRecord, *(column.tolist() for column in columns)))
+
+
+def columns_of(records: Iterable[StreamRecord]) -> Columns:
+    """The same by column."""
+    subjects, headers, payloads, seqs, timestamps = zip(*records, strict=True)
+    texts = (pa.array(values, pa.binary()) for values in (subjects, headers, payloads))
+    return Columns(*texts, *(np.array(values, dtype=np.int64) for values in (seqs, timestamps)))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hub_jobs.ingest import identity
 from hub_jobs.ingest.bronze import StreamOrigin, bronze_rows
 from hub_jobs.ingest.identity import identities, identities_one_by_one
-from hub_jobs.source.streams import Columns
+from tests.harness.stream_records import StreamRecord, columns_of
 from tests.unit.hub_jobs.rows import RUN, batch_headers, header_block
 
 ORIGIN = StreamOrigin("TELEMETRY_0", "2026-11-21T00:00:00Z", {"TEL_edge-1_normal": "edge-1"})
@@ -23,7 +23,7 @@ def test_a_count_that_no_batch_can_have_is_none(said: str, count: int | None) ->
     subject = "tel.edge-1.normal._batch.http"
     source = f"TEL_edge-1_normal 7 > > {subject} abc"
     headers = {**batch_headers(1, 2), "Petiole-Count": said, "Nats-Stream-Source": source}
-    messages = Columns([subject.encode()], [header_block(headers)], [b"x"], [1], [0])
+    messages = columns_of([StreamRecord(subject.encode(), header_block(headers), b"x", 1, 0)])
 
     rows = bronze_rows(messages, ORIGIN).to_pylist()
 
@@ -66,9 +66,10 @@ _subject = st.sampled_from(
 @example([(b"NATS/1.0\r\nNats-Stream-Source:more TEL_edge-1_normal 7 > > s abc\r\n\r\n", "other")])
 def test_the_column_says_of_messages_what_is_said_of_each_by_itself(given: list[tuple[bytes, str]]) -> None:
     blocks, subjects = [block for block, _ in given], [subject for _, subject in given]
-    found = identities(blocks, pa.array(blocks, pa.binary()), pa.array(subjects), ORIGIN.domains)
+    found = identities(pa.array(blocks, pa.binary()), pa.array(subjects), ORIGIN.domains)
 
-    assert found == identities_one_by_one(blocks, subjects, ORIGIN.domains)
+    alone = identities_one_by_one(blocks, subjects, ORIGIN.domains)
+    assert {name: column.cast(alone[name].type) for name, column in found.items()} == alone
 
 
 def test_messages_of_devices_are_looked_at_by_the_column_also_between_batches(
@@ -87,14 +88,15 @@ def test_messages_of_devices_are_looked_at_by_the_column_also_between_batches(
         return identities_one_by_one(blocks, *rest)
 
     monkeypatch.setattr(identity, "identities_one_by_one", noted)
-    found = identities(
-        blocks, pa.array(blocks, pa.binary()), pa.array(["tel.edge-1.normal.a.b"] * 150), ORIGIN.domains
-    )
+    subjects = pa.array(["tel.edge-1.normal.a.b"] * 150)
+    found = identities(pa.array(blocks, pa.binary()), subjects, ORIGIN.domains)
 
     assert alone == [batch] * 50
     assert found["message_id"].to_pylist() == [None, None, "x"] * 50
 
 
 def test_a_subject_that_is_no_text_is_kept_by_its_bytes() -> None:
-    messages = Columns([b"tel.\xff", b"tel.x"], [b"", b""], [b"", b""], [1, 2], [-1, 1])
+    messages = columns_of(
+        [StreamRecord(b"tel.\xff", b"", b"", 1, -1), StreamRecord(b"tel.x", b"", b"", 2, 1)]
+    )
     assert bronze_rows(messages, ORIGIN)["subject"].to_pylist() == ["tel.\\xff", "tel.x"]

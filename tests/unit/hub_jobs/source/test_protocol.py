@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,22 +83,22 @@ def test_a_line_that_never_ends_is_refused() -> None:
 @pytest.mark.parametrize("seqs", [[5], [5, 6, 7], [5, 9, 12]])
 def test_both_forms_of_delivery_subjects_are_read(prefix: bytes, seqs: list[int]) -> None:
     replies = [b"%s.1.%d.%d.%d.%d" % (prefix, seq, at + 3, 100 + at, 50 - at) for at, seq in enumerate(seqs)]
-    delivery = deliveries(replies)
-    assert delivery.seqs == seqs
-    assert delivery.timestamps == [100 + at for at in range(len(seqs))]
+    delivery = deliveries(pa.array(replies))
+    assert delivery.seqs.tolist() == seqs
+    assert delivery.timestamps.tolist() == [100 + at for at in range(len(seqs))]
     assert (delivery.first_consumer_seq, delivery.last_consumer_seq) == (3, 2 + len(seqs))
     assert delivery.pending == 51 - len(seqs)
 
 
 def test_the_long_form_may_end_in_one_more_token() -> None:
-    delivery = deliveries([b"$JS.ACK.hub.aBc123.S.C.1.5.6.77.8.rAnd0m"])
-    assert (delivery.seqs, delivery.timestamps, delivery.pending) == ([5], [77], 8)
+    delivery = deliveries(pa.array([b"$JS.ACK.hub.aBc123.S.C.1.5.6.77.8.rAnd0m"]))
+    assert (delivery.seqs.tolist(), delivery.timestamps.tolist(), delivery.pending) == ([5], [77], 8)
 
 
 @pytest.mark.parametrize("reply", [b"", b"inbox.1", b"$JS.ACK.S.C.1.x.2.3.4", b"$JS.ACK.a.S.C.1.1.2.3.4"])
 def test_another_reply_subject_is_refused(reply: bytes) -> None:
     with pytest.raises(ProtocolError):
-        deliveries([reply])
+        deliveries(pa.array([reply]))
 
 
 def test_of_a_repeated_header_the_last_counts_and_names_are_exact() -> None:

@@ -55,6 +55,17 @@ def test_a_range_is_read_whole_and_twice_the_same(
     assert consumers(conn, "S") == 0
 
 
+def test_small_records_that_come_together_are_read_whole(server: PlainServer, conn: Connection) -> None:
+    make_stream(conn, "S")
+    fill(server, "S.a", payloads(3000), {"Nats-Msg-Id": "", "Other": "x" * 50})
+    conn.api("STREAM.MSG.DELETE.S", {"seq": 1200})
+    found = rows(read_range(conn, "S", 1, 2900))
+    assert [record.seq for record in found] == [seq for seq in range(1, 2901) if seq != 1200]
+    assert [record.payload for record in found] == [b"%d" % record.seq for record in found]
+    assert {record.subject for record in found} == {b"S.a"}
+    assert all(record.headers.endswith(b"x\r\n\r\n") for record in found)
+
+
 def test_the_longer_delivery_subjects_are_read_too(tmp_path: Path) -> None:
     server = PlainServer(tmp_path / "server", "feature_flags { js_ack_fc_v2: true }")
     try:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_jobs.source.rows import SCHEMA, RangeFilter, narrowed, to_batch
-from hub_jobs.source.streams import Columns
+from tests.harness.stream_records import StreamRecord, columns_of
 
 SOURCED = (
     b"NATS/1.0\r\nNats-Msg-Id: run-normal-1\r\nPetiole-Count: 5\r\n"
@@ -18,8 +18,11 @@ SOURCED = (
 
 
 def test_a_record_becomes_a_row_with_where_it_came_from() -> None:
-    columns = Columns(
-        [b"tel.a.x", b"s"], [SOURCED, b""], [b"\x00\xff", b""], [7, 9], [1_500_000_001_234_567_891, 999]
+    columns = columns_of(
+        [
+            StreamRecord(b"tel.a.x", SOURCED, b"\x00\xff", 7, 1_500_000_001_234_567_891),
+            StreamRecord(b"s", b"", b"", 9, 999),
+        ]
     )
     batch = to_batch("TELEMETRY_0", columns, {"TEL_a:JE7QNXai": "edge1"}, include_headers=True)
     assert batch.schema == SCHEMA
@@ -55,7 +58,7 @@ def test_a_record_becomes_a_row_with_where_it_came_from() -> None:
 
 def test_what_is_malformed_becomes_a_row_too() -> None:
     block = b"NATS/1.0\r\nNats-Stream-Source: nonsense\r\nNats-Msg-Id: \xff\r\n\xfe: x\r\n\r\n"
-    batch = to_batch("S", Columns([b"a.\xff"], [block], [b"v"], [1], [0]), {}, include_headers=True)
+    batch = to_batch("S", columns_of([StreamRecord(b"a.\xff", block, b"v", 1, 0)]), {}, include_headers=True)
     (row,) = batch.to_pylist()
     assert (row["subject"], row["msg_id"]) == ("a.\N{REPLACEMENT CHARACTER}", "\N{REPLACEMENT CHARACTER}")
     assert row["source_stream"] is None
@@ -66,17 +69,19 @@ def test_one_malformed_source_does_not_touch_the_others() -> None:
     seqs = [b"17", b"x17", b"9" * 30]
     blocks = [SOURCED.replace(b" 17 ", b" %s " % seq) for seq in seqs]
     blocks += [SOURCED.replace(b" tXwJ5ZgK", b""), b"", SOURCED]
-    columns = Columns([b"a"] * 6, blocks, [b""] * 6, [1, 2, 3, 4, 5, 6], [0] * 6)
+    columns = columns_of(StreamRecord(b"a", block, b"", seq, 0) for seq, block in enumerate(blocks, 1))
     table = to_batch("S", columns, {"TEL_a:JE7QNXai": "edge1"}, include_headers=False)
     assert table["source_seq"].to_pylist() == [17, None, None, 17, None, 17]
     assert table["source_domain"].to_pylist() == ["edge1", None, None, "edge1", None, "edge1"]
     assert table["source_ident"].to_pylist() == ["tXwJ5ZgK", None, None, None, None, "tXwJ5ZgK"]
-    alone = to_batch("S", Columns([b"a"], [SOURCED], [b""], [6], [0]), {"TEL_a:JE7QNXai": "edge1"}, False)
+    last = columns_of([StreamRecord(b"a", SOURCED, b"", 6, 0)])
+    alone = to_batch("S", last, {"TEL_a:JE7QNXai": "edge1"}, include_headers=False)
     assert table.slice(5).equals(alone)
 
 
 def test_headers_are_left_out_unless_asked_for() -> None:
-    batch = to_batch("S", Columns([b"a"], [SOURCED], [b"v"], [1], [0]), {}, include_headers=False)
+    columns = columns_of([StreamRecord(b"a", SOURCED, b"v", 1, 0)])
+    batch = to_batch("S", columns, {}, include_headers=False)
     (row,) = batch.to_pylist()
     assert row["headers"] is None
     assert (row["source_domain"], row["source_stream"]) == (None, "TEL_a")
