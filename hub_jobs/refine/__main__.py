@@ -3,6 +3,7 @@
 
 import sys
 
+import hub_jobs.without_pandas  # noqa: F401 - before Arrow
 from hub_jobs.refine.run import main
 
 if __name__ == "__main__":
