@@ -80,10 +80,6 @@ class Wire(asyncio.Protocol):
         head = " ".join(part for part in (verb, subject, reply, sizes) if part)
         self._write(b"".join((head.encode(), _CRLF, headers, payload, _CRLF)))
 
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport, self.open = cast(asyncio.Transport, transport), True
 

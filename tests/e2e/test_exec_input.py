@@ -189,6 +189,17 @@ async def test_what_holds_the_output_of_a_command_whose_reaper_was_killed_does_n
     assert "half a line" in str(one.core.letters)
 
 
+async def standstill(count: Path) -> int:
+    """The number that a command has written into a file, once it writes no other for half a second."""
+    before, now = -1, 0
+    async with asyncio.timeout(60):
+        while not 0 < before == now:
+            await asyncio.sleep(0.5)
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                before, now = now, int(await asyncio.to_thread(count.read_text))
+    return now
+
+
 @on_uvloop
 async def test_a_command_waits_while_nothing_can_be_stored_and_a_stop_ends_it(tmp_path: Path) -> None:
     text = (
@@ -198,16 +209,11 @@ async def test_a_command_waits_while_nothing_can_be_stored_and_a_stop_ends_it(tm
     count = tmp_path / "count"
     async with running(python(text, count)) as one:
         one.core.refuse = RefusedError(RefusalReason.FULL, "the stream is full", 0.1)
-        before, now = -1, 0
-        async with asyncio.timeout(60):
-            while not 0 < before == now:
-                await asyncio.sleep(0.5)
-                with contextlib.suppress(FileNotFoundError, ValueError):
-                    before, now = now, int(count.read_text())
-        assert before < 2**22 / len(LINE)
+        printed = await standstill(count)
+        assert printed < 2**22 / len(LINE)
         assert one.core.stored == []
         one.core.refuse = None
-        await until(lambda: set(one.core.values()) >= set(range(before)), "it goes on, and nothing is lost")
+        await until(lambda: set(one.core.values()) >= set(range(printed)), "it goes on, and nothing is lost")
         assert len(one.core.values()) == len(set(one.core.values()))
         one.core.refuse = RefusedError(RefusalReason.FULL, "the stream is full", 60)
 
@@ -222,15 +228,10 @@ async def test_a_command_that_prints_too_long_lines_waits_while_nothing_can_be_k
     count = tmp_path / "count"
     async with running(python(text, count, line), line=Size(256)) as one:
         one.core.refuse = RefusedError(RefusalReason.FULL, "the stream is full", 0.1)
-        before, now = -1, 0
-        async with asyncio.timeout(60):
-            while not 0 < before == now:
-                await asyncio.sleep(0.5)
-                with contextlib.suppress(FileNotFoundError, ValueError):
-                    before, now = now, int(count.read_text())
-        assert now * len(line) < 2**22, "the command waits"
+        printed = await standstill(count)
+        assert printed * len(line) < 2**22, "the command waits"
         one.core.refuse = None
-        await until(lambda: one.invalid("too_long") > now, "it goes on, and each line is counted")
+        await until(lambda: one.invalid("too_long") > printed, "it goes on, and each line is counted")
 
 
 @pytest.mark.parametrize(
