@@ -39,6 +39,10 @@ _TOGETHER = (
     "tests/spark/",
     "tests/e2e/test_client_contract",
     "tests/e2e/test_hub_machines",
+    "tests/e2e/test_object_store.py",
+    "tests/e2e/test_store_faults.py",
+    "tests/security/test_headers.py",
+    "tests/docs/test_dist.py",
     "tests/upstream/",
     "tests/unit/test_walls.py",
 )
