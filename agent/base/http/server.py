@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
+from itertools import chain
 from typing import Final
 
 import structlog
@@ -91,12 +92,13 @@ class QuestionServer:
             if request is None:
                 return
             response = await self._respond(request)
-        writer.write(response.to(request, ends=True))
-        if request is None or request.method != "HEAD":
-            for block in response.blocks:
-                await writer.drain()
-                writer.write(block)
-        if writer.can_write_eof():
+        blocks = () if request is not None and request.method == "HEAD" else response.blocks
+        for data in chain((response.to(request, ends=True),), blocks):
+            if writer.is_closing():  # a transport of uvloop raises RuntimeError then
+                return
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof() and not writer.is_closing():
             # What the client still sends is thrown away: in a closed connection it would cause a reset, which
             # may take the answer with it.
             writer.write_eof()

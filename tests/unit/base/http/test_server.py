@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from agent.base.http.framing import HttpRequest
 from agent.base.http.response import Response
 from agent.base.http.server import TEXT, QuestionServer
+from tests.harness.http_harness import on_uvloop
 from tests.harness.wait import until
 
 ASKED = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -40,12 +41,13 @@ async def serving(
 async def answered(port: int, *sent: bytes) -> bytes:
     """All that comes back until the server closes; raises `OSError` for a reset."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for part in sent:
-        writer.write(part)
-        await writer.drain()
-    whole = await reader.read(-1)
-    writer.close()
-    return whole
+    try:
+        for part in sent:
+            writer.write(part)
+            await writer.drain()
+        return await reader.read(-1)
+    finally:
+        writer.transport.abort()
 
 
 async def is_free(port: int) -> bool:
@@ -67,6 +69,7 @@ class Blocks(list[bytes]):
             yield block
 
 
+@on_uvloop
 async def test_a_slow_reader_takes_a_large_answer_at_its_own_pace() -> None:
     blocks = Blocks([b"%c" % (65 + number % 26) * 65_536 for number in range(400)])
 
@@ -84,9 +87,13 @@ async def test_a_slow_reader_takes_a_large_answer_at_its_own_pace() -> None:
         assert b"Content-Length: %d\r\n" % sum(map(len, blocks)) in head
         assert await reader.read(-1) == b"".join(blocks)[100_000:]
         writer.close()
+        await writer.wait_closed()
 
 
-async def test_a_client_that_never_reads_is_cut_off() -> None:
+@on_uvloop
+async def test_a_client_that_never_reads_is_cut_off_without_a_word_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     many = [bytes(65_536)] * 400
 
     async def large(request: HttpRequest) -> Response:
@@ -96,6 +103,7 @@ async def test_a_client_that_never_reads_is_cut_off() -> None:
         with socket.create_connection(("127.0.0.1", port)) as silent:
             silent.sendall(b"GET /large HTTP/1.0\r\n\r\n")
             await until(lambda: is_free(port), "its connection is free again")
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /x HTTP/1.1\r\nHost: local"])
@@ -154,6 +162,7 @@ async def test_what_is_no_request_is_answered_with_the_reason(sent: bytes, said:
     assert said in whole
 
 
+@on_uvloop
 async def test_an_abrupt_end_frees_the_connection_without_a_word_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -180,6 +189,7 @@ async def test_an_abrupt_end_frees_the_connection_without_a_word_in_the_log(
     assert not caplog.records
 
 
+@on_uvloop
 async def test_an_answer_that_takes_longer_than_a_connection_lasts_is_made_all_the_same() -> None:
     cut, made = asyncio.Event(), asyncio.Event()
 
