@@ -1,6 +1,7 @@
 """Has Arrow leave pandas alone, which PySpark brings along. Arrow imports it with the first array it makes,
 in case it was given an object of it; that is a third of what a job imports, and no job has such an object. To
-be imported before anything makes an array; pandas can be imported afterwards as ever."""
+be imported before anything makes an array; pandas can be imported afterwards as ever. PySpark does so with a
+session, which `maintain` and a run with nothing to do have none of."""
 
 from __future__ import annotations
 
