@@ -4,6 +4,8 @@ has them all, with `sync_interval` of a second, the default of an embedded hub, 
 *Durable source* is nats-server alone; beside the hub that syncs each second the file system is synced each
 second, as its registrar does. *Whole path* are hub and leaf as `petiole run` makes them: the leaf gets the
 messages while its hub is down, and the time runs from the first that the hub's stream has to the last.
+*Backlog* is the whole path with 1,000 full batches of bytes that do not compress; beside it is the durable
+source.
 
 `MESSAGES=30000 ROUNDS=3 python -m bench hub-sync`.
 """
@@ -18,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -38,28 +41,48 @@ from bench.relink_world import RawStream, make_at_hub, make_at_leaf
 from bench.result import Against, Result, Row, interleaved, measuring, rounds
 
 _MESSAGES: Final = 30_000
-_BODY: Final = b"x" * 1_000
 _GOAL: Final = 10.0
+_BACKLOG_GOAL: Final = 0.9
 _LOOK_SECONDS: Final = 0.01
 _WAIT_SECONDS: Final = 120.0
-_TOGETHER: Final = 1_000
+_TOGETHER_BYTES: Final = 1_000_000
+"""Published before an answer is awaited."""
 _RAW: Final = RawStream("edge-1", "RAW", "durable")
 
 
+@dataclass(frozen=True)
+class Load:
+    """So many messages with one body."""
+
+    count: int
+    body: bytes
+
+
 def run() -> Result:
-    count, times = int(os.environ.get("MESSAGES", _MESSAGES)), rounds(3)
+    load, times = Load(int(os.environ.get("MESSAGES", _MESSAGES)), b"x" * 1_000), rounds(3)
     with measuring("hub-sync") as result:
         for what, measure in (("durable source", _raw), ("whole path", _pair)):
-            sides = {sync: partial(measure, sync, count) for sync in ("1s", "always")}
+            sides = {sync: partial(measure, sync, load) for sync in ("1s", "always")}
             values = interleaved(result, sides, times)
             if len(values) == len(sides):
                 beside = Against("always", values["always"])
                 row = Row(f"{what}: sync_interval 1s", values["1s"], "messages/s", _GOAL, beside)
                 result.rows.append(row)
+        _add_backlog(result, times)
     return result
 
 
-def _raw(sync: str, count: int) -> float:
+def _add_backlog(result: Result, times: int) -> None:
+    load = Load(1_000, os.urandom(256_000))
+    sides = {"whole path": partial(_pair, "1s", load), "durable source": partial(_raw, "1s", load)}
+    values = interleaved(result, sides, times)
+    if len(values) == len(sides):
+        path, source = ([each * len(load.body) / 1e6 for each in values[side]] for side in sides)
+        what = "backlog, batches of 256 kB: sync_interval 1s"
+        result.rows.append(Row(what, path, "MB/s", _BACKLOG_GOAL, Against("durable source", source)))
+
+
+def _raw(sync: str, load: Load) -> float:
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="petiole-bench-") as name:
         directory = Path(name)
@@ -71,20 +94,20 @@ def _raw(sync: str, count: int) -> float:
             jetstream_server(directory / _RAW.domain, _RAW.domain, dial) as leaf,
             nullcontext() if sync == "always" else _synced(directory),
         ):
-            return asyncio.run(_taken_raw(hub, leaf, count))
+            return asyncio.run(_taken_raw(hub, leaf, load))
 
 
-async def _taken_raw(hub: str, leaf: str, count: int) -> float:
+async def _taken_raw(hub: str, leaf: str, load: Load) -> float:
     nc, at_leaf = await _connected(hub), await _connected(leaf)
     await make_at_leaf(at_leaf, [_RAW])
-    await _publish(at_leaf, _RAW.name, _RAW.subject, count)
+    await _publish(at_leaf, _RAW.name, _RAW.subject, load)
     began = time.monotonic()
     await make_at_hub(nc, "ALL", [_RAW])
-    await _until(nc, "ALL", count)
+    await _until(nc, "ALL", load.count)
     seconds = time.monotonic() - began
     await at_leaf.close()
     await nc.close()
-    return count / seconds
+    return load.count / seconds
 
 
 @contextmanager
@@ -105,7 +128,7 @@ def _synced(directory: Path) -> Iterator[None]:
         thread.join()
 
 
-def _pair(sync: str, count: int) -> float:
+def _pair(sync: str, load: Load) -> float:
     with tempfile.TemporaryDirectory(prefix="petiole-bench-") as name:
         hub, leaf = (plan.member(Path(name), domain) for domain in (HUB_DOMAIN, _RAW.domain))
         port = free_port()
@@ -120,9 +143,9 @@ def _pair(sync: str, count: int) -> float:
             asyncio.run(_linked(hub))
             hub_agent.kill()
             hub_agent.stop_server()
-            held = asyncio.run(_fill(leaf, count))
+            held = asyncio.run(_fill(leaf, load))
             hub_agent.start()
-            return asyncio.run(_taken(hub, held, count))
+            return asyncio.run(_taken(hub, held, load.count))
         finally:
             for agent in (hub_agent, leaf_agent):
                 agent.kill()
@@ -142,13 +165,13 @@ async def _linked(hub: Member) -> None:
     await nc.close()
 
 
-async def _fill(leaf: Member, count: int) -> int:
+async def _fill(leaf: Member, load: Load) -> int:
     """Give the leaf messages; returns what its stream then holds."""
     keys = leaf.state / "keys"
     nc = await _connected(leaf.nats_url, keys / "agent.nk", leaf.domain)
     subject = direct_subject(leaf.domain, DEFAULT_CLASS, "bench", "value")
     name = leaf_stream(leaf.domain, DEFAULT_CLASS)
-    await _publish(nc, name, subject, count)
+    await _publish(nc, name, subject, load)
     held = (await JetStream(nc).stream_info(name)).last
     await nc.close()
     return held
@@ -179,16 +202,17 @@ async def _ignore(_: Exception) -> None:
     """A server that does not answer yet is asked again."""
 
 
-async def _publish(nc: Client, stream: str, subject: str, count: int) -> None:
+async def _publish(nc: Client, stream: str, subject: str, load: Load) -> None:
     """Publish so many messages; an answer for the last of some says that the server has all of them."""
     js = JetStream(nc, timeout=_WAIT_SECONDS)
-    for number in range(1, count + 1):
-        if number % _TOGETHER and number != count:
-            await nc.publish(subject, _BODY)
+    together = max(1, _TOGETHER_BYTES // len(load.body))
+    for number in range(1, load.count + 1):
+        if number % together and number != load.count:
+            await nc.publish(subject, load.body)
         else:
-            await js.publish(subject, _BODY)
-    if (held := (await js.stream_info(stream)).messages) < count:
-        raise RuntimeError(f"{stream} holds {held} of {count} messages")
+            await js.publish(subject, load.body)
+    if (held := (await js.stream_info(stream)).messages) < load.count:
+        raise RuntimeError(f"{stream} holds {held} of {load.count} messages")
 
 
 async def _until(nc: Client, stream: str, messages: int) -> None:
