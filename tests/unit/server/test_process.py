@@ -66,8 +66,11 @@ def test_a_process_is_found_by_its_whole_command_line(tmp_path: Path, more: bool
     configuration = Path(f"input('{tmp_path}')")
     assert process_of(configuration) is None
     command = [sys.executable, *["-c", str(configuration)] * (2 if more else 1)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
+            assert process.stdout is not None
+            # It runs: for a moment after it is started its command line is empty.
+            process.stdout.read(1)
             assert process_of(configuration) == (process.pid if is_found else None)
         finally:
             process.kill()
