@@ -136,6 +136,8 @@ def _silence(lake: Place, since: int, now: int, longest: timedelta) -> tuple[int
         else:
             arrived = parquet_columns(bronze.path / path, ["arrived"])["arrived"].cast(pa.int64())
             spans += [(at, at) for at in pc.unique(arrived).to_pylist() if at is not None]
+    if all(from_ >= since for from_, _ in spans):
+        return None  # a lake that is younger than that
     end = since
     for from_, to in sorted(span for span in spans if span[0] <= now):
         if from_ > end + most:

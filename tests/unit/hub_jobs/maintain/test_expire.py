@@ -184,6 +184,15 @@ def test_what_came_before_the_clock_of_the_hub_stepped_ahead_is_not_old(
         bronze.rewrite(compacted(tmp_path, bronze, every), every)  # they stand in one file then
 
 
+def test_of_a_lake_that_is_younger_than_it_keeps_no_silence_is_named(
+    lake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(lake, 36_500)
+
+    assert batches(lake) == set(range(1, HOURS + 1))
+    assert "no message arrived" not in capsys.readouterr().err
+
+
 def test_nothing_is_deleted_before_it_is_rolled_up(lake: Path) -> None:
     made = ensure_table(lake, "rollup_1d")
     made.commit([], {ROLLED_UP: 2})
