@@ -42,17 +42,6 @@ CAUSES: Final = (
         "compress 8 %, publish 8 %, settle 8 %, take in 6 %",
     ),
     Cause(
-        "ingest",
-        "*: wall clock, server syncs every message",
-        "every batch waits for the disk, which is what the answer promises",
-    ),
-    Cause(
-        "small",
-        "one reading a request, * connections: answered",
-        "the agent is one process, and serving HTTP takes more of its core than a bare publish: the rows *by "
-        "the agent's CPU* show that it is nearly all of that core",
-    ),
-    Cause(
         "latency",
         "1000 readings/s, 10 a request: *",
         "ten readings pass through HTTP, a check and a batch before the publish with which the alternative "

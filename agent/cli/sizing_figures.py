@@ -61,25 +61,25 @@ FIGURES: Final[dict[str, Figure]] = {
     f"{_CARD}1": Figure(32, "kB/batch", "tune.md", "| 1 | 32 kB"),
     f"{_CARD}10": Figure(21, "kB/batch", "tune.md", "| 10 | 21 kB"),
     f"{_CARD}100": Figure(19, "kB/batch", "tune.md", "| 100 | 19 kB"),
-    "cpu idle": Figure(0.95, "% of a core", "footprint", "idle, host metrics each second: CPU"),
+    "cpu idle": Figure(0.75, "% of a core", "footprint", "idle, host metrics each second: CPU"),
     "cpu request": Figure(
-        3_135, "requests/CPU-second", "small", "one reading a request, 1 connection: by the agent's CPU"
+        3_227, "requests/CPU-second", "small", "one reading a request, 1 connection: by the agent's CPU"
     ),
     "cpu reading": Figure(
-        1_223_694, "readings/CPU-second", "ingest", "HTTP NDJSON, 500 readings a request, 16 connections"
+        1_445_018, "readings/CPU-second", "ingest", "HTTP NDJSON, 500 readings a request, 16 connections"
     ),
     "most": Figure(
-        1_092_972,
+        1_352_983,
         "readings/s",
         "ingest",
         "HTTP NDJSON, 500 readings a request, 16 connections: wall clock, load and server on the same cores",
     ),
-    "agent": Figure(58.266, "MB", "footprint", "2 GB of backlog, killed and started: RSS"),
+    "agent": Figure(50.557, "MB", "footprint", "2 GB of backlog, killed and started: RSS"),
     "server of a leaf": Figure(
         35.3, "MiB", "soak.md", "server of the first leaf, alive throughout | memory 35.3 MiB"
     ),
     "server of a leaf in a burst": Figure(123, "MiB", "tune.md", "reading them again 79 instead of 123"),
-    "aggregate": Figure(74464, "messages/s", "hub-sync", "durable source: sync_interval 1s"),
+    "aggregate": Figure(67048, "messages/s", "hub-sync", "durable source: sync_interval 1s"),
     "registrar cpu 300": Figure(2.4, "% of a core", "fleet", f"300 {_FLEET.format(2)}, CPU at rest"),
     "registrar cpu 1000": Figure(4.45, "% of a core", "fleet", f"1000 {_FLEET.format(5)}, CPU at rest"),
     "registrar ram 300": Figure(63.676, "MB", "fleet", f"300 {_FLEET.format(2)}, RSS"),
