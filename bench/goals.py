@@ -83,7 +83,7 @@ AIMS: Final = (
 )
 _BESIDE: Final = "raw durable"
 """The alternative of these."""
-_DOCUMENTS: Final = {"years": "[years.md](years.md), and the goal is missed there"}
+_DOCUMENTS: Final = {"years": "[years.md](years.md), where whole passes meet the goal"}
 """Measurements that stand in a document of their own."""
 
 
