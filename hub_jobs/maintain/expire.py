@@ -60,7 +60,8 @@ def plan(lake: Place, now: datetime, keep: timedelta) -> Expiry | None:
         say(_NAME, "nothing is deleted for its age: no audit has settled anything yet")
         return None
     since = min(micros(back(now, keep)), until) // HOUR * HOUR
-    if silence := _silence(lake, since, micros(now), keep // 2):
+    bronze = open_table(lake, "bronze")
+    if bronze is not None and (silence := _silence(bronze, since, micros(now), keep // 2)):
         begin, end = map(at_micros, silence)
         say(
             _NAME,
@@ -69,7 +70,7 @@ def plan(lake: Place, now: datetime, keep: timedelta) -> Expiry | None:
             f"right, this ends on {end + keep // 2:%Y-%m-%d}",
         )
         return None
-    first = _first_possible(lake)
+    first = 0 if bronze is None else _first_possible(bronze)
     paths: dict[str, list[str]] = {}
     for name, table in tables.items():
         paths[name], undated = expired(table, known[name], since, first)
@@ -113,20 +114,18 @@ def _known(lake: Place, tables: Sequence[Table]) -> tuple[int, dict[str, dict[st
     return until, {table.name: settled_files(table, marks[table.name], until) for table in mine}
 
 
-def _first_possible(lake: Place) -> int:
+def _first_possible(bronze: Table) -> int:
     """Before which moment no message can have arrived, in microseconds since 1970: long before the first
     stream of the hub was made. What came while the hub's clock was at 1970 is not old."""
-    bronze = open_table(lake, "bronze")
-    histories = [] if bronze is None else stream_history.all_of(bronze)
-    made = [at for history in histories if (at := history.made) is not None]
+    made = [at for history in stream_history.all_of(bronze) if (at := history.made) is not None]
     return micros(back(min(made), _CLOCK_SET)) if made else 0
 
 
-def _silence(lake: Place, since: int, now: int, longest: timedelta) -> tuple[int, int] | None:
+def _silence(bronze: Table, since: int, now: int, longest: timedelta) -> tuple[int, int] | None:
     """The first time between two moments in which no message arrived for longer than that: a hub whose clock
     has stepped ahead by years makes all that came before seem old."""
-    bronze, most = open_table(lake, "bronze"), longest // timedelta(microseconds=1)
-    if bronze is None or most <= 0:
+    most = longest // timedelta(microseconds=1)
+    if most <= 0:
         return None
     found, spans = files(bronze), []
     columns = (bounds(found, name) for name in ("path", "min.arrived", "max.arrived"))

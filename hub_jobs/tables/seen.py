@@ -129,7 +129,7 @@ def domains(lake: Place) -> set[str]:
     found: set[str] = set()
     with suppress(UnreadableError):
         if (table := open_table(lake, "seen")) is not None:
-            for piece in batches(table, ["space"]):
+            for piece in batches(table, ["space"], coded=True):
                 spaces = pc.unique(piece["space"]).to_pylist()
                 found.update(space.split("/")[1] for space in spaces if space.startswith("batch/"))
     return found
