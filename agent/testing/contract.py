@@ -69,7 +69,7 @@ def _toml(
 
 
 def _classes(cases: Sequence[InputCase]) -> dict[str, str]:
-    """The class of each input: several have their own, so that what one stores is told from another's."""
+    """The class of each input: several have their own, so that it is known which of them stored what."""
     if len(cases) == 1:
         return {cases[0].name: DEFAULT_CLASS}
     return {case.name: f"input{number}" for number, case in enumerate(cases, 1)}

@@ -67,7 +67,7 @@ class Table:
         del self.delta
         entry = self.path / "_delta_log" / commits.entry_name(delta.version())
         with suppress(DeltaError, OSError):  # `open_table` says what is wrong
-            if entry.exists():  # else the log has forgotten it, or was put back to before it
+            if entry.exists():  # else the log has forgotten it, or was restored from before it
                 delta.update_incremental()
                 return _usable(self.path.parent, self.name, delta)
         table = open_table(self.path.parent, self.name)
