@@ -130,13 +130,21 @@ def touched(readings: Table, known: int | None) -> list[datetime]:
     """The hours, ascending, whose windows may differ from what was made of version `known`: those with
     readings that came or went since, and the hour after each, whose counters grow from them."""
     changed = changed_files(readings, known)
-    paths = file_paths(readings) if changed is None else changed
+    found = _hours(file_paths(readings) if changed is None else changed, "ts")
+    if changed is None:  # what went can't be told any more: the hours that it left have windows
+        made = (open_table(readings.path.parent, name) for name in (_FIRST, _SECOND, _LAST))
+        found |= _hours([path for table in made if table for path in file_paths(table)], "window")
+    return sorted(found | {hour + _HOUR for hour in found if hour.year < datetime.max.year})
+
+
+def _hours(paths: Sequence[Place], column: str) -> set[datetime]:
+    """The hours of the times in a column of files."""
     found: set[datetime] = set()
     for path in paths:
-        column = parquet_columns(path, ["ts"])["ts"].cast(TIME)
-        hours = pc.unique(pc.floor_temporal(column, unit="hour")).to_pylist()
+        times = parquet_columns(path, [column])[column].cast(TIME)
+        hours = pc.unique(pc.floor_temporal(times, unit="hour")).to_pylist()
         found.update(hour for hour in hours if hour is not None)
-    return sorted(found | {hour + _HOUR for hour in found if hour.year < datetime.max.year})
+    return found
 
 
 def kept(readings: Table, hours: list[datetime]) -> tuple[list[datetime], int]:

@@ -194,6 +194,19 @@ def test_windows_are_right_at_first_after_late_data_and_after_readings_were_chan
     check(tmp_path, [*given, *late])
 
 
+def test_an_hour_that_readings_left_has_no_windows_even_when_their_file_is_vacuumed(tmp_path: Path) -> None:
+    wrong = Reading(datetime(1970, 1, 1, tzinfo=UTC), "d0", "heat", 5.0)
+    store(tmp_path, [wrong])
+    corrected = files(ensure_table(tmp_path, "readings"))["path"].to_pylist()
+    rolled(tmp_path)
+
+    right = wrong._replace(ts=START)
+    store(tmp_path, [right], corrected)
+    ensure_table(tmp_path, "readings").vacuum(0, dry_run=False)
+    rolled(tmp_path)
+    check(tmp_path, [right])
+
+
 def test_of_two_rollups_at_once_the_one_that_is_behind_puts_nothing_over_what_the_other_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
