@@ -87,7 +87,7 @@ def summed(ids: Numbers, size: int, values: Numbers | Mask) -> list[int]:
     return found.tolist()
 
 
-def changes(*columns: Numbers) -> Mask:
+def changes(*columns: Numbers | Mask) -> Mask:
     """Which rows differ from the one before; the first does."""
     found = np.zeros(columns[0].size, np.bool_)
     found[:1] = True

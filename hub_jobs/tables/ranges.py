@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -152,6 +153,8 @@ def contains(ranges: Sequence[Range], numbers: Numbers) -> Mask:
 def marks(places: Numbers) -> Numbers:
     """A number for each place that looks like chance (SplitMix64): sums of them agree for the same places
     only, where sums and sums of squares agree for 1, 5, 6 and 2, 3, 7 too."""
+    if places.size > _SMALL and places.view(np.uint64).max() < _SMALL:
+        return _small_marks()[places]  # in a tenth of the time
     mixed = places.astype(np.uint64) + _STEP
     for shift, factor in _MIXES:
         mixed = (mixed ^ (mixed >> shift)) * factor
@@ -159,6 +162,12 @@ def marks(places: Numbers) -> Numbers:
     return found
 
 
+@lru_cache(maxsize=1)
+def _small_marks() -> Numbers:
+    return marks(np.arange(_SMALL))
+
+
+_SMALL: Final = 16_384
 _STEP: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIXES: Final = (
     (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from hub_jobs.audit.rows.hours import moments
 from hub_jobs.refine.messages import QuarantineReason
+from hub_jobs.tables.grouping import changes
 from hub_jobs.tables.ranges import Mask, Numbers, marks
 from hub_jobs.tables.spaces import BATCH, BATCH_KEY, HISTORY, HUB_KEY, SOURCE, SOURCE_KEY, upto
 
@@ -152,39 +153,48 @@ def is_direct(rows: pa.Table) -> Mask:
 
 
 def readings(rows: pa.Table, share: Share, old: Mask | None = None) -> RowCounts:
-    """Rows of readings with `READINGS_COLUMNS`, and which of them are old: `PLACED` and `STOOD`."""
+    """Rows of readings with `READINGS_COLUMNS`, and which of them are old: `PLACED` and `STOOD`. Where all of
+    them name their batch, they may lack the place of a message."""
     old = _none(rows) if old is None else old
-    numbered = pc.is_valid(rows["n"]).to_numpy()
-    own = ~numbered & share.holds(_numbers(rows["source_seq"]))
-    numbered = numbered & share.holds(_numbers(rows["n"]))
-    batches, direct = _chosen(rows, numbered), _chosen(rows, own)
-    old_batches, old_direct = old[numbered], old[own]
-    starts = _starts(batches, old_batches)
-    if starts.size * _FEW_ROWS > batches.num_rows:  # maintain has sorted them by device
-        order = _by_batch(batches, old_batches)
-        batches, old_batches = batches.take(pa.array(order)), old_batches[order]
-        starts = _starts(batches, old_batches)
-    places = _numbers(batches["index"], -1)
+    placed, stood = rows, STOOD.empty_table()
+    if rows["n"].null_count:
+        numbered = pc.is_valid(rows["n"]).to_numpy()
+        stood = _stood(*_chosen(rows, old, ~numbered & share.holds(_numbers(rows["source_seq"]))))
+        placed, old = _chosen(rows, old, numbered)
+    placed = _placed(*_chosen(placed, old, share.holds(_numbers(placed["n"]))))
+    return RowCounts(placed, stood, _NO_MESSAGES, _NO_MESSAGES)
+
+
+def _placed(rows: pa.Table, old: Mask) -> pa.Table:
+    starts = _starts(rows, old)
+    if starts.size * _FEW_ROWS > rows.num_rows:  # maintain has sorted them by device
+        order = np.lexsort((old, *reversed(_key(rows))))
+        rows, old = rows.take(pa.array(order)), old[order]
+        starts = _starts(rows, old)
+    places = _numbers(rows["index"], -1)
     sums = [
         np.add.reduceat(terms, starts) if places.size else places
         for terms in (places, places * places, marks(places))
     ]
-    placed = {
-        **{name: batches[name].take(starts) for name in BATCH_KEY},
+    found = {
+        **{name: rows[name].take(starts) for name in BATCH_KEY},
         "places": np.diff(starts, append=places.size),
         "total": sums[0],
         "squares": sums[1],
         "marks": sums[2],
         "whole": np.zeros(starts.size, dtype=np.bool_),
-        "old": old_batches[starts],
+        "old": old[starts],
     }
-    stood = {
-        **{name: direct[name] for name in SOURCE},
-        "source_seq": pc.fill_null(direct["source_seq"], 0),
-        "old": old_direct,
+    return pa.table(found, schema=PLACED)
+
+
+def _stood(rows: pa.Table, old: Mask) -> pa.Table:
+    found = {
+        **{name: rows[name] for name in SOURCE},
+        "source_seq": pc.fill_null(rows["source_seq"], 0),
+        "old": old,
     }
-    found = pa.table(placed, schema=PLACED), pa.table(stood, schema=STOOD)
-    return RowCounts(*found, _NO_MESSAGES, _NO_MESSAGES)
+    return pa.table(found, schema=STOOD)
 
 
 def quarantine(
@@ -227,34 +237,25 @@ def _none(rows: pa.Table) -> Mask:
     return np.zeros(rows.num_rows, np.bool_)
 
 
-def _chosen(rows: pa.Table, mask: Mask) -> pa.Table:
-    return rows if mask.all() else rows.filter(pa.array(mask))
+def _chosen(rows: pa.Table, old: Mask, mask: Mask) -> tuple[pa.Table, Mask]:
+    return (rows, old) if mask.all() else (rows.filter(pa.array(mask)), old[mask])
 
 
-def _numbers(column: pa.ChunkedArray, absent: int = 0) -> Numbers:
-    found: Numbers = pc.fill_null(column, absent).to_numpy().astype(np.int64)
+def _numbers(column: pa.Array | pa.ChunkedArray, absent: int = 0) -> Numbers:
+    known = pc.fill_null(column, absent) if column.null_count else column
+    found: Numbers = known.to_numpy().astype(np.int64, copy=False)
     return found
 
 
 def _starts(rows: pa.Table, old: Mask) -> Numbers:
     """Where another batch begins than that of the row before, or old rows do or end."""
-    if not rows.num_rows:
-        return np.array([], dtype=np.int64)
-    changes = np.zeros(rows.num_rows, dtype=np.bool_)
-    changes[0] = True
-    changes[1:] = old[1:] != old[:-1]
-    for name in BATCH_KEY:
-        column = rows[name].combine_chunks()
-        codes = _numbers(column.indices if name != "n" else column, -1)
-        changes[1:] |= codes[1:] != codes[:-1]
-    return np.flatnonzero(changes)
+    return np.flatnonzero(changes(*_key(rows), old))
 
 
-def _by_batch(rows: pa.Table, old: Mask) -> Numbers:
-    """The places of rows in an order in which those of a batch stand together."""
-    codes = [_numbers(rows[name].combine_chunks().indices, -1) for name in BATCH]
-    order: Numbers = np.lexsort((old, _numbers(rows["n"]), *codes))
-    return order
+def _key(rows: pa.Table) -> list[Numbers]:
+    """The columns that name a batch, with equal numbers for equal texts."""
+    codes = [rows[name].combine_chunks().indices for name in BATCH]
+    return [*(pc.fill_null(texts, -1).to_numpy() for texts in codes), _numbers(rows["n"])]
 
 
 def _kinds(subjects: pa.ChunkedArray) -> npt.NDArray[np.object_]:

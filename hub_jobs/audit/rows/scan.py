@@ -25,6 +25,7 @@ from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet_reading import ParquetFile, UnreadableError, parquet_file
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import files
+from hub_jobs.tables.spaces import SOURCE_KEY
 from hub_jobs.times import micros
 
 _WHERE: Final = {
@@ -266,9 +267,13 @@ def row_groups(file: ParquetFile, piece: FileShare) -> Iterator[int]:
 
 def _read(piece: FileShare, columns: Sequence[str]) -> Iterator[pa.Table]:
     texts = [name for name in columns if name in TEXTS]
+    always = [name for name in columns if piece.table != "readings" or name not in SOURCE_KEY]
     with parquet_file(piece.path, read_dictionary=texts) as file:
         for group in row_groups(file, piece):
-            yield columns_of(file, piece.path, group, columns)
+            rows = columns_of(file, piece.path, group, always)
+            # A reading that names its batch needs no place of a message, and most do.
+            is_needed = len(always) < len(columns) and rows["n"].null_count
+            yield columns_of(file, piece.path, group, columns) if is_needed else rows
 
 
 def columns_of(file: ParquetFile, path: Place, group: int, columns: Sequence[str]) -> pa.Table:

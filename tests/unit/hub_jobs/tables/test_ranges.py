@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent.contract.ranges import Range, holes, size, union, without
 from hub_jobs.tables import ranges
-from hub_jobs.tables.ranges import CodedNumbers, CodedRanges, Numbers, contains, runs_of
+from hub_jobs.tables.ranges import CodedNumbers, CodedRanges, Numbers, contains, marks, runs_of
 
 _numbers = st.sets(st.integers(0, 60))
 
@@ -102,3 +102,13 @@ def test_numbers_of_many_spaces_have_places(
     assert list(zip(found.codes.tolist(), found.numbers.tolist(), strict=True)) == pairs
     places = found.places(_column(asked, 0), _column(asked, 1)).tolist()
     assert places == [pairs.index(pair) if pair in pairs else -1 for pair in asked]
+
+
+def test_a_place_has_the_same_mark_among_many_as_alone() -> None:
+    places = np.arange(40_000, dtype=np.int64)
+    alone = [int(marks(places[at : at + 1])[0]) for at in range(places.size)]
+    assert (
+        marks(places[:20_000] % 16_384).tolist() == [alone[place] for place in range(16_384)] + alone[:3_616]
+    )
+    assert marks(places).tolist() == alone
+    assert marks(places - 1)[1:].tolist() == alone[:-1]
