@@ -18,7 +18,7 @@ from hub_jobs.audit.rows.scan import AuditTables, columns_of, each, row_groups
 from hub_jobs.tables.parquet_reading import ParquetFile, UnreadableError, parquet_file
 from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import files
-from hub_jobs.tables.spaces import ID_COLUMNS, Joining, SeenNumbers, hub_space, joined, upto
+from hub_jobs.tables.spaces import HISTORY, ID_COLUMNS, Joining, SeenNumbers, hub_space, joined, upto
 
 _IDENTITY: Final = sorted({*ID_COLUMNS, *ledgers.COLUMNS} - {"digest", "payload"})
 
@@ -114,15 +114,14 @@ def _survey(piece: FileShare) -> tuple[_Surveyed, UnreadableError | None]:
                 # What the rows are is known without their payloads.
                 fault = error
             done, old = upto(ids, piece.offsets), piece.old_rows(ids)
-            for is_old, rows in ((True, ids.filter(pa.array(old))), (False, ids.filter(pa.array(~old)))):
-                counts = rows.group_by(["stream", "created"]).aggregate([([], "count_all")]).to_pylist()
-                for row in counts:
-                    found.rows[(row["stream"], row["created"]), is_old] += row["count_all"]
             for is_before, is_old in _KINDS:
                 mask = (done == is_before) & (old == is_old)
-                if mask.any():
-                    seen = found.seen.setdefault((is_before, is_old), SeenNumbers())
-                    seen.add(ids if mask.all() else ids.filter(pa.array(mask)))
+                if not mask.any():
+                    continue
+                rows = ids if mask.all() else ids.filter(pa.array(mask))
+                found.seen.setdefault((is_before, is_old), SeenNumbers()).add(rows)
+                for row in rows.group_by(HISTORY).aggregate([([], "count_all")]).to_pylist():
+                    found.rows[(row["stream"], row["created"]), is_old] += row["count_all"]
     return found, fault
 
 
