@@ -140,8 +140,16 @@ async def _serve(
             late.start()
         stopping.set()
 
+    supervisor = notifier(os.environ)
+
+    def end() -> None:
+        again.clear()  # it may drain already to start again
+        if supervisor is not None:
+            supervisor.stopping()
+        stop()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, end)
     loop.add_signal_handler(signal.SIGHUP, reloader.wanted)
     loop.call_later(KEPT_SECONDS, LISTEN_SOCKETS.close)
     health = ServerHealth(metrics)
@@ -150,7 +158,6 @@ async def _serve(
         again.set()
         stop()
 
-    supervisor = notifier(os.environ)
     role = _role(config, state, inputs, metrics, health, reloader)
     admin = AdminServer(
         config.admin,
@@ -174,7 +181,6 @@ async def _serve(
         if supervisor is not None:
             silent = (lambda: 0.0) if server is None else ServerSilence(server, health).seconds
             tasks.append(group.create_task(Vitals(supervisor, role, silent).run()))
-            group.create_task(_tell_end(supervisor, stopping, again))
         await role.run(stopping)
         for task in tasks:
             task.cancel()
@@ -199,12 +205,6 @@ def _services(
     if config.role == "hub":
         services["state"] = state.run
     return services
-
-
-async def _tell_end(supervisor: Notifier, stopping: asyncio.Event, again: asyncio.Event) -> None:
-    await stopping.wait()
-    if not again.is_set():
-        supervisor.stopping()
 
 
 def _role(

@@ -250,3 +250,23 @@ def test_a_reload_that_comes_while_the_agent_ends_is_left(leaf: Agent) -> None:
     assert posted.result(60) == 204
     assert leaf.process.wait(60) == 0
     assert '"drained: everything accepted is stored"' in leaf.log.read_text()
+
+
+def test_an_agent_that_drains_to_start_again_ends_when_it_is_told_to(leaf: Agent) -> None:
+    server = leaf.server()
+    assert server is not None
+    assert leaf.process is not None
+    assert leaf.post(READING, "before") == 204
+    os.kill(server, signal.SIGSTOP)
+    posted = ThreadPoolExecutor(1).submit(leaf.post, READING, "under-way")
+    try:
+        wait_for(lambda: leaf.metric("petiole_in_flight_bytes") > 0, "a reading is under way")
+        change(leaf, "[admin]", '[publish]\nlinger = "20ms"\n\n[admin]')
+        hang_up(leaf)
+        wait_for(lambda: '"draining"' in leaf.log.read_text(), "the agent drains")
+        leaf.process.send_signal(signal.SIGTERM)
+    finally:
+        os.kill(server, signal.SIGCONT)
+    assert posted.result(60) == 204
+    assert leaf.process.wait(60) == 0
+    assert leaf.log.read_text().count('"event": "started"') == 1
