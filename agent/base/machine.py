@@ -111,8 +111,13 @@ class Notifier:
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send("RELOADING=1", f"MONOTONIC_USEC={now}")
 
-    def stopping(self) -> None:
-        self._send("STOPPING=1", "STATUS=what is in flight is stored, then it ends")
+    def stopping(self, seconds: float) -> None:
+        """The process ends, within so many seconds, whatever shorter time its unit allows."""
+        self._send(
+            "STOPPING=1",
+            "STATUS=what is in flight is stored, then it ends",
+            f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}",
+        )
 
     def status(self, text: str) -> None:
         """The state of the process in one sentence."""

@@ -145,7 +145,7 @@ async def _serve(
     def end() -> None:
         again.clear()  # it may drain already to start again
         if supervisor is not None:
-            supervisor.stopping()
+            supervisor.stopping(config.publish.drain + 2 * _END_SECONDS)
         stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):

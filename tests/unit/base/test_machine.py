@@ -32,8 +32,9 @@ def test_the_supervisor_is_told_over_a_socket_with_and_without_a_path(supervisor
     assert before <= int(told["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
     one.alive()
     assert supervisor.next() == {"WATCHDOG": "1"}
-    one.stopping()
-    assert supervisor.next()["STOPPING"] == "1"
+    one.stopping(70.5)
+    told = supervisor.next()
+    assert (told["STOPPING"], told["EXTEND_TIMEOUT_USEC"]) == ("1", "70500000")
 
 
 def test_a_sentence_can_tell_the_supervisor_nothing_but_itself(supervisor: Supervisor) -> None:
