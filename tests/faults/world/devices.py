@@ -26,13 +26,17 @@ CANNOT_BE_TOLD = "is unknown"
 """Stands in an answer when the store that held the readings is gone: no repeat under their key is answered
 otherwise."""
 RETRY_SECONDS = 0.2
+_LATE_SECONDS = 3.0
+"""An answer that takes longer is noted: a process that stands still for a few seconds leaves no other trace."""
 
 
 @dataclass(slots=True)
 class Notes:
-    """What devices met, in epoch seconds: requests without an answer, and refusals with their code."""
+    """What devices met, in epoch seconds: requests without an answer or with a late one, and refusals with
+    their code."""
 
     unanswered: list[float] = field(default_factory=list)
+    late: list[float] = field(default_factory=list)
     refused: list[tuple[float, int, str]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     """Answers that no good request should get."""
@@ -40,10 +44,11 @@ class Notes:
     def since(self, moment: float) -> str | None:
         """What was met from a moment on."""
         count = sum(at >= moment for at in self.unanswered)
+        late = sum(at >= moment for at in self.late)
         codes = sorted({code for at, code, _ in self.refused if at >= moment})
-        if not count and not codes:
+        if not count and not late and not codes:
             return None
-        return f"{count} requests unanswered, refusals {codes}"
+        return f"{count} requests unanswered, {late} answered late, refusals {codes}"
 
 
 class Device(threading.Thread):
@@ -113,6 +118,7 @@ class HttpDevice(Device):
         """Send a request once: its status, what it says, and after how many seconds to send again; None
         without an answer."""
         headers = {"Content-Type": self.content_type, "Idempotency-Key": key}
+        begun = time.monotonic()
         try:
             if self._connection is None:
                 self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=ANSWER_SECONDS)
@@ -123,6 +129,8 @@ class HttpDevice(Device):
             self.notes.unanswered.append(time.time())
             self._hang_up()
             return None
+        if time.monotonic() - begun > _LATE_SECONDS:
+            self.notes.late.append(time.time())
         return code, text, float(after or RETRY_SECONDS)
 
     def key(self, numbers: range) -> str:
