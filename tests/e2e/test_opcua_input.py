@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -10,12 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from agent.base.metrics import Metrics
+from agent.config import Seconds
+from agent.leaf.inputs.opcua import NodeSelection, OpcuaOptions
+from agent.leaf.inputs.opcua.input import OpcuaInput
+from agent.leaf.intake import Chunk, ResumePoint
 from agent.testing.agent_process import AgentProcess
 from agent.testing.contract import leaf_of
 from agent.testing.stored_stream import numbers_in, stored_readings
 from tests.harness.input_contract import INPUTS
+from tests.harness.intakes import Burying
 from tests.harness.plant_servers import OpcuaServer, opcua_server
-from tests.harness.wait import wait_for
+from tests.harness.wait import until, wait_for
 
 SUBJECT = "/CN=edge"
 NAMES = "subjectAltName=URI:urn:petiole:edge-1,DNS:edge-1"
@@ -100,6 +107,65 @@ def test_other_variables_are_followed_after_a_change_and_present_values_stored_o
         "noise",
     ]
     assert gaps(leaf) == 1
+
+
+class KilledCore(Burying):
+    """A core that stores so many chunks more; then one was `begun` when the agent was killed."""
+
+    left = 100
+    begun: Chunk | None = None
+
+    async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.begun = chunk
+            self.open.clear()
+        await super().submit(input_name, cls, chunk)
+
+    async def position(self, input_name: str) -> ResumePoint:
+        before = await super().position(input_name)
+        return before if self.begun is None else ResumePoint(before.position, self.begun.position)
+
+
+@pytest.mark.parametrize("piece", [2, 3])
+async def test_a_piece_that_a_kill_broke_off_is_gone_on_with_only_as_it_was(
+    tmp_path: Path, piece: int
+) -> None:
+    """Pieces of two values, of which a new subscription passes over those that were stored before."""
+    server, core = OpcuaServer(tmp_path), KilledCore("opcua")
+    await asyncio.to_thread(server.start)
+
+    def run() -> asyncio.Task[None]:
+        nodes = [NodeSelection(path="Line1/*", metric="{2}")]
+        options = OpcuaOptions(url=server.url, nodes=nodes, publish=Seconds(0.2))
+        return asyncio.create_task(OpcuaInput(options, Metrics()).run(core, asyncio.Event()))
+
+    async def kill(running: asyncio.Task[None]) -> None:
+        running.cancel()
+        await asyncio.wait([running])
+
+    try:
+        for name in "abcdef":
+            server.declare(f"Line1/{name}")
+            server.write(f"Line1/{name}", [1.5] * 15_000)
+        running = run()
+        await until(lambda: len(core.rows()) == 6, "the first values are stored")
+        core.left = piece
+        server.forget()
+        for name in "bcdf":
+            server.write(f"Line1/{name}", [2.5] * 15_000)
+        await until(lambda: core.begun is not None, "a piece of the changed values is being stored")
+        await kill(running)
+        begun, stored = core.begun, len(core.stored)
+        assert begun is not None
+        core.open.set()
+        running = run()
+        await until(lambda: {row["metric"] for row in core.rows() if row["value"][0] == 2.5} == set("bcdf"))
+        again = [chunk.payload for chunk in core.stored[stored:] if chunk.position == begun.position]
+        assert again in ([], [begun.payload]), "the core leaves out lines of it by their numbers"
+        await kill(running)
+    finally:
+        server.kill()
 
 
 def test_messages_are_encrypted_with_certificates_and_a_foreign_server_is_refused(

@@ -3,6 +3,7 @@
 //   {"declare": ["Line1", "Speed"], "kind": "Double"}  makes a variable that has no value yet;
 //   {"write": ["Line1", "Speed"], "value": 21.5, "status": "BadSensorFailure"}  sets it; both may be left out;
 //   {"followed": ["Line1", "Speed"]}  answers once a client follows each change of it;
+//   {"forget": true}  ends all subscriptions, as a server does that has lost them;
 //   {"beat": 1000}  sets every variable to a new number each so many milliseconds.
 "use strict";
 const path = require("node:path");
@@ -58,6 +59,12 @@ async function followed(names) {
   while (variable.listenerCount("value_changed") === 0) await pause(20);
 }
 
+function forget(engine) {
+  for (const session of Object.values(engine._sessions)) {
+    for (const subscription of [...session.publishEngine.subscriptions]) subscription.terminate();
+  }
+}
+
 async function main([port, directory]) {
   const certificates = new OPCUACertificateManager({
     rootFolder: path.join(directory, "pki"), automaticallyAcceptUnknownCertificate: true,
@@ -77,6 +84,7 @@ async function main([port, directory]) {
     if (order.declare) declare(space, order.declare, order.kind);
     if (order.write) write(order);
     if (order.followed) await followed(order.followed);
+    if (order.forget) forget(server.engine);
     if (order.beat) setInterval(beat, order.beat);
     process.stdout.write("done\n");
   }

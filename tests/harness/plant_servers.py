@@ -165,6 +165,10 @@ class OpcuaServer(NodeServer):
         """Return once a client follows each change of a variable."""
         assert self.order(followed=path.split("/")) == "done"
 
+    def forget(self) -> None:
+        """Lose all subscriptions; the values stay."""
+        assert self.order(forget=True) == "done"
+
     def beat(self, seconds: float) -> None:
         """Set every variable to a new number each so many seconds."""
         assert self.order(beat=round(seconds * 1000)) == "done"

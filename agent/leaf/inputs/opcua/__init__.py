@@ -145,6 +145,9 @@ class Position(Struct, frozen=True):
     sequence: int
     parts: int
     v: int = 1
+    cut: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+    """Whether the last piece leaves out values that were stored before. Only the agent that made it knows
+    which: after a kill the next one makes it whole, and must not take it for this one."""
 
     def encode(self) -> str:
         """The text that travels with the readings."""

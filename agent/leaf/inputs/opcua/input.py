@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from agent.base.logs import listed
 from agent.base.metrics import Metrics
@@ -166,7 +166,8 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
         parts = sort(message, nodes, self._intake.domain, known)
         done = position.parts if position.sequence == sequence else 0
         for part, piece in enumerate(parts.pieces[done:], done + 1):
-            after = structs.replace(position, sequence=sequence, parts=part)
+            cut = UNSET if piece.whole else True
+            after = structs.replace(position, sequence=sequence, parts=part, cut=cut)
             chunk = Chunk(piece.payload, piece.count, position=after.encode(), letters=piece.letters)
             if not await self._submit(chunk):
                 return False

@@ -57,6 +57,8 @@ class NotificationPiece:
     payload: bytes
     count: int
     letters: tuple[Letter, ...]
+    whole: bool
+    """Whether it has all values of its part of the message, for none of them is stored already."""
 
 
 @dataclass(slots=True)
@@ -82,11 +84,11 @@ def sort(
     known: dict[int, Change] | None = None,
 ) -> SortedNotification:
     """Take a message apart. What `known` has of a handle already is passed over: a new subscription begins
-    with the present value of each variable."""
+    with the present value of each variable. The pieces end where they would without `known`."""
     result = SortedNotification([], {}, [])
     lines: list[bytes] = []
     letters: list[Letter] = []
-    size = 0
+    size = items = 0
     for handle, data in changes(message):
         if not 0 <= handle < len(nodes):
             continue
@@ -97,16 +99,19 @@ def sort(
             continue
         change = Change(_time(data, message), None if data.Value is None else data.Value.Value)
         result.newest[handle] = change
+        line, letter = _line(node, change, code)
+        if size and size + len(line) > PIECE_BYTES:
+            result.pieces.append(_piece(lines, letters, domain, items))
+            lines, letters, size, items = [], [], 0, 0
+        # What is passed over counts too: after a kill it is not known, and the pieces must be the same.
+        size, items = size + len(line), items + 1
         if known is not None and known.get(handle) == change:
             continue
-        line = _line(node, change, code, letters)
-        if size and size + len(line) > PIECE_BYTES:
-            result.pieces.append(_piece(lines, letters, domain))
-            lines, letters, size = [], [], 0
         lines.append(line)
-        size += len(line)
-    if size or letters:
-        result.pieces.append(_piece(lines, letters, domain))
+        if letter is not None:
+            letters.append(letter)
+    if items:
+        result.pieces.append(_piece(lines, letters, domain, items))
     return result
 
 
@@ -130,8 +135,8 @@ def endings(message: ua.NotificationMessage) -> list[str]:
     ]
 
 
-def _line(node: FollowedNode, change: Change, code: int, letters: list[Letter]) -> bytes:
-    """A reading as a line, empty where it becomes a letter."""
+def _line(node: FollowedNode, change: Change, code: int) -> tuple[bytes, Letter | None]:
+    """A reading as a line; an empty one and a letter where it is none."""
     value, status = (
         _value(change.value),
         "" if not code & _SEVERITY else ua.StatusCode(ua.UInt32(code & _CODE)).name,
@@ -148,11 +153,10 @@ def _line(node: FollowedNode, change: Change, code: int, letters: list[Letter]) 
             "status": status or "Good",
             "value": repr(change.value)[:2000],
         }
-        letters.append(Letter(_encode(row), node.path, reason))
-        return b""
+        return b"", Letter(_encode(row), node.path, reason)
     line = {name: text for name, text in node.names._asdict().items() if text is not None}
     row = {"ts": change.time, **line, "value": value} | ({"tags": {"status": status}} if status else {})
-    return _encode(row) + b"\n"
+    return _encode(row) + b"\n", None
 
 
 def _value(value: object) -> bool | int | float | str | list[float | int] | dict[str, str] | None:
@@ -205,8 +209,8 @@ def _aware(time: datetime) -> datetime:
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
-def _piece(lines: list[bytes], letters: list[Letter], domain: str) -> NotificationPiece:
+def _piece(lines: list[bytes], letters: list[Letter], domain: str, items: int) -> NotificationPiece:
     block = b"".join(lines)
     parsed = split_valid(block, domain, wall_ns())
     bad = [Letter(block[at : block.find(b"\n", at)], "a value", reason) for at, reason in parsed.bad]
-    return NotificationPiece(parsed.payload, parsed.count, (*letters, *bad))
+    return NotificationPiece(parsed.payload, parsed.count, (*letters, *bad), whole=len(lines) == items)

@@ -136,6 +136,18 @@ def test_a_new_subscription_leaves_out_what_was_stored_last_and_nothing_else() -
     assert parts.newest == {0: Change(SOURCE.timestamp(), 1.0), 1: Change(SOURCE.timestamp(), 2.0)}
 
 
+def test_pieces_end_at_the_same_values_where_some_of_them_were_stored_before() -> None:
+    """After a kill in between the agent does not know these any more, and goes on behind the same piece."""
+    array = [1.5] * 15_000
+    present = message(*((handle, value(array)) for handle in range(3)))
+    known = {0: Change(SOURCE.timestamp(), array)}
+    whole, left = (sort(present, NODES, "edge-1", before) for before in (None, known))
+    assert [piece.count for piece in whole.pieces] == [2, 1]
+    assert [piece.count for piece in left.pieces] == [1, 1]
+    assert left.pieces[1] == whole.pieces[1]
+    assert [piece.whole for piece in left.pieces] == [False, True]
+
+
 def test_a_queue_that_was_too_short_is_reported_and_its_value_stored() -> None:
     parts = sort(message((2, value(1.0, 0x0480))), NODES, "edge-1")
     assert parts.overflowed == ["Line/c"]
