@@ -4,6 +4,7 @@ nats-server on this machine, which shares its cores with what is measured."""
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -26,6 +27,7 @@ from hub_jobs.source.streams import SOURCE_HEADER, Columns
 
 _TOGETHER: Final = 2_000
 _WAIT_SECONDS: Final = 60.0
+"""Without anything coming."""
 
 Message = tuple[str, dict[str, str], bytes]
 """Subject, headers, payload."""
@@ -82,6 +84,7 @@ def fill_from_leaf(one: Hub, stream: str, domain: str, messages: Iterable[Messag
     with jetstream_server(one.directory / domain, domain, dial) as url:
         held = asyncio.run(_fill(url, leaf_stream(domain, DEFAULT_CLASS), messages))
         asyncio.run(_source(one.url, stream, domain, held))
+    shutil.rmtree(one.directory / domain)
 
 
 async def _fill(url: str, stream: str, messages: Iterable[Message]) -> int:
@@ -110,9 +113,14 @@ async def _source(url: str, stream: str, domain: str, count: int) -> None:
     origin = ExternalStream(api=api_prefix(domain), deliver="")
     source = StreamSource(name=leaf_stream(domain, DEFAULT_CLASS), external=origin)
     await js.add_stream(StreamConfig(name=stream, sources=[source], storage=StorageType.FILE))
-    async with asyncio.timeout(_WAIT_SECONDS):
-        while (await js.stream_info(stream)).state.messages < count:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.05)
+    loop, known = asyncio.get_running_loop(), 0
+    async with asyncio.timeout(_WAIT_SECONDS) as limit:
+        while known < count:
+            await asyncio.sleep(0.05)  # nobody tells
+            held = (await js.stream_info(stream)).state.messages
+            if held > known:
+                known = held
+                limit.reschedule(loop.time() + _WAIT_SECONDS)
     await nc.close()
 
 

@@ -6,11 +6,12 @@ jobs commit. It tells the audit's cost and keenness, not ingest's.
 from __future__ import annotations
 
 import random
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
@@ -61,6 +62,8 @@ class Shape:
     readings: int
     batch: int = 500
     domains: int = 4
+    text: int = 0
+    """Characters of noise that each reading has as its value; 0 for a number."""
 
     @property
     def batches(self) -> int:
@@ -77,18 +80,20 @@ class Shape:
         return f"01890a5d-ac96-774b-bcce-{number % self.domains:012x}"
 
 
-def make(lake: Path, shape: Shape, processes: int = 2) -> None:
-    """Fill an empty lake: every batch, each domain's final ledger record, all of it refined. One process is
-    this one."""
-    add(lake, shape, range(shape.batches), processes, close=True)
+def make(lake: Path, shape: Shape, processes: int = 2, *, refined: bool = True) -> None:
+    """Fill an empty lake: every batch, each domain's final ledger record, all of it refined unless that is
+    left to the job. One process is this one."""
+    add(lake, shape, range(shape.batches), processes, close=True, refined=refined)
 
 
-def add(lake: Path, shape: Shape, numbers: range, processes: int = 2, *, close: bool) -> None:
+def add(
+    lake: Path, shape: Shape, numbers: range, processes: int = 2, *, close: bool, refined: bool = True
+) -> None:
     """Commit these batches, which follow on those that the lake has, and refine them; to `close` with each
     domain's final record."""
     tables = {name: ensure_table(lake, name) for name in ("bronze", "quarantine", "readings")}
     firsts = range(numbers.start, numbers.stop, _PART_BATCHES)
-    make_part = partial(_part, lake, shape, numbers.stop)
+    make_part = partial(_part, lake, shape, numbers.stop, refined)
     if processes == 1:
         parts = list(map(make_part, firsts))
     else:
@@ -103,8 +108,10 @@ def add(lake: Path, shape: Shape, numbers: range, processes: int = 2, *, close: 
         bronze += writer.files
     one = StreamHistory(_STREAM, _CREATED)
     tables["bronze"].commit(bronze, {one.ingested: last})
+    if not refined:
+        return
     for name in ("quarantine", "readings"):
-        written = [file for _, refined in parts for file in getattr(refined, name)]
+        written = [file for _, done in parts for file in getattr(done, name)]
         tables[name].commit(written, {one.refined: last})
 
 
@@ -134,13 +141,17 @@ def _rewrite_without(lake: Path, table: Table, path: Path, gone: pc.Expression) 
     table.rewrite(writer.files, [path.name], changed=True)
 
 
-def _part(lake: Path, shape: Shape, end: int, first: int) -> tuple[Sequence[PartFile], Refined]:
+def _part(
+    lake: Path, shape: Shape, end: int, refined: bool, first: int
+) -> tuple[Sequence[PartFile], Refined]:
     """Some batches from `first` on and before `end`, as a task of ingest and one of refine write them."""
     last = min(first + _PART_BATCHES, end)
     with PartWriter(lake, "bronze") as writer:
         for at in range(first, last, _CHUNK):
             numbers = range(at, min(at + _CHUNK, last))
             writer.write(bronze_rows(batches(shape, numbers), _origin(shape)))
+    if not refined:
+        return writer.files, Refined([], [])
     paths: list[Place] = [lake / "bronze" / file.path for file in writer.files]
     return writer.files, refine(RefinePart(lake, paths, _history(shape), after=first, to=last))
 
@@ -150,6 +161,7 @@ def _history(shape: Shape) -> tuple[str, str]:
     return origin.stream, origin.created
 
 
+@cache
 def _origin(shape: Shape) -> StreamOrigin:
     names = {shape.domain(number) for number in range(shape.domains)}
     return StreamOrigin(_STREAM, _CREATED, {_index(name): name for name in names})
@@ -159,19 +171,28 @@ def batches(shape: Shape, numbers: Sequence[int]) -> Columns:
     """These batches, as messages of the hub's stream."""
     found: list[StreamRecord] = []
     for number in numbers:
-        moment = _BEGAN + timedelta(seconds=number // shape.domains)
         domain, n = shape.domain(number), number // shape.domains + 1
-        sealed_ns = int(moment.timestamp()) * 1_000_000_000
-        headers = BatchHeaders(
-            MessageId(shape.run(number), _CLASS, n),
-            shape.count(number),
-            sealed_ns,
-            Clock(True, "boot", sealed_ns),
-            True,
-        ).encode()
-        payload = _PACKER.compress(b"".join(lines(moment, number, shape.count(number))))
-        _add(found, number + 1, n, domain, batch_subject(domain, _CLASS, "http"), headers, payload)
+        subject = batch_subject(domain, _CLASS, "http")
+        _add(found, number + 1, n, domain, subject, headers(shape, number), payload(shape, number))
     return columns_of(found)
+
+
+def headers(shape: Shape, number: int) -> dict[str, str]:
+    """Those of a batch, by which the jobs know it from every other."""
+    sealed_ns = int(_sealed(shape, number).timestamp()) * 1_000_000_000
+    message = MessageId(shape.run(number), _CLASS, number // shape.domains + 1)
+    clock = Clock(True, "boot", sealed_ns)
+    return BatchHeaders(message, shape.count(number), sealed_ns, clock, True).encode()
+
+
+def payload(shape: Shape, number: int) -> bytes:
+    """The readings of a batch."""
+    sealed = _sealed(shape, number)
+    return _PACKER.compress(b"".join(lines(sealed, number, shape.count(number), shape.text)))
+
+
+def _sealed(shape: Shape, number: int) -> datetime:
+    return _BEGAN + timedelta(seconds=number // shape.domains)
 
 
 _PACKER: Final = zstandard.ZstdCompressor(level=3)
@@ -185,13 +206,17 @@ _SERIES_TEXTS: Final = [
 ]
 
 
-def lines(moment: datetime, number: int, count: int) -> Iterator[bytes]:
+def lines(moment: datetime, number: int, count: int, text: int = 0) -> Iterator[bytes]:
     """The values of so many series at a moment, after those of the batch before, with noise that does not
-    compress well."""
+    compress well: a number, or a text of so many characters."""
     noise = random.Random(number)
     ts = b'{"ts":"%b' % moment.isoformat().replace("+00:00", "Z").encode()
     for at in range(number * count, (number + 1) * count):
-        yield b"%b%b%.3f}\n" % (ts, _SERIES_TEXTS[at % _SERIES], noise.random() * 100)
+        series = _SERIES_TEXTS[at % _SERIES]
+        if text:
+            yield b'%b%b"%b"}\n' % (ts, series, b64encode(noise.randbytes(text * 3 // 4)))
+        else:
+            yield b"%b%b%.3f}\n" % (ts, series, noise.random() * 100)
 
 
 def ledgers(shape: Shape) -> Columns:

@@ -36,11 +36,11 @@ from hub_jobs.rollup import run as rollup
 
 _LEAVES: Final = 10_000
 _YEARS: Final = 5
-_MONTH: Final = 30
-_KEPT_DAYS: Final = 90
+MONTH: Final = 30
+KEPT_DAYS: Final = 90
 """`maintain --keep`."""
 _LARGEST: Final = 100.0
-_SLOWER: Final = 1.2
+SLOWER: Final = 1.2
 _LAST_STARTS: Final = 20
 
 
@@ -64,7 +64,7 @@ def _leaf(_: int, years: int) -> list[Row]:
     found: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory:
         leaf, lived = Leaf(Path(directory)), 0
-        for days in (_MONTH, *(YEAR * year for year in range(1, years + 1))):
+        for days in (MONTH, *(YEAR * year for year in range(1, years + 1))):
             leaf.live(days - lived, lived)
             lived, sizes = days, leaf.sizes()
             print(f"leaf, {_age(days)}: {sizes}", flush=True)
@@ -73,7 +73,7 @@ def _leaf(_: int, years: int) -> list[Row]:
             for name, size in {**files, "state.json": sizes["state.json"], **said}.items():
                 found.append(Row(f"a leaf, {_age(days)}: {name}", size / 1000, "kB", least=True))
         last = leaf.seconds[-_LAST_STARTS:]
-        first = leaf.seconds[:_MONTH][-_LAST_STARTS:]
+        first = leaf.seconds[:MONTH][-_LAST_STARTS:]
     return [*found, _largest("a leaf", max(row.median for row in found) / 1000), _start(last, first, years)]
 
 
@@ -92,7 +92,7 @@ def _hub(leaves: int, years: int) -> list[Row]:
         lived = months
         sizes = hub.sizes()
         print(f"hub, {months} months: {sizes}", flush=True)
-        age = _age(months * _MONTH if months == 1 else months * YEAR // MONTHS_A_YEAR)
+        age = _age(months * MONTH if months == 1 else months * YEAR // MONTHS_A_YEAR)
         for name, size in sizes.items():
             in_bytes = name.startswith("bytes")
             value, unit = (size / 1000, "kB") if in_bytes else (size, "")
@@ -104,7 +104,7 @@ def _hub(leaves: int, years: int) -> list[Row]:
 
 
 def _lakes(leaves: int, years: int) -> list[Row]:
-    ages = [(_MONTH, _MONTH), (YEAR, _KEPT_DAYS), (years * YEAR, _KEPT_DAYS)]
+    ages = [(MONTH, MONTH), (YEAR, KEPT_DAYS), (years * YEAR, KEPT_DAYS)]
     found = []
     for days, kept in ages:
         with tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory:
@@ -122,13 +122,13 @@ def _lakes(leaves: int, years: int) -> list[Row]:
 
 
 def _passes(leaves: int, years: int) -> list[Row]:
-    month, old = whole_passes(leaves, [(_MONTH, _MONTH), (years * YEAR, _KEPT_DAYS)])
+    month, old = whole_passes(leaves, [(MONTH, MONTH), (years * YEAR, KEPT_DAYS)])
     return [
         Row(
             f"a whole pass of {job}, {_age(years * YEAR)}",
             seconds,
             "CPU-s",
-            _SLOWER,
+            SLOWER,
             Against("in the first month", month[job]),
             least=True,
         )
@@ -161,7 +161,7 @@ def _age(days: int) -> str:
 
 _WARM_ROUNDS: Final = 1
 _ROUNDS: Final = 3
-_BATCH: Final = 6
+PASS_READINGS: Final = 6
 """Readings of a leaf in a pass: a tenth of what a minute brings, so that what grows weighs the more."""
 
 Passes = dict[str, list[float]]
@@ -178,7 +178,7 @@ def whole_passes(leaves: int, ages: list[tuple[int, int]], rounds: int = _ROUNDS
         lakes = []
         for days, kept in ages:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="petiole-bench-"))
-            lakes.append(AgedLake(Path(directory), leaves, days, kept, _BATCH))
+            lakes.append(AgedLake(Path(directory), leaves, days, kept, PASS_READINGS))
             lakes[-1].make()
         for number in range(_WARM_ROUNDS + rounds):
             for lake, passes in zip(lakes, found, strict=True):

@@ -27,12 +27,16 @@ _JOB_SECONDS: Final = 900.0
 
 
 class Node:
-    """A master or worker; its output goes into a log."""
+    """A master or worker, with all that it starts on one core if that is given; its output goes into a
+    log."""
 
-    def __init__(self, directory: Path, *arguments: str, python: str | None = None) -> None:
+    def __init__(
+        self, directory: Path, *arguments: str, python: str | None = None, core: int | None = None
+    ) -> None:
         directory.mkdir(parents=True)
         self.log = directory / "log"
-        command = [str(SPARK_HOME / "bin" / "spark-class"), *arguments]
+        pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
+        command = [*pinned, str(SPARK_HOME / "bin" / "spark-class"), *arguments]
         env = environment(directory) | ({} if python is None else {"PYSPARK_PYTHON": python})
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, cwd=directory, env=env, stdout=log, stderr=log)
@@ -114,16 +118,25 @@ class Cluster:
 @asynccontextmanager
 async def open_cluster(directory: Path, dist: Path, workers: int) -> AsyncIterator[Cluster]:
     """A cluster, ready; all of it ends with the context."""
+    async with open_nodes(directory, [None] * workers) as (url, nodes):
+        cluster = Cluster(directory, dist, nodes[0], url, nodes[1:])
+        await asyncio.to_thread(cluster.unpack)
+        yield cluster
+
+
+@asynccontextmanager
+async def open_nodes(directory: Path, cores: Sequence[int | None]) -> AsyncIterator[tuple[str, list[Node]]]:
+    """The address of a master, and that master with a worker for each of these cores, or for any core where
+    none is given; all of them end with the context."""
     nodes: list[Node] = []
     try:
         nodes.append(Node(directory / "master", *_MASTER))
         url = await nodes[0].says(r"Starting Spark master at (spark://\S+)")
-        nodes += [Node(directory / f"worker-{number}", *_WORKER, url) for number in range(workers)]
+        for number, core in enumerate(cores):
+            nodes.append(Node(directory / f"worker-{number}", *_WORKER, url, core=core))
         for node in nodes[1:]:
             await node.says(r"Successfully registered with master (\S+)")
-        cluster = Cluster(directory, dist, nodes[0], url, nodes[1:])
-        await asyncio.to_thread(cluster.unpack)
-        yield cluster
+        yield url, nodes
     finally:
         for node in nodes:
             node.kill()
