@@ -26,6 +26,10 @@ NAMES: Final[tuple[str, ...]] = (
     "spark-read",
     "spark-ingest",
     "spark-scale",
+    "spark-scale-backlog",
+    "spark-scale-executors",
+    "spark-scale-leaves",
+    "spark-scale-age",
 )
 """In the order in which they run and stand in docs/benchmarks.md."""
 

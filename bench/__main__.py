@@ -1,9 +1,10 @@
-"""`python -m bench [NAME…]`: run benchmarks, write build/bench/NAME.json, show their rows. One that fails is
-written with the rows that it has and why it has no more; the others run all the same, and the exit code is
-1."""
+"""`python -m bench [NAME…]`: run benchmarks, write build/bench/NAME.json, show their rows; in a name `*`
+stands for any text. One that fails is written with the rows that it has and why it has no more; the others
+run all the same, and the exit code is 1."""
 
 from __future__ import annotations
 
+import fnmatch
 import importlib
 import sys
 import traceback
@@ -18,9 +19,9 @@ from bench.result import BUILT, Failed, Result, UnfinishedError, reason
 
 def main(arguments: list[str]) -> int:
     """Run the named benchmarks, or all; names may be joined by commas. Returns the exit code."""
-    names = [name for argument in arguments for name in argument.split(",") if name]
-    unknown = [name for name in names if name not in NAMES]
-    if unknown:
+    asked = [name for argument in arguments for name in argument.split(",") if name]
+    names = [name for pattern in asked for name in fnmatch.filter(NAMES, pattern)]
+    if unknown := [pattern for pattern in asked if not fnmatch.filter(NAMES, pattern)]:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}", file=sys.stderr)
         return 2
     console, failed = Console(), False

@@ -36,13 +36,14 @@ def text(x: float, y: float, words: str, kind: str, anchor: str = "start", *, bo
     return f'<text class="{kind}" x="{x:.1f}" y="{y}" text-anchor="{anchor}"{weight}>{escape(words)}</text>'
 
 
-def document(height: int, title: str, parts: Sequence[str]) -> str:
+def document(height: int, title: str, parts: Sequence[str], style: str = "") -> str:
+    """A picture of these parts; `style` is for what only this kind of picture has."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
         f'aria-label="{escape(title)}">'
     )
     ground = f'<rect class="ground" width="{WIDTH}" height="{height}"/>'
-    return "\n".join([head, f"<style>\n{_STYLE}\n</style>", ground, *parts, "</svg>"]) + "\n"
+    return "\n".join([head, f"<style>\n{_STYLE}{style}\n</style>", ground, *parts, "</svg>"]) + "\n"
 
 
 _LEFT: Final = 330

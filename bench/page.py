@@ -16,6 +16,8 @@ _FEW: Final = 16
 ALL: Final = "benchmarks-all.md"
 ALIKE: Final = 1.1
 """A smaller difference cannot be seen on a shared machine."""
+_SWEEPS: Final = "spark-scale-"
+"""So begin benchmarks whose rows stand beside another step of theirs, which is no alternative."""
 _MATRICES: Final = frozenset({"commit"})
 """Benchmarks whose rows, named *case: figure*, stand as a line a case and a column a figure."""
 _HEAD: Final = f"""\
@@ -59,11 +61,11 @@ def _goals(results: Mapping[str, Kept]) -> str:
         run = kept.measured["date"][:10]
         met = f"{len(with_goal) - missed}{', counts only' if kept.absolute else ''}"
         rows.append((f"[{name}](#{name})", run, _machine_was(kept), met, missed))
-    return f"## Goals\n\n{_table(('benchmark', 'run', 'machine', 'goals met', 'goals missed'), rows)}"
+    return f"## Goals\n\n{table(('benchmark', 'run', 'machine', 'goals met', 'goals missed'), rows)}"
 
 
 def _not_better(results: Sequence[Kept]) -> str:
-    lines = [line for kept in results for line in kept.lines]
+    lines = [line for kept in results if not kept.benchmark.startswith(_SWEEPS) for line in kept.lines]
     shown = {(line.benchmark, line.what) for line in lines if line.met is False}
     left = (line for line in lines if (line.benchmark, line.what) not in shown)
     compared = _worst(line for line in left if line.ratio is not None and line.ratio < ALIKE)
@@ -110,16 +112,14 @@ def _machines(results: Sequence[Kept]) -> str:
     parts = ["## Machine and versions"]
     for described, names in found.items():
         parts.append(", ".join(names))
-        parts.append(_table(("what", "which"), described))
+        parts.append(table(("what", "which"), described))
     return "\n\n".join(parts)
 
 
 def _benchmark(kept: Kept) -> str:
     parts = [f"## {kept.benchmark}", described(kept.benchmark), _measured(kept)]
-    table = _matrix(kept.lines) if kept.benchmark in _MATRICES else _rows(kept.lines)
-    if kept.failed:
-        table += "\nNot measured:\n\n" + listed(f"{part.what}: {part.why}" for part in kept.failed) + "\n"
-    return "\n\n".join([*parts, table])
+    text = _matrix(kept.lines) if kept.benchmark in _MATRICES else _rows(kept.lines)
+    return "\n\n".join([*parts, text]) + not_measured(kept)
 
 
 def _matrix(lines: Iterable[Line]) -> str:
@@ -132,7 +132,7 @@ def _matrix(lines: Iterable[Line]) -> str:
         (case, *(found[column].value_text() if column in found else "" for column in columns))
         for case, found in cases.items()
     )
-    return _table(("", *columns), rows)
+    return table(("", *columns), rows)
 
 
 def _rows(lines: Sequence[Line]) -> str:
@@ -148,10 +148,10 @@ def _rows(lines: Sequence[Line]) -> str:
         )
         for line, first in _with_goal_once(lines)
     )
-    table = _table(("what", "value", "unit", "in the same run", "times", "goal", ""), rows)
+    text = table(("what", "value", "unit", "in the same run", "times", "goal", ""), rows)
     if len(lines) > _FEW:
-        table = f"<details><summary>all {len(lines)} rows</summary>\n\n{table}\n</details>\n"
-    return table
+        text = f"<details><summary>all {len(lines)} rows</summary>\n\n{text}\n</details>\n"
+    return text
 
 
 def described(benchmark: str) -> str:
@@ -214,12 +214,19 @@ def _compared(line: Line) -> str:
     return f"[{line.benchmark}](#{line.benchmark}): {_beside(line)}"
 
 
+def not_measured(kept: Kept) -> str:
+    """The parts that failed, empty where none did."""
+    entries = [f"{part.what}: {part.why}" for part in kept.failed]
+    return f"\nNot measured:\n\n{listed(entries)}\n" if entries else ""
+
+
 def listed(entries: Iterable[str]) -> str:
     """A list, or that there is nothing."""
     return "\n".join(f"- {entry}" for entry in entries) or "Nothing."
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table of Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(
         f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines

@@ -1,5 +1,5 @@
 """`python -m bench.report`: keep the results that were measured since, and make docs/benchmarks.md,
-docs/benchmarks-all.md and their pictures from those that are kept."""
+docs/benchmarks-all.md, docs/scale.md and their pictures from those that are kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from bench import NAMES
+from bench import NAMES, scale_page
 from bench.charts import beside
 from bench.kept import DIRECTORY, Kept, read, read_all
 from bench.page import ALL, page
@@ -23,7 +23,8 @@ def documents(results: dict[str, Kept]) -> dict[str, str]:
     ordered = {name: results[name] for name in NAMES if name in results}
     found = list(answers(ordered))
     made = {f"images/bench-{one.question.name}.svg": beside(one) for one in found}
-    return made | {"benchmarks.md": summary(ordered, found), ALL: page(ordered)}
+    pages = {"benchmarks.md": summary(ordered, found), ALL: page(ordered)}
+    return made | scale_page.documents(ordered) | pages
 
 
 def keep(built: Path, kept: Path) -> dict[str, str]:
@@ -52,7 +53,7 @@ def main() -> int:
             picture.unlink()
     for path, text in made.items():
         (_DOCS / path).write_text(text)
-    print(f"written: {_DOCS / 'benchmarks.md'}, {_DOCS / ALL}")
+    print("written: " + ", ".join(str(_DOCS / path) for path in made if path.endswith(".md")))
     return 0
 
 

@@ -1,8 +1,9 @@
-"""Whether the jobs take time in proportion and memory in none: half a million readings, four and sixteen
-times as many through `ingest` and `refine`, the most memory of each with all their processes; and a query on
-5,000 files before and after `maintain`.
+"""Eight million readings through `ingest` and `refine`, and the most memory of each with all their processes;
+and a query on 5,000 files before and after `maintain`. How time and memory grow with the backlog, with
+executors, leaves and the age of the tables is measured by the sweeps (`python -m bench 'spark-scale-*'`) and
+drawn in [how the jobs scale](scale.md).
 
-`READINGS=1000000 python -m bench spark-scale` for another number than half a million to begin with.
+`READINGS=1000000 python -m bench spark-scale` for another number than eight million.
 """
 
 from __future__ import annotations
@@ -11,19 +12,17 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-import psutil
 import pyarrow as pa
 
 from bench import lake as lakes
 from bench.hub_stream import fill_from_leaf, hub
+from bench.job_process import run_job
 from bench.result import Against, Result, Row
 from bench.spark_ingest import check, messages
 from hub_jobs.tables.delta import ensure_table
@@ -33,102 +32,38 @@ from hub_jobs.tables.scan import files, frame
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_READINGS: Final = 500_000
-_TIMES: Final = (1, 4, 16)
+_READINGS: Final = 8_000_000
 _STREAM: Final = "TELEMETRY_0"
 _FILES: Final = 5_000
 _ROWS: Final = 100
 _REPEATS: Final = 3
-_LOOK_SECONDS: Final = 0.5
-"""Looking costs the process that is looked at some milliseconds."""
 
 
 def run() -> Result:
-    least = int(os.environ.get("READINGS", _READINGS))
-    found = {}
-    for times in _TIMES:
-        print(f"{times * least:,} readings", flush=True)
-        found[times] = _sized(times * least)
-    rows = []
-    for times, (seconds, megabytes) in found.items():
-        what = f"{times * least / 1e6:g} million readings through ingest and refine"
-        rows.append(Row(f"{what}, their whole processes", seconds, "s"))
-        rows.append(Row(f"{what}, the most memory", megabytes, "MB"))
-    return Result("spark-scale", [*rows, *_growth(found, least), *_many_files()], {"readings": str(least)})
+    readings = int(os.environ.get("READINGS", _READINGS))
+    result = Result("spark-scale", options={"readings": str(readings)})
+    with result.part("through ingest and refine"):
+        result.rows += _sized(readings)
+    with result.part("a query on many files"):
+        result.rows += _many_files()
+    return result
 
 
-def _growth(found: dict[int, tuple[float, float]], least: int) -> list[Row]:
-    """What more readings cost. All pay for the start of their processes, so that what counts is what further
-    ones take."""
-    first, middle, last = (found[times] for times in _TIMES)
-    by = [least * (after - before) / 1e6 for before, after in pairwise(_TIMES)]
-    early, late = (middle[0] - first[0]) / by[0], (last[0] - middle[0]) / by[1]
-    return [
-        Row(
-            f"a further million readings between {_TIMES[1]} and {_TIMES[2]} times as many",
-            late,
-            "s",
-            None,
-            # On a busy machine the fewest may take longer than more of them, and nothing is known then.
-            Against(f"between {_TIMES[0]} and {_TIMES[1]} times", early) if early > 0 else None,
-            least=True,
-        ),
-        Row(
-            f"the most memory with {_TIMES[2]} times as many",
-            last[1],
-            "MB",
-            None,
-            Against("with the fewest", first[1]),
-            least=True,
-        ),
-    ]
-
-
-def _sized(readings: int) -> tuple[float, float]:
+def _sized(readings: int) -> list[Row]:
     shape = lakes.Shape(readings, domains=1)
     with hub() as one:
-        url = one.url
         fill_from_leaf(one, _STREAM, shape.domain(0), messages(shape))
         lake = one.directory / "lake"
-        first = _watched("ingest", "--server", url, "--lake", str(lake))
-        second = _watched("refine", "--lake", str(lake))
+        runs = (
+            run_job("ingest", "--server", one.url, "--lake", str(lake)),
+            run_job("refine", "--lake", str(lake)),
+        )
         check(lake, shape)
-    return first[0] + second[0], max(first[1], second[1])
-
-
-def _watched(job: str, *options: str) -> tuple[float, float]:
-    """Seconds of a job's process, and the most memory of it and its children in MB; pages that they share
-    count once."""
-    began = time.monotonic()
-    command = [sys.executable, "-m", f"hub_jobs.{job}", *options]
-    running = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    most = 0.0
-    watching = threading.Event()
-
-    def watch() -> None:
-        nonlocal most
-        process = psutil.Process(running.pid)
-        while not watching.wait(_LOOK_SECONDS):
-            most = max(most, _megabytes(process))
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    code = running.wait()
-    watching.set()
-    thread.join()
-    if code:
-        raise RuntimeError(f"{job} ended with {code}")
-    return time.monotonic() - began, most
-
-
-def _megabytes(process: psutil.Process) -> float:
-    total = 0
-    try:
-        for one in [process, *process.children(recursive=True)]:
-            total += one.memory_full_info().pss
-    except psutil.Error:
-        return 0.0
-    return total / 1e6
+    what = f"{readings / 1e6:g} million readings through ingest and refine"
+    return [
+        Row(f"{what}, their whole processes", sum(run.seconds for run in runs), "s"),
+        Row(f"{what}, the most memory", max(run.megabytes for run in runs), "MB"),
+    ]
 
 
 def _many_files() -> list[Row]:

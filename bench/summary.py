@@ -18,7 +18,8 @@ _HEAD: Final = f"""\
 Ten questions, each answered beside one alternative of the same run; then every goal that was missed and why,
 and those that no kept result judges. A figure depends on the machine and on what else it does: *under load*
 means that other work ran beside it. How it was measured, every other row, and what is worse or no better
-elsewhere: [all rows]({ALL}).
+elsewhere: [all rows]({ALL}). How time and memory of the hub's jobs grow is drawn by itself: [how the jobs
+scale](scale.md).
 """
 
 

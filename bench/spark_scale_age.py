@@ -1,0 +1,71 @@
+"""By the age of the tables: a pass of each job over the lake of 10,000 leaves after a month, a year and five
+years, of which 90 days are kept, made as for [years](years.md). A pass brings a tenth of a minute's readings,
+and each job is a whole process with the start of its session; `gaps` looks at two hours. In turns over all
+lakes, after one turn to warm up. `ingest` is not among them, because a stream has no age, nor `audit`: the
+rows of old files are not made, and what it takes on a settled past is [a benchmark of its
+own](benchmarks-all.md#audit).
+
+`LEAVES=1000 python -m bench spark-scale-age` for fewer leaves.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import ExitStack, redirect_stdout
+from datetime import timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Final
+
+from bench.job_process import JobRun, run_job
+from bench.result import Result, rounds
+from bench.sweeps import Goals, Runs, Step, rows
+from bench.years import KEPT_DAYS, MONTH, PASS_READINGS, SLOWER
+from bench.years_lake import NOW, AgedLake
+from bench.years_leaf import YEAR
+
+_LEAVES: Final = 10_000
+_AGES: Final = (MONTH, YEAR, 5 * YEAR)
+_ROUNDS: Final = 2
+_GOALS: Final = Goals(time=SLOWER, memory=1.25)
+"""Beside a month."""
+
+
+def run() -> Result:
+    """Make the lakes and play the passes."""
+    leaves = int(os.environ.get("LEAVES", _LEAVES))
+    result = Result("spark-scale-age", options={"leaves": str(leaves)})
+    with ExitStack() as stack:
+        lakes = {}
+        for days in _AGES:
+            step = Step(days, "days")
+            print(step.name, flush=True)
+            with result.part(step.name):
+                directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="petiole-bench-"))
+                lake = AgedLake(Path(directory), leaves, days, min(days, KEPT_DAYS), PASS_READINGS)
+                with redirect_stdout(StringIO()):
+                    lake.make()
+                lakes[step] = lake
+        steps: dict[Step, Runs] = {}
+        for number in range(1 + rounds(_ROUNDS)):
+            for step in [*lakes]:
+                with result.part(step.name):
+                    passes = _passes(lakes[step])
+                    print(f"{step.name}: {passes}", flush=True)
+                    if number:
+                        for job, job_run in passes.items():
+                            steps.setdefault(step, {}).setdefault(job, []).append(job_run)
+                    continue
+                del lakes[step]
+    result.rows += rows(steps, _GOALS)
+    return result
+
+
+def _passes(lake: AgedLake) -> dict[str, JobRun]:
+    lake.bring()
+    lake.ingest()
+    hour = timedelta(hours=1)
+    window = ("--from", (NOW - hour).isoformat(), "--to", (NOW + hour).isoformat())
+    options = {"refine": (), "rollup": (), "gaps": window, "maintain": ()}
+    return {job: run_job(job, "--lake", str(lake.path), *given) for job, given in options.items()}

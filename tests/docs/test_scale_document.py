@@ -1,0 +1,172 @@
+"""The sweeps of the jobs: their rows stand beside the right step, and docs/scale.md draws them."""
+
+from __future__ import annotations
+
+import sys
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import zstandard
+
+from agent.contract import parse_batch_headers
+from bench import NAMES, backlog, scale_page
+from bench import __main__ as bench_main
+from bench import lake as lakes
+from bench import measured as bench_measured
+from bench.hub_stream import Message
+from bench.job_process import JobRun, run_command
+from bench.kept import Kept, read_all
+from bench.line_charts import lines_over
+from bench.measured import Measured
+from bench.page import ALL
+from bench.report import documents
+from bench.result import Result, Row
+from bench.sweeps import Goals, Measure, Runs, Step, further, points, rows
+
+STEPS = [Step(value, "GB of backlog") for value in (0.1, 1, 10)]
+
+
+def runs(seconds: float, megabytes: float) -> Runs:
+    return {"ingest": [JobRun(seconds, megabytes)]}
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks once at the load of the machine."""
+    monkeypatch.setattr(bench_measured, "_LOOKS", 1)
+
+
+def kept(directory: Path, benchmark: str, found: list[Row]) -> dict[str, Kept]:
+    Result(benchmark, found).write(directory, Measured())
+    return read_all(directory)
+
+
+def test_a_step_stands_beside_the_first_or_the_one_before_and_its_goal_counts_there() -> None:
+    steps = dict(zip(STEPS, (runs(5, 800), runs(10, 900), runs(60, 1800)), strict=True))
+    by_first = [row.as_json() for row in rows(steps, Goals(memory=1.25))]
+    memory = [row for row in by_first if row["unit"] == "MB"]
+    assert [(row["times"], row["met"]) for row in memory] == [(None, None), (1.125, True), (2.25, False)]
+    by_last = [row.as_json() for row in rows(steps, Goals(memory=1.25), each=True)]
+    assert [row["times"] for row in by_last if row["unit"] == "MB"] == [None, 1.125, 2.0]
+
+
+def test_a_further_reading_leaves_out_what_a_process_costs_by_itself() -> None:
+    steps = dict(zip(STEPS, (runs(5, 1), runs(14, 1), runs(104, 1)), strict=True))
+    sizes = dict(zip(STEPS, (1_000_000, 10_000_000, 100_000_000), strict=True))
+    small, large = (row.as_json() for row in further(sizes, steps, 1.15))
+    assert (small["value"], large["value"], large["times"], large["met"]) == (1.0, 1.0, 1.0, True)
+    assert large["what"] == "from 1 to 10 GB of backlog: ingest, a further reading"
+
+
+def test_a_kept_sweep_gives_the_points_that_were_measured(tmp_path: Path) -> None:
+    steps = {Step(10, "leaves"): runs(5, 800), Step(50_000, "leaves"): runs(9, 900)}
+    results = kept(tmp_path, "spark-scale-leaves", [*rows(steps, Goals()), Row("another: row", 1, "s")])
+    assert points(results["spark-scale-leaves"], Measure.TIME) == {"ingest": [(10, 5), (50_000, 9)]}
+    assert points(results["spark-scale-leaves"], Measure.RATE) == {}
+
+
+def test_a_sweep_is_drawn_with_a_sentence_and_its_figures(tmp_path: Path) -> None:
+    steps = {Step(10, "leaves"): runs(5, 800), Step(50_000, "leaves"): runs(9, 900)}
+    results = kept(tmp_path, "spark-scale-leaves", [*rows(steps, Goals())])
+    made = documents(results)
+    page = made[scale_page.PAGE]
+    assert "From 10 to 50,000 leaves, 5,000 times as many: `ingest` takes 1.8 times as long." in page
+    assert "| `ingest`, s | 5 | 9 |" in page
+    assert page.count("No result is kept.") == len(scale_page.SWEEPS) - 1
+    pictures = [path for path in made if "bench-scale-" in path]
+    assert pictures == [f"images/bench-scale-leaves-{measure}.svg" for measure in ("time", "memory")]
+    assert all(f"]({path})" in page for path in pictures)
+    assert documents(results) == made
+
+
+def test_a_step_is_no_alternative_that_another_is_worse_than(tmp_path: Path) -> None:
+    steps = {Step(10, "leaves"): runs(5, 800), Step(50_000, "leaves"): runs(9, 900)}
+    made = documents(kept(tmp_path, "spark-scale-leaves", [*rows(steps, Goals())]))
+    worse = made[ALL].partition("### Worse than the alternative")[2].partition("\n## ")[0]
+    assert worse
+    assert "leaves" not in worse
+
+
+def test_every_sweep_is_a_benchmark_with_a_section() -> None:
+    page = scale_page.documents({})[scale_page.PAGE]
+    assert {sweep.benchmark for sweep in scale_page.SWEEPS} <= set(NAMES)
+    assert page.count("\n## ") == page.count("No result is kept.") == len(scale_page.SWEEPS)
+
+
+def drawn(decades: tuple[bool, bool]) -> ET.Element:
+    lines = {
+        "ingest": [(1.0, 10.0), (10.0, 100.0), (100.0, 1000.0)],
+        "refine": [(1.0, 10.0), (10.0, 100.0), (100.0, 999.0)],
+        "audit": [(1.0, 10.0), (10.0, 10.0), (100.0, 10.0)],
+    }
+    return ET.fromstring(lines_over("Time", "GB", lines, decades=decades, quiet=False))
+
+
+def circles(picture: ET.Element, number: int) -> list[tuple[float, float]]:
+    found = [one for one in picture.iter() if one.get("class") == f"point-{number}"]
+    return [(float(one.attrib["cx"]), float(one.attrib["cy"])) for one in found]
+
+
+def test_a_decade_is_as_long_as_the_next_on_axes_that_go_by_decades() -> None:
+    first, second, third = circles(drawn((True, True)), 0)
+    assert second[0] - first[0] == pytest.approx(third[0] - second[0], abs=0.2)
+    assert second[1] - first[1] == pytest.approx(third[1] - second[1], abs=0.2)
+
+
+def test_an_axis_that_does_not_go_by_decades_begins_at_0() -> None:
+    first, second, _ = circles(drawn((False, False)), 0)
+    (bottom,) = {y for _, y in circles(drawn((False, True)), 2)}  # 10 is the lowest decade
+    assert bottom - second[1] == pytest.approx(10 * (bottom - first[1]), abs=1)
+
+
+def test_no_label_of_a_line_covers_another() -> None:
+    texts = [one for one in drawn((True, True)).iter() if (one.text or "").split(" ")[0] in LABELS]
+    places = sorted(float(one.attrib["y"]) for one in texts)
+    assert len(places) == len(LABELS)
+    assert all(later - earlier >= 15 for earlier, later in pairwise(places))
+
+
+LABELS = ("ingest", "refine", "audit")
+
+
+def test_a_pattern_runs_each_benchmark_that_it_matches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_main, "BUILT", tmp_path)
+    told = lambda name: SimpleNamespace(run=lambda: Result(name.removeprefix("bench.").replace("_", "-")))  # noqa: E731
+    monkeypatch.setattr("importlib.import_module", told)
+    assert bench_main.main(["spark-scale-*"]) == 0
+    assert {path.stem for path in tmp_path.iterdir()} == {sweep.benchmark for sweep in scale_page.SWEEPS}
+    assert bench_main.main(["spark-skale-*"]) == 2
+    assert "no benchmark spark-skale-*" in capsys.readouterr().err
+
+
+def test_the_memory_of_a_job_is_that_of_its_children_too() -> None:
+    child = "held = bytearray(90_000_000); import time; time.sleep(1)"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    run = run_command("job", [sys.executable, "-c", parent])
+    assert run.megabytes > 90
+    assert run.seconds > 1
+
+
+def test_a_job_that_fails_is_told_with_what_it_said_last() -> None:
+    failing = "import sys; print('one'); sys.exit('no such table')"
+    with pytest.raises(RuntimeError, match="refine ended with 1: no such table"):
+        run_command("refine", [sys.executable, "-c", failing])
+
+
+def test_each_batch_of_a_backlog_has_a_number_of_its_own_and_as_many_readings_as_it_says() -> None:
+    shape = lakes.Shape(66_500, 1_000, domains=1, text=backlog._CHARACTERS)
+    found: list[Message] = [*backlog._messages(shape)]
+    batches, ledger = found[:-1], found[-1]
+    assert len({headers["Nats-Msg-Id"] for _, headers, _ in batches}) == len(batches) == 67
+    sizes = []
+    for _, headers, payload in batches:
+        text = zstandard.decompress(payload)
+        assert text.count(b"\n") == parse_batch_headers(headers).count
+        sizes.append(len(payload))
+    assert "ledger" in ledger[0]
+    assert sum(sizes) / 66_500 == pytest.approx(backlog._READING_BYTES, rel=0.02)
