@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, TextIO, cast
 
 import structlog
@@ -57,13 +58,16 @@ def _drop_below(_logger: WrappedLogger, method: str, event: EventDict) -> EventD
 
 class _StandardError:
     """Standard error as it is when something is written: loggers are made once, and what runs a command
-    within a program may replace it for as long as that takes."""
+    within a program may replace it for as long as that takes. What it does not take, on a full disk or in a
+    pipe that nobody reads any more, is left out: no line of a log may end what it is about."""
 
-    def write(self, text: str) -> int:
-        return sys.stderr.write(text)
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            sys.stderr.write(text)
 
     def flush(self) -> None:
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stderr.flush()
 
 
 _STANDARD_ERROR: Final = cast(TextIO, _StandardError())

@@ -64,6 +64,22 @@ def test_a_signal_drains_and_leaves_the_server_running_until_it_is_stopped(
     assert leaf.server() is None
 
 
+def test_an_agent_whose_log_takes_nothing_goes_on(leaf: Agent) -> None:
+    """As where its standard error is a file on a full disk, or a pipe that nobody reads any more."""
+    with Path("/dev/full").open("wb") as full:
+        leaf.process = subprocess.Popen(
+            [PETIOLE, "run", "-c", str(leaf.member.config)], stderr=full, text=True
+        )
+    wait_for(lambda: leaf.status_of("/readyz") == 200, "the agent is ready")
+    run = leaf.status()["run"]
+    assert leaf.post(READING, "a-1") == 204
+    leaf.member.config.write_text('publish.linger = "20ms"\n' + leaf.member.config.read_text())
+    leaf.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: leaf.status_of("/readyz") == 200 and leaf.status()["run"] != run, "it has started again")
+    assert leaf.post(READING, "a-2") == 204
+    assert leaf.end(signal.SIGTERM) == 0
+
+
 def test_two_agents_do_not_share_a_state_directory(leaf: Agent) -> None:
     leaf.start()
     text = leaf.member.config.read_text()
