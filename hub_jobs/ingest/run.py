@@ -121,7 +121,7 @@ def run(options: IngestOptions, stop: Stop = never, metrics: JobMetrics | None =
         gaps += _commit_next(spark, options, bronze, info, known, (first, last), metrics)
         bronze = bronze.newest()
     bronze.sync()  # what the registrar purges is nowhere else
-    _tell_registrar(options, bronze, info, known)
+    _tell_registrar(options, info, known)
     if gaps:
         say(_NAME, f"stream {options.stream} has lost sequences {text(union(gaps))}")
         return Exit.LOSS
@@ -226,12 +226,11 @@ def _parts(info: StreamInfo, wanted: Sequences, cores: int) -> list[Range]:
     return split([Range(info.name, info.created, first, last)], wanted_parts, most)
 
 
-def _tell_registrar(options: IngestOptions, bronze: Table, info: StreamInfo, known: StreamHistory) -> None:
+def _tell_registrar(options: IngestOptions, info: StreamInfo, known: StreamHistory) -> None:
     """What is committed, with the message where that ends: by now the stream may be restored from a copy."""
     if known.done is None:
         return
-    end = stream_history.end_of(bronze, known)
-    committed = Committed(info.name, info.created, known.done, end.arrived if end else 0)
+    committed = Committed(info.name, info.created, known.done, known.end.arrived if known.end else 0)
     try:
         with Connection(options.server) as conn:
             conn.request(committed_subject(info.name), committed.encode(), _NOTICE_SECONDS)

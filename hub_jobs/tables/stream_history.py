@@ -51,6 +51,8 @@ class StreamHistory:
     stream: str
     created: str
     done: int | None = None
+    end: MessageMark | None = None
+    """The message where bronze ends, where `current` says it; None also where that is a gap."""
 
     @property
     def history(self) -> History:
@@ -108,9 +110,12 @@ def current(bronze: Table, info: StreamInfo, conn: Connection) -> StreamHistory:
     """The history that the stream has now: the last one that bronze knows of it, unless the message where
     bronze ends is another one in the stream, or was gone from it."""
     last, following = _newest(bronze, info)
-    if last.done is not None and _put_back(bronze, last, info, conn):
-        return following
-    return last
+    if last.done is None:
+        return last
+    end = _end_of(bronze, last, last.done)
+    # Where bronze ends with a gap any message is another one: what was gone from a stream never comes again.
+    is_put_back = differs(conn, info, end or MessageMark(last.done, 0, b""))
+    return following if is_put_back else replace(last, end=end)
 
 
 def _newest(bronze: Table, info: StreamInfo) -> tuple[StreamHistory, StreamHistory]:
@@ -129,15 +134,7 @@ def _names(info: StreamInfo) -> Iterator[StreamHistory]:
         yield StreamHistory(info.name, f"{info.created}~{number}")
 
 
-def _put_back(bronze: Table, known: StreamHistory, info: StreamInfo, conn: Connection) -> bool:
-    assert known.done is not None
-    # Where bronze ends with a gap any message is another one: what was gone from a stream never comes again.
-    return differs(conn, info, end_of(bronze, known) or MessageMark(known.done, 0, b""))
-
-
-def end_of(bronze: Table, known: StreamHistory) -> MessageMark | None:
-    """The message where bronze ends; None where that is a gap."""
-    done = known.done or 0
+def _end_of(bronze: Table, known: StreamHistory, done: int) -> MessageMark | None:
     for row in rows(bronze, ["arrived", "digest"], known.rows(done - 1, done)).to_pylist():
         return MessageMark(done, micros(row["arrived"]), row["digest"])
     return None
