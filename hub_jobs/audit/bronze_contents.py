@@ -33,6 +33,11 @@ class SeenCache:
     table: Table | None = None
     unreadable: tuple[Unreadable, ...] = ()
 
+    @property
+    def domains(self) -> set[str]:
+        """The domains of which bronze holds batches."""
+        return {domain for domain, _, _ in _runs(self.seen)}
+
     def upto(self, known: Sequence[StreamHistory]) -> dict[History, int]:
         """Up to which sequence of each history it should know all."""
         return offsets(known, self.table)
@@ -56,8 +61,12 @@ class BronzeContents:
 
     def gone_runs(self) -> set[Run]:
         """The runs of which batches are gone."""
-        names = [space.split("/") for space in self.gone.spaces if space.startswith("batch/")]
-        return {(domain, cls, run) for _, domain, cls, run in names}
+        return _runs(self.gone)
+
+
+def _runs(numbers: SeenNumbers) -> set[Run]:
+    names = [space.split("/") for space in numbers.spaces if space.startswith("batch/")]
+    return {(domain, cls, run) for _, domain, cls, run in names}
 
 
 def open_cache(lake: Place) -> SeenCache:

@@ -33,7 +33,7 @@ from hub_jobs.audit.stream_gaps import find_gaps
 from hub_jobs.job_loop import job_parser, metrics_of, run_once, say
 from hub_jobs.source.protocol import WireError
 from hub_jobs.source.server import Server, add_server_options, server_of
-from hub_jobs.tables import seen, stream_history
+from hub_jobs.tables import stream_history
 from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.stream_history import StreamHistory
@@ -104,14 +104,15 @@ def run(
         return Exit.USAGE
     unreachable: WireError | None = None
     hub: HubClient | None = None
+    cache = open_cache(lake)
     if asked is not None:
-        # Before the tables are opened: what ingest takes meanwhile is then no longer in transit.
+        # Before bronze is opened: what ingest takes meanwhile is then no longer in transit.
         try:
-            hub = ask_hub(asked[0], _streams(lake, asked[1]), seen.domains(lake))
+            hub = ask_hub(asked[0], _streams(lake, asked[1]), cache.domains)
         except WireError as error:
             unreachable = error
             say(_NAME, f"what is on its way is not known: {error}")
-    audited = _audit(lake, at, hub, deep=deep, again=again)
+    audited = _audit(lake, at, cache, hub, deep=deep, again=again)
     audited = replace(audited, hub_fault="" if unreachable is None else str(unreachable))
     report.store(lake, audited)
     if tell is not None:
@@ -134,15 +135,15 @@ def _streams(lake: Place, more: Sequence[str]) -> list[str]:
 
 
 def _audit(
-    lake: Place, at: datetime, hub: HubClient | None, *, deep: bool, again: bool
+    lake: Place, at: datetime, cache: SeenCache, hub: HubClient | None, *, deep: bool, again: bool
 ) -> report.AuditReport:
     if again or deep:
-        return _audited(lake, at, hub, deep=deep, again=True)
+        return _audited(lake, at, cache, hub, deep=deep, again=True)
     try:
-        return _audited(lake, at, hub, deep=False, again=False)
+        return _audited(lake, at, cache, hub, deep=False, again=False)
     except UnsettledError as error:
         say(_NAME, f"all is read again: {error}")
-        audited = _audited(lake, at, hub, deep=False, again=True)
+        audited = _audited(lake, at, cache, hub, deep=False, again=True)
         return replace(audited, settled=replace(audited.settled, read_again=str(error)))
 
 
@@ -171,11 +172,10 @@ def _settle(lake: Place, table: Table, counted: _Counted, recount: Callable[[Aud
 
 
 def _audited(
-    lake: Place, at: datetime, hub: HubClient | None, *, deep: bool, again: bool
+    lake: Place, at: datetime, cache: SeenCache, hub: HubClient | None, *, deep: bool, again: bool
 ) -> report.AuditReport:
     # The oldest snapshot first: what ingest and refine commit meanwhile then adds nothing that bronze lacks.
     settled = ensure_table(lake, "settled")
-    cache = open_cache(lake)
     readings, quarantine = ensure_table(lake, "readings"), ensure_table(lake, "quarantine")
     bronze = ensure_table(lake, "bronze")
     histories = stream_history.all_of(bronze)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Final, TypeVar
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs.tables import cache, seen_files
-from hub_jobs.tables.delta import Table, ensure_table, open_table
+from hub_jobs.tables.delta import Table, ensure_table
 from hub_jobs.tables.parquet_reading import UnreadableError
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import CodedRanges, Numbers
@@ -122,17 +121,6 @@ def load(
 def read(table: Table) -> SeenNumbers:
     """What the table says, whatever bronze holds. Raises `UnreadableError`."""
     return numbers_in(rows(table, SEEN.names))
-
-
-def domains(lake: Place) -> set[str]:
-    """The domains of which bronze holds batches; none where the table is not there, or can't be read."""
-    found: set[str] = set()
-    with suppress(UnreadableError):
-        if (table := open_table(lake, "seen")) is not None:
-            for piece in batches(table, ["space"], coded=True):
-                spaces = pc.unique(piece["space"]).to_pylist()
-                found.update(space.split("/")[1] for space in spaces if space.startswith("batch/"))
-    return found
 
 
 def identities(bronze: Table, history: StreamHistory, after: int) -> Iterator[pa.Table]:
