@@ -3,7 +3,7 @@
 
 import sys
 
-import hub_jobs.without_pandas  # noqa: F401 - before Arrow
+import hub_jobs.lean_imports  # noqa: F401 - before Arrow
 from hub_jobs.refine.run import main
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Final
 
 _ARCHIVES: Final = Path("pyspark", "python", "lib")
 """Where an installed PySpark has its archives, below the directory that it is installed in."""
-_MODULES: Final = ("hub_jobs.without_pandas", "hub_jobs.ingest.bronze", "hub_jobs.refine.task")
+_MODULES: Final = ("hub_jobs.lean_imports", "hub_jobs.ingest.bronze", "hub_jobs.refine.task")
 """What most tasks need."""
 
 

@@ -1,0 +1,38 @@
+"""Has numpy and Arrow bring along only what the jobs use. To be imported before either.
+
+Arrow imports pandas with the first array it makes, in case it was given an object of it; that is a third of
+what a job imports, and no job has such an object. It leaves pandas alone from then on, which can be imported
+as ever: PySpark does so with a session, which `maintain` and a run with nothing to do have none of. numpy
+starts a thread for every core, for algebra that no job does, and workers are forked from a process that has
+imported it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Final
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+class _NoPandas:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+        return None
+
+
+_FINDER: Final = _NoPandas()
+
+sys.meta_path.insert(0, _FINDER)
+try:
+    import pyarrow as pa
+
+    pa.array([0])
+finally:
+    sys.meta_path.remove(_FINDER)
