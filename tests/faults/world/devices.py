@@ -27,7 +27,7 @@ CANNOT_BE_TOLD = "is unknown"
 otherwise."""
 RETRY_SECONDS = 0.2
 _LATE_SECONDS = 3.0
-"""An answer that takes longer is noted: a process that stands still for a few seconds leaves no other trace."""
+"""An answer that takes longer is noted: a process that stands still for seconds leaves no other trace."""
 
 
 @dataclass(slots=True)
