@@ -19,7 +19,6 @@ from agent.leaf.inputs.formats.reading_decoder import (
     ARRAY,
     CLEAN,
     LARGE_LINE,
-    LINE,
     LONG,
     REFUSED,
     ReadingDecoder,
@@ -38,7 +37,6 @@ _BAD_SLICE: Final = 8 * 1024
 _WORDED: Final = 4 * 1024
 """Bytes of a bad line that the reference looks at: it needs many times as long, and 40 times the memory."""
 _TOO_LONG: Final = f"a line with an array or bytes has at most {LARGE_LINE} bytes"
-_ALIKE: Final = 10
 _BLANK: Final = b" \t\r"
 _blanks: Final = re.compile(rb"[ \t\r\n]*+").match
 
@@ -150,44 +148,35 @@ def _slices(body: bytes, start: int = 0, size: int = _SLICE) -> Iterator[tuple[i
 
 def _decode(text: bytes, domain: str, now_ns: int) -> Decoded | None:
     """One slice, None when a line of it is bad."""
-    full = True
-    try:
-        if len(text) > LARGE_LINE + 1:  # longer than a slice, so it is one line
-            LONG.decode(text)
-        try:
-            rows: list[Any] = _DECODER.decode_lines(text)
-        except REFUSED:
-            full = False
-            rows = LINE.decode_lines(text)
-        if b"\\" in text or b"\x7f" in text:  # control characters: escaped in JSON, but for U+007F
-            CLEAN.decode_lines(text)
-    except REFUSED:
-        return None
-    if not rows:
-        return _NOTHING
+    decoded = _decode_rows(text)
+    if decoded is None:
+        if not text.strip(_BLANK + b"\n"):
+            return _NOTHING
+        lines = [stripped for line in text.split(b"\n") if (stripped := line.strip(_BLANK))]
+        if len(lines) == text.count(b"\n"):
+            return None
+        text = b"\n".join(lines) + b"\n"
+        if (decoded := _decode_rows(text)) is None:
+            return None
+    rows, full = decoded
     if b"\r" in text:
         text = text.replace(b"\r", b" ")
-    if not _one_a_line(text, len(rows)):
-        lines = [stripped for line in text.split(b"\n") if (stripped := line.strip(_BLANK))]
-        text = b"\n".join(lines) + b"\n"
-        if not _one_a_line(text, len(rows)):
-            return None
     if not full:
         text = _filled(text, rows, domain, now_ns)
     return Decoded(text, len(rows))
 
 
-def _one_a_line(text: bytes, count: int) -> bool:
-    """Whether `count` valid objects stand one to a line, which `decode_lines` does not ask: it takes any
-    blank between values. Inside an object no newline stands between `}` and `{`, so every such place is a
-    boundary; where their number is right, so is each one, and no newline is left for the inside of an object.
-    """
-    # To count a lone byte, CPython looks at every byte; to remove it, it searches by memchr.
-    if len(text) - len(text.replace(b"\n", b"")) != count:
-        return False
-    # Most senders begin every line alike, and the longer what is sought, the faster the search.
-    alike = text.count(b"}\n" + text[:_ALIKE]) == count - 1 and text.startswith(b"{")
-    return alike or text.count(b"}\n{") == count - 1
+def _decode_rows(text: bytes) -> tuple[list[Any], bool] | None:
+    """The readings of lines, and whether nothing is to be filled in; None when a line is blank or bad."""
+    try:
+        if len(text) > LARGE_LINE + 1:  # longer than a slice, so it is one line
+            LONG.decode(text)
+        rows, full = _DECODER.decode_lines(text)
+        if b"\\" in text or b"\x7f" in text:  # control characters: escaped in JSON, but for U+007F
+            CLEAN.decode_lines(text)
+    except REFUSED:
+        return None
+    return rows, full
 
 
 def _filled(text: bytes, rows: list[Any], domain: str, now_ns: int) -> bytes:

@@ -77,12 +77,15 @@ class _Long(_Clean):
 LARGE_LINE: Final = contract.MAX_LARGE_LINE // 2
 """Bytes of a line above which an array or bytes is refused. The jobs take twice as many: time, device and the
 tags of a rule come on top."""
-LINE: Final = msgspec.json.Decoder(_Line)
 LONG: Final = msgspec.json.Decoder(_Long)
 CLEAN: Final = msgspec.json.Decoder(_Clean)
 ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 REFUSED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _FULL: Final = msgspec.json.Decoder(_Full)
+_FULL_LINES: Final = msgspec.json.Decoder(list[_Full | None])
+_LINES: Final = msgspec.json.Decoder(list[_Line | None])
+_MARK: Final = b"\n,null,"
+"""Stands between two lines while they are decoded."""
 _WORTH: Final = 4 * 1024
 """Bytes of lines from which on a look at the first of them pays."""
 _OFTEN: Final = 8
@@ -95,25 +98,53 @@ _MAX_NAMES: Final = 16
 
 
 class ReadingDecoder:
-    """Decodes readings with `ts` and `device`."""
+    """Decodes lines, each of which has to be a reading.
+
+    msgspec's `decode_lines` takes any blank for the end of a line, and a newline inside of a reading. So a
+    null is put between lines, and all of them are decoded as one array. Inside of a reading it is an error:
+    no text may hold a newline, and nothing else a null between commas. Where each line is one element, and
+    none of these is a null, each is a reading."""
 
     def __init__(self) -> None:
         self._came: dict[tuple[str, ...], int] = {}
         self._made: dict[tuple[str, ...], msgspec.json.Decoder[Any]] = {}
+        self._last: msgspec.json.Decoder[Any] | None = None
+        """What took the lines before these, if that was made for names; others mostly fail in its first."""
 
-    def decode_lines(self, text: bytes) -> list[Any]:
-        """The readings of NDJSON; raises one of `REFUSED` where a line is none."""
+    def decode_lines(self, text: bytes) -> tuple[list[Any], bool]:
+        """The readings of NDJSON, and whether nothing is to be filled in. The last line ends with a newline,
+        too. Raises one of `REFUSED` where a line is no reading."""
+        marked = b"".join((b"[", text[:-1], b"]")).replace(b"\n", _MARK)
+        try:
+            elements, full = self._full(text, marked), True
+        except REFUSED:
+            elements, full = _LINES.decode(marked), False
+        readings = elements[::2]
+        marks = (len(marked) - len(text) - 1) // (len(_MARK) - 1)
+        if len(elements) != 2 * marks + 1 or not all(readings):
+            raise msgspec.ValidationError("there is not one reading a line")
+        return readings, full
+
+    def _full(self, text: bytes, marked: bytes) -> list[Any]:
+        if self._last is not None:
+            try:
+                return self._last.decode(marked)  # type: ignore[no-any-return]
+            except REFUSED:
+                self._last = None
         if len(text) >= _WORTH and (names := _names(text)):
             came = self._came[names] = self._came.get(names, 0) + 1
             if came > _OFTEN:
                 try:
-                    return self._of(names).decode_lines(text)
+                    elements: list[Any] = self._of(names).decode(marked)
                 except REFUSED:
                     self._came[names] = _OFTEN - _REST
+                else:
+                    self._last = self._made[names]
+                    return elements
             elif len(self._came) > _FORMS:
                 self._came.clear()
                 self._made.clear()
-        return _FULL.decode_lines(text)
+        return _FULL_LINES.decode(marked)
 
     def _of(self, names: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
         made = self._made.get(names)
@@ -153,4 +184,4 @@ def _decoder(names: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
         gc=False,
         forbid_unknown_fields=True,
     )
-    return msgspec.json.Decoder(reading)
+    return msgspec.json.Decoder(list[reading | None])  # type: ignore[valid-type]

@@ -100,7 +100,7 @@ def test_names_of_tags_without_end_do_not_stay_in_memory() -> None:
     decoder = ReadingDecoder()
     for number in range(2_000):
         tagged = b'{"ts":1,"device":"d","metric":"m","value":1,"tags":{"t%d":"x"}}\n' % (number // 10)
-        assert len(decoder.decode_lines(tagged * 80)) == 80
+        assert len(decoder.decode_lines(tagged * 80)[0]) == 80
     assert len(decoder._made) <= 32
 
 
@@ -150,6 +150,12 @@ def test_a_body_of_blanks_holds_no_reading(body: bytes) -> None:
         b'{"ts":1,"device":"d","metric":"m","value":1,"tags":{}\n}\n' + FULL + FULL,
         b'{"ts":1,"device":"d","metric":"m","value":1,"tags":\n{}}\n' + FULL + FULL,
         FULL + b"\n" + b'{"ts":1,"device":"d","metric":"m","value":1,"tags":\n{"a":"b"}}' + FULL,
+        FULL + b"\nnull\n" + FULL,
+        FULL + b"," + FULL,
+        FULL + b",null," + FULL,
+        FULL + b"," + FULL + b'\n{"ts":1,"device":"d","metric":"m"\n"value":1}',
+        FULL + b"," + FULL + b'\n{"ts":1,"device":"d","metric":"m","value":[1\n2]}',
+        FULL + b"," + FULL + b'\n{"ts":1,"device":"d","metric":"m\n","value":1}',
     ],
 )
 def test_more_or_less_than_one_object_on_a_line_is_refused(body: bytes) -> None:
