@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from agent.config import LinkConfig
-from agent.contract import COMMANDS, command_consumer, command_deliver, leaf_stream
+from agent.contract import (
+    COMMANDS,
+    Announce,
+    CommandsWanted,
+    command_consumer,
+    command_deliver,
+    leaf_stream,
+    new_epoch,
+    new_run,
+)
+from agent.hub.registrar.command_consumers import CommandConsumers, CommandStream
+from agent.hub.registrar.problems import ActiveProblems
 from agent.jetstream import JetStream, JetStreamError, UnavailableError
 from agent.leaf.link.command_mirror import rest
 from agent.leaf.link.status import LinkState
@@ -220,3 +232,36 @@ async def test_the_consumer_that_keeps_the_mirror_awake_goes_though_the_first_re
         await commands.send()
         await commands.arrived()
         await until(is_gone, "the consumer is deleted")
+
+
+async def test_a_command_does_not_bring_back_the_consumer_of_an_epoch_that_ends_meanwhile(
+    servers: ServerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands would go under the old subject, which nobody follows, until the next announcement."""
+    js = JetStream(await servers.hub.connect("registrar"))
+    stream = CommandStream(js)
+    consumers = CommandConsumers(js, stream, ActiveProblems())
+    old, new = new_epoch(), new_epoch()
+
+    async def announce(epoch: str, *, idle: bool) -> None:
+        wanted = CommandsWanted(epoch, 0, idle=idle)
+        announced = Announce("edge-1", "m", new_run(), {}, {}, commands=wanted)
+        assert await consumers.answer(announced) is not None
+
+    await announce(old, idle=True)
+    await js.publish("cmd.edge-1.tool.ping", b"{}")
+    announcing: list[asyncio.Task[None]] = []
+    newest = stream.newest
+
+    async def announces_meanwhile(domain: str) -> int:
+        if not announcing:
+            announcing.append(asyncio.create_task(announce(new, idle=False)))
+            await asyncio.wait(announcing, timeout=1.0)
+        return await newest(domain)
+
+    monkeypatch.setattr(stream, "newest", announces_meanwhile)
+    await consumers._wake("edge-1")
+    await announcing[0]
+    found = await js.find_consumer(COMMANDS, command_consumer("edge-1"))
+    assert found is not None
+    assert found.config["deliver_subject"] == command_deliver("edge-1", new)

@@ -17,6 +17,7 @@ for it, which a mirror that listens gets at once. That one begins after the comm
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from typing import Any, Final
 
 import structlog
@@ -151,6 +152,9 @@ class CommandConsumers:
         self._js, self._stream, self._problems = js, stream, problems
         self._resting: dict[str, CommandsWanted] = {}
         """What each leaf without a consumer said of its mirror."""
+        self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By domain: a command that wakes a leaf must not bring back the consumer of an epoch that an
+        announcement ends meanwhile."""
 
     async def run(self) -> None:
         """Look at the stream each second, and make consumers again that are needed; until cancelled."""
@@ -163,11 +167,12 @@ class CommandConsumers:
 
     async def _wake(self, domain: str) -> None:
         """Make the consumer of a leaf again if there is a command that its mirror lacks."""
-        mirror = self._resting.get(domain)
         try:
-            if mirror is not None and await self._stream.newest(domain) > mirror.last:
-                await self._behind(domain, mirror.epoch, mirror.last, known=False)
-                self._resting.pop(domain, None)
+            async with self._changing[domain]:
+                mirror = self._resting.get(domain)
+                if mirror is not None and await self._stream.newest(domain) > mirror.last:
+                    await self._behind(domain, mirror.epoch, mirror.last, known=False)
+                    self._resting.pop(domain, None)
         except JetStreamError as error:
             log.info("consumer of commands not made yet", domain=domain, reason=str(error))
 
@@ -179,7 +184,8 @@ class CommandConsumers:
             return None
         about = f"commands of {announce.domain}"
         try:
-            held = await self._held(announce.domain, wanted)
+            async with self._changing[announce.domain]:
+                held = await self._held(announce.domain, wanted)
         except JetStreamError as error:
             self._problems.begin(about, f"the commands of {announce.domain} cannot be delivered: {error}")
             return None
