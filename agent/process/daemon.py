@@ -48,6 +48,10 @@ hub of thousands of leaves would look at too many at a time, and hold up its loo
 _END_SECONDS = 10.0
 """Beyond `drain`, until an agent that is to end does so whatever still runs."""
 
+_RELOAD = {signal.SIGHUP}
+"""Held back by the kernel while no event loop takes it, also over the exec of a new start, and by all threads
+but the main one, which inherit this: by default the signal ends the process."""
+
 log = structlog.get_logger("agent")
 
 
@@ -72,6 +76,7 @@ def run(config: Config, inputs: Sequence[Input], metrics: Metrics, files: Files)
     if config.role == "hub":
         import agent.process.hub  # noqa: F401 - before the event loop, which it would hold up
     again = asyncio.Event()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _RELOAD)
     gc.freeze()  # the collector need not look at what stays, which is much where there are many leaves
     if config.role == "leaf":
         gc.set_threshold(_YOUNG_OBJECTS)
@@ -151,11 +156,13 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     loop.add_signal_handler(signal.SIGHUP, reloader.wanted)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _RELOAD)
     loop.call_later(KEPT_SECONDS, LISTEN_SOCKETS.close)
     health = ServerHealth(metrics)
 
     def restart() -> None:
         again.set()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _RELOAD)
         stop()
 
     role = _role(config, state, inputs, metrics, health, reloader)

@@ -270,3 +270,19 @@ def test_an_agent_that_drains_to_start_again_ends_when_it_is_told_to(leaf: Agent
     assert posted.result(60) == 204
     assert leaf.process.wait(60) == 0
     assert leaf.log.read_text().count('"event": "started"') == 1
+
+
+def test_a_reload_that_comes_while_the_agent_starts_again_is_taken_in(leaf: Agent) -> None:
+    run = leaf.status()["run"]
+    change(leaf, "[admin]", '[publish]\nlinger = "20ms"\n\n[admin]')
+    hang_up(leaf)
+    wait_for(lambda: '"stopped"' in leaf.log.read_text(), "the agent becomes the next one")
+    change(leaf, '[[input]]\ntype = "host"', '[[input]]\ntype = "host"\nname = "machine"')
+
+    def has_started() -> bool:
+        hang_up(leaf)
+        return leaf.log.read_text().count('"event": "started"') == 2
+
+    wait_for(has_started, "it has started")
+    wait_for(lambda: leaf.status_of("/readyz") == 200 and leaf.status()["run"] != run, "another run")
+    wait_for(lambda: "machine" in leaf.status()["inputs"], "the newest configuration holds")
