@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from hub_jobs.audit.rows.hours import moments
 from hub_jobs.refine.messages import QuarantineReason
+from hub_jobs.source.binary import content_of
 from hub_jobs.tables.grouping import changes
 from hub_jobs.tables.ranges import Mask, Numbers, marks
 from hub_jobs.tables.spaces import BATCH, BATCH_KEY, HISTORY, HUB_KEY, SOURCE, SOURCE_KEY, upto
@@ -131,11 +132,10 @@ def bronze(rows: pa.Table, offsets: Offsets, share: Share, old: Mask | None = No
         "arrived": batches["arrived"].cast(pa.int64()),
         "old": old[numbered],
     }
-    digests = b"".join(digest[:8].ljust(8, b"\0") for digest in direct["digest"].to_pylist())
     messages = {
         **{name: direct[name] for name in ("domain", "class", *SOURCE, *HUB_KEY)},
         "source_seq": pc.fill_null(direct["source_seq"], 0),
-        "content": np.frombuffer(digests, np.int64),
+        "content": _beginnings(direct["digest"]),
         "refined": upto(direct, offsets),
         "moment": direct["arrived"].cast(pa.int64()),
         "old": old[own],
@@ -143,6 +143,12 @@ def bronze(rows: pa.Table, offsets: Offsets, share: Share, old: Mask | None = No
     return RowCounts(
         pa.table(held, schema=HELD), pa.table(messages, schema=DIRECT), _NO_MESSAGES, _NO_MESSAGES
     )
+
+
+def _beginnings(digests: pa.ChunkedArray) -> Numbers:
+    """The first eight bytes of each, with zeros behind a shorter one; a device sends a message a reading."""
+    padded = pc.binary_join_element_wise(digests, bytes(8), b"")
+    return np.frombuffer(content_of(pc.binary_slice(padded, 0, 8).combine_chunks())[0], np.int64)
 
 
 def is_direct(rows: pa.Table) -> Mask:
