@@ -23,7 +23,7 @@ from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History, Numbers
 from hub_jobs.tables.scan import Condition, batches, rows
 from hub_jobs.tables.seen import SeenTable, identities
-from hub_jobs.tables.spaces import BATCH_KEY, ID_COLUMNS, SOURCE_KEY, Places, by_batch, by_source, upto
+from hub_jobs.tables.spaces import BATCH_KEY, HUB_KEY, SOURCE_KEY, Places, by_batch, by_source, upto
 from hub_jobs.tables.stream_history import FileHistory, StreamHistory, file_histories
 
 MAX_ROWS: Final = 1_000_000
@@ -255,13 +255,14 @@ def _earlier(bronze: Table, refined: dict[History, int], wanted: Wanted) -> Earl
     places, digests = [np.zeros(0, dtype=np.int64)], [pa.array([], pa.binary())]
     if numbers.codes.size:
         names = [wanted.names[code] for code in np.unique(numbers.codes).tolist()]
-        *columns, number = BATCH_KEY if wanted.are_batches else SOURCE_KEY
+        key = BATCH_KEY if wanted.are_batches else SOURCE_KEY
+        *columns, number = key
         parts = zip(*(name.split("/")[1:] for name in names), strict=True)
         where: list[Condition] = [
             (column, "in", set(values)) for column, values in zip(columns, parts, strict=True)
         ]
         where += [(number, ">=", int(numbers.numbers.min())), (number, "<=", int(numbers.numbers.max()))]
-        for rows in batches(bronze, ID_COLUMNS, where):
+        for rows in batches(bronze, [*HUB_KEY, *key, "digest"], where):
             found = _places(rows, wanted)
             kept = np.flatnonzero((found >= 0) & upto(rows, refined))
             places.append(found[kept])
