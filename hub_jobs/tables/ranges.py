@@ -8,15 +8,13 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from agent.contract.ranges import Range
+from hub_jobs.source.binary import Mask as Mask
+from hub_jobs.source.binary import Numbers as Numbers
 
 History = tuple[str, str]
 """A stream and which history of it, as in the columns `stream` and `created`."""
-
-Numbers = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 MOST_CODES: Final = 2**62
 """What a code of several columns may grow to; rows themselves are fewer than 2**31."""
