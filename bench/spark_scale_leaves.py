@@ -1,9 +1,9 @@
-"""By leaves: the same number of readings, in as many batches, of 10, 1,000, 10,000 and 50,000 leaves of one
-class, each a space of its own in `bronze`; more leaves are more series, too. `refine` takes in all of it,
+"""By leaves: the same five million readings, in as many batches, of 10, 1,000, 10,000 and 50,000 leaves of
+one class, each a space of its own in `bronze`; more leaves are more series, too. `refine` takes in all of it,
 `rollup` makes all windows, `gaps` looks at the last day, `audit` judges every leaf, `maintain` does what an
 hour's run does. Each is a whole process.
 
-`READINGS=200000 python -m bench spark-scale-leaves` for fewer than five million.
+`LEAVES=1000 python -m bench spark-scale-leaves` for fewer leaves than 50,000, and fewer readings with them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,25 @@ from bench.result import Result
 from bench.spark_ingest import check
 from bench.sweeps import Goals, Runs, Step, rows
 
-_READINGS: Final = 5_000_000
-_LEAVES: Final = (10, 1_000, 10_000, 50_000)
-_BATCHES: Final = 100_000
+_LEAVES: Final = 50_000
+_FEWEST: Final = 10
+_PARTS: Final = (50, 5, 1)
+_READINGS: Final = 100
+"""For each of the most leaves, in two batches."""
+_BATCH: Final = 50
 _JOBS: Final = ("refine", "rollup", "gaps", "audit", "maintain")
 
 
 def run() -> Result:
     """Play each number of leaves, the fewest first."""
-    readings = int(os.environ.get("READINGS", _READINGS))
-    result = Result("spark-scale-leaves", options={"readings": str(readings)})
+    most = int(os.environ.get("LEAVES", _LEAVES))
+    result = Result("spark-scale-leaves", options={"leaves": str(most)})
     steps: dict[Step, Runs] = {}
-    for leaves in _LEAVES:
+    for leaves in (_FEWEST, *(most // part for part in _PARTS)):
         step = Step(leaves, "leaves")
         print(step.name, flush=True)
         with result.part(step.name):
-            steps[step] = _measured(lakes.Shape(readings, readings // _BATCHES, leaves))
+            steps[step] = _measured(lakes.Shape(most * _READINGS, _BATCH, leaves))
     result.rows += rows(steps, Goals())
     return result
 

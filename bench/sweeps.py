@@ -36,7 +36,8 @@ class Step:
 
     @property
     def name(self) -> str:
-        return f"{self.value:,g} {self.unit}"
+        unit = self.unit.removesuffix("s") if self.value == 1 else self.unit
+        return f"{self.value:,g} {unit}"
 
 
 Runs = dict[str, list[JobRun]]
