@@ -74,6 +74,12 @@ CAUSES: Final = (
         "an epoch, where the raw consumer goes on from disk. It also waited up to a second before it "
         "connected, which it does not since ([step by step](link.md#how-soon-data-flows-again))",
     ),
+    Cause(
+        "spark-scale-executors",
+        "2 executors: *",
+        "a run is a whole process, and the start of driver, session and executors is in both. Driver, the "
+        "hub's server and two executors share two cores, of which one executor leaves one to the others",
+    ),
 )
 AIMS: Final = (
     Aim("fleet", "*the last is caught up after the hub's process starts, slowest*", 1.0),
