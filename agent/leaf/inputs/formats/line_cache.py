@@ -49,8 +49,9 @@ _MAX_ROW: Final = 64 * 1024
 """Bytes of its readings without their values."""
 _split_tags = re.compile(rb"(?<!\\),").split
 _split_tag = re.compile(rb"(?<!\\)=").split
-Row = tuple[tuple[bytes, ...], bytes]
-"""What stands before the value of each field of a line, and behind all of them."""
+Row = tuple[int, bytes, bytes, bytes]
+"""Of the readings of a line: how many they are; all of them, with `%b` where each begins and for its value;
+and what stands before the value of the first, and behind each."""
 
 
 class LineCache:
@@ -108,20 +109,23 @@ class LineCache:
         return before
 
     def row(self, key: bytes, names: bytes, count: int) -> Row:
-        """The readings of a line of `count` fields: `key` is a newline, measurement and tags, `names` are
-        those of its fields with `=` behind each. Raises `LineError` for a line that is bad, and for one that
-        is too long to be remembered."""
+        """The readings of a line of `count` fields: `key` is a newline, measurement and tags, `names` are a
+        newline and those of its fields with `=` behind each. Raises `LineError` for a line that is bad, and
+        for one that is too long to be remembered."""
         known = self.rows.get((key, names))
-        if known is not None and len(known[0]) == count:
+        if known is not None and known[0] == count:
             return known
-        raws = names.split(b"=")
-        if key[:1] != b"\n" or b"\n" in key[1:] or raws.pop() or len(raws) != count or count > _MAX_COLUMNS:
+        raws = names[1:].split(b"=")
+        begin = key[:1] == names[:1] == b"\n" and b"\n" not in key[1:] + names[1:]
+        if not begin or raws.pop() or len(raws) != count or count > _MAX_COLUMNS:
             raise LineError("no line of the commonest form")
         head = self.heads.get(key[1:]) or self.head(key[1:])
         if count * head.cost > _MAX_ROW:
             raise LineError("many fields with many tags")
-        row = tuple([self.field(head, raw) for raw in raws]), head.tail
-        self._remember(len(key) + len(names) + _OBJECTS)
+        befores, tail = [self.field(head, raw) for raw in raws], head.tail.replace(b"%", b"%%")
+        template = b"".join([b"%b" + before.replace(b"%", b"%%") + b"%b" + tail for before in befores])
+        row = count, template, befores[0], head.tail
+        self._remember(len(key) + len(names) + len(template) + _OBJECTS)
         self.rows[key, names] = row
         return row
 
@@ -169,34 +173,35 @@ def take_rows(
     with the number of readings and of lines; None where a line has another form, or is bad. `unit` is the
     nanoseconds of a step of times, `arrival` returns how a reading begins whose
     line has no time."""
-    lines = piece.count(b"\n") + (not piece.endswith(b"\n"))
+    # Each line begins with its newline, so that a token which begins a line can't be taken for another one.
+    begun = b"\n" + piece.removesuffix(b"\n")
+    parted = begun.replace(b"\n", b" \n")
+    lines = len(parted) - len(begun)  # to count them, Python looks at every byte
     if lines > _MAX_LINES:
         return None
-    # Each line begins with its newline, so that a token which begins a line can't be taken for another one.
-    tokens = (b"\n" + piece.removesuffix(b"\n")).replace(b"\n", b" \n").split(b" ")
+    tokens = parted.split(b" ")
     width, odd = divmod(len(tokens) - 1, lines)
     if odd or width not in (2, 3):
         return None
     keys, groups = tokens[1::width], tokens[2::width]
-    fields = b",".join(groups)
-    # A name keeps its `=`, for the same reason.
+    # A name keeps its `=`, and the first of a line has its newline, for the same reason.
+    fields = b"\n" + b",\n".join(groups)
     flat = fields.replace(b"=", b"=,").split(b",")
     names = flat[::2]
     try:
         values = _values(flat[1::2])
         stamps = tokens[3::3] if width == 3 else None
+        if len(values) != len(names):
+            return None
         if len(names) == lines:
             befores, tails = _single(keys, names, cache)
             starts = _starts(stamps, cache.stamps, unit) if stamps else [[arrival()] * lines]
+            payload = join_columns([*starts, befores, values, tails])
         else:
             each = _written(stamps, cache.stamps, unit) if stamps else [arrival()] * lines
-            befores, tails, start = _repeated(keys, groups, names, each, cache)
-            starts = [start]
+            payload = _filled(keys, groups, names, each, values, cache)
     except (LineError, msgspec.DecodeError):
         return None
-    if len(values) != len(befores):
-        return None
-    payload = join_columns([*starts, befores, values, tails])
     return (payload, len(values), lines) if len(payload) <= limit else None
 
 
@@ -204,24 +209,31 @@ def _single(keys: Column, names: Column, cache: LineCache) -> tuple[Column, Colu
     """What stands before and behind the value of each line's one field."""
     get = cache.rows.get
     rows = [get(both) or cache.row(*both, 1) for both in zip(keys, names, strict=True)]
-    return [before for (before,), _ in rows], [tail for _, tail in rows]
+    return [before for _, _, before, _ in rows], [tail for _, _, _, tail in rows]
 
 
-def _repeated(
-    keys: Column, groups: Column, names: Column, starts: Column, cache: LineCache
-) -> tuple[Column, Column, Column]:
-    """What stands before and behind the value of each field of each line, and how its reading begins, which
-    `starts` has by the line."""
-    befores, tails, repeated = Column(), Column(), Column()
-    first = 0
+def _filled(
+    keys: Column, groups: Column, names: Column, starts: Column, values: Column, cache: LineCache
+) -> bytes:
+    """The readings of lines of several fields, with `values`. `starts` has how they begin, by the line."""
+    templates, repeated, get = Column(), Column(), cache.rows.get
+    first, count = 0, groups[0].count(b",") + 1
+    alike = count * len(groups) == len(names)  # most likely; where it is not so, names of two lines meet
     for key, group, start in zip(keys, groups, starts, strict=True):
-        count = group.count(b",") + 1
-        row, tail = cache.row(key, b"".join(names[first : first + count]), count)
-        befores += row
-        tails += [tail] * count
+        if not alike:
+            count = group.count(b",") + 1
+        both = key, b"".join(names[first : first + count])
+        row = get(both)
+        if row is None or row[0] != count:
+            row = cache.row(*both, count)
+        templates.append(row[1])
         repeated += [start] * count
         first += count
-    return befores, tails, repeated
+    if first != len(values):
+        raise LineError("no line of the commonest form")
+    cells = repeated * 2
+    cells[::2], cells[1::2] = repeated, values
+    return b"".join(templates) % tuple(cells)
 
 
 def _starts(stamps: Column, of: Stamps, unit: int) -> list[Column]:
@@ -240,8 +252,8 @@ def _written(stamps: Column, of: Stamps, unit: int) -> Column:
 def _values(values: Column) -> Column:
     """The values as JSON."""
     text = b",".join(values)
-    if b"\t" in text:
-        raise LineError("a tabulator, which JSON takes for a blank")
+    if b"\t" in text or b"\n" in text:
+        raise LineError("what JSON takes for a blank")
     if b"i" in text:
         if _not_whole(text):
             raise LineError("a number that is not whole and ends in i")

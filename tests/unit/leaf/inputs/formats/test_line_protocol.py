@@ -180,6 +180,8 @@ def readings(parsing: Parsing) -> list[tuple[contract.Reading, bool]]:
 @example(["a f=9007199254740993 1790000000000000000"], False, 1)
 @example(["a f=999999999999999999 1000000000000000000"], False, 1)
 @example(["a f=1,g=5.5i 1790000000000000000", "a f=1e5i,g=truei 1790000000000000000"], False, 1)
+@example(["a,t=x f=1,g=2 10", "a,t=y f=1,g=2,h=3 20", "a,t=z h=4 30"], True, 10**9)
+@example(["a%b,host=5%,t=%s f%=1,%b=2 10", "a%b,host=5%,t=%s f%=1,%b=2 20"], True, 10**9)
 def test_lines_are_taken_alike_at_once_and_one_by_one(lines: list[str], ended: bool, unit: int) -> None:
     body = "\n".join(lines).encode() + b"\n" * ended
     cache = LineCache("edge-1", "host")
