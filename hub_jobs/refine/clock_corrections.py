@@ -34,6 +34,8 @@ MOST: Final = 100
 """Corrections that are remembered of a domain; the oldest go. A machine without a clock of its own brings one
 at each boot, and each pass reads all of them. One that is forgotten comes again in the stream of each class
 that is further behind."""
+_TURN: Final = "corrected"
+"""The transaction of `readings` that tells a commit by some corrections from one by others."""
 _WAIT_NS: Final = 3_600 * 10**9
 """For so long an input may have held what it had stamped, before the batch of it was sealed."""
 
@@ -104,6 +106,12 @@ def new_corrections(
         for correction in corrections_of(bronze, replace(history, done=to), after)
         if known.add(correction)
     ]
+
+
+def next_turn(readings: Table) -> dict[str, int]:
+    """The transaction of a commit to `readings` that brings corrections, or rows of earlier ones decoded
+    again: of two that were planned on one snapshot, neither knows what the other brings."""
+    return {_TURN: (readings.offset(_TURN) or 0) + 1}
 
 
 def corrections_of(bronze: Table, history: StreamHistory, after: int) -> Iterator[Correction]:

@@ -120,10 +120,11 @@ def _refine(
     except ConflictError:
         tables.readings.discard(readings + corrected.files)
         raise
+    offsets = planned.offsets | (clock_corrections.next_turn(tables.readings) if news else {})
     if corrected.replaced:
-        tables.readings.rewrite(readings + corrected.files, corrected.replaced, planned.offsets, changed=True)
+        tables.readings.rewrite(readings + corrected.files, corrected.replaced, offsets, changed=True)
     else:
-        tables.readings.commit(readings, planned.offsets)
+        tables.readings.commit(readings, offsets)
     rows = sum(file.rows for file in readings), sum(file.rows for file in quarantine)
     repeats = sum(map(len, decision.repeated.values()))
     say(_NAME, f"{rows[0]} readings, {rows[1]} rows to quarantine, {repeats} repeated messages dropped")

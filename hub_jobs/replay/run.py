@@ -122,8 +122,9 @@ def _replay(lake: Place, tables: RefineTables, selection: ReplaySelection, corre
     new_named = [file for result in done for file in result.quarantine]
     named = without(lake, quarantine, lambda rows: _messages_of(rows, selection), [*HUB_KEY, "reason"])
     old = without(lake, readings, lambda rows: _came_of(rows, selection), [*BATCH_KEY, *SOURCE_KEY])
+    turn = clock_corrections.next_turn(readings)
     try:
-        readings.rewrite([*new_readings, *old.kept], old.replaced, changed=True)
+        readings.rewrite([*new_readings, *old.kept], old.replaced, turn, changed=True)
     except ConflictError:
         quarantine.discard([*new_named, *named.kept])
         raise

@@ -15,9 +15,11 @@ from agent.contract import Exit
 from hub_jobs.maintain import run as maintain
 from hub_jobs.refine import run as refine
 from hub_jobs.replay import run as replay
+from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables.compaction import rewrite
 from hub_jobs.tables.delta import Table, ensure_table
 from hub_jobs.tables.scan import files
+from tests.spark import test_clocks as clocks
 from tests.spark.lakes import DRIVER, add_bronze, commit, contents, killed
 from tests.unit.hub_jobs.rows import ARRIVED_US, OTHER_RUN, batch_row, direct_row
 
@@ -139,6 +141,26 @@ def test_a_replay_that_another_job_overtook_changes_nothing(
     assert everything(lake) == before
     assert replayed(lake, "--from-seq", "1") is Exit.WELL
     assert everything(lake) == before
+
+
+def test_a_replay_that_a_correction_overtook_leaves_no_wrong_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The correction finds no readings of the batch, which the replay decodes without it."""
+    add_bronze(tmp_path, [clocks.batch(1)])
+    assert clocks.run(tmp_path) is Exit.WELL
+    lose(tmp_path, "readings", lambda rows: pc.equal(rows["n"], 1))
+
+    def overtaken(*given: Any) -> Any:
+        monkeypatch.setattr(replay, "run_tasks", run_tasks)
+        add_bronze(tmp_path, [clocks.correction(2)])
+        assert clocks.run(tmp_path) is Exit.WELL
+        return run_tasks(*given)
+
+    monkeypatch.setattr(replay, "run_tasks", overtaken)
+    assert replayed(tmp_path, "--from-seq", "1") is Exit.CONFLICT
+    assert replayed(tmp_path, "--from-seq", "1") is Exit.WELL
+    assert clocks.stamped(tmp_path) == clocks.right(1)
 
 
 def test_what_an_older_version_could_not_take_outlives_a_kill_between_the_commits_and_its_payload(
