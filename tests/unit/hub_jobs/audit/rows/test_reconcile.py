@@ -191,3 +191,11 @@ def test_a_message_that_came_twice_counts_once_and_another_at_its_place_counts_t
 
     assert (found.in_bronze.tolist(), found.pending.tolist()) == ([2, 1], [0, 1])
     assert found.difference.tolist() == [2, 0]
+
+
+def test_contents_of_messages_are_told_apart_by_the_beginnings_of_digests_however_short() -> None:
+    digests = [b"12345678", b"12345678 and more", b"1234567", b"1234567\0", b"", b"87654321"]
+    rows = [direct_row(b"1", source_seq=1, seq=at, digest=each) for at, each in enumerate(digests)]
+    contents = _bronze(rows).direct["content"].to_pylist()
+    assert [contents.index(content) for content in contents] == [0, 0, 2, 2, 4, 5]
+    assert _bronze([]).direct.num_rows == 0
