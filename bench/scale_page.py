@@ -65,7 +65,7 @@ SWEEPS: Final = (
         "GB of backlog",
         (Chart(Measure.TIME, "Time of a run, s", ("takes", "as long"), decades=True), _MEMORY),
     ),
-    Sweep("spark-scale-executors", "Executors", "executors of one core", (_RATE,), decades=False),
+    Sweep("spark-scale-executors", "Executors", "executors of one core", (_TIME, _RATE), decades=False),
     Sweep("spark-scale-leaves", "Leaves", "leaves", (_TIME, _MEMORY)),
     Sweep("spark-scale-age", "Age of the tables", "days", (_TIME, _MEMORY)),
 )
