@@ -75,6 +75,12 @@ CAUSES: Final = (
         "connected, which it does not since ([step by step](link.md#how-soon-data-flows-again))",
     ),
     Cause(
+        "spark-scale-backlog",
+        "*: audit, most memory",
+        "with the smallest backlog it is 90 MB, nearly all of them Python and its libraries, so that some "
+        "tens more are a large part. In a run under load it was 1.12 times from 0.4 to 4 GB",
+    ),
+    Cause(
         "spark-scale-executors",
         "2 executors: *",
         "a run is a whole process, and the start of driver, session and executors is in both. Driver, the "
