@@ -51,7 +51,7 @@ async def said(logs: list[Any], words: str) -> None:
             lambda config: {**config, "sources": [*config["sources"], source("edge-9", "normal", "0" * 13)]},
             "TEL_edge-9_normal had been added by hand",
         ),
-        (lambda config: {**config, "max_bytes": 1000_000}, "its max_bytes was changed by hand"),
+        (lambda config: {**config, "max_bytes": 1000_000}, "its max_bytes differed from"),
         (lambda config: {**config, "max_age": 3600 * 10**9}, "its max_age was not 0"),
     ],
     ids=["a source removed", "a source changed", "a source added", "another size", "an age"],

@@ -161,15 +161,14 @@ def faults(config: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def changed_by_hand(config: Mapping[str, Any], want: Mapping[str, Any]) -> list[str]:
-    """What somebody else changed in the configuration of an aggregate, sources apart, one sentence each."""
+def differences(config: Mapping[str, Any], want: Mapping[str, Any]) -> list[str]:
+    """What differs in an aggregate from the configuration that it is to have, sources apart, one sentence
+    each: somebody changed it, or an earlier version made it."""
     sentences = faults(config)
     named = {"duplicate_window", "max_age", "discard", "subjects", "max_msgs_per_subject", "sources"}
     other = [key for key in want if key not in named and not covers(config, {key: want[key]})]
     if other:
-        sentences.append(
-            f"its {', '.join(sorted(other))} was changed by hand; set back to the hub's configuration"
-        )
+        sentences.append(f"its {', '.join(sorted(other))} differed from the hub's configuration; set to it")
     return sentences
 
 

@@ -21,7 +21,7 @@ from agent.hub.registrar.aggregate import (
     Observation,
     Source,
     aggregate_config,
-    changed_by_hand,
+    differences,
     faults,
     moved_by_hand,
     observed,
@@ -262,11 +262,11 @@ class AggregateController:
         have = config.get("sources") or []
         target = planned(have, self._want, lambda name: name not in self._out and self._may_stay(name))
         should = aggregate_config(self.name, self._settings, have)
-        by_hand = [] if covers(config, should) else changed_by_hand(config, should)
-        for sentence in by_hand + moved_by_hand(have, self._placed):
+        other = [] if covers(config, should) else differences(config, should)
+        for sentence in other + moved_by_hand(have, self._placed):
             log.warning(f"{self.name}: {sentence}")
         self._placed = {source["name"]: source for source in have}
-        return have if target is None and by_hand else target
+        return have if target is None and other else target
 
     async def _update(self, seen: Observation, sources: list[Source]) -> Observation:
         config: dict[str, Any] = merged(

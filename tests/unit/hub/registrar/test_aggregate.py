@@ -13,7 +13,7 @@ from agent.hub.registrar.aggregate import (
     ALIVE,
     AggregateSettings,
     aggregate_config,
-    changed_by_hand,
+    differences,
     faults,
     is_full,
     moved_by_hand,
@@ -127,13 +127,13 @@ def test_what_is_dangerous_in_an_aggregate_is_named_and_the_configuration_sets_i
     assert faults(aggregate_config(aggregate(0), AggregateSettings(10), [a])) == []
 
 
-def test_what_was_changed_by_hand_is_named_once() -> None:
+def test_what_differs_from_the_configuration_is_named_once() -> None:
     want = aggregate_config(aggregate(0), AggregateSettings(10), [a])
-    told = changed_by_hand({**want, "max_bytes": 5, "compression": "none", "max_age": 7}, want)
+    told = differences({**want, "max_bytes": 5, "compression": "none", "max_age": 7}, want)
     assert len(told) == 2
     assert "max_age was not 0" in told[0]
-    assert "its compression, max_bytes was changed by hand" in told[1]
-    assert changed_by_hand(want, want) == []
+    assert "its compression, max_bytes differed from" in told[1]
+    assert differences(want, want) == []
 
 
 @pytest.mark.parametrize(
