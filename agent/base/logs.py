@@ -5,11 +5,13 @@ short, and safe for a terminal."""
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, TextIO, cast
 
 import structlog
@@ -71,6 +73,15 @@ class _StandardError:
 
 
 _STANDARD_ERROR: Final = cast(TextIO, _StandardError())
+
+
+def end() -> None:
+    """Leave out what standard error has not taken. The interpreter would try once more at its end, and change
+    the process's exit code to 120."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as the process lives
 
 
 def _named_print_logger(*_names: str) -> structlog.PrintLogger:

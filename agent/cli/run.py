@@ -41,7 +41,9 @@ def command(config: ConfigFile) -> None:
     if wrong := mistakes(inputs):
         end(wrong)
     running = [*inputs, *_qos0(settings, metrics)]
-    raise typer.Exit(daemon.run(settings, running, metrics, _Files(config, metrics)))
+    ended = daemon.run(settings, running, metrics, _Files(config, metrics))
+    logs.end()
+    raise typer.Exit(ended)
 
 
 def _qos0(settings: Config, metrics: Metrics) -> list[Input]:
