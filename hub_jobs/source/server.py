@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import nkeys
+
 from hub_jobs.source.protocol import Denied, WireError
 
 DEFAULT_PORT: Final = 4222
@@ -87,8 +89,6 @@ class Server:
         secret, where = self._secret()
         if not secret:
             return {}
-        import nkeys  # a job that shows no key does without its cryptography
-
         jwt, seed = _sections(secret)
         try:
             pair = nkeys.from_seed(bytearray(seed.encode()))

@@ -30,10 +30,6 @@ assert pa.table({"a": [1]}).to_pandas().shape == (1, 1)
 """)
 
 
-def test_no_job_imports_cryptography_before_it_shows_a_key() -> None:
-    _after_each_job("assert 'nacl' not in sys.modules")
-
-
 @pytest.mark.skipif(os.cpu_count() == 1, reason="numpy has a thread for each further core")
 def test_numpy_starts_no_threads_in_a_job() -> None:
     _after_each_job("""
