@@ -77,8 +77,9 @@ CAUSES: Final = (
     Cause(
         "spark-scale-backlog",
         "*: audit, most memory",
-        "with the smallest backlog it is 90 MB, nearly all of them Python and its libraries, so that some "
-        "tens more are a large part. In a run under load it was 1.12 times from 0.4 to 4 GB",
+        "it grows up to a bound that the smaller backlogs are below: the driver holds the accounts of at most "
+        "four million rows of bronze at once, and each core a row group. That it stops there is by reading; "
+        "no larger backlog was played",
     ),
     Cause(
         "spark-scale-executors",
