@@ -77,9 +77,9 @@ CAUSES: Final = (
     Cause(
         "spark-scale-backlog",
         "*: audit, most memory",
-        "it grows up to a bound that the smaller backlogs are below: the driver holds the accounts of at most "
-        "four million rows of bronze at once, and each core a row group. That it stops there is by reading; "
-        "no larger backlog was played",
+        "it grows up to a bound that the smaller backlogs are below: the driver holds the accounts of at "
+        "most four million rows of bronze at once, and each core a row group. That it stops there is by "
+        "reading; no larger backlog was played",
     ),
     Cause(
         "spark-scale-executors",
