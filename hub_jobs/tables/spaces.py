@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract.ranges import Range, union, without
-from hub_jobs.tables.grouping import by_code, different_rows, plain_texts
-from hub_jobs.tables.ranges import History, Mask, Numbers, runs_of
+from hub_jobs.tables.grouping import different_rows, plain_texts
+from hub_jobs.tables.ranges import CodedRanges, History, Mask, Numbers
 
 BATCH: Final = ("domain", "class", "run")
 SOURCE: Final = ("source_stream", "source_identity")
@@ -114,9 +114,15 @@ class SeenNumbers:
     def add(self, ids: pa.Table) -> None:
         """Take in rows of bronze, of which `ids` has the `ID_COLUMNS`."""
         for placed in Places.of(ids):
-            parts = by_code(placed.codes, placed.numbers, len(placed.names))
-            for name, numbers in zip(placed.names, parts, strict=True):
-                self.spaces[name] = union(self.ranges(name), runs_of(numbers))
+            has_place = placed.codes >= 0
+            coded = CodedRanges.of_numbers(placed.codes[has_place], placed.numbers[has_place])
+            spans = zip(coded.first.tolist(), coded.last.tolist(), strict=True)
+            found: dict[str, list[Range]] = {}
+            for code, span in zip(coded.codes.tolist(), spans, strict=True):
+                found.setdefault(placed.names[code], []).append(span)
+            for name, ranges in found.items():
+                held = self.ranges(name)
+                self.spaces[name] = union(held, ranges) if held else ranges
 
 
 class Joining:
