@@ -81,11 +81,13 @@ def groups(files: Iterable[Small], target: int = MAX_FILE_BYTES) -> list[list[Sm
 
 def _filled(like: Iterable[Small], target: int) -> Iterator[list[Small]]:
     group: list[Small] = []
+    size = 0
     for file in like:
-        if group and sum(each.size for each in group) + file.size > target:
+        if group and size + file.size > target:
             yield group
-            group = []
+            group, size = [], 0
         group.append(file)
+        size += file.size
     if group:
         yield group
 
@@ -140,14 +142,13 @@ def compacted(lake: Place, table: Table, paths: Sequence[str]) -> list[PartFile]
 def _gathered(table: Table, paths: Sequence[str], most_rows: int, most_bytes: int) -> Iterator[pa.Table]:
     """The rows of some files, in order, so many at once or a little more."""
     gathered: list[pa.Table] = []
+    count = size = 0
     for rows in _rows(table, paths):
         gathered.append(rows)
-        if (
-            sum(table_.num_rows for table_ in gathered) >= most_rows
-            or sum(table_.nbytes for table_ in gathered) >= most_bytes
-        ):
+        count, size = count + rows.num_rows, size + rows.nbytes
+        if count >= most_rows or size >= most_bytes:
             yield pa.concat_tables(gathered)
-            gathered.clear()
+            gathered, count, size = [], 0, 0
     if gathered:
         yield pa.concat_tables(gathered)
 
