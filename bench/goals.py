@@ -82,6 +82,12 @@ CAUSES: Final = (
         "reading; no larger backlog was played",
     ),
     Cause(
+        "spark-scale-backlog",
+        "*: ingest, a further reading",
+        "not measured; by reckoning the stream and what is written of it are 20 GB at the largest backlog, "
+        "which a machine of 25 GB does not hold in memory, so that the disk is waited for",
+    ),
+    Cause(
         "spark-scale-executors",
         "2 executors: *",
         "a run is a whole process, and the start of driver, session and executors is in both. Driver, the "
