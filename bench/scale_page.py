@@ -5,7 +5,7 @@ page says so."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from bench.kept import Kept, figure
@@ -63,7 +63,7 @@ SWEEPS: Final = (
         "spark-scale-backlog",
         "Backlog",
         "GB of backlog",
-        (Chart(Measure.TIME, "Time of a run, s", ("takes", "as long"), decades=True), _MEMORY),
+        (replace(_TIME, decades=True), _MEMORY),
     ),
     Sweep("spark-scale-executors", "Executors", "executors of one core", (_TIME, _RATE), decades=False),
     Sweep("spark-scale-leaves", "Leaves", "leaves", (_TIME, _MEMORY)),

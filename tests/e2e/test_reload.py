@@ -15,6 +15,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -228,7 +229,10 @@ def test_a_new_start_keeps_the_process_and_its_sockets_and_loses_nothing(leaf: A
     assert leaf.process.poll() is None
 
 
-def test_a_reload_that_comes_while_the_agent_ends_is_left(leaf: Agent) -> None:
+@contextmanager
+def ending_with_a_reading_under_way(leaf: Agent) -> Iterator[subprocess.Popen[str]]:
+    """The agent's process while its server stands still with a reading under way. Afterwards the server goes
+    on, the reading is stored and the agent ends well."""
     server = leaf.server()
     assert server is not None
     assert leaf.process is not None
@@ -237,38 +241,32 @@ def test_a_reload_that_comes_while_the_agent_ends_is_left(leaf: Agent) -> None:
     posted = ThreadPoolExecutor(1).submit(leaf.post, READING, "under-way")
     try:
         wait_for(lambda: leaf.metric("petiole_in_flight_bytes") > 0, "a reading is under way")
-        leaf.process.send_signal(signal.SIGTERM)
+        yield leaf.process
+    finally:
+        os.kill(server, signal.SIGCONT)
+    assert posted.result(60) == 204
+    assert leaf.process.wait(60) == 0
+
+
+def test_a_reload_that_comes_while_the_agent_ends_is_left(leaf: Agent) -> None:
+    with ending_with_a_reading_under_way(leaf) as process:
+        process.send_signal(signal.SIGTERM)
         wait_for(lambda: '"draining"' in leaf.log.read_text(), "the agent drains")
         change(leaf, "[admin]", '[publish]\nlinger = "20ms"\n\n[admin]')
         hang_up(leaf)
         wait_for(
-            lambda: "reload ignored" in leaf.log.read_text() or leaf.process.poll() is not None,  # type: ignore[union-attr]
+            lambda: "reload ignored" in leaf.log.read_text() or process.poll() is not None,
             "the agent has heard of the reload",
         )
-    finally:
-        os.kill(server, signal.SIGCONT)
-    assert posted.result(60) == 204
-    assert leaf.process.wait(60) == 0
     assert '"drained: everything accepted is stored"' in leaf.log.read_text()
 
 
 def test_an_agent_that_drains_to_start_again_ends_when_it_is_told_to(leaf: Agent) -> None:
-    server = leaf.server()
-    assert server is not None
-    assert leaf.process is not None
-    assert leaf.post(READING, "before") == 204
-    os.kill(server, signal.SIGSTOP)
-    posted = ThreadPoolExecutor(1).submit(leaf.post, READING, "under-way")
-    try:
-        wait_for(lambda: leaf.metric("petiole_in_flight_bytes") > 0, "a reading is under way")
+    with ending_with_a_reading_under_way(leaf) as process:
         change(leaf, "[admin]", '[publish]\nlinger = "20ms"\n\n[admin]')
         hang_up(leaf)
         wait_for(lambda: '"draining"' in leaf.log.read_text(), "the agent drains")
-        leaf.process.send_signal(signal.SIGTERM)
-    finally:
-        os.kill(server, signal.SIGCONT)
-    assert posted.result(60) == 204
-    assert leaf.process.wait(60) == 0
+        process.send_signal(signal.SIGTERM)
     assert leaf.log.read_text().count('"event": "started"') == 1
 
 
