@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import fnmatch
 import importlib
+import os
 import sys
 import traceback
 
@@ -15,6 +16,11 @@ from rich.table import Table
 from bench import NAMES, module_name
 from bench.measured import Measured
 from bench.result import BUILT, Failed, Result, UnfinishedError, reason
+
+# An installed program is compiled once. Where the environment says not to keep that, each process that is
+# measured would compile the product again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def main(arguments: list[str]) -> int:
