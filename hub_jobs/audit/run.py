@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from agent.contract import Exit
-from hub_jobs.audit import all_accounts, bronze_contents, html_report, outcome, report
+from hub_jobs.audit import all_accounts, bronze_contents, outcome, report
 from hub_jobs.audit.bronze_contents import BronzeContents, SeenCache, against_cache, open_cache
 from hub_jobs.audit.compare_contents import Differences, compare_contents
 from hub_jobs.audit.in_transit import HubClient, ask_hub, in_transit_of
@@ -120,6 +120,8 @@ def run(
     if json_file is not None:
         json_file.write_text(report.as_json(audited))
     if html_file is not None:
+        from hub_jobs.audit import html_report
+
         html_file.write_text(html_report.as_html(audited))
     print(report.as_text(audited))
     if audited.lost:
