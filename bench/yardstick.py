@@ -1,5 +1,5 @@
-"""The yardsticks of the input formats: a body decoded by the quickest library there is and compressed as the
-agent compresses batches, in one thread, and nothing else. Nothing is validated beyond that, written or sent.
+"""The yardsticks of the input formats: a body decoded by the quickest library there is and compressed by zstd
+at level 1, in one thread, and nothing else. Nothing is validated beyond that, written or sent.
 And the alternative to the agent's publish path: nats-py as its documents show it, one reading a message.
 
 `python -m bench.yardstick FORM READINGS SECONDS`, FORM one of `bench.load.FORMS`: prints readings a

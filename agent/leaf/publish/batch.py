@@ -42,9 +42,15 @@ _TOO_LARGE: Final = frozenset({10054, 10097})
 
 NO_STREAM: Final = "no stream takes this subject"
 
-_LEVEL = 1
+_LEVEL: Final = 1
 """Readings are long matches with short differences: levels 2 to 4 find shorter matches, which cost more CPU
-and more bytes. Only batches of free text are smaller at level 3, by a twentieth."""
+and more bytes."""
+_READINGS: Final = {"hash_log": 11, "min_match": 6}
+"""What level 1 is changed to for readings. Each line is like the one before it, so 2,048 places are enough to
+find the match, and all of them stay in the cache: a sixth less CPU, and some per cent fewer bytes. Free text
+needs the level's own table, or its batches are larger by a sixth."""
+_TEXT_SHARE: Final = 5
+"""A batch above this part of its bytes is free text: readings pack to less."""
 
 Entries = list[PendingChunk[Settlement]]
 
@@ -60,15 +66,25 @@ def promised_readings(entries: Entries) -> int:
 
 
 class Packer:
-    """Packs chunks into the payload and headers of one message."""
+    """Packs chunks into the payload and headers of one message. How the last batch of an input packed says
+    how the next one is compressed."""
 
     def __init__(self) -> None:
-        self._zstd = zstandard.ZstdCompressor(level=_LEVEL)
+        self._readings = zstandard.ZstdCompressor(
+            compression_params=zstandard.ZstdCompressionParameters.from_level(_LEVEL, **_READINGS)
+        )
+        self._text = zstandard.ZstdCompressor(level=_LEVEL)
+        self._of_text: set[str] = set()
+        """The inputs whose last batch was free text."""
 
-    def pack(self, entries: Entries) -> tuple[bytes, bool]:
+    def pack(self, entries: Entries, input_name: str) -> tuple[bytes, bool]:
         """The payload, and whether it is compressed: zstd, left out where it saves nothing."""
         raw = b"".join(entry.chunk.payload for entry in entries)
-        packed = self._zstd.compress(raw)
+        packed = (self._text if input_name in self._of_text else self._readings).compress(raw)
+        if _TEXT_SHARE * len(packed) > len(raw):
+            self._of_text.add(input_name)
+        else:
+            self._of_text.discard(input_name)
         return (packed, True) if len(packed) < len(raw) else (raw, False)
 
     def headers(

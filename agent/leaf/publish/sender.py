@@ -230,7 +230,7 @@ class Sender:
             self._queue.put_first(sealed)
             self._queue.release(self._publisher.admission.refusal)
             return
-        packed = self._packer.pack(entries)
+        packed = self._packer.pack(entries, draft.input)
         size = message_bytes(packed[0], entries)
         if (refusal := self._publisher.admission.too_large(size, count_readings(entries))) is not None:
             self._refusals.unsent(sealed, refusal)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import H_MESSAGE_ID, MessageId, batch_subject
 from agent.jetstream import RawMessage
-from agent.leaf.intake import RefusalReason
-from agent.leaf.publish.batch import NO_STREAM, Batch, NotStored, StoredAck, is_own, parse_ack
+from agent.leaf.intake import Chunk, RefusalReason
+from agent.leaf.publish.accumulator import PendingChunk
+from agent.leaf.publish.batch import NO_STREAM, Batch, NotStored, Packer, StoredAck, is_own, parse_ack
+from agent.leaf.publish.settlement import Settlement
 
 
 def refusal(err_code: int) -> bytes:
@@ -105,3 +110,38 @@ def test_a_message_is_the_batch_if_all_of_it_is(subject: str, ident: str, data: 
 def test_a_message_that_is_gone_can_be_the_batch_if_an_earlier_connection_had_sent_it() -> None:
     assert not is_own(batch(), None)
     assert is_own(batch(carried=True), None)
+
+
+def readings(count: int) -> bytes:
+    chance = random.Random(count)
+    return "".join(
+        f'{{"ts":{1_790_000_000 + at / 10},"device":"pump-{chance.randrange(100)}","metric":"pressure",'
+        f'"value":{chance.gauss(20, 3):.3f},"tags":{{"site":"{chance.choice(("north", "south"))}"}}}}\n'
+        for at in range(count)
+    ).encode()
+
+
+def logged(count: int) -> bytes:
+    """Lines of words, some of which are used more often than others."""
+    chance = random.Random(count)
+    words = ["".join(chance.choices("etaoinshrdlu", k=chance.randint(2, 9))) for _ in range(900)]
+    return "".join(
+        f'{{"ts":{1_790_000_000 + at},"device":"edge-1","metric":"log",'
+        f'"value":"{" ".join(words[int(900 * chance.random() ** 2)] for _ in range(12))}"}}\n'
+        for at in range(count)
+    ).encode()
+
+
+@pytest.mark.parametrize("text", [readings(2000), logged(2000)], ids=["readings", "free text"])
+def test_batches_of_an_input_take_no_more_bytes_than_at_level_1(text: bytes) -> None:
+    packer, usual = Packer(), len(zstandard.compress(text, level=1))
+    entries = [PendingChunk(Chunk(text, 2000), Settlement())]
+    packer.pack(entries, "http")
+    assert len(packer.pack(entries, "http")[0]) <= usual
+
+
+def test_text_of_one_input_changes_nothing_for_another() -> None:
+    text, packer = readings(2000), Packer()
+    before = packer.pack([PendingChunk(Chunk(text, 2000), Settlement())], "http")
+    packer.pack([PendingChunk(Chunk(logged(2000), 2000), Settlement())], "syslog")
+    assert packer.pack([PendingChunk(Chunk(text, 2000), Settlement())], "http") == before
