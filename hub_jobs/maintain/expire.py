@@ -61,14 +61,8 @@ def plan(lake: Place, now: datetime, keep: timedelta) -> Expiry | None:
         return None
     since = min(micros(back(now, keep)), until) // HOUR * HOUR
     bronze = open_table(lake, "bronze")
-    if bronze is not None and (silence := _silence(bronze, since, micros(now), keep // 2)):
-        begin, end = map(at_micros, silence)
-        say(
-            _NAME,
-            f"nothing is deleted for its age: by the hub's clock no message arrived from {begin:%Y-%m-%d} to "
-            f"{end:%Y-%m-%d}, more than half of --keep: set the clock of the hub if it is ahead; if it is "
-            f"right, this ends on {end + keep // 2:%Y-%m-%d}",
-        )
+    if bronze is not None and (why := why_young(bronze, since, now, keep, "--keep")):
+        say(_NAME, f"nothing is deleted for its age: {why}")
         return None
     first = 0 if bronze is None else _first_possible(bronze)
     paths: dict[str, list[str]] = {}
@@ -119,6 +113,20 @@ def _first_possible(bronze: Table) -> int:
     stream of the hub was made. What came while the hub's clock was at 1970 is not old."""
     made = [at for history in stream_history.all_of(bronze) if (at := history.made) is not None]
     return micros(back(min(made), _CLOCK_SET)) if made else 0
+
+
+def why_young(bronze: Table, since: int, now: datetime, age: timedelta, option: str) -> str | None:
+    """Why what arrived before `since` (microseconds since 1970) is not taken to be of the age that an option
+    gives; None where it is."""
+    silence = _silence(bronze, since, micros(now), age // 2)
+    if silence is None:
+        return None
+    begin, end = map(at_micros, silence)
+    return (
+        f"by the hub's clock no message arrived from {begin:%Y-%m-%d} to {end:%Y-%m-%d}, more than half of "
+        f"{option}: set the clock of the hub if it is ahead; if it is right, this ends on "
+        f"{end + age // 2:%Y-%m-%d}"
+    )
 
 
 def _silence(bronze: Table, since: int, now: int, longest: timedelta) -> tuple[int, int] | None:

@@ -23,7 +23,7 @@ from agent.contract import Exit
 from hub_jobs.audit.settled.settling import SKEW, newest_arrival
 from hub_jobs.job_loop import Stop, job_parser, metrics_of, never, run_job, say
 from hub_jobs.maintain import expire
-from hub_jobs.maintain.expire import drop_old_audits
+from hub_jobs.maintain.expire import drop_old_audits, why_young
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import ailing, compacted, groups, healed, rewrite, small_files
@@ -31,6 +31,7 @@ from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.schemas import SCHEMAS
 from hub_jobs.tables.stream_history import FileHistory, StreamHistory, file_histories, mixed_files
+from hub_jobs.times import back, micros
 
 _NAME: Final = "maintain"
 _LEAST_VACUUM_DAYS: Final = 1
@@ -75,7 +76,7 @@ def run(options: MaintainOptions, stop: Stop = never) -> Exit:
     if options.keep is not None and not stop():
         _expire(options, now, timedelta(days=options.keep))
     if options.thin_after is not None and not stop():
-        _thin(options, now - timedelta(days=options.thin_after))
+        _thin_old(options, now, timedelta(days=options.thin_after))
     if not stop():
         drop_old_audits(options.lake, dry_run=options.dry_run)
     for table in tables:
@@ -154,6 +155,15 @@ def _compact(options: MaintainOptions, table: Table, stop: Stop) -> Table:
         made += len(written)
     say(_NAME, f"{table.name}: {count} small files became {made}")
     return table
+
+
+def _thin_old(options: MaintainOptions, now: datetime, age: timedelta) -> None:
+    """Drop the payloads of what arrived so long ago."""
+    bronze, before = open_table(options.lake, "bronze"), back(now, age)
+    if bronze is not None and (why := why_young(bronze, micros(before), now, age, "--thin-bronze-after")):
+        say(_NAME, f"no payload is dropped for its age: {why}")
+        return
+    _thin(options, before)
 
 
 def _thin(options: MaintainOptions, before: datetime) -> None:

@@ -218,12 +218,12 @@ def test_what_the_vacuum_took_of_a_running_job_is_not_committed(tmp_path: Path) 
 
 
 def test_payloads_that_are_old_and_refined_are_dropped_and_what_a_row_is_stays(tmp_path: Path) -> None:
-    now = time.time_ns() // 1000
-    old = {"arrived": now - 10 * 86_400_000_000}
+    now, day = time.time_ns() // 1000, 86_400_000_000
+    old = {"arrived": now - 10 * day}
     ledger = row(b"{}", ledger_subject("edge-1", "normal"), {}, source_seq=100, **old)
     add_bronze(tmp_path, [*batches(1, 10, **old), ledger])
-    add_bronze(tmp_path, batches(11, 10, **old))
-    add_bronze(tmp_path, batches(21, 10, arrived=now))
+    for first, ago in ((11, 8), (16, 6), (21, 3), (26, 1)):
+        add_bronze(tmp_path, batches(first, 5, arrived=now - ago * day))
     (history,) = stream_history.all_of(ensure_table(tmp_path, "bronze"))
     ensure_table(tmp_path, "readings").commit([], {history.refined: 11})
     identities = contents(tmp_path, "bronze", "seq", "n", "source_seq", "digest", "headers", "message_id")
