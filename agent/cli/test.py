@@ -83,11 +83,11 @@ class Screen:
         if on_settled is not None:
             on_settled(self._shown)
 
-    async def stored_of(self, input_name: str, position: str) -> int | None:
+    async def stored_of(self, input_name: str, piece: Chunk) -> int | None:
         """Nothing is stored."""
         return 0
 
-    async def piece(self, input_name: str, position: str) -> tuple[int, str | None]:
+    async def piece(self, input_name: str, piece: Chunk) -> tuple[int, str | None]:
         """Every chunk is its input's first."""
         return 1, None
 

@@ -18,7 +18,7 @@ from agent.demo.plan import Member
 from agent.demo.processes import DemoError
 from agent.jetstream import JetStream, JetStreamError
 from agent.leaf.inputs.file.positions import parse_positions
-from agent.leaf.publish.pull_chunks import parse_progress
+from agent.leaf.publish.pull_progress import parse_progress
 
 _POLL_SECONDS = 0.05
 _CONNECT_SECONDS = 2

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from msgspec import structs
 
 from agent.config import Config, Publish, Rule, Seconds, Size, StreamClass
-from agent.contract import leaf_stream, make_request, request_scope
+from agent.contract import Letter, leaf_stream, make_request, request_scope
 from agent.leaf.intake import Chunk, RefusedError, ResumePoint, UnknownOutcomeError
 from tests.harness.agents import Agent, StreamProbe, agent, leaf_config
 from tests.harness.servers import ServerPair, open_server_pair
@@ -170,6 +171,31 @@ async def test_a_piece_of_a_file_goes_on_where_one_of_its_classes_refused(
         assert await values(servers, "critical") == []
         await one.leaf.intake.submit("tail", "normal", chunk(("x", "flow", 5), position="p2"))
         assert await values(servers, "critical") == [5]
+
+
+async def test_no_reading_is_lost_of_a_piece_that_another_parser_numbers_otherwise(
+    servers: ServerPair, config: Config
+) -> None:
+    letter = Letter(b"x flow 0", "line 1", "its time is none")
+    piece = structs.replace(chunk(("x", "flow", 1), ("x", "alarm", 2), position="p1"), letters=(letter,))
+    async with agent(config) as one:
+        await fill(one)
+        with pytest.raises(RefusedError):
+            await one.leaf.intake.submit("tail", "normal", piece)
+        await one.crash()
+    piece = chunk(("x", "flow", 0), ("x", "flow", 1), ("x", "alarm", 2), position="p1")
+    async with agent(config) as one:
+        await fill(one)
+        with pytest.raises(RefusedError):
+            await one.leaf.intake.submit("tail", "normal", piece)
+        assert await one.leaf.intake.position("tail") == ResumePoint(None, "p1")
+        await one.crash()
+    async with agent(config) as one:
+        await make_room(one, servers)
+        await one.leaf.intake.submit("tail", "normal", piece)
+        assert await one.leaf.intake.position("tail") == ResumePoint("p1")
+        assert await values(servers, "normal") == [1, 0, 1], "what was stored of the other is logged"
+        assert await values(servers, "critical") == [2]
 
 
 async def test_a_piece_of_which_all_is_dropped_moves_the_position(

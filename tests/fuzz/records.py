@@ -18,7 +18,7 @@ from agent.hub.registrar.records import decode_leaf, decode_noted
 from agent.jetstream.readers import ack_position
 from agent.leaf.inputs.file.positions import parse_positions
 from agent.leaf.publish.batch import parse_ack
-from agent.leaf.publish.pull_chunks import parse_progress
+from agent.leaf.publish.pull_progress import parse_progress
 from hub_jobs.refine.lines import decode_content
 from hub_jobs.refine.messages import QuarantinedError, UnpackError, count_lines, parse_message, unpack
 from hub_jobs.source.plan import PlanError, parse_moment, parse_offsets

@@ -27,7 +27,7 @@ from agent.contract import (
 from agent.demo.plan import Member
 from agent.jetstream import RawMessage
 from agent.leaf.intake import Chunk, Input, RefusedError, UnknownOutcomeError
-from agent.leaf.publish.pull_chunks import parse_progress
+from agent.leaf.publish.pull_progress import parse_progress
 from agent.leaf.state import State
 from agent.leaf.state_file import StateFile, load
 from agent.process.hub import HubAgent

@@ -30,7 +30,7 @@ class CoreIntake:
         if chunk.position is None:
             await self._publisher.submit(input_name, cls, chunk)
             return
-        stored = await self.stored_of(input_name, chunk.position)
+        stored = await self.stored_of(input_name, chunk)
         parts = [] if stored is None else [whole(cls, chunk.payload, chunk.count, stored)]
         await self.submit_piece(input_name, cls, chunk, parts)
 
@@ -51,13 +51,13 @@ class CoreIntake:
         """How often a local store was lost or restored from a backup."""
         return self._publisher.stores_lost
 
-    async def stored_of(self, input_name: str, position: str) -> int | None:
-        """Which lines of the piece that ends at `position` are stored, as a bitmap; None for all of them."""
-        return await self._pieces.stored(input_name, position)
+    async def stored_of(self, input_name: str, piece: Chunk) -> int | None:
+        """Which lines of a piece are stored, as a bitmap; None for all of them."""
+        return await self._pieces.stored(input_name, piece)
 
-    async def piece(self, input_name: str, position: str) -> tuple[int, str | None]:
-        """The number of the piece that ends at `position`, and the position before it."""
-        return await self._pieces.piece(input_name, position)
+    async def piece(self, input_name: str, piece: Chunk) -> tuple[int, str | None]:
+        """The number of a piece, and the position before it."""
+        return await self._pieces.piece(input_name, piece)
 
     def go_on(self, input_name: str, cls: str, number: int, position: str) -> None:
         """An input is behind the piece of this number, which ends at `position`."""

@@ -13,15 +13,12 @@ and read from the streams where it cannot be known."""
 
 from __future__ import annotations
 
-import base64
-import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import structlog
 
-from agent.contract import ContractError, Letter, Request
+from agent.contract import Letter, Request
 from agent.leaf.intake import (
     MAX_POSITION,
     Chunk,
@@ -31,15 +28,18 @@ from agent.leaf.intake import (
     UnknownOutcomeError,
 )
 from agent.leaf.publish.dead_letters import DeadLetterWriter
-
-MAX_LINES: Final = 8192
-"""Lines of a piece: as many as a header can name."""
-
-_SETTLED = re.compile(r"([1-9][0-9]{0,17}) - ([ -~]*)\Z")
-
-_BEGUN = re.compile(r"([1-9][0-9]{0,17}) ([A-Za-z0-9_-]+) (-|[0-9]{1,5}) ([ -~]*)\Z")
+from agent.leaf.publish.pull_progress import MAX_LINES, Progress, Shape, bits
 
 log = structlog.get_logger("pieces")
+
+
+def warn_renumbered(input_name: str) -> None:
+    """Log that a piece is not read again as it was when lines of it were stored."""
+    log.warning(
+        "the lines that were being stored when the agent ended cannot be read again as they were: "
+        "some of them may be stored twice",
+        input=input_name,
+    )
 
 
 @dataclass(slots=True)
@@ -52,6 +52,7 @@ class _PartialChunk:
     before: str | None
     position: str
     lines: int
+    shape: Shape
     request: Request | None = None
     settled: bool = False
 
@@ -59,7 +60,7 @@ class _PartialChunk:
         """How far the input is once these lines are stored too."""
         if last:
             return Progress(self.number, self.position)
-        return Progress(self.number, self.position, self.lines | bits(numbers), self.before)
+        return Progress(self.number, self.position, self.lines | bits(numbers), self.before, self.shape)
 
 
 async def _no_wait(_input_name: str) -> None:
@@ -91,24 +92,21 @@ class PullChunkStore:
         progress = self._known[input_name] = await self._recall(input_name)
         return ResumePoint(lost=self._is_lost(input_name)) if progress is None else progress.place()
 
-    async def stored(self, input_name: str, position: str) -> int | None:
-        """Which lines of the piece that ends at `position` are stored, as a bitmap; None for all of them."""
+    async def stored(self, input_name: str, chunk: Chunk) -> int | None:
+        """Which lines of a piece are stored, as a bitmap; None for all of them."""
         if input_name not in self._known:
             await self.place(input_name)
         known = self._known[input_name]
-        if known is None or known.position != position:
-            return 0
-        return known.lines
+        return 0 if known is None or not known.is_of(chunk) else known.lines
 
-    async def piece(self, input_name: str, position: str) -> tuple[int, str | None]:
-        """The number that the piece which ends at `position` has or will have, and the position before it.
-        Numbers of an input grow."""
+    async def piece(self, input_name: str, chunk: Chunk) -> tuple[int, str | None]:
+        """The number that a piece has or will have, and the position before it. Numbers of an input grow."""
         if input_name not in self._known:
             await self.place(input_name)
         known = self._known[input_name]
         if known is None:
             return 1, None
-        if known.position == position:
+        if known.is_of(chunk):
             return known.piece, known.before
         return known.piece + 1, known.before if known.lines is not None else known.position
 
@@ -125,19 +123,15 @@ class PullChunkStore:
         assert position is not None
         if len(position) > MAX_POSITION or chunk.count + len(chunk.letters) > MAX_LINES:
             raise ValueError(f"a piece has a position of up to {MAX_POSITION} and up to {MAX_LINES} lines")
-        stored = await self.stored(input_name, position)
+        stored = await self.stored(input_name, chunk)
         if stored is None:
             await self._reach(input_name)
             return
-        number, before = await self.piece(input_name, position)
-        piece = _PartialChunk(input_name, number, before, position, stored)
+        number, before = await self.piece(input_name, chunk)
+        piece = _PartialChunk(input_name, number, before, position, stored, Shape.of(chunk))
         known = self._known[input_name]
-        if known is not None and known.lines is not None and known.position != position:
-            log.warning(
-                "the lines that were being stored when the agent ended cannot be read again as they were: "
-                "some of them may be stored twice",
-                input=input_name,
-            )
+        if known is not None and known.lines is not None and not known.is_of(chunk):
+            warn_renumbered(input_name)
         piece.request = chunk.request
         try:
             await self._store(piece, cls, chunk, [part for part in parts if part.count])
@@ -213,57 +207,6 @@ class PullChunkStore:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far an input is: `position` is its own, behind the piece of this number. `lines` are those that
-    are stored of a piece that is not settled yet (None: it is), `before` is the position before it."""
-
-    piece: int
-    position: str
-    lines: int | None = None
-    before: str | None = None
-
-    def encode(self) -> str:
-        """As it is written in the header."""
-        if self.lines is None:
-            return f"{self.piece} - {self.position}"
-        size = "-" if self.before is None else len(self.before)
-        return f"{self.piece} {_bitmap(self.lines)} {size} {self.before or ''}{self.position}"
-
-    def place(self) -> ResumePoint:
-        """Where the input goes on."""
-        if self.lines is None:
-            return ResumePoint(self.position)
-        return ResumePoint(self.before, self.position)
-
-
-def parse_progress(text: str) -> Progress:
-    """Read a header back; raises `ContractError`."""
-    if (settled := _SETTLED.match(text)) is not None:
-        return Progress(int(settled[1]), settled[2])
-    begun = _BEGUN.match(text)
-    size = 0 if begun is None or begun[3] == "-" else int(begun[3])
-    if begun is None or size > len(begun[4]) or len(begun[2]) % 4 == 1:
-        raise ContractError(f"the stored position {text!r:.300} can't be read here")
-    lines = base64.urlsafe_b64decode(begun[2] + "=" * (-len(begun[2]) % 4))
-    before = None if begun[3] == "-" else begun[4][:size]
-    return Progress(int(begun[1]), begun[4][size:], int.from_bytes(lines, "little"), before)
-
-
-def newest(candidates: Iterable[Progress]) -> Progress | None:
-    """The one that says how far the input is."""
-    return max(candidates, key=_age, default=None)
-
-
-def _age(progress: Progress) -> tuple[int, bool, int]:
-    return progress.piece, progress.lines is None, 0 if progress.lines is None else progress.lines.bit_count()
-
-
-def _bitmap(lines: int) -> str:
-    data = lines.to_bytes((lines.bit_length() + 7) // 8 or 1, "little")
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-@dataclass(frozen=True, slots=True)
 class Fragment:
     """Some readings of a piece, for one class: NDJSON of `count` lines, and which of the piece's lines they
     are; `on_settled` is called as that of a chunk, unless the part is stored in several."""
@@ -288,13 +231,3 @@ def whole(cls: str, payload: bytes, count: int, left_out: int = 0) -> Fragment:
     numbers = [number for number in range(count) if not left_out >> number & 1]
     rows = payload.split(b"\n")
     return Fragment(cls, b"".join(rows[number] + b"\n" for number in numbers), len(numbers), numbers)
-
-
-def bits(numbers: Sequence[int]) -> int:
-    """A bitmap of these numbers, all of them below `MAX_LINES`."""
-    if isinstance(numbers, range) and numbers.step == 1:
-        return ((1 << len(numbers)) - 1) << numbers.start
-    bitmap = bytearray(MAX_LINES // 8)
-    for number in numbers:
-        bitmap[number >> 3] |= 1 << (number & 7)
-    return int.from_bytes(bitmap, "little")

@@ -29,7 +29,7 @@ from agent.contract import (
 from agent.jetstream import JetStream, JetStreamError, RawMessage
 from agent.jetstream.readers import StoredHeaders, read_headers
 from agent.leaf.publish.idempotency import KNOWN_SECONDS, Ages, RequestLog
-from agent.leaf.publish.pull_chunks import Progress, newest, parse_progress
+from agent.leaf.publish.pull_progress import Progress, newest, parse_progress
 from agent.leaf.state import PullPosition
 from agent.leaf.state_file import StateFile
 

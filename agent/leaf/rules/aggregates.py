@@ -50,8 +50,8 @@ log = structlog.get_logger("aggregates")
 class PieceStore(Protocol):
     """What stores pieces: the core."""
 
-    async def stored_of(self, input_name: str, position: str) -> int | None:
-        """Which lines of the piece that ends at `position` are stored, as a bitmap; None for all of them."""
+    async def stored_of(self, input_name: str, piece: Chunk) -> int | None:
+        """Which lines of a piece are stored, as a bitmap; None for all of them."""
 
     async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
         """Store a piece whose readings are in these parts, or are not to be stored at all."""
@@ -147,8 +147,8 @@ class RuleAggregates:
         own, rows = self._classes[0], [bytes(line) + b"\n" for _, line in closing.rows]
         payload = b"".join(rows)
         # With what is in it, for numbers come again where the log was lost or is that of a backup.
-        position = f"{closing.number}-{zlib.crc32(payload):08x}"
-        stored = await self._core.stored_of(self.name, position)
+        piece = Chunk(payload, len(rows), position=f"{closing.number}-{zlib.crc32(payload):08x}")
+        stored = await self._core.stored_of(self.name, piece)
         if stored is not None:
             lines: dict[str, list[int]] = {}
             for number, (cls, _) in enumerate(closing.rows):
@@ -158,7 +158,7 @@ class RuleAggregates:
                 Fragment(cls, b"".join(rows[number] for number in numbers), len(numbers), numbers)
                 for cls, numbers in lines.items()
             ]
-            await self._core.submit_piece(self.name, own, Chunk(payload, len(rows), position=position), parts)
+            await self._core.submit_piece(self.name, own, piece, parts)
         self._closing = None
 
     def _due(self) -> list[OpenWindow]:

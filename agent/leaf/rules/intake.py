@@ -29,7 +29,8 @@ from agent.leaf.intake import (
     Settled,
     UnknownOutcomeError,
 )
-from agent.leaf.publish.pull_chunks import Fragment
+from agent.leaf.publish.pull_chunks import Fragment, warn_renumbered
+from agent.leaf.publish.pull_progress import Shape, unmarked
 from agent.leaf.rules import Rulebook
 from agent.leaf.rules.aggregates import PieceStore, RuleAggregates
 from agent.leaf.rules.deadbands import Deadbands, Flight
@@ -44,8 +45,8 @@ class Core(QuickIntake, PieceStore, Protocol):
     def stores_lost(self) -> int:
         """How often a local store was lost or restored from a backup: what it held is unknown."""
 
-    async def piece(self, input_name: str, position: str) -> tuple[int, str | None]:
-        """The number of the piece that ends at `position`, and the position before it."""
+    async def piece(self, input_name: str, piece: Chunk) -> tuple[int, str | None]:
+        """The number of a piece, and the position before it."""
 
     def go_on(self, input_name: str, cls: str, number: int, position: str) -> None:
         """An input is behind the piece of this number, which ends at `position`."""
@@ -79,7 +80,7 @@ class RulesIntake:
         last = None if self._aggregates is None else self._aggregates.place(input_name)
         if last is None or place.lost or last.position in (place.position, place.until):
             return place
-        number, _ = await self._core.piece(input_name, last.position)
+        number, _ = await self._core.piece(input_name, Chunk(b"", 0, position=last.position))
         if number > last.number:
             return place
         if last.before is not None:
@@ -188,19 +189,24 @@ class RulesIntake:
 
     async def _pull(self, input_name: str, cls: str, chunk: Chunk, splitter: Splitter) -> None:
         assert chunk.position is not None
-        stored = await self._core.stored_of(input_name, chunk.position)
+        stored = await self._core.stored_of(input_name, chunk)
         for flight in self._unsettled.pop(input_name, ()):
             self._deadbands.settle(flight, None)
         if stored is None:
             await self._core.submit_piece(input_name, cls, chunk, [])
             return
-        number, before = await self._core.piece(input_name, chunk.position)
+        number, before = await self._core.piece(input_name, chunk)
         last = None if self._aggregates is None else self._aggregates.place(input_name)
-        again = last is not None and (last.number, last.position) == (number, chunk.position)
-        taken = int(last.lines, 16) if again and last is not None else 0
+        again, taken = False, 0
+        if last is not None and (last.number, last.position) == (number, chunk.position):
+            taken, shape = unmarked(int(last.lines, 16))
+            again = shape in (None, Shape.of(chunk))
+            if not again:
+                taken = 0
+                warn_renumbered(input_name)
         split = splitter.split(chunk.payload, cls, loop_time(), stored | taken)
         if split.gathered.numbers or (last is not None and not again and number <= last.number):
-            lines = f"{taken | split.gathered.bitmap:x}"
+            lines = f"{Shape.of(chunk).mark(taken | split.gathered.bitmap):x}"
             place = Place(input_name, cls, number, before, chunk.position, lines)
             await self._take(input_name, split.gathered, place=place)
         flights = [self._deadbands.begin(part.moves) for part in split.routed]

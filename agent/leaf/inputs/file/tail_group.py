@@ -105,10 +105,13 @@ class TailGroup:
 
     def narrow(self) -> bool:
         """From now on read half as much at a time; False where that cannot be: what was gathered last is a
-        single line, or has to be what it is."""
+        single line."""
         pieces = [piece.lines for _, piece in self._round]
-        if self._until is not None or (len(pieces) == 1 and b"\n" not in pieces[0][:-1]):
+        if len(pieces) == 1 and b"\n" not in pieces[0][:-1]:
             return False
+        if self._until is not None:  # by another parser it has more readings than when it was begun
+            self._until = None
+            return True
         self._limits = replace(self._limits, bytes=max(1, sum(map(len, pieces)) // 2))
         return True
 

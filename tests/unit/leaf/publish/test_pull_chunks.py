@@ -16,16 +16,8 @@ from agent.contract import ContractError, Letter, new_run, parse_letter
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint, UnknownOutcomeError
 from agent.leaf.ledger import ClassLedger
 from agent.leaf.publish.dead_letters import DeadLetterWriter
-from agent.leaf.publish.pull_chunks import (
-    MAX_LINES,
-    Fragment,
-    Progress,
-    PullChunkStore,
-    bits,
-    newest,
-    parse_progress,
-    whole,
-)
+from agent.leaf.publish.pull_chunks import Fragment, PullChunkStore, whole
+from agent.leaf.publish.pull_progress import MAX_LINES, Progress, bits, newest, parse_progress
 
 METRICS = Metrics()
 texts = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=30)
@@ -146,7 +138,7 @@ class Tailer:
         letters = tuple(Letter(b"", str(number), "bad") for number in numbers if number % 5 == 0)
         payload = "".join(f"{number}\n" for number in good).encode()
         chunk = Chunk(payload, len(good), position=str(numbers.stop), letters=letters)
-        stored = await self.store.stored("tail", str(numbers.stop))
+        stored = await self.store.stored("tail", chunk)
         if stored is None:
             return
         routed: dict[str, list[int]] = {}
@@ -240,7 +232,7 @@ async def test_letters_beyond_the_limit_are_counted_once_however_often_their_pie
             await store.store("tail", "a", chunk, [whole("a", chunk.payload, 1)])
     await store.store("tail", "a", chunk, [whole("a", chunk.payload, 1)])
     assert (ledger.readings.accepted, ledger.readings.dead) == (5, 5)
-    assert await store.piece("tail", "9") == (2, None)
+    assert await store.piece("tail", chunk) == (2, None)
 
 
 def test_what_is_left_out_is_not_in_the_whole() -> None:

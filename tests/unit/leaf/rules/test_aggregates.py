@@ -37,7 +37,7 @@ class LaterMachine(FakeMachine):
 class NothingStored:
     """A core that is never asked, since nothing is closed."""
 
-    async def stored_of(self, input_name: str, position: str) -> int | None:
+    async def stored_of(self, input_name: str, piece: Chunk) -> int | None:
         raise AssertionError
 
     async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:

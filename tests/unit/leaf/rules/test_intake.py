@@ -38,10 +38,10 @@ class Core(NoLetters):
         for part in parts:
             await self._take(part)
 
-    async def stored_of(self, input_name: str, position: str) -> int | None:
+    async def stored_of(self, input_name: str, piece: Chunk) -> int | None:
         return 0
 
-    async def piece(self, input_name: str, position: str) -> tuple[int, str | None]:
+    async def piece(self, input_name: str, piece: Chunk) -> tuple[int, str | None]:
         return 1, None
 
     def go_on(self, input_name: str, cls: str, number: int, position: str) -> None:

@@ -1,0 +1,123 @@
+"""How far a pull input is, as the newest of its messages says in `Petiole-Position`; `pull_chunks` says what
+that means. Pure.
+
+The bitmap of the lines that are stored ends with the shape of the piece, behind all lines, where older agents
+do not look. A parser that was changed numbers other lines: what is read with it is another piece."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from agent.contract import ContractError
+from agent.leaf.intake import Chunk, ResumePoint
+
+MAX_LINES: Final = 8192
+"""Lines of a piece: as many as a header can name."""
+
+_SETTLED = re.compile(r"([1-9][0-9]{0,17}) - ([ -~]*)\Z")
+
+_BEGUN = re.compile(r"([1-9][0-9]{0,17}) ([A-Za-z0-9_-]+) (-|[0-9]{1,5}) ([ -~]*)\Z")
+
+_SHAPE_BITS: Final = 32
+_NUMBER_BITS: Final = 14
+_SHAPE_SIGN: Final = 0b1011
+
+
+class Shape(NamedTuple):
+    """Of how many lines a piece is, and how many of these are readings."""
+
+    lines: int
+    readings: int
+
+    @classmethod
+    def of(cls, chunk: Chunk) -> Shape:
+        return cls(chunk.count + len(chunk.letters), chunk.count)
+
+    def mark(self, bitmap: int) -> int:
+        """A bitmap of lines with the shape behind them."""
+        sign = (_SHAPE_SIGN << _NUMBER_BITS | self.lines) << _NUMBER_BITS | self.readings
+        return sign << self.lines | bitmap
+
+
+def unmarked(bitmap: int) -> tuple[int, Shape | None]:
+    """A bitmap without its shape; an older agent marked none."""
+    lines = bitmap.bit_length() - _SHAPE_BITS
+    readings = bitmap >> max(0, lines) & (1 << _NUMBER_BITS) - 1
+    shape = Shape(lines, readings)
+    if lines < 0 or shape.mark(0) >> lines != bitmap >> lines:
+        return bitmap, None
+    return bitmap & (1 << lines) - 1, shape
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an input is: `position` is its own, behind the piece of this number. `lines` are those that
+    are stored of a piece of this `shape` that is not settled yet (None: it is), `before` is the position
+    before it."""
+
+    piece: int
+    position: str
+    lines: int | None = None
+    before: str | None = None
+    shape: Shape | None = None
+
+    def encode(self) -> str:
+        """As it is written in the header."""
+        if self.lines is None:
+            return f"{self.piece} - {self.position}"
+        size = "-" if self.before is None else len(self.before)
+        lines = self.lines if self.shape is None else self.shape.mark(self.lines)
+        return f"{self.piece} {_bitmap(lines)} {size} {self.before or ''}{self.position}"
+
+    def is_of(self, chunk: Chunk) -> bool:
+        """Whether this is said of a piece, and its lines are numbered alike."""
+        is_alike = self.lines is None or self.shape in (None, Shape.of(chunk))
+        return self.position == chunk.position and is_alike
+
+    def place(self) -> ResumePoint:
+        """Where the input goes on."""
+        if self.lines is None:
+            return ResumePoint(self.position)
+        return ResumePoint(self.before, self.position)
+
+
+def parse_progress(text: str) -> Progress:
+    """Read a header back; raises `ContractError`."""
+    if (settled := _SETTLED.match(text)) is not None:
+        return Progress(int(settled[1]), settled[2])
+    begun = _BEGUN.match(text)
+    size = 0 if begun is None or begun[3] == "-" else int(begun[3])
+    if begun is None or size > len(begun[4]) or len(begun[2]) % 4 == 1:
+        raise ContractError(f"the stored position {text!r:.300} can't be read here")
+    data = base64.urlsafe_b64decode(begun[2] + "=" * (-len(begun[2]) % 4))
+    before = None if begun[3] == "-" else begun[4][:size]
+    lines, shape = unmarked(int.from_bytes(data, "little"))
+    return Progress(int(begun[1]), begun[4][size:], lines, before, shape)
+
+
+def newest(candidates: Iterable[Progress]) -> Progress | None:
+    """The one that says how far the input is."""
+    return max(candidates, key=_age, default=None)
+
+
+def _age(progress: Progress) -> tuple[int, bool, int]:
+    return progress.piece, progress.lines is None, 0 if progress.lines is None else progress.lines.bit_count()
+
+
+def _bitmap(lines: int) -> str:
+    data = lines.to_bytes((lines.bit_length() + 7) // 8 or 1, "little")
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def bits(numbers: Sequence[int]) -> int:
+    """A bitmap of these numbers, all of them below `MAX_LINES`."""
+    if isinstance(numbers, range) and numbers.step == 1:
+        return ((1 << len(numbers)) - 1) << numbers.start
+    bitmap = bytearray(MAX_LINES // 8)
+    for number in numbers:
+        bitmap[number >> 3] |= 1 << (number & 7)
+    return int.from_bytes(bitmap, "little")
