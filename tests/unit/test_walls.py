@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -43,32 +43,41 @@ def name_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-@cache
-def modules() -> dict[str, ast.Module]:
+def modules() -> dict[str, Path]:
     """Every module of the product by name."""
-    paths = [path for top in ("agent", "hub_jobs") for path in (ROOT / top).rglob("*.py")]
-    return {name_of(path): ast.parse(path.read_text()) for path in paths}
+    return {name_of(path): path for top in ("agent", "hub_jobs") for path in (ROOT / top).rglob("*.py")}
 
 
-def imports(name: str, *, late: bool) -> Iterator[str]:
-    """The modules of the product that a module imports; `late` counts what functions import, too."""
-    tree = modules()[name]
-    for node in ast.walk(tree) if late else tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                found = whole if whole in modules() else node.module
-                if found in modules():
-                    yield found
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in modules())
+@cache
+def imports() -> dict[str, dict[str, bool]]:
+    """Which modules of the product each one imports, and whether only within functions. No tree is kept:
+    trees would slow down every collection of garbage in this process."""
+    known = modules()
+    found: dict[str, dict[str, bool]] = {}
+    for name, path in known.items():
+        tree = ast.parse(path.read_text())
+        late = {other: True for node in ast.walk(tree) for other in _imported(node, known)}
+        early = {other: False for node in tree.body for other in _imported(node, known)}
+        found[name] = late | early
+    return found
+
+
+def _imported(node: ast.AST, known: Container[str]) -> Iterator[str]:
+    if isinstance(node, ast.ImportFrom) and node.module is not None:
+        for alias in node.names:
+            whole = f"{node.module}.{alias.name}"
+            found = whole if whole in known else node.module
+            if found in known:
+                yield found
+    elif isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names if alias.name in known)
 
 
 def arrows(*, late: bool) -> Iterator[tuple[str, str]]:
-    """Who imports whom."""
-    for name in modules():
-        for other in imports(name, late=late):
-            if other != name:
+    """Who imports whom; `late` counts what functions import, too."""
+    for name, others in imports().items():
+        for other, within in others.items():
+            if other != name and (late or not within):
                 yield name, other
 
 
@@ -83,7 +92,7 @@ def floor(name: str) -> int | None:
 
 
 def test_every_module_of_the_agent_stands_on_a_floor() -> None:
-    assert [name for name in modules() if name.startswith("agent.") and floor(name) is None] == []
+    assert [name for name in imports() if name.startswith("agent.") and floor(name) is None] == []
 
 
 def test_nothing_imports_upward_or_across() -> None:
