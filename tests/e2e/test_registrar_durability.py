@@ -26,7 +26,7 @@ from tests.harness.cluster import Cluster, open_cluster
 from tests.harness.fleet import Member, ids_in
 from tests.harness.registrar import HubHand, LeafHand, flowing
 from tests.harness.servers import ServerPair
-from tests.harness.streams import AGGREGATE
+from tests.harness.streams import AGGREGATE, ask_again
 from tests.harness.wait import WAIT_SECONDS, until
 
 OFTEN = SyncInterval(0.1)
@@ -143,6 +143,7 @@ async def test_each_epoch_is_another_one_after_the_hub_was_without_power(
     await hub.holds(hand.domain, await hand.store(4))
     await until(lambda: hand.acknowledged(), "the leaf knows")
     await servers.hub.restore(tmp_path / "on_disk")
+    await ask_again(hub.nc, servers.leaf)
     await hub.holds(hand.domain, await hand.store(2))
     assert await hub.leaf_sequences(hand.domain, 4) == [8, 9], "and 4 to 7 are not there"
     monkeypatch.setattr(clock.machine, "boot", "another")
@@ -178,6 +179,7 @@ async def test_an_epoch_that_begins_behind_what_a_power_cut_took_is_another_one(
         streams = tmp_path / "on_disk" / "jetstream" / ACCOUNT / "streams"
         await asyncio.to_thread(shutil.rmtree, streams / f"KV_{FLEET_BUCKET}")
     await servers.hub.restore(tmp_path / "on_disk")
+    await ask_again(hub.nc, servers.leaf)
     await hub.holds(hand.domain, await hand.store(2))
     monkeypatch.setattr(clock.machine, "boot", "another")
     async with hub.registrar(sync_interval=OFTEN):

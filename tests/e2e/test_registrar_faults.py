@@ -16,7 +16,7 @@ from agent.contract import COMMANDS, Checkpoint, Committed, leaf_stream
 from agent.jetstream import JetStreamError, nanoseconds
 from tests.harness.registrar import KEEP, MACHINE, HubHand, LeafHand, flowing
 from tests.harness.servers import ServerPair
-from tests.harness.streams import AGGREGATE
+from tests.harness.streams import AGGREGATE, ask_again
 from tests.harness.wait import until
 
 
@@ -235,6 +235,7 @@ async def test_a_purge_does_not_hide_that_a_stream_was_restored_without_its_reco
     shutil.rmtree(store)
     shutil.copytree(copy, store)
     await servers.hub.start()
+    await ask_again(hub.nc, servers.leaf)
     info = await hub.holds(leaf.domain, await leaf.store(4))
     assert await hub.leaf_sequences(leaf.domain, 1) == [1, 2, 3, 7, 8, 9, 10], "and every cursor looks well"
     async with hub.registrar(keep=0):

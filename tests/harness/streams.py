@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from nats.aio.client import Client
@@ -24,7 +25,8 @@ from agent.contract import (
     link_consumer,
 )
 from agent.jetstream import JetStream, RawMessage, UnavailableError
-from tests.harness.servers import api
+from tests.harness.servers import Leaf, api
+from tests.harness.wait import WAIT_SECONDS, until
 
 AGGREGATE = aggregate(0)
 STREAM = {"storage": "file", "retention": "limits", "discard": "new", "max_bytes": 64 * 1024**2}
@@ -128,6 +130,8 @@ async def held(client: Client, stream: str, messages: int) -> dict[str, Any]:
             await asyncio.sleep(0.02)
 
 
+_ANSWER_SECONDS = 6.0
+"""A question that is not answered by then is lost."""
 _TRIES = 15
 _TRY_SECONDS = 3.0
 _PAUSE = 0.2
@@ -168,3 +172,26 @@ async def _insisted(ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
         except UnavailableError:
             await asyncio.sleep(_PAUSE)  # that nobody listens yet is answered at once
     return await ask()
+
+
+async def ask_again(registrar: Client, leaf: Leaf) -> None:
+    """Have a hub that was started again ask the leaf for what it does not hold, by removing the source and
+    adding it again as the registrar does; returns once the leaf has answered. To be called before anything is
+    stored at the leaf: left alone, the hub's server loses its first question because the link is not up yet,
+    and asks again when a message comes. A leaf that is slow then may send what it has before it says where it
+    begins; the hub takes that for what it holds and acknowledges it, and never stores it (seen on 2.15.1)."""
+    js, source = PatientJetStream(registrar), leaf_stream(leaf.domain, DEFAULT_CLASS)
+
+    async def has_answered() -> bool:
+        sources = (await js.stream_info(AGGREGATE)).sources
+        return any(one["name"] == source and one["active"] >= 0 for one in sources)
+
+    async with asyncio.timeout(WAIT_SECONDS):
+        await leaf.wait_linked()
+        while not await has_answered():
+            config = (await js.stream_info(AGGREGATE)).config
+            others = [one for one in config["sources"] if one["name"] != source]
+            await js.update_stream({**config, "sources": others})
+            await js.update_stream(config)
+            with suppress(AssertionError):
+                await until(has_answered, "the leaf answers", _ANSWER_SECONDS)

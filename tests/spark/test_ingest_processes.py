@@ -20,6 +20,7 @@ from agent.demo.loopback import Proxy
 from hub_jobs.ingest import run as ingest
 from hub_jobs.spark.session import run_tasks
 from tests.harness.standalone import busy_with
+from tests.harness.streams import ask_again
 from tests.harness.wait import until
 from tests.spark.fleet import Fleet, fleet
 from tests.spark.lakes import DRIVER, contents, killed, orphans
@@ -137,6 +138,8 @@ async def test_a_job_that_runs_again_and_again_takes_what_comes_and_outlives_the
         await _rows(fleet, 5)
         await fleet.servers.hub.kill()
         await fleet.servers.hub.start()
+        for leaf in fleet.servers.leaves.values():
+            await ask_again(fleet.registrar, leaf)
         await fleet.store("edge-1", 4)
         await fleet.store("edge-2", 3)
         await _rows(fleet, 7)

@@ -12,13 +12,19 @@ import pytest
 from agent.contract import Exit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.spark.session import run_tasks
+from tests.harness.streams import ask_again
 from tests.spark.fleet import Fleet, fleet
 
 __all__ = ["fleet"]
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
-_PUT_BACK_SECONDS = 120.0
-"""The server's own retries of a source back off by ten seconds each."""
+_PUT_BACK_SECONDS = 150.0
+
+
+async def back_up(fleet: Fleet, copy: Path) -> None:
+    """Copy the hub's store. `edge-1` is at the hub again when this returns."""
+    await fleet.servers.hub.back_up(copy)
+    await ask_again(fleet.registrar, fleet.servers.leaves["edge-1"])
 
 
 async def put_back(fleet: Fleet, copy: Path, *numbers: int, held: int = 5) -> None:
@@ -30,13 +36,14 @@ async def put_back(fleet: Fleet, copy: Path, *numbers: int, held: int = 5) -> No
     shutil.rmtree(store)
     shutil.copytree(copy, store)
     await fleet.servers.hub.start()
+    await ask_again(fleet.registrar, fleet.servers.leaves["edge-2"])
     await fleet.store("edge-2", *numbers)
     await fleet.at_hub(held + len(numbers))
 
 
 async def test_a_stream_that_was_put_back_is_read_again_under_another_name(fleet: Fleet) -> None:
     copy = fleet.lake.with_name("copy")
-    await fleet.servers.hub.back_up(copy)
+    await back_up(fleet, copy)
     await fleet.store("edge-1", 4)
     await fleet.at_hub(6)
     assert await fleet.ingest() == Exit.WELL
@@ -54,7 +61,7 @@ async def test_a_stream_that_is_put_back_after_a_run_has_planned_is_read_under_i
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     copy, loop = fleet.lake.with_name("copy"), asyncio.get_running_loop()
-    await fleet.servers.hub.back_up(copy)
+    await back_up(fleet, copy)
     await fleet.store("edge-1", 4)
     await fleet.at_hub(6)
     assert await fleet.ingest() == Exit.WELL
@@ -84,7 +91,7 @@ async def test_a_stream_that_is_put_back_between_two_parts_of_a_commit_is_read_o
     await fleet.store("edge-1", 4)
     await fleet.at_hub(6)
     assert await fleet.ingest() == Exit.WELL
-    await fleet.servers.hub.back_up(copy)
+    await back_up(fleet, copy)
     await fleet.store("edge-1", 5, 6, 7)
     await fleet.at_hub(9)
     monkeypatch.setattr(ingest, "_MIN_RECORDS", 1)
