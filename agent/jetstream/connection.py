@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import structlog
 from nats.aio.client import Client
+from nats.errors import ConnectionClosedError, MaxPayloadError
 from nats.errors import Error as NatsError
 
 from agent import contract
@@ -61,10 +62,49 @@ class CancellableClient(Client):
             end_if_cancelled()
 
 
+class QuickClient(CancellableClient):
+    """A client that also sends and receives without a task, a queue and a look at each name for a message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._receivers: dict[int, Callable[[str, bytes], None]] = {}
+
+    async def receive(self, subject: str, receiver: Callable[[str, bytes], None]) -> None:
+        """Hand subject and data of each message to a function, as they are read. Raises `NatsError`."""
+        subscription = await self.subscribe(subject)
+        self._receivers[subscription._id] = receiver
+
+    def send(self, subject: str, payload: bytes, reply: str, headers: Mapping[str, str]) -> None:
+        """Publish a message with headers, of which none holds a newline. It waits for no room: the caller
+        bounds what is not sent yet by `pending_data_size`. Raises `NatsError`."""
+        if not self.is_connected:
+            raise ConnectionClosedError
+        if len(payload) > self.max_payload:
+            raise MaxPayloadError
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        head = f"NATS/1.0\r\n{lines}\r\n".encode()
+        sizes = f"{len(head)} {len(head) + len(payload)}"
+        parts = f"HPUB {subject} {reply} {sizes}\r\n".encode() + head, payload, b"\r\n"
+        self._pending += parts
+        self._pending_data_size += sum(map(len, parts))
+        if self._flush_queue is not None and self._flush_queue.empty():
+            self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        receiver = self._receivers.get(sid)
+        if receiver is None:
+            await super()._process_msg(sid, subject, reply, data, headers)
+            return
+        try:
+            receiver(subject.decode(), data)
+        except Exception as error:  # as the library does it: the others are still read
+            await self._error_cb(error)
+
+
 class OpenConnection:
     """A connection and its end."""
 
-    def __init__(self, nc: Client) -> None:
+    def __init__(self, nc: QuickClient) -> None:
         self.nc = nc
         self.over = asyncio.Event()
 
@@ -81,7 +121,7 @@ async def connected(
     """One connection of an identity (its inbox prefix and name), closed with the context whatever state the
     server is in; `refused` hears what the server says when it refuses a subject. Raises `NatsError`,
     `OSError` or `TimeoutError`."""
-    nc = CancellableClient()
+    nc = QuickClient()
     link = OpenConnection(nc)
 
     async def closed() -> None:
@@ -180,7 +220,7 @@ class ServerConnection:
         seed_file: Path,
         identity: str,
         *,
-        session: Callable[[Client], contextlib.AbstractAsyncContextManager[None]],
+        session: Callable[[QuickClient], contextlib.AbstractAsyncContextManager[None]],
         metrics: Metrics,
     ) -> None:
         self._url, self._seed_file, self._identity = url, seed_file, identity

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import structlog
-from nats.aio.client import Client
 
 from agent import contract
 from agent.base import logs
@@ -19,7 +18,7 @@ from agent.base.metrics import Metrics
 from agent.base.supervisor import keep_serving
 from agent.config import Config, readers, users_digest
 from agent.jetstream import JetStream, StreamInfo
-from agent.jetstream.connection import ServerConnection, server_version
+from agent.jetstream.connection import QuickClient, ServerConnection, server_version
 from agent.jetstream.readers import StoredHeaders, keep_readers
 from agent.leaf import stream_configs
 from agent.leaf.acks import AckLevels, HubAckWaiters
@@ -294,7 +293,7 @@ class LeafAgent:
         return self._sender.stalled()
 
     @contextlib.asynccontextmanager
-    async def _session(self, nc: Client) -> AsyncIterator[None]:
+    async def _session(self, nc: QuickClient) -> AsyncIterator[None]:
         """All that is bound to one connection: it begins once the streams are ready, and ends with the
         connection. Raises `ServerError`, `JetStreamError`, `NatsError` or `OSError`."""
         try:

@@ -109,3 +109,34 @@ async def test_a_server_that_listens_all_the_time_is_not_tried_before_its_time()
         await until(lambda: accepted > 0, "it is looked whether the server listens")
         assert not waiting.done()
         waiting.cancel()
+
+
+async def test_what_is_sent_arrives_in_order_and_a_receiver_that_fails_ends_nothing(tmp_path: Path) -> None:
+    port, public = free_port(), ensure_key(tmp_path / "seed")
+    users = f"authorization {{ users: [ {{ nkey: {public} }} ] }}"
+    server = ConfiguredServer(tmp_path, "local", port, f'listen: "127.0.0.1:{port}"\n{users}\n')
+    await server.start()
+    came: list[tuple[str, bytes]] = []
+
+    def receive(subject: str, data: bytes) -> None:
+        came.append((subject, data))
+        if data == b"1":
+            raise ValueError
+
+    try:
+        async with connected(server.url, tmp_path / "seed", "x") as link:
+            headed = await link.nc.subscribe("to.*")
+            await link.nc.receive("answers.*", receive)
+            for data in (b"1", b"2"):
+                link.nc.send("to.stream", data, "answers.7", {"Petiole-Count": data.decode(), "B": "c: d"})
+                message = await headed.next_msg()
+                assert (message.data, message.reply) == (data, "answers.7")
+                assert message.headers == {"Petiole-Count": data.decode(), "B": "c: d"}
+                await link.nc.publish(message.reply, data)
+            await until(lambda: len(came) == 2, "both answers are here")
+            assert came == [("answers.7", b"1"), ("answers.7", b"2")]
+            assert not link.over.is_set()
+        with pytest.raises(NatsError):
+            link.nc.send("to.stream", b"", "answers.7", {})
+    finally:
+        await server.kill()

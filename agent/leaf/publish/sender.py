@@ -15,13 +15,12 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 
 import structlog
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from agent.base.metrics import Metrics
 from agent.base.wait import loop_time
 from agent.jetstream import JetStreamError
+from agent.jetstream.connection import QuickClient
 from agent.leaf.events import ConnectionStuck, Events
 from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from agent.leaf.ledger import ClassLedger
@@ -72,7 +71,7 @@ class Sender:
         self._packer = Packer()
         self._numbering = Numbering(domain, run, ledgers, self._packer)
         self._in_flight = InFlight()
-        self._nc: Client | None = None
+        self._nc: QuickClient | None = None
         self._look: Look | None = None
         self._inbox = ""
         self._stream_seq: dict[str, int] = dict.fromkeys(ledgers, 0)
@@ -86,7 +85,7 @@ class Sender:
     @contextlib.asynccontextmanager
     async def connected(
         self,
-        nc: Client,
+        nc: QuickClient,
         inbox: str,
         stream_seq: Mapping[str, int],
         stored: Mapping[tuple[str, str], int],
@@ -99,7 +98,7 @@ class Sender:
         stream's last sequence at most as it was when the stream was looked at, `stored` maps the subjects and
         ids of the messages then found above `floor` to their sequences. Raises `NatsError` or `OSError`."""
         try:
-            await nc.subscribe(f"{inbox}.*", cb=self._on_reply)
+            await nc.receive(f"{inbox}.*", self._on_reply)
             for batch in self._in_flight:
                 if (seq := stored.get((batch.subject, str(batch.id)))) is not None:
                     self._store(batch, seq)
@@ -113,7 +112,7 @@ class Sender:
                 batch.floor = self._stream_seq[batch.id.cls]
                 batch.first_sent, batch.unanswered = now, 0
                 batch.carried, batch.claimed = True, None
-                await self._transmit_if_taken(batch)
+                self._transmit_if_taken(batch)
             self._queue.wake()
             yield
         finally:
@@ -140,7 +139,7 @@ class Sender:
             while self._nc is None or not self._queue or self._in_flight.window_used >= self._window:
                 self._in_flight.note_progress()
                 await self._queue.changed()
-            await self._send(self._queue.take())
+            self._send(self._queue.take())
 
     async def run_retries(self) -> None:
         """Send again what was not answered in time, under the same id."""
@@ -162,7 +161,7 @@ class Sender:
                 due = batch.refused_at is not None or now - batch.last_sent > ACK_WAIT
                 if due and batch.claimed is None:
                     self._metrics.retries.labels(batch.id.cls).inc()
-                    await self._transmit(batch)
+                    self._transmit(batch)
 
     async def run_checks(self) -> None:
         """Look at what the stream holds under the ids of batches that it says it holds already."""
@@ -211,7 +210,7 @@ class Sender:
                     UnknownOutcomeError("the agent stopped before the local NATS server answered"),
                 )
 
-    async def _send(self, sealed: SealedBatch) -> None:
+    def _send(self, sealed: SealedBatch) -> None:
         self._moved = loop_time()
         draft = sealed.draft
         entries = draft.live()
@@ -239,41 +238,39 @@ class Sender:
         floor, now = self._stream_seq[draft.cls], loop_time()
         batch = self._numbering.batch(sealed, entries, packed, floor=floor, now=now)
         self._in_flight.add(batch)
-        await self._transmit(batch)
+        self._transmit(batch)
 
-    async def _transmit_if_taken(self, batch: Batch) -> None:
+    def _transmit_if_taken(self, batch: Batch) -> None:
         """Send a batch of an earlier connection, or refuse it: a server that was restarted may take less in a
         message, and would end each connection over it."""
         size = message_bytes(batch.payload, batch.entries)
         refusal = self._publisher.admission.too_large(size, batch.readings)
         if refusal is None:
-            await self._transmit(batch)
+            self._transmit(batch)
         else:
             self._forget(batch)
             self._refusals.batch(batch, refusal)
 
-    async def _transmit(self, batch: Batch) -> None:
+    def _transmit(self, batch: Batch) -> None:
         batch.last_sent = loop_time()
         batch.refused_at = None
         if self._nc is None:
             return
         batch.unanswered += 1
         try:
-            await self._nc.publish(
-                batch.subject, batch.payload, f"{self._inbox}.{batch.serial}", headers=batch.headers
-            )
+            self._nc.send(batch.subject, batch.payload, f"{self._inbox}.{batch.serial}", batch.headers)
         except (NatsError, OSError) as error:
             self._events.emit(ConnectionStuck(f"publishing failed: {error}"))
 
-    async def _on_reply(self, msg: Msg) -> None:
-        inbox, _, serial = msg.subject.rpartition(".")
+    def _on_reply(self, subject: str, data: bytes) -> None:
+        inbox, _, serial = subject.rpartition(".")
         batch = self._in_flight.find(int(serial))
         if batch is None or inbox != self._inbox:
             # An answer over the connection before says nothing of the attempts over this one.
             return
         batch.unanswered -= 1
         self._moved = loop_time()
-        match parse_ack(msg.data):
+        match parse_ack(data):
             case StoredAck(seq, duplicate=False):
                 self._store(batch, seq)
             case StoredAck(seq):
@@ -307,7 +304,7 @@ class Sender:
         now = loop_time()
         again = self._numbering.again(batch, floor=self._stream_seq[batch.id.cls], now=now)
         self._in_flight.add(again)
-        await self._transmit(again)
+        self._transmit(again)
 
     def _retry_later(self, batch: Batch, text: str) -> None:
         batch.refused_at = loop_time()

@@ -9,12 +9,10 @@ next connection looks, and not after.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
-
-from nats.aio.msg import Msg
 
 from agent.contract import H_MESSAGE_ID
 from agent.jetstream import RawMessage
@@ -103,11 +101,11 @@ class Asked(NamedTuple):
     headers: Mapping[str, str]
 
 
-Callback = Callable[[Msg], Awaitable[None]]
+Callback = Callable[[str, bytes], None]
 
 
 class Wire:
-    """A connection: what `Sender` uses of nats-py's client. `asked` is on its way to the server, `answers`
+    """A connection: what `Sender` uses of its client. `asked` is on its way to the server, `answers`
     are on their way back."""
 
     max_payload = MAX_PAYLOAD
@@ -119,12 +117,12 @@ class Wire:
         self.answers: list[tuple[str, bytes]] = []
         self._callback: Callback | None = None
 
-    async def subscribe(self, subject: str, cb: Callback) -> None:
-        """Have answers given to `cb`."""
+    async def receive(self, subject: str, receiver: Callback) -> None:
+        """Have answers given to `receiver`."""
         assert subject == f"{self.inbox}.*"
-        self._callback = cb
+        self._callback = receiver
 
-    async def publish(self, subject: str, payload: bytes, reply: str, headers: Mapping[str, str]) -> None:
+    def send(self, subject: str, payload: bytes, reply: str, headers: Mapping[str, str]) -> None:
         """Send one message."""
         assert len(payload) <= self.max_payload
         assert reply.startswith(f"{self.inbox}.")
@@ -143,4 +141,4 @@ class Wire:
         subject, data = self.answers.pop(which % len(self.answers))
         assert self._callback is not None
         for _ in range(times):
-            await self._callback(Msg(_client=None, subject=subject, data=data))  # type: ignore[arg-type]
+            self._callback(subject, data)
