@@ -85,7 +85,7 @@ _FULL: Final = msgspec.json.Decoder(_Full)
 _FULL_LINES: Final = msgspec.json.Decoder(list[_Full | None])
 _LINES: Final = msgspec.json.Decoder(list[_Line | None])
 _MARK: Final = b"\n,null,"
-"""Stands between two lines while they are decoded."""
+"""Stands behind each line while they are decoded."""
 _WORTH: Final = 4 * 1024
 """Bytes of lines from which on a look at the first of them pays."""
 _OFTEN: Final = 8
@@ -101,9 +101,9 @@ class ReadingDecoder:
     """Decodes lines, each of which has to be a reading.
 
     msgspec's `decode_lines` takes any blank for the end of a line, and a newline inside of a reading. So a
-    null is put between lines, and all of them are decoded as one array. Inside of a reading it is an error:
-    no text may hold a newline, and nothing else a null between commas. Where each line is one element, and
-    none of these is a null, each is a reading."""
+    null is put behind each line, and all of them are decoded as one array, which another null ends. Inside of
+    a reading it is an error: no text may hold a newline, and nothing else a null between commas. Where each
+    line is one element, and none of these is a null, each is a reading."""
 
     def __init__(self) -> None:
         self._came: dict[tuple[str, ...], int] = {}
@@ -114,13 +114,13 @@ class ReadingDecoder:
     def decode_lines(self, text: bytes) -> tuple[list[Any], bool]:
         """The readings of NDJSON, and whether nothing is to be filled in. The last line ends with a newline,
         too. Raises one of `REFUSED` where a line is no reading."""
-        marked = b"".join((b"[", text[:-1], b"]")).replace(b"\n", _MARK)
+        marked = b"".join((b"[", text.replace(b"\n", _MARK), b"null]"))
         try:
             elements, full = self._full(text, marked), True
         except REFUSED:
             elements, full = _LINES.decode(marked), False
-        readings = elements[::2]
-        marks = (len(marked) - len(text) - 1) // (len(_MARK) - 1)
+        readings = elements[:-1:2]
+        marks = (len(marked) - len(text) - len(b"[null]")) // (len(_MARK) - 1)
         if len(elements) != 2 * marks + 1 or not all(readings):
             raise msgspec.ValidationError("there is not one reading a line")
         return readings, full
