@@ -86,6 +86,14 @@ def decode_slices(body: bytes, domain: str, now_ns: int, room: int | None = None
         yield decoded
 
 
+def decode_slice(body: bytes, domain: str, now_ns: int) -> Decoded | None:
+    """The same of a body that is one slice, and whose readings are so less than a megabyte; None for a larger
+    one, and where a line is bad."""
+    if len(body) > _SLICE:
+        return None
+    return _decode(body if body.endswith(b"\n") else body + b"\n", domain, now_ns)
+
+
 def join_decoded(parts: list[Decoded]) -> Decoded:
     """Parts as one."""
     if len(parts) == 1:

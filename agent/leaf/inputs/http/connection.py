@@ -83,7 +83,7 @@ class HttpConnection(asyncio.Protocol):
         self._closed(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._phase is _Phase.CLOSING:
+        if self._phase is _Phase.CLOSING or self._takes_whole(data):
             return
         self._came = self._came + data if self._came else data
         self._advance()
@@ -127,6 +127,26 @@ class HttpConnection(asyncio.Protocol):
         """Close once what was answered is sent, or at once."""
         if self._transport is not None:
             (self._transport.abort if at_once else self._transport.close)()
+
+    def _takes_whole(self, data: bytes) -> bool:
+        """Take a request whose head was admitted before, if it comes whole and alone, as most do; returns
+        whether it was one."""
+        if self._phase is not _Phase.IDLE or self._came or not self._writable:
+            return False
+        begin = data.find(END) + len(END)
+        admitted = self._service.known(data[:begin])
+        if admitted is None or admitted.request.length != len(data) - begin:
+            return False
+        self._request, self._phase = admitted.request, _Phase.BODY
+        self._service.begin()
+        try:
+            self._hold.add(len(data) - begin, unread=True)
+        except HttpError as error:
+            self._refuse(error)
+        else:
+            self._phase, self._deadline = _Phase.ANSWER, None
+            self._service.take(admitted, data[begin:], self._hold, self._reply)
+        return True
 
     def _advance(self) -> None:
         """Take what came, request by request, until one is under way or more has to come; for a few

@@ -154,6 +154,10 @@ class Handler:
         What a body holds is found at once; only if that takes more than a few milliseconds, or another
         thread, a task goes on with it."""
         exchange = _Exchange(admitted, body, hold, reply)
+        _, head, route = admitted
+        if head.encoding is None and (decoded := route.decode_at_once(body, head)) is not None:
+            self._submit(exchange, decoded, self._chunk(admitted, body, decoded))
+            return
         work = self._decode(exchange)
         try:
             awaited = work.send(None)
@@ -194,8 +198,12 @@ class Handler:
         _, head, route = exchange.admitted
         body = await unpacked(exchange.body, head, exchange.hold, route.room)
         decoded = await route.decode(body, head, exchange.hold)
-        key = self._request_key(exchange.admitted, body.data, decoded)
-        return decoded, Chunk(decoded.payload, decoded.count, key) if decoded.count else None
+        return decoded, self._chunk(exchange.admitted, body.data, decoded)
+
+    def _chunk(self, admitted: AdmittedRequest, body: bytes, decoded: DecodedBody) -> Chunk | None:
+        """What is to be stored of a request."""
+        key = self._request_key(admitted, body, decoded)
+        return Chunk(decoded.payload, decoded.count, key) if decoded.count else None
 
     async def _decode_on(self, exchange: _Exchange, rest: Coroutine[Any, Any, Any]) -> None:
         try:

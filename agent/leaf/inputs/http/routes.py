@@ -22,6 +22,7 @@ from agent.leaf.inputs.formats.ndjson import (
     BodyTooLargeError,
     Decoded,
     decode_array_slices,
+    decode_slice,
     decode_slices,
     join_decoded,
 )
@@ -109,6 +110,11 @@ class Route(ABC, Generic[_Decoded]):
         """The nanoseconds of one step of the times in the body. Raises `HttpError`."""
         return 1
 
+    def decode_at_once(self, body: bytes, head: RequestHead) -> _Decoded | None:
+        """The readings of a body that came plain, if they are found within few milliseconds and nothing is
+        wrong with them; None where `decode` has to find them. Raises nothing."""
+        return None
+
     @abstractmethod
     async def decode(self, body: Body, head: RequestHead, hold: Hold) -> _Decoded:
         """The readings of a body. Gives way to the rest of the agent every few milliseconds. Raises
@@ -143,6 +149,10 @@ class ReadingsRoute(Route[DecodedBody]):
 
     def limit(self, *, is_json: bool) -> int:
         return min(self._settings.body, MAX_ARRAY_BYTES) if is_json else self._settings.body
+
+    def decode_at_once(self, body: bytes, head: RequestHead) -> DecodedBody | None:
+        decoded = None if head.is_json else decode_slice(body, self._settings.domain, wall_ns())
+        return DecodedBody(decoded.payload, decoded.count) if decoded is not None and decoded.count else None
 
     async def decode(self, body: Body, head: RequestHead, hold: Hold) -> DecodedBody:
         domain = self._settings.domain
