@@ -1,13 +1,15 @@
 """Decoders of readings in JSON that take exactly what `contract.parse_reading` takes. No I/O.
 
 Half the time of decoding goes into tags, as long as each line makes a mapping of them. Nearly all lines of a
-sender have tags of the same names, and a record with these names takes a third less in all.
+sender have tags of the same names, and a record with these names takes a third less in all. Metrics and the
+texts of tags mostly come from a few, too: a text that is found in a set need not be made.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -95,6 +97,10 @@ _REST: Final = 64
 _FORMS: Final = 32
 """Records that are kept, of a few kilobytes each."""
 _MAX_NAMES: Final = 16
+_TEXTS: Final = 32
+"""Texts of a field that are looked for in a set; each new one costs a decoder, which takes a millisecond."""
+_MAX_SEEN: Final = 64
+"""Characters of such a text."""
 
 
 class ReadingDecoder:
@@ -107,8 +113,8 @@ class ReadingDecoder:
 
     def __init__(self) -> None:
         self._came: dict[tuple[str, ...], int] = {}
-        self._made: dict[tuple[str, ...], msgspec.json.Decoder[Any]] = {}
-        self._last: msgspec.json.Decoder[Any] | None = None
+        self._made: dict[tuple[str, ...], _Form] = {}
+        self._last: _Form | None = None
         """What took the lines before these, if that was made for names; others mostly fail in its first."""
 
     def decode_lines(self, text: bytes) -> tuple[list[Any], bool]:
@@ -128,7 +134,7 @@ class ReadingDecoder:
     def _full(self, text: bytes, marked: bytes) -> list[Any]:
         if self._last is not None:
             try:
-                return self._last.decode(marked)  # type: ignore[no-any-return]
+                return self._last.decode(marked)
             except REFUSED:
                 self._last = None
         if len(text) >= _WORTH and (names := _names(text)):
@@ -146,11 +152,64 @@ class ReadingDecoder:
                 self._made.clear()
         return _FULL_LINES.decode(marked)
 
-    def _of(self, names: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
+    def _of(self, names: tuple[str, ...]) -> _Form:
         made = self._made.get(names)
         if made is None:
-            made = self._made[names] = _decoder(names)
+            made = self._made[names] = _Form(names)
         return made
+
+
+class _Form:
+    """Decodes readings whose tags have no other names."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+        self._any = _decoder(names)
+        self._seen: Final[list[set[str] | None]] = [set() for _ in range(2 + len(names))]
+        """The texts of device, metric and each tag; None for one that has too many."""
+        self._of_seen: msgspec.json.Decoder[Any] | None = None
+        self._rest = _OFTEN
+        """Bodies after which the texts of one are seen, and looked for from then on."""
+
+    @property
+    def knows_texts(self) -> bool:
+        """Whether texts are looked for in sets now."""
+        return self._of_seen is not None
+
+    def decode(self, marked: bytes) -> list[Any]:
+        """The readings and the nulls behind them. Raises one of `REFUSED`."""
+        has_new = False
+        if self._of_seen is not None:
+            try:
+                elements: list[Any] = self._of_seen.decode(marked)
+            except REFUSED:
+                self._of_seen, self._rest, has_new = None, _REST, True
+            else:
+                return elements
+        elements = self._any.decode(marked)
+        self._rest -= 1
+        if has_new or not self._rest:
+            self._see(elements)
+        if not self._rest and any(self._seen):
+            self._of_seen = _decoder(self._names, self._seen)
+        return elements
+
+    def _see(self, elements: list[Any]) -> None:
+        readings = [reading for reading in elements if reading is not None]
+        tags = [reading.tags for reading in readings if reading.tags is not UNSET]
+        self._add(0, (reading.device for reading in readings))
+        self._add(1, (reading.metric for reading in readings))
+        for number in range(len(self._names)):
+            self._add(2 + number, (getattr(tag, f"tag{number}") for tag in tags))
+
+    def _add(self, field: int, texts: Iterable[str]) -> None:
+        seen = self._seen[field]
+        if seen is None:
+            return
+        seen.update(texts)
+        seen.discard(UNSET)
+        if len(seen) > _TEXTS or any(len(text) > _MAX_SEEN for text in seen):
+            self._seen[field] = None
 
 
 def _names(text: bytes) -> tuple[str, ...]:
@@ -162,12 +221,18 @@ def _names(text: bytes) -> tuple[str, ...]:
     return tuple(tags) if tags is not UNSET and len(tags) <= _MAX_NAMES else ()
 
 
-def _decoder(names: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
-    """Decodes readings whose tags have no other names."""
-    fields: list[Any] = [(f"tag{number}", _Text | UnsetType, UNSET) for number in range(len(names))]
+def _decoder(names: tuple[str, ...], seen: Sequence[set[str] | None] = ()) -> msgspec.json.Decoder[Any]:
+    """Decodes readings whose tags have no other names, and whose device, metric and tags have no other texts
+    than those seen, where these are given."""
+    literal: Any = Literal
+    types: list[Any] = [_Name, _Name, *[_Text] * len(names)]
+    for field, texts in enumerate(seen):
+        if texts:
+            types[field] = literal[tuple(texts)]
+    device, metric, *of_tags = types
     tags = msgspec.defstruct(
         "_NamedTags",
-        fields,
+        [(f"tag{number}", of_tag | UnsetType, UNSET) for number, of_tag in enumerate(of_tags)],
         rename={f"tag{number}": name for number, name in enumerate(names)},
         gc=False,
         forbid_unknown_fields=True,
@@ -176,8 +241,8 @@ def _decoder(names: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
         "_NamedFull",
         [
             ("ts", _Time),
-            ("device", _Name),
-            ("metric", _Name),
+            ("device", device),
+            ("metric", metric),
             ("value", _Value),
             ("tags", tags | UnsetType, UNSET),
         ],

@@ -77,6 +77,8 @@ TAGS = st.sampled_from(
         '{"b-1":"z","b-1":2}',
         '{"b-1":2,"b-1":"z"}',
         '{"\\u0062-1":"z"}',
+        '{"b-1":"\\u0079","a\\u00e4":"x"}',
+        '{"b-1":"x"}',
         '{"b-1":"' + "x" * (contract.MAX_TEXT + 1) + '"}',
         "null",
         "[]",
@@ -87,9 +89,12 @@ TAGS = st.sampled_from(
 @given(lines() | TAGS.map(lambda tags: (TAGGED[:-1].split(b'{"a')[0].decode() + tags + "}").encode()))
 @settings(max_examples=400, deadline=None)
 def test_a_line_among_others_that_are_alike_is_taken_as_by_the_reference(line: bytes) -> None:
-    for _ in range(10):
-        decode_ndjson(b"\n".join(ALIKE), DOMAIN, NOW)
-    payload, reading = taken(b"\n".join([*ALIKE, line])), reference(line)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agent.leaf.inputs.formats.ndjson._DECODER", decoder := ReadingDecoder())
+        for _ in range(20):
+            decode_ndjson(b"\n".join(ALIKE), DOMAIN, NOW)
+        assert all(form.knows_texts for form in decoder._made.values())
+        payload, reading = taken(b"\n".join([*ALIKE, line])), reference(line)
     if line.strip():
         assert (payload is None) == (reading is None)
     if payload is not None:
@@ -102,6 +107,17 @@ def test_names_of_tags_without_end_do_not_stay_in_memory() -> None:
         tagged = b'{"ts":1,"device":"d","metric":"m","value":1,"tags":{"t%d":"x"}}\n' % (number // 10)
         assert len(decoder.decode_lines(tagged * 80)[0]) == 80
     assert len(decoder._made) <= 32
+
+
+def test_texts_are_looked_for_again_once_new_ones_have_come_and_not_where_they_have_no_end() -> None:
+    decoder = ReadingDecoder()
+    line = '{{"ts":1,"device":"d{0}","metric":"m{1}","value":1,"tags":{{"t":"x{0}"}}}}\n'
+    for number in range(200):
+        text = "".join(line.format(60 * number + at, number // 100) for at in range(60))
+        assert len(decoder.decode_lines(text.encode())[0]) == 60
+    (form,) = decoder._made.values()
+    assert form.knows_texts
+    assert form._seen == [None, {"m0", "m1"}, None]
 
 
 @pytest.mark.parametrize("line", ODD_LINES)
