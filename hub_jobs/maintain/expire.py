@@ -161,6 +161,7 @@ def _is_rolled_up(lake: Place, readings: Table, paths: list[str]) -> bool:
     if version is None or version > readings.delta.version():
         return False
     new = _holding_new_rows(readings, version)
+    made.sync()  # what came of the readings is nowhere else then
     return new is not None and not new & set(paths)
 
 

@@ -185,6 +185,9 @@ def _thin(options: MaintainOptions, before: datetime) -> None:
         say(_NAME, f"bronze: the payloads in {len(paths)} files would be dropped")
         return
     written = [file for path in paths for file in rewrite(options.lake, bronze, [path], _thinned)]
+    for table in (readings, open_table(options.lake, "quarantine")):
+        if table is not None:
+            table.sync()  # what came of the payloads is nowhere else then
     bronze.rewrite(written, paths, ends, changed=True)
     say(
         _NAME, f"bronze: the payloads in {len(paths)} files that arrived before {before:%Y-%m-%d} are dropped"

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from agent.contract import Exit, ledger_subject
 from hub_jobs.audit import run as audit
 from hub_jobs.maintain import run as maintain
-from hub_jobs.tables import delta, seen, stream_history
+from hub_jobs.tables import commits, delta, seen, stream_history
 from hub_jobs.tables.compaction import FEW, Small, groups, rewrite, small_files
 from hub_jobs.tables.delta import ConflictError, ensure_table, open_table
 from hub_jobs.tables.scan import files, rows
@@ -243,6 +243,23 @@ def test_payloads_that_are_old_and_refined_are_dropped_and_what_a_row_is_stays(t
         == identities
     )
     assert ensure_table(tmp_path, "bronze").offset(history.thinned) == 21
+
+
+def test_what_came_of_payloads_is_on_disk_before_they_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver of refine may have been killed between its commit and the sync."""
+    filled(tmp_path, parts=1)
+    refine_all(tmp_path)
+    synced: list[Path] = []
+    monkeypatch.setattr(commits, "sync", synced.append)
+    assert maintained(tmp_path, "--thin-bronze-after", "0") is Exit.WELL
+
+    at = {
+        name: synced.index(tmp_path / name / "_delta_log" / commits.entry_name(version))
+        for name, version in (("readings", 1), ("quarantine", 1), ("bronze", 2))
+    }
+    assert max(at["readings"], at["quarantine"]) < at["bronze"]
 
 
 def test_what_would_harm_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
