@@ -3,7 +3,8 @@ the processes of `pytest --numprocesses`."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,17 @@ class XdistScheduler(LoadScopeScheduling):  # type: ignore[misc]  # it has no ty
 
     def _split_scope(self, nodeid: str) -> str:
         return next((shared for shared in _TOGETHER if nodeid.startswith(shared)), nodeid)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported for the tests stays: the collector of garbage looks at it neither now nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
