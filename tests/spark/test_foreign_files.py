@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,50 +70,73 @@ def job(name: Any, lake: Path, *options: str) -> Exit:
     return found
 
 
+def everything(lake: Path) -> list[list[Any]]:
+    """The rows of all tables but the one that is deleted."""
+    bronze = [row for row in contents(lake, "bronze") if row[11] != 999]
+    readings = [row for row in contents(lake, "readings") if row[16] != 999]
+    return [bronze, readings, contents(lake, "quarantine")]
+
+
+def go_on(lake: Path) -> None:
+    """Refine, and take in more."""
+    assert job(refine, lake) is Exit.WELL
+    ingest(lake, 5, batch_row(LINE * 2, 1, source_seq=1))
+    assert job(refine, lake) is Exit.WELL
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory, spark: object) -> Path:
+    """A lake whose newest rows are not refined."""
+    lake = tmp_path_factory.mktemp("begun") / "lake"
+    ingest(lake, 1, batch_row(LINE + b"bad\n", 50, source_seq=50), direct_row(b"1", source_seq=999))
+    assert job(refine, lake) is Exit.WELL
+    ingest(lake, 3)
+    return lake
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory, begun: Path) -> list[list[list[Any]]]:
+    """What is in a lake that no other program writes into, as it begins and once it has gone on."""
+    lake = tmp_path_factory.mktemp("untouched") / "lake"
+    shutil.copytree(begun, lake)
+    at_first = everything(lake)
+    go_on(lake)
+    return [at_first, everything(lake)]
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_job_reads_what_a_program_wrote_and_maintain_writes_it_as_before(
-    tmp_path: Path, program: str, capsys: pytest.CaptureFixture[str]
+    begun: Path,
+    untouched: list[list[list[Any]]],
+    tmp_path: Path,
+    program: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    act, there = PROGRAMS[program], tmp_path / "there"
-    bad = batch_row(LINE + b"bad\n", 50, source_seq=50)
-    gone = direct_row(b"1", source_seq=999)
-    for lake in (tmp_path / "here", there):
-        ingest(lake, 1, bad, gone)
-        assert job(refine, lake) is Exit.WELL
-        ingest(lake, 3)
-
-    def everything(lake: Path) -> list[list[Any]]:
-        """The rows of all tables but the one that is deleted."""
-        bronze = [row for row in contents(lake, "bronze") if row[11] != 999]
-        readings = [row for row in contents(lake, "readings") if row[16] != 999]
-        return [bronze, readings, contents(lake, "quarantine")]
-
+    act, lake = PROGRAMS[program], tmp_path / "lake"
+    shutil.copytree(begun, lake)
     for name in TABLES:
-        act(there / name)
-    assert everything(there) == everything(tmp_path / "here")
-    known = stream_history.all_of(ensure_table(there, "bronze"))
+        act(lake / name)
+    assert everything(lake) == untouched[0]
+    known = stream_history.all_of(ensure_table(lake, "bronze"))
     assert [(history.stream, history.done) for history in known] == [("TELEMETRY_0", 8), ("TELEMETRY_1", 6)]
 
-    for lake in (tmp_path / "here", there):
-        assert job(refine, lake) is Exit.WELL
-        ingest(lake, 5, batch_row(LINE * 2, 1, source_seq=1))
-        assert job(refine, lake) is Exit.WELL
-    assert everything(there) == everything(tmp_path / "here")
+    go_on(lake)
+    assert everything(lake) == untouched[1]
     for name in TABLES:
-        act(there / name)
-    assert job(audit, there) in (Exit.WELL, Exit.LOSS)
+        act(lake / name)
+    assert job(audit, lake) in (Exit.WELL, Exit.LOSS)
     assert "0 doubled" in (said := capsys.readouterr().out) or "nothing is doubled" in said
     for stream in ("TELEMETRY_0", "TELEMETRY_1"):
-        assert job(replay, there, "--stream", stream, "--from-seq", "1") is Exit.WELL
-    assert everything(there) == everything(tmp_path / "here")
+        assert job(replay, lake, "--stream", stream, "--from-seq", "1") is Exit.WELL
+    assert everything(lake) == untouched[1]
 
     for name in TABLES:
-        act(there / name)
-    assert job(maintain, there, "--thin-bronze-after", "0", "--dry-run") is Exit.WELL
-    assert job(maintain, there) is Exit.WELL
-    assert everything(there) == everything(tmp_path / "here")
+        act(lake / name)
+    assert job(maintain, lake, "--thin-bronze-after", "0", "--dry-run") is Exit.WELL
+    assert job(maintain, lake) is Exit.WELL
+    assert everything(lake) == untouched[1]
     for name in TABLES:
-        table = ensure_table(there, name)
+        table = ensure_table(lake, name)
         assert ailing(table) == []
         if program != "delta-rs optimize" or name == "bronze":
             assert all(map(is_own, files(table)["path"].to_pylist())), name
