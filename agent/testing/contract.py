@@ -110,7 +110,7 @@ class InputContract:
     ) -> None:
         config = leaf.member.config.read_text()
         leaf.start()
-        for number in (signal.SIGKILL, signal.SIGTERM, _RELOAD, signal.SIGKILL):
+        for number in (signal.SIGTERM, _RELOAD, signal.SIGKILL):
             before = [input_.stored() for input_ in inputs]
             offering = [input_.offering(_ROUND) for input_ in inputs]
             for input_, stored in zip(inputs, before, strict=True):
@@ -123,7 +123,7 @@ class InputContract:
             for thread in offering:
                 thread.join()
         for input_ in inputs:
-            input_.offer(1)  # all before may have been stored before the last kill
+            input_.offer(1)  # all before may have been stored before the kill
             input_.wait_stored()
         _judge_losses(inputs)
 
