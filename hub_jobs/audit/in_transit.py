@@ -125,16 +125,19 @@ def in_transit_of(
     leaves: Mapping[str, FleetRecord], seen: SeenNumbers, origins: Mapping[tuple[str, str], set[Origin]]
 ) -> list[InTransit]:
     """Of every class that a leaf announced. `origins` say from which stream of its leaf each source took."""
+    spaces: dict[Origin, list[str]] = {}
+    for source, known in origins.items():
+        for origin in known:
+            spaces.setdefault(origin, []).append(source_space(*source))
+
+    def held(origin: Origin) -> list[Range]:
+        return union(*map(seen.ranges, spaces.get(origin, ())))
+
     return [
-        _of_class(record, cls, state, _held((record.domain, cls, state.created), seen, origins))
+        _of_class(record, cls, state, held((record.domain, cls, state.created)))
         for _, record in sorted(leaves.items())
         for cls, state in sorted(record.classes.items())
     ]
-
-
-def _held(origin: Origin, seen: SeenNumbers, origins: Mapping[tuple[str, str], set[Origin]]) -> list[Range]:
-    sources = [source for source, known in origins.items() if origin in known]
-    return union(*(seen.ranges(source_space(*source)) for source in sources))
 
 
 def _of_class(record: FleetRecord, cls: str, state: ClassState, held: list[Range]) -> InTransit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,24 @@ def test_nothing_is_on_its_way_when_all_came_or_the_stream_is_empty() -> None:
 
 def test_of_another_stream_of_that_name_nothing_came() -> None:
     assert _way(replace(STATE, created="later"), held=0, seen=[(1, 20)]).at_leaf == 18
+
+
+def test_the_sources_are_gone_through_once_however_many_leaves_there_are() -> None:
+    class Counted(dict[tuple[str, str], set[tuple[str, str, str]]]):
+        count = 0
+
+        def items(self) -> Any:
+            self.count += 1
+            return super().items()
+
+    names = [f"edge-{at}" for at in range(3)]
+    origins = Counted({(f"TEL_{name}", "abc"): {(name, "normal", "made")} for name in names})
+    leaves = {name: FleetRecord(name, "2026-11-21T10:00:00+00:00", {"normal": STATE}, {}) for name in names}
+
+    found = in_transit_of(leaves, SeenNumbers({source_space("TEL_edge-1", "abc"): [(1, 20)]}), origins)
+
+    assert [transit.messages for transit in found] == [18, 0, 18]
+    assert origins.count == 1
 
 
 @pytest.mark.parametrize(
