@@ -4,11 +4,19 @@ nothing there; `in_transit_of` compares it with bronze and is pure."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from agent.contract import FLEET_BUCKET, ClassState, ContractError, FleetRecord, Previous, parse_fleet_record
+from agent.contract import (
+    FLEET_BUCKET,
+    ClassState,
+    ContractError,
+    FleetRecord,
+    Previous,
+    Readings,
+    parse_fleet_record,
+)
 from agent.contract.ranges import Range, size, text, union, without
 from hub_jobs.audit.ledgers import Origin
 from hub_jobs.source.connection import Connection
@@ -72,10 +80,15 @@ class InTransit:
 
     def as_json(self) -> dict[str, Any]:
         """The same as it stands in a report."""
-        row = asdict(self)
-        ledger = None if self.ledger is None else {"run": self.ledger.run, **asdict(self.ledger.readings)}
-        named = {"class": row.pop("cls"), "announced_at": self.announced_at.isoformat(), "ledger": ledger}
+        # `asdict` would copy every range.
+        row = {name: getattr(self, name) for name in self.__slots__ if name != "cls"}
+        ledger = None if self.ledger is None else {"run": self.ledger.run, **_counts(self.ledger.readings)}
+        named = {"class": self.cls, "announced_at": self.announced_at.isoformat(), "ledger": ledger}
         return {**row, **named, "messages": self.messages}
+
+
+def _counts(readings: Readings) -> dict[str, int]:
+    return {name: getattr(readings, name) for name in readings.__slots__}
 
 
 def ask_hub(server: Server, streams: Iterable[str], domains: Iterable[str] = ()) -> HubClient:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 
 from hub_jobs.audit.accounts import Account
@@ -128,7 +129,8 @@ def as_json(report: AuditReport) -> str:
         "settled": {"until": _moment(report.settled.until), "read_again": report.settled.read_again or None},
         "findings": report.findings,
     }
-    return json.dumps(body, indent=2) + "\n"
+    # By `json` alone indents cost several times as much, for then it encodes in Python.
+    return msgspec.json.format(json.dumps(body), indent=2) + "\n"
 
 
 def shown_columns(report: AuditReport) -> tuple[list[str], list[list[str]]]:
@@ -177,7 +179,8 @@ def _append(lake: Place, name: str, rows: pa.Table) -> None:
 
 
 def _row(account: Account | Hour) -> dict[str, Any]:
-    row = asdict(account)
+    # `asdict` would copy every value, for ten times as long.
+    row = {name: getattr(account, name) for name in account.__slots__}
     row["class"] = row.pop("cls")
     return row
 
