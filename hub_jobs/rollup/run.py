@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 
 from agent.contract import Exit
 from hub_jobs.job_loop import Stop, job_parser, metrics_of, never, run_job, say
+from hub_jobs.tables.changes import changed_files, hours_of
 from hub_jobs.tables.commits import ROLLED_UP
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
 from hub_jobs.tables.parquet import written
-from hub_jobs.tables.parquet_reading import parquet_columns
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.scan import Condition, changed_files, file_paths, frame
+from hub_jobs.tables.scan import Condition, file_paths, frame
 from hub_jobs.tables.schemas import TIME
 from hub_jobs.times import at_micros
 
@@ -130,21 +130,11 @@ def touched(readings: Table, known: int | None) -> list[datetime]:
     """The hours, ascending, whose windows may differ from what was made of version `known`: those with
     readings that came or went since, and the hour after each, whose counters grow from them."""
     changed = changed_files(readings, known)
-    found = _hours(file_paths(readings) if changed is None else changed, "ts")
+    found = hours_of(file_paths(readings) if changed is None else changed, "ts")
     if changed is None:  # what went can't be told any more: the hours that it left have windows
         made = (open_table(readings.path.parent, name) for name in (_FIRST, _SECOND, _LAST))
-        found |= _hours([path for table in made if table for path in file_paths(table)], "window")
+        found |= hours_of([path for table in made if table for path in file_paths(table)], "window")
     return sorted(found | {hour + _HOUR for hour in found if hour.year < datetime.max.year})
-
-
-def _hours(paths: Sequence[Place], column: str) -> set[datetime]:
-    """The hours of the times in a column of files."""
-    found: set[datetime] = set()
-    for path in paths:
-        times = parquet_columns(path, [column])[column].cast(TIME)
-        hours = pc.unique(pc.floor_temporal(times, unit="hour")).to_pylist()
-        found.update(hour for hour in hours if hour is not None)
-    return found
 
 
 def kept(readings: Table, hours: list[datetime]) -> tuple[list[datetime], int]:

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from hub_jobs.tables import commits
 from hub_jobs.tables.delta import Table, TableError, open_table
 from hub_jobs.tables.grouping import coded_texts
 from hub_jobs.tables.parquet import is_own
@@ -186,29 +185,6 @@ def latest(table: Table, column: str) -> Any:
         pc.max(parquet_columns(table.path / path, [column])[column]).as_py() for path in unsaid.to_pylist()
     ]
     return max((value for value in values if value is not None), default=None)
-
-
-def changed_files(table: Table, version: int | None) -> list[Place] | None:
-    """The files whose rows came or went after a version, up to this snapshot; files that were only written
-    together, or were deleted for their age, are not among them. They lie on the disk until a vacuum deletes
-    them.
-
-    None where the log or the disk does not say any more, or no version is given: everything may have changed.
-    """
-    if version is None or version > table.delta.version():
-        return None
-    found: dict[Place, None] = {}
-    for number in range(version + 1, table.delta.version() + 1):
-        entries = commits.entries(table.path, number)
-        if entries is None:
-            return None
-        if commits.is_expiry(entries):
-            continue
-        for entry in entries:
-            action = entry.get("add") or entry.get("remove")
-            if action is not None and action.get("dataChange", True):
-                found[table.path / action["path"]] = None
-    return list(found) if all(path.exists() for path in found) else None
 
 
 def file_paths(table: Table, where: Sequence[Condition] = ()) -> list[Place]:

@@ -16,10 +16,10 @@ import pytest
 
 from agent.contract import Exit
 from hub_jobs.maintain import run as maintain
+from hub_jobs.tables.changes import changed_files
 from hub_jobs.tables.delta import ConflictError, Table, TableError, ensure_table, open_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.places import ObjectPath
-from hub_jobs.tables.scan import changed_files
 from hub_jobs.tables.schemas import BRONZE
 from tests.harness.object_store import SECRET, imitation, names
 from tests.harness.store_faults import store_faults

@@ -22,11 +22,12 @@ from hub_jobs.refine import run as refine
 from hub_jobs.replay import run as replay
 from hub_jobs.rollup import run as rollup
 from hub_jobs.tables import stream_history
+from hub_jobs.tables.changes import changed_files
 from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import TableError, ensure_table, open_table
 from hub_jobs.tables.parquet import _OWN_NAME, Statistics, are_own, is_own
 from hub_jobs.tables.parquet_reading import usual
-from hub_jobs.tables.scan import changed_files, file_paths, files, latest, rows
+from hub_jobs.tables.scan import file_paths, files, latest, rows
 from hub_jobs.tables.schemas import STATISTICS, TIME
 from hub_jobs.tables.stream_history import FileHistory, file_histories, last_file_histories
 from hub_jobs.where import open_lake
