@@ -2,7 +2,7 @@
 median of those between its readings in a window of time; readings of one moment count once.
 
 One sort of the window by series does it all: nothing of it is collected, and of the time before the window
-only a row a series is sorted with it.
+only a row a series is sorted with it (`hub_jobs.gaps.look_back`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,18 @@ _LABELLED: Final = ["domain", "device", "metric", "labels"]
 _ACCURACY: Final = 1_000
 
 
-def stretches(readings: DataFrame, begin: datetime, end: datetime, factor: float) -> DataFrame:
-    """What is worth telling of readings before `end`, those before `begin` for what was known: a row a series
-    that leads from its last reading to `end` (`open`), and a row a hole, from one reading to the next.
+def labelled(rows: DataFrame, *columns: Column | str) -> DataFrame:
+    """The series of rows, but for answers to commands, and other columns of them."""
+    labels = F.array_sort(F.map_entries("tags")).alias("labels")
+    return rows.where(F.col("metric") != COMMAND_METRIC).select(*_LABELLED[:-1], labels, *columns)
+
+
+def stretches(
+    readings: DataFrame, before: DataFrame, begin: datetime, end: datetime, factor: float
+) -> DataFrame:
+    """What is worth telling of the readings of a window, and of what is known from `before` it as
+    `look_back.known_before` says: a row a series that leads from its last reading to `end` (`open`), and a
+    row a hole, from one reading to the next.
 
     Columns: `domain`, `device`, `metric`, `labels` (the tags as ordered entries), `since`, `until`,
     `seconds`, `open`, `readings` (of the series in the window), `median` and `p95` (seconds), `usual` (the
@@ -44,7 +53,7 @@ def stretches(readings: DataFrame, begin: datetime, end: datetime, factor: float
     """
     series = Window.partitionBy(*_LABELLED)
     following = F.lead("ts").over(series.orderBy("ts"))
-    each = _with_last_before(readings, begin).withColumn("following", following)
+    each = _with_last_before(readings, before).withColumn("following", following)
     moments = each.where("following is null or following > ts")
     until = F.coalesce("following", F.lit(end))
     timed = moments.select(
@@ -126,25 +135,17 @@ def _within(value: Column, above: float | None, up_to: float | None) -> Column:
     return beyond if up_to is None else beyond & (value <= up_to)
 
 
-def _with_last_before(readings: DataFrame, begin: datetime) -> DataFrame:
+def _with_last_before(readings: DataFrame, before: DataFrame) -> DataFrame:
     """Readings of the window, and the last one before it of each series with how many intervals there were
     `earlier` and their mean (`pace`)."""
-    labelled = readings.where(F.col("metric") != COMMAND_METRIC).select(
-        *_LABELLED[:-1], F.array_sort(F.map_entries("tags")).alias("labels"), "ts"
-    )
     nothing = (F.lit(None).cast("long").alias("earlier"), F.lit(None).cast("double").alias("pace"))
-    within = labelled.where(F.col("ts") >= F.lit(begin)).select("*", *nothing)
-    intervals = F.count("ts") - 1
-    before = (
-        labelled.where(F.col("ts") < F.lit(begin))
-        .groupBy(*_LABELLED)
-        .agg(
-            F.max("ts").alias("ts"),
-            intervals.alias("earlier"),
-            F.try_divide(_seconds(F.max("ts"), F.min("ts")), intervals).alias("pace"),
-        )
+    intervals = F.sum("count") - 1
+    last = before.groupBy(*_LABELLED).agg(
+        F.max("last").alias("ts"),
+        intervals.alias("earlier"),
+        F.try_divide(_seconds(F.max("last"), F.min("first")), intervals).alias("pace"),
     )
-    return within.unionByName(before)
+    return labelled(readings, "ts", *nothing).unionByName(last)
 
 
 def _judged(known: DataFrame, begin: datetime, factor: float) -> DataFrame:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from agent.contract import Exit
 from hub_jobs.gaps import cadence
+from hub_jobs.gaps.look_back import Rolled, Span, known_before, open_rolled
 from hub_jobs.gaps.outages import COLUMNS, worst
 from hub_jobs.gaps.report import GapFindings, Late, as_json, as_text
 from hub_jobs.job_loop import job_parser, metrics_of, run_once, say
@@ -59,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> Exit:
 
 def run(options: GapsOptions) -> Exit:
     """Look for gaps, print what was found, and write it to the table `gaps` and the file."""
+    rolled = open_rolled(options.lake)
     readings = open_table(options.lake, "readings")
     if readings is None:
         say(
@@ -84,7 +86,7 @@ def run(options: GapsOptions) -> Exit:
         return Exit.USAGE
     from hub_jobs.spark.session import session
 
-    found = _look(session(_NAME), options, readings, begin, end)
+    found = _look(session(_NAME), options, readings, rolled, (begin, end))
     if options.json is not None:
         options.json.write_text(as_json(found))
     print(as_text(found))
@@ -99,15 +101,14 @@ def window(options: GapsOptions, newest: datetime) -> tuple[datetime, datetime]:
 
 
 def _look(
-    spark: SparkSession, options: GapsOptions, readings: Table, begin: datetime, end: datetime
+    spark: SparkSession, options: GapsOptions, readings: Table, rolled: Rolled | None, window: Span
 ) -> GapFindings:
-    at = datetime.now(UTC)
-    where: list[Condition] = [("ts", ">=", back(begin, options.look_back)), ("ts", "<", end)]
-    if options.domain is not None:
-        where.append(("domain", "=", options.domain))
-    given = frame(spark, readings, where)
-    late = _late(cadence.lateness(given.where(F.col("ts") >= F.lit(begin))))
-    intervals = cadence.stretches(given, begin, end, options.factor).persist()
+    at, (begin, end) = datetime.now(UTC), window
+    where: list[Condition] = [] if options.domain is None else [("domain", "=", options.domain)]
+    given = frame(spark, readings, [("ts", ">=", begin), ("ts", "<", end), *where])
+    late = _late(cadence.lateness(given))
+    before = known_before(spark, readings, rolled, (back(begin, options.look_back), begin), where)
+    intervals = cadence.stretches(given, before, begin, end, options.factor).persist()
     try:
         table = ensure_table(options.lake, "gaps")
         table.commit(written(_rows(intervals, at, begin, end), options.lake, "gaps"), {})

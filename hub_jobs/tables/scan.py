@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Condition = tuple[str, str, Any]
-"""(column, one of `=`, `<`, `<=`, `>`, `>=`, `in`, `within`, value); several stand for all of them. `within`
-has spans: pairs of a first value and one that is no longer in the span."""
+"""(column, one of `=`, `<`, `<=`, `>`, `>=`, `in`, `within`, `null`, value); several stand for all of them.
+`within` has spans: pairs of a first value and one that is no longer in the span; `null` has no value."""
 
 _VERIFY: Final = "parquet.page.verify-checksum.enabled"
 """Without this Spark reads a page whose bits are not those that were written."""
@@ -243,6 +243,8 @@ def _expression(condition: Condition) -> Any:
 
 def _fulfils(column: Any, sign: str, value: Any, is_in: Callable[[list[Any]], Any]) -> Any:
     """A condition on a column of Arrow or of Spark."""
+    if sign == "null":
+        return column.is_null() if isinstance(column, pc.Expression) else column.isNull()
     if sign == "in":
         return is_in(list(value))
     if sign == "within":
@@ -254,7 +256,9 @@ def _may_hold(found: pa.Table, condition: Condition) -> Any:
     """Which files may hold a row; one without statistics may."""
     name, sign, value = condition
     everything = pa.array([True] * found.num_rows)
-    if f"min.{name}" not in found.column_names:
+    if sign == "null" and f"null_count.{name}" in found.column_names:
+        return pc.fill_null(pc.greater(found[f"null_count.{name}"], 0), True)
+    if sign == "null" or f"min.{name}" not in found.column_names:
         return everything
     least, most = found[f"min.{name}"], found[f"max.{name}"]
     if pa.types.is_timestamp(most.type):

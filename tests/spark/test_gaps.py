@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,10 @@ import pytest
 
 from agent.contract import COMMAND_METRIC, Exit
 from hub_jobs.gaps import run as gaps
-from tests.spark.lakes import contents
+from hub_jobs.rollup import run as rollup
+from hub_jobs.tables.delta import ensure_table
+from hub_jobs.tables.scan import file_paths
+from tests.spark.lakes import commit, contents
 from tests.spark.plants import Sent, bronze, every, fill, ns
 from tests.unit.hub_jobs.rows import direct_row
 
@@ -135,3 +140,44 @@ def test_what_the_hub_has_not_taken_in_yet_is_no_silence(lake: Path) -> None:
     options = gaps.GapsOptions(lake, None, END + 24 * HOUR, HOUR, 3.0, None, None)
     assert gaps.window(options, newest) == (newest - 24 * HOUR, newest)
     assert gaps.main(["--lake", str(lake), "--from", (END + HOUR).isoformat()]) is Exit.USAGE
+
+
+def stored(device: str, metric: str, moments: list[datetime], value: float | str) -> list[dict[str, Any]]:
+    """Rows of `readings` of a series."""
+    number, text = (None, value) if isinstance(value, str) else (value, None)
+    series = {"domain": "edge-1", "device": device, "metric": metric, "tags": {"axis": "x"}}
+    said = {"ts_source": "device", "value": number, "text": text}
+    return [{"ts": ts, "arrived": ts + MINUTE, **series, **said} for ts in moments]
+
+
+def test_a_look_back_reads_no_readings_that_rollup_has_taken_in_and_finds_the_same(tmp_path: Path) -> None:
+    chance = random.Random(1)
+
+    def past(count: int, since: datetime = START - timedelta(days=8)) -> list[datetime]:
+        seconds = int((START - since).total_seconds())
+        return [since + timedelta(seconds=chance.randrange(seconds)) for _ in range(count)]
+
+    numbers = [row for at in range(5) for row in stored(f"pump-{at}", "heat", past(60), 1.5)]
+    texts = stored("pump-1", "state", past(60), "on") + stored("pump-2", "heat", past(60), "off")
+    window = stored("pump-1", "heat", every(START, END, 10 * MINUTE), 2.0)
+    plain, rolled = tmp_path / "plain", tmp_path / "rolled"
+    commit(plain, "readings", numbers)
+    (file,) = file_paths(ensure_table(plain, "readings"))
+    commit(plain, "readings", texts)
+    shutil.copytree(plain, rolled)
+    assert rollup.main(["--lake", str(rolled)]) is Exit.WELL
+    for lake in (plain, rolled):
+        commit(lake, "readings", window)
+
+    read = rolled / "readings" / file.name
+    read.rename(tmp_path / file.name)
+    found = looked(rolled)
+    (tmp_path / file.name).rename(read)
+    assert found | {"at": None} == looked(plain) | {"at": None}
+    assert found["totals"]["devices"] == 5
+
+    late = stored("pump-3", "heat", past(9, START - 4 * HOUR), 3.0)
+    for lake in (plain, rolled):
+        commit(lake, "readings", late)
+    within_an_hour = ["--from", (START - 90 * MINUTE).isoformat()]
+    assert looked(rolled, *within_an_hour) | {"at": None} == looked(plain, *within_an_hour) | {"at": None}
