@@ -50,8 +50,6 @@ _FILES_A_DAY: Final = {
     "bronze": 40.0,
     "readings": 40.0,
     "quarantine": 0.1,
-    "rollup_1m": 4.0,
-    "rollup_1h": 0.1,
 }
 """Of 120 MB, as `maintain` leaves them: a reading a second of each leaf is 4 to 5 GB a day in either."""
 _THINNED: Final = 0.01
@@ -127,7 +125,7 @@ class AgedLake:
 
     def __init__(self, lake: Path, leaves: int, days: int, kept: int, batch: int = _BATCH) -> None:
         self.path = self._lake = lake
-        self._leaves, self._days, self._kept = leaves, days, kept
+        self._leaves, self.days, self._kept = leaves, days, kept
         self._shape = lakes.Shape(10**9, batch, leaves)
         self._pass = 0
         self._files: list[PartFile] = []
@@ -144,9 +142,9 @@ class AgedLake:
         self.refine()
         self._remember_runs()
         for name, a_day in _FILES_A_DAY.items():
-            self._age(name, a_day)
+            self.age(name, a_day, self._kept)
         for name, commits in _COMMITS_A_DAY.items():
-            self._fill_log(name, commits * min(_LOG_DAYS, self._days))
+            self._fill_log(name, commits * min(_LOG_DAYS, self.days))
         ensure_table(self._lake, "rollup_1d").commit(
             [], {ROLLED_UP: ensure_table(self._lake, "readings").delta.version()}
         )
@@ -219,18 +217,19 @@ class AgedLake:
     def maintain(self) -> None:
         _well(maintain.main(["--lake", str(self._lake)]))
 
-    def _age(self, name: str, a_day: float) -> None:
-        """Give a table its old files: links to the newest one."""
+    def age(self, name: str, a_day: float, days: float, newest: timedelta = timedelta()) -> None:
+        """Give a table its old files of so many days, but for the `newest`: links to one that it has."""
         table = ensure_table(self._lake, name)
         known = pa.table(table.delta.get_add_actions(flatten=True))
         if not known.num_rows:
             return
         path = known["path"].to_pylist()[0]
         stats = self._stats(name, path)
-        number = round(a_day * self._kept)
+        number = round(a_day * days)
         if name == "bronze":
-            number += round(a_day * _THINNED * (self._days - self._kept))
+            number += round(a_day * _THINNED * (self.days - days))
         files = [self._link(name, path, _older(stats, at, number, self._old, a_day)) for at in range(number)]
+        files = files[: len(files) - round(newest / timedelta(days=1) * a_day)]
         for first in range(0, number, _FILES_A_COMMIT):
             ensure_table(self._lake, name).commit(files[first : first + _FILES_A_COMMIT], {})
 
@@ -257,7 +256,7 @@ class AgedLake:
 
     def _runs(self) -> Iterator[pa.Table]:
         domains = pa.array([self._shape.domain(leaf) for leaf in range(self._leaves)])
-        for age in range(self._days, 0, -_RUN_DAYS):
+        for age in range(self.days, 0, -_RUN_DAYS):
             began = int((NOW - timedelta(days=age)).timestamp()) * 10**9
             runs = pa.array([new_run(began + leaf * 10**9) for leaf in range(self._leaves)])
             ones, most = np.ones(self._leaves, dtype=np.int64), np.full(self._leaves, 600_000)
