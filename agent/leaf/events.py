@@ -32,15 +32,6 @@ class StreamFull:
 
 
 @dataclass(frozen=True, slots=True)
-class TrimBegun:
-    """The agent is about to purge messages of a class, all of which the hub holds. The purge may fail."""
-
-    cls: str
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
 class StreamTrimmed:
     """The agent purged messages of a class that the hub holds."""
 

@@ -36,7 +36,6 @@ from agent.leaf.events import (
     StreamFull,
     StreamSeen,
     StreamTrimmed,
-    TrimBegun,
 )
 from agent.leaf.intake import Input
 from agent.leaf.ledger import ClassLedger
@@ -135,6 +134,7 @@ class LeafAgent:
             events,
             allowed=self._publisher.recalled.is_set,
             prepare=self._request_recovery.save,
+            note=self._evictions.trims,
         )
         self.link = LeafLink(
             config, run, state, self._view, trimmer, self._waits, self._ledger_publisher.last, events
@@ -185,7 +185,6 @@ class LeafAgent:
             lambda batch: controller.idle.moved(batch.id.cls),
         )
         events.on(StreamFull, lambda _: controller.announce_now())
-        events.on(TrimBegun, lambda trim: evictions.trims(trim.cls, trim.first, trim.last))
         events.on(StreamTrimmed, lambda trim: self._sender.has_room(trim.cls))
         events.on(
             StreamSeen,

@@ -315,8 +315,11 @@ async def test_what_was_saved_of_a_stream_says_nothing_of_the_one_that_took_its_
         if full:
             raise OSError("no room")
 
+    async def note(*_: object) -> None:
+        return
+
     state = StateFile(tmp_path / "state.json", State(1, "m", leaf.domain))
-    trimmer = Trimmer(state, Metrics(), Events(), allowed=lambda: True, prepare=prepare)
+    trimmer = Trimmer(state, Metrics(), Events(), allowed=lambda: True, prepare=prepare, note=note)
 
     async def trimmed(confirmed: int) -> int:
         """The first message that is left."""

@@ -63,10 +63,12 @@ async def trim(one: Agent, probe: StreamProbe) -> None:
     """Take away all but the last message, which is the run's last record, as the agent does."""
     await one.leaf._ledger_publisher._publish(probe.js, CLASS, final=False)
 
-    async def nothing() -> None:
+    async def nothing(*_: object) -> None:
         return
 
-    trimmer = Trimmer(one.leaf._state, one.metrics, Events(), allowed=lambda: True, prepare=nothing)
+    trimmer = Trimmer(
+        one.leaf._state, one.metrics, Events(), allowed=lambda: True, prepare=nothing, note=nothing
+    )
     info = await probe.js.stream_info(probe.stream)
     await trimmer.trim(probe.js, CLASS, info, info.last)
     assert await probe.texts() == []

@@ -15,7 +15,7 @@ from agent.config import StreamClass
 from agent.contract import Checkpoint, LostStream
 from agent.jetstream import CONSUMER_NOT_FOUND, JetStream, StreamInfo, unless_refused
 from agent.leaf import stream_configs
-from agent.leaf.events import EpochBegun, Events, StreamTrimmed, TrimBegun
+from agent.leaf.events import EpochBegun, Events, StreamTrimmed
 from agent.leaf.link.announcer import Announcer, AnnounceResult
 from agent.leaf.link.guard import EpochReason, NewEpoch
 from agent.leaf.link.observation import HubComparison, confirmed, difference
@@ -111,8 +111,8 @@ async def ensure_rate(js: JetStream, domain: str, cls: StreamClass, epoch: str) 
 
 
 class Trimmer:
-    """Purges streams if `allowed()`; emits `TrimBegun`, then `StreamTrimmed`. `prepare` saves what only the
-    purged messages hold."""
+    """Purges streams if `allowed()`, and emits `StreamTrimmed`. `prepare` saves what only the purged messages
+    hold; `note` notes before a purge, which may fail, that the hub holds these sequences of a class."""
 
     def __init__(
         self,
@@ -122,9 +122,10 @@ class Trimmer:
         *,
         allowed: Callable[[], bool],
         prepare: Callable[[], Awaitable[None]],
+        note: Callable[[str, int, int], Awaitable[None]],
     ) -> None:
         self._state, self._metrics, self._events = state, metrics, events
-        self._allowed, self._prepare = allowed, prepare
+        self._allowed, self._prepare, self._note = allowed, prepare, note
         self._saved: dict[str, int] = {}
         """By class up to which sequence all that only its messages hold is saved."""
 
@@ -150,7 +151,7 @@ class Trimmer:
         up_to = min(confirmed - 1, self._saved.get(cls, 0))
         if up_to < info.first:
             return
-        self._events.emit(TrimBegun(cls, info.first, up_to))
+        await self._note(cls, info.first, up_to)
         purged = await js.purge(info.name, up_to)
         self._metrics.trimmed.labels(cls).inc(purged)
         self._events.emit(StreamTrimmed(cls))

@@ -212,11 +212,13 @@ class EvictionRecord(Struct):
     runs: dict[str, EvictedRun] = {}
     gone: list[Range] = []
     """The sequences that were discarded, with how many direct messages stood there."""
+    trimmed: list[tuple[int, int]] = []
+    """What the agent trims, of which the look that finds it gone knows that it is at the hub."""
 
     def begin(self, created: str, judged: int) -> None:
         """The stream is one of which nothing is known up to this sequence."""
         self.created, self.judged, self.taken, self.epoch = created, judged, 0, ""
-        self.doubtful, self.gone = [], []
+        self.doubtful, self.gone, self.trimmed = [], [], []
 
     def claim(self, entry: IndexedMessage, reason: str) -> int:
         """A message of the agent was discarded; returns its readings."""

@@ -51,6 +51,7 @@ class EvictionMonitor:
         self._trackers = {name: EvictionTracker(directory, domain, name, run) for name in self._classes}
         self._confirmed = dict.fromkeys(self._classes, 0)
         self._above: dict[str, int] = {}
+        self._saving = asyncio.Lock()
         self._behind: tuple[Client, JetStream] | None = None
         self._due = {name: asyncio.Event() for name in self._classes}
 
@@ -81,10 +82,21 @@ class EvictionMonitor:
         if cls in self._trackers:
             self._trackers[cls].stored(IndexedMessage(seq, run, n, readings))
 
-    def trims(self, cls: str, first: int, last: int) -> None:
+    async def trims(self, cls: str, first: int, last: int) -> None:
         """The agent is about to purge a stream of what the hub has."""
-        if cls in self._trackers:
-            self._trackers[cls].trims(first, last)
+        tracker = self._trackers.get(cls)
+        if tracker is None:
+            return
+        tracker.trims(first, last)
+        if tracker.claims.created:  # else the record on disk is not read yet
+            try:
+                await self._save(tracker)
+            except OSError as error:
+                log.warning("eviction accounting postponed", **{"class": cls}, error=str(error))
+
+    async def _save(self, tracker: EvictionTracker) -> None:
+        async with self._saving:
+            await asyncio.to_thread(tracker.save, tracker.content())
 
     def seen(self, cls: str, confirmed: int) -> None:
         """The stream of a class was looked at, and up to here the hub is known to hold all of this epoch."""
@@ -173,7 +185,7 @@ class EvictionMonitor:
         if claimed:
             self._tell(name)
             log.warning("discarded before the hub had it", **{"class": name}, readings=claimed)
-        await asyncio.to_thread(tracker.save, tracker.content())
+        await self._save(tracker)
         tracker.tidy()
 
     def due(self, cls: str) -> list[str]:

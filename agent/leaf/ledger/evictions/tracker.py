@@ -55,8 +55,6 @@ class EvictionTracker:
         self._read = 0
         self._later: list[IndexedMessage] = []
         self._overflowed = False
-        self._at_hub: list[tuple[int, int]] = []
-        """What the agent trims, of which the next look that finds it gone knows that it is not lost."""
         self.claims = EvictionRecord()
         self.loaded = False
 
@@ -71,7 +69,6 @@ class EvictionTracker:
         self.loaded = False
         if self.claims.created != info.created or self._index.top > info.last:
             self._index.clear()
-            self._at_hub.clear()
             self.claims.begin(info.created, max(0, info.first - 1))
             self.save(self.content())
         elif began:
@@ -132,18 +129,19 @@ class EvictionTracker:
             self._overflowed = True
 
     def trims(self, first: int, last: int) -> None:
-        """The agent is about to purge this much of the stream, all of which is at the hub. Call it before the
-        purge: a look may come before the purge is answered."""
+        """The agent is about to purge this much of the stream, all of which is at the hub. Call and save it
+        before the purge: a look may come before the purge is answered, and so may the end of the agent."""
         # The purge before failed, or this one goes on behind it.
-        if self._at_hub and first <= self._at_hub[-1][1] + 1:
-            begin, end = self._at_hub.pop()
+        trimmed = self.claims.trimmed
+        if trimmed and first <= trimmed[-1][1] + 1:
+            begin, end = trimmed.pop()
             first, last = min(begin, first), max(end, last)
-        self._at_hub.append((first, last))
+        trimmed.append((first, last))
 
     def look(self, seen: StreamObservation, max_bytes: int) -> dict[str, int]:
         """Judge what has gone since the last look; returns how many readings are claimed, by reason."""
         self._index.flush()  # a disk that takes none keeps the claims as they are
-        for first, last in self._at_hub:
+        for first, last in self.claims.trimmed:
             if first - 1 <= self.claims.judged:
                 self.claims.taken = max(self.claims.taken, last)
         verdict = judge(self.claims, seen)
@@ -154,14 +152,14 @@ class EvictionTracker:
         else:
             self.claims.doubtful = [entry for entry in self.claims.doubtful if entry.seq > verdict.taken]
         begin = self.claims.judged
-        for first, last in self._at_hub:
+        for first, last in self.claims.trimmed:
             counted += self._gone(begin, min(first - 1, verdict.gone), verdict, reason)
             begin = max(begin, min(first - 1, verdict.gone))
             for _ in self._pieces(begin, min(last, verdict.gone)):
                 begin = min(last, verdict.gone)
         counted += self._gone(begin, verdict.gone, verdict, reason)
         remember(self.claims, seen, verdict)
-        self._at_hub = [(first, last) for first, last in self._at_hub if last > verdict.gone]
+        self.claims.trimmed = [(first, last) for first, last in self.claims.trimmed if last > verdict.gone]
         self.claims.forget_runs(self._run)
         return {reason: counted} if counted else {}
 

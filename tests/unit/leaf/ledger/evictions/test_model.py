@@ -57,7 +57,7 @@ class Model:
     above: int = 0
     end: int = 0
     trimmed: set[int] = field(default_factory=set)
-    """What this run of the agent trimmed."""
+    """What the agent trimmed."""
 
     def __post_init__(self) -> None:
         self.begin()
@@ -65,7 +65,6 @@ class Model:
     def begin(self, *, slowly: bool = False) -> None:
         """A new run of the agent, which reads what the stream holds: at once, or step by step."""
         self.run, self.n = new_run(now_ns=10**18 + len(self.mine) * 10**9), 0
-        self.trimmed = set()
         self.shelf = EvictionTracker(self.directory, "d", "c", self.run)
         above = self.shelf.load(self.info())
         assert above is not None
@@ -131,6 +130,11 @@ class Model:
             self.hub.add(waiting[0])
             self.cursor = waiting[0]
 
+    def save(self) -> None:
+        """Have on disk what is known now."""
+        self.shelf.save(self.shelf.content())
+        self.written = self.last if self.shelf.loaded else max(self.written, self.shelf.top)
+
     def look(self, *, crash: bool = False) -> None:
         """As the service does; the agent may crash before what it found is saved."""
         if not self.shelf.loaded:
@@ -166,6 +170,7 @@ class Model:
             case "trim" if self.linked and self.held and self.first < self.cursor:
                 self.confirmed, up_to = self.cursor, self.cursor - 1
                 self.shelf.trims(self.first, up_to)
+                self.save()
                 self.trimmed |= {seq for seq in self.held if seq <= up_to}
                 self.held = [seq for seq in self.held if seq > up_to]
             case "cut" if self.linked:
@@ -176,8 +181,7 @@ class Model:
             case "restore" if not self.linked:
                 self.linked, self.delivered, self.deliveries = True, self.cursor, 0
             case "stop" | "stop, and read slowly":
-                self.shelf.save(self.shelf.content())
-                self.written = self.last if self.shelf.loaded else max(self.written, self.shelf.top)
+                self.save()
                 self.begin(slowly=what != "stop")
             case "crash, and read slowly":
                 self.begin(slowly=True)
@@ -218,6 +222,7 @@ def play(steps: list[str]) -> Model:
 @example([*["own"] * 3, "crash, and read slowly", "read", "own", "own", "read on", *["discard"] * 3])
 @example([*["own"] * 3, "crash, and read slowly", "read", *["own"] * 9, "read on", *["discard"] * 6])
 @example(["own", "crash", "discard", "crash"])
+@example([*["own"] * 6, *["deliver"] * 5, "look", "cut", "restore", "trim", "crash"])
 @example(["own", "deliver", "own", "look", "discard", "crash in a look", "own", "discard", "look", "crash"])
 def test_whatever_is_lost_is_named(steps: list[str]) -> None:
     model = play(steps)
