@@ -163,7 +163,7 @@ async def test_a_mirror_across_accounts_flows_and_its_lag_is_unknown_until_it_ma
             importer = await servers.hub.end(stack, servers.hub.other_seed)
             config = across_accounts()
             async with kept(config, "keeper", servers.hub.url, servers.hub.other_seed) as one:
-                await importer.holds(link, numbered(30), 40)
+                await importer.holds(link, numbered(30))
                 assert words in await one.is_in(link, word)
                 assert (one.value("petiole_link_lag_messages", link) is None) is (word == "unknown")
 
@@ -231,7 +231,7 @@ async def test_a_mirror_whose_origin_lost_messages_and_stored_others_says_so(tmp
         leaf = servers.ends["edge-1"]
         async with at(servers.leaves["edge-1"], leaf_mirror(recreate=True)) as one:
             await cut_power_while_kept(servers, one, cut_power)
-            await leaf.holds("PLANS", [*numbered(3), *numbered(4, "new")], 60)
+            await leaf.holds("PLANS", [*numbered(3), *numbered(4, "new")])
             await one.is_in(MIRROR, "flowing")
 
 
@@ -242,8 +242,8 @@ async def test_a_mirror_that_contradicts_its_origin_says_so_after_a_restart_of_t
         leaf = servers.ends["edge-1"]
         async with at(servers.leaves["edge-1"], leaf_mirror()) as one:
             await cut_power_while_kept(servers, one, cut_power)
-            await one.is_in(MIRROR, "recreated", seconds=60)
-            await leaf.holds("PLANS", [*numbered(3), "lost", "lost too", "new2", "new3"], 60)
+            await one.is_in(MIRROR, "recreated")
+            await leaf.holds("PLANS", [*numbered(3), "lost", "lost too", "new2", "new3"])
         async with at(servers.leaves["edge-1"], leaf_mirror()) as one:
             await one.is_in(MIRROR, "recreated")
 
@@ -264,7 +264,7 @@ async def test_a_mirror_is_compared_with_an_origin_that_lost_messages_while_no_a
 
         await until(linked, "the origin answers before the keeper looks")
         async with at(servers.leaves["edge-1"], leaf_mirror()) as one:
-            await one.is_in(MIRROR, "recreated", seconds=60)
+            await one.is_in(MIRROR, "recreated")
 
 
 async def test_a_mirror_is_compared_though_its_origin_does_not_answer_at_first(
@@ -284,7 +284,7 @@ async def test_a_mirror_is_compared_though_its_origin_does_not_answer_at_first(
             await one.is_in(MIRROR, "flowing")
             monkeypatch.setattr(StreamProbe, "_api", ask)
             await cut_power_while_kept(servers, one, cut_power)
-            await one.is_in(MIRROR, "recreated", seconds=60)
+            await one.is_in(MIRROR, "recreated")
         assert failures == 3
 
 

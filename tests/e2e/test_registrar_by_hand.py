@@ -35,7 +35,7 @@ async def said(logs: list[Any], words: str) -> None:
     def found() -> list[Any]:
         return [one for one in logs if words in one["event"]]
 
-    await until(lambda: bool(found()), f"it is said: {words}", seconds=5)
+    await until(lambda: bool(found()), f"it is said: {words}")
     assert len(found()) == 1
 
 

@@ -111,7 +111,7 @@ async def test_an_epoch_begins_though_each_sync_takes_longer_than_an_answer(
         assert not await is_taken_in()
         assert not await is_taken_in()
         syncs.release()
-        await until(is_taken_in, "the one sync counts", seconds=20)
+        await until(is_taken_in, "the one sync counts")
         syncs.release(100)
 
 

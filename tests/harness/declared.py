@@ -20,7 +20,7 @@ from agent.server.permissions import LinkRights
 from agent.server.setup import link_rights
 from tests.harness.servers import Node
 from tests.harness.streams import stored_messages
-from tests.harness.wait import until
+from tests.harness.wait import SERVER_RETRY_SECONDS, until
 
 
 class End:
@@ -50,7 +50,7 @@ class End:
         """The subjects of what a stream holds, in its order."""
         return [one.subject for one in await stored_messages(self.js, stream)]
 
-    async def holds(self, stream: str, texts: Iterable[str], seconds: float = 20.0) -> None:
+    async def holds(self, stream: str, texts: Iterable[str], seconds: float = SERVER_RETRY_SECONDS) -> None:
         """Return when a stream holds exactly this, in whatever order sources come."""
         wanted = sorted(texts)
 
@@ -71,7 +71,7 @@ class Kept:
         """The row of a link in `/status`."""
         return next(row for row in self.links.status() if row["link"] == link)
 
-    async def is_in(self, link: str, *words: str, seconds: float = 20.0) -> str:
+    async def is_in(self, link: str, *words: str, seconds: float = SERVER_RETRY_SECONDS) -> str:
         """The sentence of a link, once it is in one of these states."""
         await until(lambda: self.row(link)["word"] in words, f"{link} is {words}: {self.row(link)}", seconds)
         return str(self.row(link)["state"])

@@ -17,6 +17,7 @@ from agent.config import Config, Nats, Publish, Rule, Seconds, Size, StreamClass
 from agent.contract import make_request, request_scope
 from agent.leaf.intake import Chunk, RefusedError, UnknownOutcomeError
 from tests.harness.agents import Agent, chunk
+from tests.harness.wait import WAIT_SECONDS
 
 
 class LeafProcess:
@@ -74,7 +75,7 @@ class LeafProcess:
     async def says(self, word: str, times: int = 1) -> None:
         """Return when it has said a word so often."""
         assert self._process.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_SECONDS):
             while times:
                 line = await self._process.stdout.readline()
                 assert line, "the process has ended"

@@ -43,7 +43,7 @@ from agent.leaf.link.announcer import acknowledged
 from agent.server import permissions
 from tests.harness.servers import Leaf, ServerPair, open_server_pair
 from tests.harness.streams import AGGREGATE, make_leaf_stream, make_link_consumer, stored_messages
-from tests.harness.wait import WAIT_SECONDS, until
+from tests.harness.wait import SERVER_RETRY_SECONDS, until
 
 MACHINE = "test"
 KEEP = 5
@@ -221,7 +221,7 @@ class HubHand:
 
     async def holds(self, domain: str, seq: int) -> StreamInfo:
         """The aggregate, once its source of this leaf has reached a leaf sequence."""
-        async with asyncio.timeout(WAIT_SECONDS):
+        async with asyncio.timeout(SERVER_RETRY_SECONDS):
             while True:
                 await asyncio.sleep(0.02)  # a connection that is closed answers without a turn of the loop
                 try:

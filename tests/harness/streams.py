@@ -26,7 +26,7 @@ from agent.contract import (
 )
 from agent.jetstream import JetStream, RawMessage, UnavailableError
 from tests.harness.servers import Leaf, api
-from tests.harness.wait import WAIT_SECONDS, until
+from tests.harness.wait import SERVER_RETRY_SECONDS, until
 
 AGGREGATE = aggregate(0)
 STREAM = {"storage": "file", "retention": "limits", "discard": "new", "max_bytes": 64 * 1024**2}
@@ -120,9 +120,8 @@ async def stored_messages(js: JetStream, stream: str, first: int = 1) -> list[Ra
 
 
 async def held(client: Client, stream: str, messages: int) -> dict[str, Any]:
-    """The stream's info, once it holds so many messages. Left alone after a cut, the server's own retries
-    back off by ten seconds each, so this waits for more than one of them."""
-    async with asyncio.timeout(90):
+    """The stream's info, once it holds so many messages."""
+    async with asyncio.timeout(SERVER_RETRY_SECONDS):
         while True:
             info = await api(client, f"STREAM.INFO.{stream}")
             if info["state"]["messages"] >= messages:
@@ -186,7 +185,7 @@ async def ask_again(registrar: Client, leaf: Leaf) -> None:
         sources = (await js.stream_info(AGGREGATE)).sources
         return any(one["name"] == source and one["active"] >= 0 for one in sources)
 
-    async with asyncio.timeout(WAIT_SECONDS):
+    async with asyncio.timeout(SERVER_RETRY_SECONDS):
         await leaf.wait_linked()
         while not await has_answered():
             config = (await js.stream_info(AGGREGATE)).config

@@ -6,11 +6,16 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from agent.testing.agent_process import WAIT_SECONDS, until, wait_for
 
-__all__ = ["WAIT_SECONDS", "ended", "following", "until", "wait_for"]
+__all__ = ["SERVER_RETRY_SECONDS", "WAIT_SECONDS", "ended", "following", "until", "wait_for"]
+
+SERVER_RETRY_SECONDS: Final = 150.0
+"""For what nats-server asks another server for by itself. A question for a mirror or source is lost while the
+link is not up; it waits 5 s for an answer (30 s without a durable consumer), and then 10 s longer each time
+before it asks again."""
 
 
 class Follower(Protocol):

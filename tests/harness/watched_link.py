@@ -74,9 +74,9 @@ class WatchedLink(LinkedPair):
             {"pause_until": end.isoformat().replace("+00:00", "Z")},
         )
 
-    async def nothing_lost_or_doubled(self, seconds: float = 20.0) -> None:
+    async def nothing_lost_or_doubled(self) -> None:
         """All that was acknowledged comes to the hub, each reading once."""
-        assert await self.lost_and_doubled(seconds) == ([], [])
+        assert await self.lost_and_doubled(WAIT_SECONDS) == ([], [])
 
     async def lost_and_doubled(self, seconds: float = 20.0) -> tuple[list[str], list[str]]:
         """Which readings are missing at the hub when so many seconds have passed, and which are there more

@@ -23,7 +23,7 @@ from tests.harness.standalone import busy_with
 from tests.harness.streams import ask_again
 from tests.harness.wait import until
 from tests.spark.fleet import Fleet, fleet
-from tests.spark.lakes import DRIVER, contents, killed, orphans
+from tests.spark.lakes import DRIVER, JOB_SECONDS, contents, killed, orphans
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,7 +110,7 @@ async def test_a_python_worker_killed_while_it_reads_is_replaced_and_the_rows_ar
             patch.setattr(ingest, "run_tasks", stalled)
             options = ["--server", f"nats://127.0.0.1:{wire.port}", *fleet.options[2:]]
             job = asyncio.create_task(asyncio.to_thread(ingest.main, options))
-            await asyncio.wait_for(at_work.wait(), 60)
+            await asyncio.wait_for(at_work.wait(), JOB_SECONDS)
             killed_workers: list[psutil.Process] = []
 
             def reading() -> bool:
@@ -118,7 +118,7 @@ async def test_a_python_worker_killed_while_it_reads_is_replaced_and_the_rows_ar
                 killed_workers[:] = busy_with(wire.port, psutil.Process().children(recursive=True))
                 return bool(killed_workers)
 
-            await until(reading, "a worker of Python reads", 60)
+            await until(reading, "a worker of Python reads", JOB_SECONDS)
             killed_workers[0].kill()
             wire.restore()
             assert await job == Exit.WELL
@@ -144,7 +144,7 @@ async def test_a_job_that_runs_again_and_again_takes_what_comes_and_outlives_the
         await fleet.store("edge-2", 3)
         await _rows(fleet, 7)
         job.send_signal(signal.SIGTERM)
-        _, said = await asyncio.wait_for(job.communicate(), 60)
+        _, said = await asyncio.wait_for(job.communicate(), JOB_SECONDS)
         assert job.returncode == Exit.WELL, said.decode()
         assert said.decode().rstrip().endswith("ingest: stopped")
     finally:
@@ -174,7 +174,7 @@ async def test_ingest_then_refine_is_one_process_with_one_jvm_at_a_time_and_ends
         await _rows(fleet, 14, "readings")
         (another,) = _java_of(job)
         job.send_signal(signal.SIGTERM)
-        _, said = await asyncio.wait_for(job.communicate(), 60)
+        _, said = await asyncio.wait_for(job.communicate(), JOB_SECONDS)
         assert (job.returncode, another == java) == (Exit.WELL, False), said.decode()
         assert said.decode().rstrip().endswith("ingest: stopped")
     finally:
@@ -214,7 +214,7 @@ async def test_what_is_in_bronze_is_refined_though_the_hub_cannot_be_reached(fle
 
 
 async def _rows(fleet: Fleet, count: int, table: str = "bronze") -> None:
-    deadline = asyncio.get_running_loop().time() + 120
+    deadline = asyncio.get_running_loop().time() + JOB_SECONDS
     while len(await asyncio.to_thread(contents, fleet.lake, table, "n")) < count:
         assert asyncio.get_running_loop().time() < deadline, f"no {count} rows in {table}"
         await asyncio.sleep(0.1)

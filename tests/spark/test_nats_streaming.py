@@ -14,7 +14,8 @@ import pytest
 
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.server import Server
-from tests.harness.wait import WAIT_SECONDS, wait_for
+from tests.harness.wait import wait_for
+from tests.spark.lakes import JOB_SECONDS
 from tests.unit.hub_jobs.source.plain import PlainServer, fill, make_stream
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Reading:
         """Run until all that is there now was read; the batches of this run."""
         before = len(self.batches)
         query = self.start(available=True)
-        assert query.awaitTermination(int(WAIT_SECONDS))
+        assert query.awaitTermination(JOB_SECONDS)
         return self.batches[before:]
 
     def failure(self) -> str:
@@ -119,13 +120,17 @@ def test_a_query_outlives_a_restart_of_the_server(
     reading = Reading(nats, server, tmp_path / "checkpoint", stream="T_0", startingOffsets='{"T_0": 901}')
     query = reading.start(available=False)
     try:
-        wait_for(lambda: len(reading.records()) == 100, "what is there is read")
+        wait_for(lambda: len(reading.records()) == 100, "what is there is read", JOB_SECONDS)
         server.signal(signal.SIGKILL)
         server.start()
         fill(server, "T_0.a", [b"%d" % number for number in range(1001, 1201)])
-        wait_for(lambda: len(reading.records()) == 300 or not query.isActive, "what came since is read")
+        wait_for(
+            lambda: len(reading.records()) == 300 or not query.isActive,
+            "what came since is read",
+            JOB_SECONDS,
+        )
         assert query.exception() is None
-        wait_for(lambda: "1201" in str(query.lastProgress), "the progress says how far it is")
+        wait_for(lambda: "1201" in str(query.lastProgress), "the progress says how far it is", JOB_SECONDS)
     finally:
         query.stop()
     assert reading.records() == Counter(("T_0", seq) for seq in range(901, 1201))

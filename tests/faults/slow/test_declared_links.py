@@ -72,5 +72,5 @@ async def test_a_source_whose_origin_was_made_again_takes_all_of_the_new_one(
         await one.is_in(GATHERED, "absent", "refused")
         await leaf.make("LOCAL", "local.>")
         await leaf.store("local.x", "a", "b")
-        await hub.holds("ALL", [*numbered(5), "a", "b"], 60)
+        await hub.holds("ALL", [*numbered(5), "a", "b"])
         await one.is_in(GATHERED, "flowing")
