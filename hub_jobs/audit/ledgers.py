@@ -7,7 +7,8 @@ the caller subtracts what the tables hold."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from agent.contract import ContractError, Ledger, Previous, Readings, parse_ledger
@@ -40,6 +41,9 @@ COLUMNS: Final = (
 
 NAMED_AT_ONCE: Final = 10_000
 """Ranges of a stream that are held before those that lie in others are dropped; a record names 1,000."""
+
+_COUNTS: Final = attrgetter(*Readings.__slots__)
+"""Those of readings, in order; `astuple` would copy each."""
 
 Run = tuple[str, str, str]
 """Domain, class and run."""
@@ -245,7 +249,7 @@ def remembered_runs(ledgers: Iterable[Ledger]) -> dict[Run, Previous]:
 def _age(ledger: Ledger) -> tuple[bool, int, *tuple[int, ...]]:
     """Orders the records of a run. Each of these only grows, and one of them does with all that a record
     says of batches: so two that agree in them say the same."""
-    return ledger.final, ledger.n, *astuple(ledger.readings)
+    return ledger.final, ledger.n, *_COUNTS(ledger.readings)
 
 
 def _named(ledger: Ledger) -> tuple[int, tuple[bool, int, *tuple[int, ...]]]:
