@@ -4,7 +4,7 @@ the processes of `pytest --numprocesses`."""
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +57,9 @@ class XdistScheduler(LoadScopeScheduling):  # type: ignore[misc]  # it has no ty
         return next((shared for shared in _TOGETHER if nodeid.startswith(shared)), nodeid)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """What is imported for the tests stays: the collector of garbage looks at it neither now nor later."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
+def pytest_collection_finish() -> None:
+    """What is imported for the tests stays: the collector of garbage looks at it no more."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
