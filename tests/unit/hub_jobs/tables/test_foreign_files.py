@@ -228,10 +228,8 @@ def mapped(path: Path) -> None:
 
 def test_what_was_too_young_is_thinned_later(tmp_path: Path) -> None:
     now = int(datetime.now(UTC).timestamp() * 1e6)
-    ingest(tmp_path, 1, arrived=now - 9 * DAY)
-    ingest(tmp_path, 2, arrived=now - 4 * DAY)
-    ingest(tmp_path, 3, arrived=now - 9 * DAY)
-    ingest(tmp_path, 4, arrived=now)
+    for n, days_ago in enumerate((9, 4, 9, 2, 1, 0), 1):
+        ingest(tmp_path, n, arrived=now - days_ago * DAY)
     (history,) = stream_history.all_of(ensure_table(tmp_path, "bronze"))
     ensure_table(tmp_path, "readings").commit([], {history.refined: 3})
 
