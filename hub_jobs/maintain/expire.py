@@ -8,11 +8,12 @@ age, and the newest one says all of it again, its findings too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,6 +26,7 @@ from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.parquet_reading import parquet_columns
 from hub_jobs.tables.places import Place
+from hub_jobs.tables.ranges import Numbers
 from hub_jobs.tables.scan import bounds, files, latest
 from hub_jobs.times import HOUR, at_micros, back, micros
 
@@ -138,11 +140,12 @@ def _silence(bronze: Table, since: int, now: int, longest: timedelta) -> tuple[i
     found, spans = files(bronze), []
     columns = (bounds(found, name) for name in ("path", "min.arrived", "max.arrived"))
     for path, first, last in zip(*columns, strict=True):
-        if None not in (first, last) and last - first <= longest:
+        is_known = None not in (first, last)
+        if is_known and (micros(last) < since or last - first <= longest):
             spans.append((micros(first), micros(last)))
         else:
             arrived = parquet_columns(bronze.path / path, ["arrived"])["arrived"].cast(pa.int64())
-            spans += [(at, at) for at in pc.unique(arrived).to_pylist() if at is not None]
+            spans += _islands(np.unique(pc.drop_null(arrived).to_numpy()), most)
     if all(from_ >= since for from_, _ in spans):
         return None  # a lake that is younger than that
     end = since
@@ -151,6 +154,13 @@ def _silence(bronze: Table, since: int, now: int, longest: timedelta) -> tuple[i
             return end, from_
         end = max(end, to)
     return None
+
+
+def _islands(ascending: Numbers, most: int) -> Iterator[tuple[int, int]]:
+    """The spans of numbers in which none is farther than that from the one before."""
+    for part in np.split(ascending, np.flatnonzero(np.diff(ascending) > most) + 1):
+        if part.size:
+            yield int(part[0]), int(part[-1])
 
 
 def _is_rolled_up(lake: Place, readings: Table, paths: list[str]) -> bool:

@@ -21,6 +21,7 @@ from hub_jobs.tables.compaction import FEW, compacted
 from hub_jobs.tables.delta import TableError, ensure_table, open_table
 from hub_jobs.tables.scan import files
 from hub_jobs.tables.schemas import VERSION, digest
+from hub_jobs.times import micros
 from hub_jobs.where import ScanPart, Waiting, look, open_lake
 from tests.spark.lakes import DRIVER, add_bronze, audited, contents, killed
 from tests.unit.hub_jobs.refined import refine_all
@@ -184,6 +185,22 @@ def test_what_came_before_the_clock_of_the_hub_stepped_ahead_is_not_old(
         bronze = ensure_table(tmp_path, "bronze")
         every = files(bronze)["path"].to_pylist()
         bronze.rewrite(compacted(tmp_path, bronze, every), every)  # they stand in one file then
+
+
+def test_a_file_whose_rows_are_all_older_than_the_time_that_is_kept_is_not_read(tmp_path: Path) -> None:
+    """maintain runs each hour, and such files are nearly all of a lake of years."""
+    at = datetime.now(UTC)
+    now = (at.timestamp() * 1e6 - ARRIVED_US) / HOUR_US
+    rows = [batch_row(LINE, n=n, source_seq=n) for n in range(1, 6)]
+    stood = [arrived([row], now - 24 * ago) for row, ago in zip(rows, (300, 200, 100, 60, 20), strict=True)]
+    add_bronze(tmp_path, stood[0] + stood[1])
+    bronze = ensure_table(tmp_path, "bronze")
+    (old,) = files(bronze)["path"].to_pylist()
+    (bronze.path / old).unlink()
+    for one in stood[2:]:
+        add_bronze(tmp_path, one)
+    bronze, since = ensure_table(tmp_path, "bronze"), micros(at - timedelta(days=90))
+    assert expire.why_young(bronze, since, at, timedelta(days=90), "--keep") is None
 
 
 def test_of_a_lake_that_is_younger_than_it_keeps_no_silence_is_named(
