@@ -80,11 +80,14 @@ class Packer:
     def pack(self, entries: Entries, input_name: str) -> tuple[bytes, bool]:
         """The payload, and whether it is compressed: zstd, left out where it saves nothing."""
         raw = b"".join(entry.chunk.payload for entry in entries)
-        packed = (self._text if input_name in self._of_text else self._readings).compress(raw)
-        if _TEXT_SHARE * len(packed) > len(raw):
-            self._of_text.add(input_name)
-        else:
+        is_text = input_name in self._of_text
+        packed = (self._text if is_text else self._readings).compress(raw)
+        if _TEXT_SHARE * len(packed) <= len(raw):
             self._of_text.discard(input_name)
+        elif not is_text:
+            self._of_text.add(input_name)
+            # The server takes a message up to a size, and it may be just what this one is above.
+            packed = min(packed, self._text.compress(raw), key=len)
         return (packed, True) if len(packed) < len(raw) else (raw, False)
 
     def headers(
