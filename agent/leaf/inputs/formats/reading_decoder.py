@@ -140,12 +140,13 @@ class ReadingDecoder:
         if len(text) >= _WORTH and (names := _names(text)):
             came = self._came[names] = self._came.get(names, 0) + 1
             if came > _OFTEN:
+                form = self._of(names)
                 try:
-                    elements: list[Any] = self._of(names).decode(marked)
+                    elements = form.decode(marked)
                 except REFUSED:
                     self._came[names] = _OFTEN - _REST
                 else:
-                    self._last = self._made[names]
+                    self._last = form
                     return elements
             elif len(self._came) > _FORMS:
                 self._came.clear()
@@ -167,30 +168,27 @@ class _Form:
         self._any = _decoder(names)
         self._seen: Final[list[set[str] | None]] = [set() for _ in range(2 + len(names))]
         """The texts of device, metric and each tag; None for one that has too many."""
+        self._too_many: Final[list[set[str] | None]] = [None] * len(self._seen)
         self._of_seen: msgspec.json.Decoder[Any] | None = None
         self._rest = _OFTEN
         """Bodies after which the texts of one are seen, and looked for from then on."""
-
-    @property
-    def knows_texts(self) -> bool:
-        """Whether texts are looked for in sets now."""
-        return self._of_seen is not None
 
     def decode(self, marked: bytes) -> list[Any]:
         """The readings and the nulls behind them. Raises one of `REFUSED`."""
         has_new = False
         if self._of_seen is not None:
             try:
-                elements: list[Any] = self._of_seen.decode(marked)
+                return self._of_seen.decode(marked)  # type: ignore[no-any-return]
             except REFUSED:
-                self._of_seen, self._rest, has_new = None, _REST, True
-            else:
-                return elements
-        elements = self._any.decode(marked)
+                has_new = True
+        elements: list[Any] = self._any.decode(marked)
+        if has_new:
+            self._of_seen, self._rest = None, _REST
         self._rest -= 1
-        if has_new or not self._rest:
+        is_due = self._rest <= 0
+        if has_new or (is_due and self._seen != self._too_many):
             self._see(elements)
-        if not self._rest and any(self._seen):
+        if is_due and any(self._seen):
             self._of_seen = _decoder(self._names, self._seen)
         return elements
 
@@ -203,13 +201,13 @@ class _Form:
             self._add(2 + number, (getattr(tag, f"tag{number}") for tag in tags))
 
     def _add(self, field: int, texts: Iterable[str]) -> None:
-        seen = self._seen[field]
-        if seen is None:
+        known = self._seen[field]
+        if known is None:
             return
-        seen.update(texts)
-        seen.discard(UNSET)
-        if len(seen) > _TEXTS or any(len(text) > _MAX_SEEN for text in seen):
-            self._seen[field] = None
+        # Another set, for a file is decoded in a thread.
+        seen = known.union(texts) - {UNSET}
+        is_few = len(seen) <= _TEXTS and all(len(text) <= _MAX_SEEN for text in seen)
+        self._seen[field] = seen if is_few else None
 
 
 def _names(text: bytes) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ def test_a_line_among_others_that_are_alike_is_taken_as_by_the_reference(line: b
         patch.setattr("agent.leaf.inputs.formats.ndjson._DECODER", decoder := ReadingDecoder())
         for _ in range(20):
             decode_ndjson(b"\n".join(ALIKE), DOMAIN, NOW)
-        assert all(form.knows_texts for form in decoder._made.values())
+        assert all(form._of_seen for form in decoder._made.values())
         payload, reading = taken(b"\n".join([*ALIKE, line])), reference(line)
     if line.strip():
         assert (payload is None) == (reading is None)
@@ -116,7 +116,9 @@ def test_texts_are_looked_for_again_once_new_ones_have_come_and_not_where_they_h
         text = "".join(line.format(60 * number + at, number // 100) for at in range(60))
         assert len(decoder.decode_lines(text.encode())[0]) == 60
     (form,) = decoder._made.values()
-    assert form.knows_texts
+    assert form._of_seen is not None
+    decoder.decode_lines(b'{"ts":1,"device":"d","metric":"m","value":1,"tags":{"other":"x"}}\n')
+    assert form._of_seen is not None, "for a body of another sender says nothing of its texts"
     assert form._seen == [None, {"m0", "m1"}, None]
 
 
