@@ -154,9 +154,13 @@ class Handler:
         What a body holds is found at once; only if that takes more than a few milliseconds, or another
         thread, a task goes on with it."""
         exchange = _Exchange(admitted, body, hold, reply)
-        _, head, route = admitted
-        if head.encoding is None and (decoded := route.decode_at_once(body, head)) is not None:
-            self._submit(exchange, decoded, self._chunk(admitted, body, decoded))
+        try:
+            found = self._at_once(exchange)
+        except Exception as error:
+            self._fail(exchange, error)
+            return
+        if found is not None:
+            self._submit(exchange, *found)
             return
         work = self._decode(exchange)
         try:
@@ -199,6 +203,12 @@ class Handler:
         body = await unpacked(exchange.body, head, exchange.hold, route.room)
         decoded = await route.decode(body, head, exchange.hold)
         return decoded, self._chunk(exchange.admitted, body.data, decoded)
+
+    def _at_once(self, exchange: _Exchange) -> tuple[DecodedBody, Chunk | None] | None:
+        """The readings of a plain body and what is to be stored of them, if they are found at once."""
+        _, head, route = exchange.admitted
+        decoded = None if head.encoding is not None else route.decode_at_once(exchange.body, head)
+        return None if decoded is None else (decoded, self._chunk(exchange.admitted, exchange.body, decoded))
 
     def _chunk(self, admitted: AdmittedRequest, body: bytes, decoded: DecodedBody) -> Chunk | None:
         """What is to be stored of a request."""
