@@ -92,7 +92,7 @@ class EvictionMonitor:
             try:
                 await self._save(tracker)
             except OSError as error:
-                log.warning("eviction accounting postponed", **{"class": cls}, error=str(error))
+                log.warning("cannot write the eviction record", **{"class": cls}, error=str(error))
 
     async def _save(self, tracker: EvictionTracker) -> None:
         async with self._saving:
