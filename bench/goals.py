@@ -93,6 +93,12 @@ CAUSES: Final = (
         "a run is a whole process, and the start of driver, session and executors is in both. Driver, the "
         "hub's server and two executors share two cores, of which one executor leaves one to the others",
     ),
+    Cause(
+        "spark-scale-age",
+        "*: maintain, *",
+        "a lake of a month holds files of 30 days and the others of 90, and maintain reads all that the logs "
+        "say of them. Time is the same after one year and after five; why memory is not was not examined",
+    ),
 )
 AIMS: Final = (
     Aim("fleet", "*the last is caught up after the hub's process starts, slowest*", 1.0),
