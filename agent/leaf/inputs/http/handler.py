@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine
 from functools import partial
-from types import coroutine
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -15,10 +14,10 @@ from agent.base.http.framing import HttpRequest
 from agent.base.http.response import Response
 from agent.base.logs import Sparse
 from agent.base.metrics import Metrics
+from agent.base.wait import after_first_wait
 from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.inputs.http.request import (
     KEY,
-    READINGS_PATH,
     Bodies,
     Guard,
     Hold,
@@ -31,25 +30,22 @@ from agent.leaf.inputs.http.responses import (
     ACCEPTED,
     STORED,
     HttpError,
-    at_fault,
     failed,
     of_outcome,
     stopped,
 )
 from agent.leaf.inputs.http.routes import (
-    OPTIONS,
     AdmittedRequest,
     DecodedBody,
     Reply,
     Routes,
     RouteSettings,
+    not_found,
 )
 from agent.leaf.intake import Chunk, Intake, QuickIntake
 
 OPEN_PATHS: Final = ("/ping", "/health")
 """What InfluxDB's clients ask to find out whether a server answers; needs no token."""
-
-
 _KNOWN: Final = 256
 """Heads that are remembered: a sender repeats its own, which costs more to read than a reading."""
 _KNOWN_BYTES: Final = 1024
@@ -128,7 +124,7 @@ class Handler:
             return self._greet(request)
         route = self._routes.find(path)
         if route is None:
-            raise _not_found(path)
+            raise not_found(path)
         admitted = AdmittedRequest(request, read_head(request, route), route)
         if self._stopping.is_set():
             raise stopped()
@@ -170,7 +166,7 @@ class Handler:
         except Exception as error:
             self._fail(exchange, error)
         else:
-            self._start(self._decode_on(exchange, _rest(work, awaited)))
+            self._start(self._decode_on(exchange, after_first_wait(work, awaited)))
 
     def refusal(self, error: HttpError, request: HttpRequest | None) -> Response:
         """Count an error; the answer that says it, in the form that the sender reads."""
@@ -295,24 +291,3 @@ class Handler:
             self._metrics.left_out.labels(self._name, kind).inc(count)
         if fault is not None:
             self._metrics.invalid.labels(self._name, fault).inc(sum(decoded.left_out.values()))
-
-
-@coroutine
-def _rest(work: Coroutine[Any, Any, Any], awaited: Any) -> Generator[Any, None, Any]:
-    """What a coroutine does after its first wait, which came outside of a task."""
-    try:
-        while True:
-            try:
-                yield awaited
-            except BaseException as error:  # of what it awaits, or that its task is cancelled
-                awaited = work.throw(error)
-            else:
-                awaited = work.send(None)
-    except StopIteration as done:
-        return done.value
-
-
-def _not_found(path: str) -> HttpError:
-    if path in OPTIONS:
-        return at_fault(404, "path", f"{path} is not served here (option {OPTIONS[path]})")
-    return at_fault(404, "path", f"there is nothing at this path: readings go to POST {READINGS_PATH}")

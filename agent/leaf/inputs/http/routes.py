@@ -270,3 +270,10 @@ class Service(Protocol):
 
     def refusal(self, error: HttpError, request: HttpRequest | None) -> Response:
         """Count an error; the answer that says it."""
+
+
+def not_found(path: str) -> HttpError:
+    """The refusal of a path that no route serves, and what to do."""
+    if path in OPTIONS:
+        return at_fault(404, "path", f"{path} is not served here (option {OPTIONS[path]})")
+    return at_fault(404, "path", f"there is nothing at this path: readings go to POST {READINGS_PATH}")
