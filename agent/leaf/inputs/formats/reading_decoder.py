@@ -168,7 +168,6 @@ class _Form:
         self._any = _decoder(names)
         self._seen: Final[list[set[str] | None]] = [set() for _ in range(2 + len(names))]
         """The texts of device, metric and each tag; None for one that has too many."""
-        self._too_many: Final[list[set[str] | None]] = [None] * len(self._seen)
         self._of_seen: msgspec.json.Decoder[Any] | None = None
         self._rest = _OFTEN
         """Bodies after which the texts of one are seen, and looked for from then on."""
@@ -186,7 +185,7 @@ class _Form:
             self._of_seen, self._rest = None, _REST
         self._rest -= 1
         is_due = self._rest <= 0
-        if has_new or (is_due and self._seen != self._too_many):
+        if has_new or (is_due and any(seen is not None for seen in self._seen)):
             self._see(elements)
         if is_due and any(self._seen):
             self._of_seen = _decoder(self._names, self._seen)
