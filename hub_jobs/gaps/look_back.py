@@ -82,7 +82,7 @@ def _counted(rows: DataFrame, count: str = "1", first: str = "ts", last: str = "
 
 def _unrolled(readings: Table, rolled: Rolled, span: Span) -> tuple[datetime | None, Iterable[datetime]]:
     """From when on rollup makes hours again, None for always, and the hours of a span that it has still to
-    make; all of them where that can't be told any more."""
+    make; all of them where the log no longer shows it."""
     kept_since = readings.kept_since
     since = None if kept_since is None else at_micros(kept_since) + _HOUR
     changed = changed_files(readings, rolled.version)

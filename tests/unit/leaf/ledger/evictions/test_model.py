@@ -65,8 +65,8 @@ class Model:
     def begin(self, *, slowly: bool = False) -> None:
         """A new run of the agent, which reads what the stream holds: at once, or step by step."""
         self.run, self.n = new_run(now_ns=10**18 + len(self.mine) * 10**9), 0
-        self.shelf = EvictionTracker(self.directory, "d", "c", self.run)
-        above = self.shelf.load(self.info())
+        self.tracker = EvictionTracker(self.directory, "d", "c", self.run)
+        above = self.tracker.load(self.info())
         assert above is not None
         # What went before it was written is named by its sequence alone.
         self.torn |= {seq for seq in self.mine if seq > self.written and seq not in self.held}
@@ -76,21 +76,21 @@ class Model:
 
     def read(self) -> bool:
         """Read the next message of the agent's own; whether there was one."""
-        begin = max(self.above, self.shelf.top)
+        begin = max(self.above, self.tracker.top)
         left = [seq for seq in self.held if begin < seq <= self.end and seq in self.mine]
-        if left and not self.shelf.loaded:
+        if left and not self.tracker.loaded:
             self.above = left[0]
-            self.shelf.read(self.message(left[0]))
+            self.tracker.read(self.message(left[0]))
         return bool(left)
 
     def read_on(self) -> None:
         """Read to the end."""
-        while not self.shelf.loaded:
+        while not self.tracker.loaded:
             while self.read():
                 pass
-            self.shelf.taken_up()  # what was stored since the reading began was not read
+            self.tracker.taken_up()  # what was stored since the reading began was not read
             self.end = self.last
-            self.written = self.last if self.shelf.loaded else max(self.written, self.shelf.top)
+            self.written = self.last if self.tracker.loaded else max(self.written, self.tracker.top)
 
     @property
     def first(self) -> int:
@@ -115,7 +115,7 @@ class Model:
         """Store a message of the agent."""
         self.direct()
         self.mine[self.last] = IndexedMessage(self.last, run, n, readings)
-        self.shelf.stored(self.mine[self.last])
+        self.tracker.stored(self.mine[self.last])
 
     def direct(self) -> None:
         """Store a message of a device."""
@@ -132,23 +132,23 @@ class Model:
 
     def save(self) -> None:
         """Have on disk what is known now."""
-        self.shelf.save(self.shelf.content())
-        self.written = self.last if self.shelf.loaded else max(self.written, self.shelf.top)
+        self.tracker.save(self.tracker.content())
+        self.written = self.last if self.tracker.loaded else max(self.written, self.tracker.top)
 
     def look(self, *, crash: bool = False) -> None:
         """As the service does; the agent may crash before what it found is saved."""
-        if not self.shelf.loaded:
+        if not self.tracker.loaded:
             return
         floor = max((seq for seq in self.hub if seq <= self.cursor - 1), default=0)
         consumer = ConsumerInfo("c", "", self.delivered, self.deliveries, floor, 0, 0, 1, 0.0, True, {})
-        self.shelf.look(StreamObservation(self.info(), consumer, "e", self.confirmed), MAX_BYTES)
-        data = self.shelf.content()
+        self.tracker.look(StreamObservation(self.info(), consumer, "e", self.confirmed), MAX_BYTES)
+        data = self.tracker.content()
         self.written = self.last
         if crash:
             self.begin()
             return
-        self.shelf.save(data)
-        self.shelf.tidy()
+        self.tracker.save(data)
+        self.tracker.tidy()
 
     def step(self, what: str) -> None:
         """One thing happens."""
@@ -162,14 +162,14 @@ class Model:
                 getattr(self, what)()
             case "discard":
                 # What is not read yet is named by its sequence alone.
-                if not self.shelf.loaded:
-                    self.torn |= {seq for seq in self.held[:2] if seq > self.shelf.top and seq in self.mine}
+                if not self.tracker.loaded:
+                    self.torn |= {seq for seq in self.held[:2] if seq > self.tracker.top and seq in self.mine}
                 del self.held[:2]
             case "ask" if self.linked:
                 self.confirmed = self.cursor
             case "trim" if self.linked and self.held and self.first < self.cursor:
                 self.confirmed, up_to = self.cursor, self.cursor - 1
-                self.shelf.trims(self.first, up_to)
+                self.tracker.trims(self.first, up_to)
                 self.save()
                 self.trimmed |= {seq for seq in self.held if seq <= up_to}
                 self.held = [seq for seq in self.held if seq > up_to]
@@ -185,7 +185,7 @@ class Model:
                 self.begin(slowly=what != "stop")
             case "crash, and read slowly":
                 self.begin(slowly=True)
-            case "read" if not self.shelf.loaded:
+            case "read" if not self.tracker.loaded:
                 self.read()
             case "read on":
                 self.read_on()
@@ -196,7 +196,7 @@ class Model:
 
     def named(self) -> tuple[set[tuple[str, int]], set[int]]:
         """Numbers of runs, and sequences, that are said to be discarded or in doubt."""
-        known = self.shelf.claims
+        known = self.tracker.claims
         numbers = {
             (run, n)
             for run, one in known.runs.items()
@@ -239,7 +239,7 @@ def test_whatever_is_lost_is_named(steps: list[str]) -> None:
         if model.mine[seq].run and (model.mine[seq].run, model.mine[seq].n) not in numbers
     }
     assert not unnamed
-    for run, one in model.shelf.claims.runs.items():
+    for run, one in model.tracker.claims.runs.items():
         named = [n for first, last, _, _ in one.ranges for n in range(first, last + 1)]
         assert one.readings == sum(readings for _, _, readings, _ in one.ranges)
         assert one.readings == sum(10 + n % 3 for n in named), run
@@ -253,7 +253,7 @@ def test_nothing_is_named_that_the_hub_took_while_its_link_flowed(seed: int) -> 
         model = Model(Path(directory))
         for _ in range(60):
             step = choose.choice([one for one in (*STEPS, "stop") if one != "discard"])
-            model.step("look" if not model.shelf.claims.epoch else step)
+            model.step("look" if not model.tracker.claims.epoch else step)
             if model.held and choose.random() < 0.3 and model.first <= model.delivered:
                 del model.held[:1]  # the stream discards, and never what the link had yet to take
         model.step("ask")
@@ -271,7 +271,7 @@ def test_what_is_trimmed_after_others_were_evicted_over_another_connection_is_no
         numbers, seqs = model.named()
         assert model.trimmed == {3, 4}
         assert (numbers, seqs) == ({(model.run, 1), (model.run, 2)}, {1, 2}), "of these it is not known"
-        assert model.shelf.claims.runs[model.run].readings == 10 + 1 + 10 + 2
+        assert model.tracker.claims.runs[model.run].readings == 10 + 1 + 10 + 2
 
 
 def test_a_purge_that_fails_leaves_what_is_discarded_later_at_the_hub() -> None:
@@ -279,8 +279,8 @@ def test_a_purge_that_fails_leaves_what_is_discarded_later_at_the_hub() -> None:
         model = Model(Path(directory))
         for step in [*["own"] * 5, *["deliver"] * 5, "look", "cut", "restore"]:
             model.step(step)
-        model.shelf.trims(1, 3)
-        model.shelf.trims(1, 4)
+        model.tracker.trims(1, 3)
+        model.tracker.trims(1, 4)
         for step in ["look", "discard", "look", "cut", "restore", "discard", "look"]:
             model.step(step)
         assert model.named() == (set(), set())
@@ -294,7 +294,7 @@ def test_a_cut_names_exactly_what_went_and_counts_it() -> None:
         for _ in range(3):
             model.step("discard")
         model.step("look")
-        claims = model.shelf.claims
+        claims = model.tracker.claims
         assert [(first, last) for first, last, _, _ in claims.runs[model.run].ranges] == [(3, 4)]
         assert claims.runs[model.run].readings == sum(10 + n % 3 for n in (3, 4))
         assert [(first, last, direct) for first, last, direct, _ in claims.gone] == [(3, 6, 2)]
@@ -308,16 +308,16 @@ def test_what_went_while_the_agent_was_away_is_named_for_its_run(end: str) -> No
             model.step(step)
         before = model.run
         if end == "stop":
-            model.shelf.save(model.shelf.content())
+            model.tracker.save(model.tracker.content())
         for _ in range(5):
             model.direct()
         del model.held[:3]
         model.begin()
         model.step("look")
-        found = model.shelf.claims
+        found = model.tracker.claims
         assert [one[:3] for one in found.runs[before].ranges] == [(3, 3, 10)]
         assert [seq for seq, _, _, _ in found.doubtful] == [2], "it was under way when the link was cut"
         for step in ["restore", "deliver", "look"]:
             model.step(step)
-        assert [one[:3] for one in model.shelf.claims.runs[before].ranges] == [(2, 3, 12 + 10)]
-        assert not model.shelf.claims.doubtful
+        assert [one[:3] for one in model.tracker.claims.runs[before].ranges] == [(2, 3, 12 + 10)]
+        assert not model.tracker.claims.doubtful
