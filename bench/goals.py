@@ -97,7 +97,8 @@ CAUSES: Final = (
         "spark-scale-age",
         "*: maintain, *",
         "a lake of a month holds files of 30 days and the others of 90, and maintain reads all that the logs "
-        "say of them. Time is the same after one year and after five; why memory is not was not examined",
+        "say of them. No option deletes windows, so that rollup_1m has 120 files after a month and 7,300 "
+        "after five years: to read its log adds 26 MB, that of bronze 37 MB beside 29",
     ),
 )
 AIMS: Final = (
