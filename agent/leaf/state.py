@@ -128,6 +128,10 @@ class State(Struct):
     earlier: dict[str, list[Checkpoints]] = {}
     """By class, the checkpoints before the newest."""
 
+    def removed_classes(self, configured: Iterable[str]) -> list[str]:
+        """The classes that had a stream here and are not configured any more."""
+        return sorted({*self.epochs, *self.positions}.difference(configured))
+
     def place(self, input_name: str, cls: str, position: PullPosition) -> None:
         """An input goes on from here."""
         self.positions.setdefault(cls, {})[input_name] = position

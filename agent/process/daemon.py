@@ -26,6 +26,7 @@ from agent.config.values import Windows
 from agent.contract import Exit
 from agent.leaf import state_file
 from agent.leaf.intake import Input
+from agent.leaf.state import State
 from agent.leaf.state_file import OtherDomainError, StateError, StateFile
 from agent.process.admin_server import AdminServer
 from agent.process.reload import KEPT_SECONDS, Applied, Files, Reloader
@@ -177,7 +178,7 @@ async def _serve(
     async with asyncio.TaskGroup() as group:
         admin_task = group.create_task(keep_serving("admin", partial(admin.run, ended), ended))
         waiting = partial(_missing, health, supervisor)
-        server = await _server(config, state.current.machine, health, stopping, waiting)
+        server = await _server(config, state.current, health, stopping, waiting)
         services = _services(config, state, health, role, server)
         apply = partial(_apply, role, server, state.current.machine)
         services["reload"] = partial(reloader.run, apply, restart, supervisor, stopping.is_set)
@@ -284,14 +285,14 @@ def _missing(health: ServerHealth, supervisor: Notifier | None, reason: str) -> 
 
 async def _server(
     config: Config,
-    machine: str,
+    state: State,
     health: ServerHealth,
     stopping: asyncio.Event,
     waiting: Callable[[str], None],
 ) -> EmbeddedServer | None:
     """The embedded server, started if it can be; None where it is not ours, or the agent is to end before its
     keys are there. `waiting` is called with each reason to wait for them. Raises `RenderError`."""
-    values = await until_made(partial(asyncio.to_thread, _values, config, machine), stopping, waiting)
+    values = await until_made(partial(asyncio.to_thread, _values, config, state), stopping, waiting)
     health.unstarted = None
     if values is None:
         return None
@@ -300,8 +301,8 @@ async def _server(
     return server
 
 
-def _values(config: Config, machine: str) -> ServerConfig | None:
+def _values(config: Config, state: State) -> ServerConfig | None:
     if config.nats.server == "external":
         check_keys(config)
         return None
-    return server_config(config, machine)
+    return server_config(config, state.machine, state.removed_classes(config.class_names))

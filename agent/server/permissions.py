@@ -147,18 +147,24 @@ def agent(
     links: Iterable[LinkRights] = (),
     mqtt: bool = False,
     hears: Collection[str] = (),
+    removed: Iterable[str] = (),
 ) -> Permissions:
     """A leaf's agent on its own server. It may delete its mirror of the commands, for a mirror can't be given
     another consumer, and recreates the consumers of local programs with it; it may not delete a stream of
     telemetry. With `mqtt` it makes two of the streams that nats-server would make for MQTT, and subscribes to
     what devices send, to store what came with QoS 0. `hears` are subjects of local programs, whose requests
-    it answers."""
+    it answers. It reads the streams of `removed` classes, which say where pull inputs are."""
     streams = [leaf_stream(domain, cls) for cls in classes]
     return Permissions(
         publish=(
             f"tel.{domain}.>",
             f"{_API}.INFO",
             *(subject for stream in streams for subject in (*_stream_api(stream), *_consumer_api(stream))),
+            *(
+                subject
+                for stream in (leaf_stream(domain, cls) for cls in removed)
+                for subject in (f"{_API}.STREAM.MSG.GET.{stream}", *_reader_api(stream))
+            ),
             *(
                 f"{_API}.STREAM.{verb}.{COMMANDS}"
                 for verb in ("CREATE", "UPDATE", "INFO", "MSG.GET", "MSG.DELETE", "DELETE")

@@ -222,7 +222,12 @@ def _leaf_accounts(config: LeafConfig) -> dict[str, Any]:
             _user(
                 config.agent,
                 permissions.agent(
-                    config.domain, config.classes, config.links, config.mqtt is not None, config.heard
+                    config.domain,
+                    config.classes,
+                    config.links,
+                    bool(config.mqtt),
+                    config.heard,
+                    config.removed,
                 ),
             ),
             _user(

@@ -69,11 +69,11 @@ def taken_ports(config: Config) -> list[str]:
     return [f"{key}: {problem}" for key, problem in found.items() if problem is not None]
 
 
-def server_config(config: Config, machine: str) -> ServerConfig:
-    """The embedded server's values. Missing keys of the agent's own are made; a missing key that the
-    configuration names is for someone else to put there, and raises. Raises `SeedError`, `OSError` or
-    `RenderError`."""
-    return _hub(config, machine) if config.role == "hub" else _leaf(config, machine)
+def server_config(config: Config, machine: str, removed: Iterable[str] = ()) -> ServerConfig:
+    """The embedded server's values; `removed` are the classes that a leaf had and has no more. Missing keys
+    of the agent's own are made; a missing key that the configuration names is for someone else to put there,
+    and raises. Raises `SeedError`, `OSError` or `RenderError`."""
+    return _hub(config, machine) if config.role == "hub" else _leaf(config, machine, tuple(removed))
 
 
 def check_keys(config: Config) -> None:
@@ -147,7 +147,7 @@ def leaf_users(members: Iterable[LeafMember]) -> tuple[LeafUser, ...]:
     )
 
 
-def _leaf(config: Config, machine: str) -> LeafConfig:
+def _leaf(config: Config, machine: str, removed: tuple[str, ...]) -> LeafConfig:
     nats = config.nats
     _key(config, nats.link_seed_file, "link")
     return LeafConfig(
@@ -161,6 +161,7 @@ def _leaf(config: Config, machine: str) -> LeafConfig:
         agent_system=_key(config, nats.system_seed_file, "agent_system"),
         device=_key(config, nats.device_seed_file, "device"),
         classes=tuple(config.class_names),
+        removed=removed,
         apps=tuple(config.nats.apps),
         heard=config.heard,
         links=link_rights(config),

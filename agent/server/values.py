@@ -169,8 +169,9 @@ class HubConfig(_AnyConfig):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafConfig(_AnyConfig):
     """A leaf's server, which dials `hub_urls` (`nats-leaf://host:port`) with the seed in `link_key_file`,
-    unless the link is not `link_open`. `apps` are the local programs that have commands of their own, `heard`
-    the subjects on which local programs publish to the agent. `remote` is added to its remote. Its
+    unless the link is not `link_open`. Classes that are `removed` had streams here. `apps` are the local
+    programs that have commands of their own, `heard` the subjects on which local programs publish to the
+    agent. `remote` is added to its remote. Its
     `identity`, made on the machine, holds its server_name, the seed LINK_KEY and the public AGENT_KEY,
     AGENT_SYSTEM_KEY and DEVICE_KEY."""
 
@@ -181,6 +182,7 @@ class LeafConfig(_AnyConfig):
     agent_system: str
     device: str
     classes: tuple[str, ...] = (DEFAULT_CLASS,)
+    removed: tuple[str, ...] = ()
     apps: tuple[str, ...] = ()
     heard: tuple[str, ...] = ()
     ping_seconds: int = PING_SECONDS
@@ -190,6 +192,8 @@ class LeafConfig(_AnyConfig):
 
     def __post_init__(self) -> None:
         _check_leaf(self.domain, self.classes)
+        for cls in self.removed:
+            check_class(cls)
         for app in self.apps:
             check_app(app)
         own = {name: getattr(self, name) for name in ("agent", "agent_system", "device")}

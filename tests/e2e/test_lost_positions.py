@@ -127,6 +127,18 @@ async def test_without_any_position_a_file_does_not_begin_unless_the_configurati
         await holds(probe, [*(await probe.texts()), *tail.write(1)])
 
 
+async def test_a_removed_class_that_the_agent_may_not_read_holds_up_no_input(
+    probe: StreamProbe, tail: Tail
+) -> None:
+    async with agent(tail.config, [tail.agent()]) as one:
+        await holds(probe, tail.write(1))
+        one.leaf._state.current.epochs["old"] = one.state().epochs[CLASS]
+        await one.leaf._state.save()
+        await one.crash()
+    async with agent(tail.config, [tail.agent()]):
+        await holds(probe, ["line 0", *tail.write(1)])
+
+
 async def test_an_input_that_is_new_begins_after_the_state_file_was_lost(
     probe: StreamProbe, tail: Tail, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from agent.demo import plan
 from agent.demo.loopback import free_port
+from agent.testing.stored_stream import stored_readings
 from tests.harness.agent_process import PETIOLE, Agent, Supervisor
 from tests.harness.wait import wait_for
 
@@ -94,6 +95,37 @@ def test_two_agents_do_not_share_a_state_directory(leaf: Agent) -> None:
     ended = leaf.petiole("run")
     assert ended.returncode == 1, "a supervisor tries it again"
     assert "petiole already runs here" in ended.stderr
+
+
+def test_lines_of_a_class_that_is_removed_are_not_stored_again_after_a_kill(leaf: Agent) -> None:
+    toml, lines = leaf.member.config.read_text(), leaf.member.lines
+    begin = toml.index('[[input]]\ntype = "http"')
+    classes, file = toml[:begin], f'[[input]]\ntype = "file"\npath = "{lines}"\n'
+    fast = '[[class]]\nname = "fast"\nmax_bytes = "16MiB"\n\n'
+    leaf.member.config.write_text(f'{classes}{fast}{file}class = "fast"\n')
+    leaf.start()
+
+    def write(value: int) -> None:
+        with lines.open("ab") as file:
+            file.write(b'{"device":"d","metric":"m","value":%d}\n' % value)
+
+    def stored() -> float:
+        return leaf.metric("petiole_stored_readings_total", input="file")
+
+    write(1)
+    wait_for(lambda: stored() == 1, "the first line is stored")
+    files = ("state.json", "state.latest")
+    before = {path: path.read_bytes() for path in map(leaf.member.state.joinpath, files) if path.exists()}
+    write(2)
+    wait_for(lambda: stored() == 2, "the second line is stored")
+    leaf.end(signal.SIGKILL)
+    for path, data in before.items():
+        path.write_bytes(data)  # as where it was killed before they were written
+    leaf.member.config.write_text(classes + file)
+    leaf.start()
+    write(3)
+    wait_for(lambda: stored() >= 1, "what is not stored yet is")
+    assert [row["value"] for row in stored_readings(leaf.member)] == [3]
 
 
 def _reloads_when_it_is_told_to(hub: Agent, leaf: Agent) -> None:

@@ -26,7 +26,14 @@ from agent.contract import (
     ContractError,
     Request,
 )
-from agent.jetstream import JetStream, JetStreamError, RawMessage
+from agent.jetstream import (
+    STREAM_NOT_FOUND,
+    JetStream,
+    JetStreamError,
+    RawMessage,
+    UnavailableError,
+    unless_refused,
+)
 from agent.jetstream.readers import StoredHeaders, read_headers
 from agent.leaf.publish.idempotency import KNOWN_SECONDS, Ages, RequestLog
 from agent.leaf.publish.pull_progress import Progress, newest, parse_progress
@@ -121,6 +128,14 @@ class StreamRecovery:
         await self._read(cls, start, take, partial(bool, sent))
         return sent[0] if sent else None
 
+    async def has_stream(self, cls: str) -> bool:
+        """Whether a class that is not configured has a stream. Raises `UnavailableError` also where the
+        agent's user may not ask."""
+        with unless_refused(STREAM_NOT_FOUND):
+            await self.message(cls, 1)
+            return True
+        return False
+
     async def progress(
         self, input_name: str, classes: Iterable[str], remembered: Mapping[str, PullPosition]
     ) -> Progress | None:
@@ -199,8 +214,8 @@ class CurrentRecovery:
 
 
 class ProgressReader:
-    """Reads how far pull inputs are, by the streams of these classes and the state file. `idle` returns once
-    no batch of an input is in flight."""
+    """Reads how far pull inputs are, by the streams of these classes, and of those that the configuration had
+    before, and the state file. `idle` returns once no batch of an input is in flight."""
 
     def __init__(
         self,
@@ -210,6 +225,7 @@ class ProgressReader:
         idle: Callable[[str], Awaitable[None]],
     ) -> None:
         self._recovery, self._state, self._classes, self._idle = recovery, state, tuple(classes), idle
+        self._removed = set(state.current.removed_classes(self._classes))
 
     async def read(self, input_name: str) -> Progress | None:
         """How far an input is, once none of its batches is in flight; None where nothing is known of it.
@@ -220,10 +236,27 @@ class ProgressReader:
             by_class = self._state.current.positions
             remembered = {cls: known[input_name] for cls, known in by_class.items() if input_name in known}
             try:
-                return await recovery.progress(input_name, self._classes, remembered)
+                classes = [*self._classes, *await self._removed_streams(recovery)]
+                return await recovery.progress(input_name, classes, remembered)
             except JetStreamError as error:
                 log.warning("input position not readable yet", input=input_name, error=str(error))
                 await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _removed_streams(self, recovery: StreamRecovery) -> list[str]:
+        """The removed classes that have a stream. A server that the agent does not run may not let it ask."""
+        found = []
+        for cls in sorted(self._removed):
+            try:
+                found += [cls] if await recovery.has_stream(cls) else []
+            except UnavailableError:
+                await recovery.message(self._classes[0], 1)  # raises where it answers nothing else either
+                self._removed.discard(cls)
+                log.warning(
+                    "stream of a removed class unreadable: its last lines may be stored again; let the agent "
+                    "ask $JS.API.STREAM.MSG.GET for it",
+                    stream=contract.leaf_stream(self._state.current.domain, cls),
+                )
+        return found
 
 
 def _sealed(batch: StoredHeaders) -> Instant:
