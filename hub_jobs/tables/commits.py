@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -116,6 +117,19 @@ def is_unmoved(
     if any(now.transaction_version(app_id) != version for app_id, version in offsets.items()):
         return False
     return change.replaced <= active(now)
+
+
+def undo(path: Place, newest: DeltaTable, change: TableChange, before: Mapping[str, int | None]) -> bool:
+    """Take back a commit, so that its offsets are as they were `before`. False where that can't be: it
+    replaced what was there, or another writer has gone on from it."""
+    is_last = all(newest.transaction_version(name) == number for name, number in change.offsets.items())
+    if change.mode != "append" or change.replaced or not is_last:
+        return False
+    now = time.time_ns() // 1_000_000
+    removed = [RemoveAction(action.path, True, now, None, {}) for action in change.actions]
+    offsets = {app_id: version or 0 for app_id, version in before.items()}
+    undone = TableChange(removed, "append", offsets, {})
+    return attempt(path, newest, undone).outcome is CommitOutcome.COMMITTED
 
 
 def active(delta: DeltaTable) -> set[str]:

@@ -177,6 +177,11 @@ class Table:
             if done.outcome is CommitOutcome.COMMITTED:
                 # Also the version that it was planned on: its writer may have been killed before it did.
                 commits.sync_log(self.path, self.delta.version())
+                if why := why_gone(self.path, files):
+                    newest = open_table(self.path.parent, self.name)
+                    if newest and commits.undo(self.path, newest.delta, change, planned):
+                        raise ConflictError(f"table {self.path}: {why}")
+                    raise TableError(f"table {self.path}: {why}; first put the table back from a copy")
                 return
             error = done.error
             if done.outcome is CommitOutcome.UNKNOWN:

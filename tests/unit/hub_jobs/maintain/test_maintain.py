@@ -170,10 +170,10 @@ def test_rows_that_are_added_meanwhile_are_not_lost_and_of_two_rewrites_one_wins
     assert not any((tmp_path / "bronze" / file.path).exists() for file in written[1])
 
 
-def aged(lake: Path, names: Sequence[str], days: float) -> None:
+def aged(lake: Path, names: Sequence[str], days: float, table: str = "bronze") -> None:
     then = time.time() - days * 86_400
     for name in names:
-        os.utime(lake / "bronze" / name, (then, then))
+        os.utime(lake / table / name, (then, then))
 
 
 def test_only_what_no_table_names_and_no_job_can_need_is_deleted(tmp_path: Path) -> None:
@@ -215,6 +215,32 @@ def test_what_the_vacuum_took_of_a_running_job_is_not_committed(tmp_path: Path) 
 
     assert len(contents(tmp_path, "bronze")) == 120
     assert ensure_table(tmp_path, "bronze").offset(history.ingested) == 120
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_the_vacuum_took_during_a_commit_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    """The job is stopped for days after its look at its files."""
+    now = time.time_ns() // 1000
+    add_bronze(tmp_path, batches(1, 10, arrived=now))
+    if not first:
+        refine_all(tmp_path)
+        add_bronze(tmp_path, batches(11, 10, arrived=now))
+    attempt = commits.attempt
+
+    def stopped(path: Path, *rest: Any) -> commits.Attempt:
+        if path.name == "readings":
+            monkeypatch.setattr(commits, "attempt", attempt)
+            aged(tmp_path, [file.name for file in path.glob("*.parquet")], 30, path.name)
+            assert maintained(tmp_path) is Exit.WELL
+        return attempt(path, *rest)
+
+    monkeypatch.setattr(commits, "attempt", stopped)
+    with pytest.raises(ConflictError, match="was deleted before its commit"):
+        refine_all(tmp_path)
+    refine_all(tmp_path)
+    assert sorted(contents(tmp_path, "readings", "n")) == list(range(1, 11 if first else 21))
 
 
 def test_payloads_that_are_old_and_refined_are_dropped_and_what_a_row_is_stays(tmp_path: Path) -> None:
