@@ -15,6 +15,7 @@ from typing import Any, Final
 from msgspec import UNSET, Struct
 
 from agent import contract
+from agent.leaf.inputs.formats.line_shapes import LineShapes
 from agent.leaf.inputs.formats.reading_decoder import (
     ARRAY,
     CLEAN,
@@ -41,6 +42,7 @@ _BLANK: Final = b" \t\r"
 _blanks: Final = re.compile(rb"[ \t\r\n]*+").match
 
 _DECODER: Final = ReadingDecoder()
+_SHAPES: Final = LineShapes()
 
 
 class Decoded(Struct, frozen=True, gc=False):
@@ -156,6 +158,8 @@ def _slices(body: bytes, start: int = 0, size: int = _SLICE) -> Iterator[tuple[i
 
 def _decode(text: bytes, domain: str, now_ns: int) -> Decoded | None:
     """One slice, None when a line of it is bad."""
+    if count := _SHAPES.count(text):
+        return Decoded(text, count)
     decoded = _decode_rows(text)
     if decoded is None:
         if not text.strip(_BLANK + b"\n"):
@@ -169,7 +173,9 @@ def _decode(text: bytes, domain: str, now_ns: int) -> Decoded | None:
     rows, full = decoded
     if b"\r" in text:
         text = text.replace(b"\r", b" ")
-    if not full:
+    if full:
+        _SHAPES.learn(text)
+    else:
         text = _filled(text, rows, domain, now_ns)
     return Decoded(text, len(rows))
 

@@ -1,15 +1,13 @@
 """Decoders of readings in JSON that take exactly what `contract.parse_reading` takes. No I/O.
 
 Half the time of decoding goes into tags, as long as each line makes a mapping of them. Nearly all lines of a
-sender have tags of the same names, and a record with these names takes a third less in all. Metrics and the
-texts of tags mostly come from a few, too: a text that is found in a set need not be made.
+sender have tags of the same names, and a record with these names takes a third less in all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -83,6 +81,7 @@ LONG: Final = msgspec.json.Decoder(_Long)
 CLEAN: Final = msgspec.json.Decoder(_Clean)
 ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 REFUSED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_Decoder = msgspec.json.Decoder[list[Any]]
 _FULL: Final = msgspec.json.Decoder(_Full)
 _FULL_LINES: Final = msgspec.json.Decoder(list[_Full | None])
 _LINES: Final = msgspec.json.Decoder(list[_Line | None])
@@ -97,10 +96,6 @@ _REST: Final = 64
 _FORMS: Final = 32
 """Records that are kept, of a few kilobytes each."""
 _MAX_NAMES: Final = 16
-_TEXTS: Final = 32
-"""Texts of a field that are looked for in a set; each new one costs a decoder, which takes a millisecond."""
-_MAX_SEEN: Final = 64
-"""Characters of such a text."""
 
 
 class ReadingDecoder:
@@ -113,8 +108,8 @@ class ReadingDecoder:
 
     def __init__(self) -> None:
         self._came: dict[tuple[str, ...], int] = {}
-        self._made: dict[tuple[str, ...], _Form] = {}
-        self._last: _Form | None = None
+        self._made: dict[tuple[str, ...], _Decoder] = {}
+        self._last: _Decoder | None = None
         """What took the lines before these, if that was made for names; others mostly fail in its first."""
 
     def decode_lines(self, text: bytes) -> tuple[list[Any], bool]:
@@ -140,73 +135,24 @@ class ReadingDecoder:
         if len(text) >= _WORTH and (names := _names(text)):
             came = self._came[names] = self._came.get(names, 0) + 1
             if came > _OFTEN:
-                form = self._of(names)
+                decoder = self._of(names)
                 try:
-                    elements = form.decode(marked)
+                    elements = decoder.decode(marked)
                 except REFUSED:
                     self._came[names] = _OFTEN - _REST
                 else:
-                    self._last = form
+                    self._last = decoder
                     return elements
             elif len(self._came) > _FORMS:
                 self._came.clear()
                 self._made.clear()
         return _FULL_LINES.decode(marked)
 
-    def _of(self, names: tuple[str, ...]) -> _Form:
+    def _of(self, names: tuple[str, ...]) -> _Decoder:
         made = self._made.get(names)
         if made is None:
-            made = self._made[names] = _Form(names)
+            made = self._made[names] = _decoder(names)
         return made
-
-
-class _Form:
-    """Decodes readings whose tags have no other names."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self._names = names
-        self._any = _decoder(names)
-        self._seen: Final[list[set[str] | None]] = [set() for _ in range(2 + len(names))]
-        """The texts of device, metric and each tag; None for one that has too many."""
-        self._of_seen: msgspec.json.Decoder[Any] | None = None
-        self._rest = _OFTEN
-        """Bodies after which the texts of one are seen, and looked for from then on."""
-
-    def decode(self, marked: bytes) -> list[Any]:
-        """The readings and the nulls behind them. Raises one of `REFUSED`."""
-        has_new = False
-        if self._of_seen is not None:
-            try:
-                return self._of_seen.decode(marked)  # type: ignore[no-any-return]
-            except REFUSED:
-                has_new = True
-        elements: list[Any] = self._any.decode(marked)
-        if has_new:
-            self._of_seen, self._rest = None, _REST
-        self._rest -= 1
-        is_due = self._rest <= 0
-        if has_new or (is_due and any(seen is not None for seen in self._seen)):
-            self._see(elements)
-        if is_due and any(self._seen):
-            self._of_seen = _decoder(self._names, self._seen)
-        return elements
-
-    def _see(self, elements: list[Any]) -> None:
-        readings = [reading for reading in elements if reading is not None]
-        tags = [reading.tags for reading in readings if reading.tags is not UNSET]
-        self._add(0, (reading.device for reading in readings))
-        self._add(1, (reading.metric for reading in readings))
-        for number in range(len(self._names)):
-            self._add(2 + number, (getattr(tag, f"tag{number}") for tag in tags))
-
-    def _add(self, field: int, texts: Iterable[str]) -> None:
-        known = self._seen[field]
-        if known is None:
-            return
-        # Another set, for a file is decoded in a thread.
-        seen = known.union(texts) - {UNSET}
-        is_few = len(seen) <= _TEXTS and all(len(text) <= _MAX_SEEN for text in seen)
-        self._seen[field] = seen if is_few else None
 
 
 def _names(text: bytes) -> tuple[str, ...]:
@@ -218,18 +164,11 @@ def _names(text: bytes) -> tuple[str, ...]:
     return tuple(tags) if tags is not UNSET and len(tags) <= _MAX_NAMES else ()
 
 
-def _decoder(names: tuple[str, ...], seen: Sequence[set[str] | None] = ()) -> msgspec.json.Decoder[Any]:
-    """Decodes readings whose tags have no other names, and whose device, metric and tags have no other texts
-    than those seen, where these are given."""
-    literal: Any = Literal
-    types: list[Any] = [_Name, _Name, *[_Text] * len(names)]
-    for field, texts in enumerate(seen):
-        if texts:
-            types[field] = literal[tuple(texts)]
-    device, metric, *of_tags = types
+def _decoder(names: tuple[str, ...]) -> _Decoder:
+    """Decodes readings whose tags have no other names."""
     tags = msgspec.defstruct(
         "_NamedTags",
-        [(f"tag{number}", of_tag | UnsetType, UNSET) for number, of_tag in enumerate(of_tags)],
+        [(f"tag{number}", _Text | UnsetType, UNSET) for number in range(len(names))],
         rename={f"tag{number}": name for number, name in enumerate(names)},
         gc=False,
         forbid_unknown_fields=True,
@@ -238,8 +177,8 @@ def _decoder(names: tuple[str, ...], seen: Sequence[set[str] | None] = ()) -> ms
         "_NamedFull",
         [
             ("ts", _Time),
-            ("device", device),
-            ("metric", metric),
+            ("device", _Name),
+            ("metric", _Name),
             ("value", _Value),
             ("tags", tags | UnsetType, UNSET),
         ],

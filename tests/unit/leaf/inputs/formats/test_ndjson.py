@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent import contract
+from agent.leaf.inputs.formats.line_shapes import LineShapes
 from agent.leaf.inputs.formats.ndjson import (
     MAX_COUNTED,
     MAX_LISTED,
@@ -91,9 +92,10 @@ TAGS = st.sampled_from(
 def test_a_line_among_others_that_are_alike_is_taken_as_by_the_reference(line: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agent.leaf.inputs.formats.ndjson._DECODER", decoder := ReadingDecoder())
+        patch.setattr("agent.leaf.inputs.formats.ndjson._SHAPES", LineShapes())
         for _ in range(20):
-            decode_ndjson(b"\n".join(ALIKE), DOMAIN, NOW)
-        assert all(form._of_seen for form in decoder._made.values())
+            decoder.decode_lines(b"\n".join(ALIKE) + b"\n")
+        assert decoder._last is not None
         payload, reading = taken(b"\n".join([*ALIKE, line])), reference(line)
     if line.strip():
         assert (payload is None) == (reading is None)
@@ -107,19 +109,6 @@ def test_names_of_tags_without_end_do_not_stay_in_memory() -> None:
         tagged = b'{"ts":1,"device":"d","metric":"m","value":1,"tags":{"t%d":"x"}}\n' % (number // 10)
         assert len(decoder.decode_lines(tagged * 80)[0]) == 80
     assert len(decoder._made) <= 32
-
-
-def test_texts_are_looked_for_again_once_new_ones_have_come_and_not_where_they_have_no_end() -> None:
-    decoder = ReadingDecoder()
-    line = '{{"ts":1,"device":"d{0}","metric":"m{1}","value":1,"tags":{{"t":"x{0}"}}}}\n'
-    for number in range(200):
-        text = "".join(line.format(60 * number + at, number // 100) for at in range(60))
-        assert len(decoder.decode_lines(text.encode())[0]) == 60
-    (form,) = decoder._made.values()
-    assert form._of_seen is not None
-    decoder.decode_lines(b'{"ts":1,"device":"d","metric":"m","value":1,"tags":{"other":"x"}}\n')
-    assert form._of_seen is not None, "for a body of another sender says nothing of its texts"
-    assert form._seen == [None, {"m0", "m1"}, None]
 
 
 @pytest.mark.parametrize("line", ODD_LINES)
