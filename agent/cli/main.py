@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from agent.base.late_imports import load_late
+from agent.base.late_imports import collect_rarely, load_late
 
 _COMMANDS: Final = {
     "run": "agent.cli.run:command",
@@ -124,6 +124,7 @@ def _asked_words() -> list[str]:
 
 
 def main() -> None:
+    collect_rarely()
     # nats-py imports them for websockets, which is a fifth of what an agent takes to start, and 9 MB.
     load_late("aiohttp", "multidict")
     # Typer reads arguments by pydantic, 12 MB that an agent would hold for as long as it runs.

@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.1
 _YOUNG_OBJECTS = 5_000
 """New objects after which the collector looks for cycles. What a request under way holds is no garbage. To
-look at it for each 700 objects, as Python does by itself, costs 4 to 8 % of the CPU at full load. A
-hub of thousands of leaves would look at too many at a time, and hold up its loop."""
+look at it for each 700 objects, as Python does by itself, costs 4 to 8 % of the CPU at full load."""
+_YOUNG_OBJECTS_OF_HUB = 700
+"""A hub of thousands of leaves would look at too many at a time otherwise, and hold up its loop."""
 
 _END_SECONDS = 10.0
 """Beyond `drain`, until an agent that is to end does so whatever still runs."""
@@ -79,8 +80,7 @@ def run(config: Config, inputs: Sequence[Input], metrics: Metrics, files: Files)
     again = asyncio.Event()
     signal.pthread_sigmask(signal.SIG_BLOCK, _RELOAD)
     gc.freeze()  # the collector need not look at what stays, which is much where there are many leaves
-    if config.role == "leaf":
-        gc.set_threshold(_YOUNG_OBJECTS)
+    gc.set_threshold(_YOUNG_OBJECTS if config.role == "leaf" else _YOUNG_OBJECTS_OF_HUB)
     late = threading.Timer(config.publish.drain + _END_SECONDS, _force_end, [again])
     late.daemon = True
     try:
