@@ -127,9 +127,9 @@ class ReadingDecoder:
         return readings, full
 
     def _full(self, text: bytes, marked: bytes) -> list[Any]:
-        if self._last is not None:
+        if (last := self._last) is not None:  # looked at once: a file is decoded in a thread
             try:
-                return self._last.decode(marked)
+                return last.decode(marked)
             except REFUSED:
                 self._last = None
         if len(text) >= _WORTH and (names := _names(text)):

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent import contract
+from agent.leaf.inputs.formats import reading_decoder
 from agent.leaf.inputs.formats.line_shapes import LineShapes
 from agent.leaf.inputs.formats.ndjson import (
     MAX_COUNTED,
@@ -109,6 +113,39 @@ def test_names_of_tags_without_end_do_not_stay_in_memory() -> None:
         tagged = b'{"ts":1,"device":"d","metric":"m","value":1,"tags":{"t%d":"x"}}\n' % (number // 10)
         assert len(decoder.decode_lines(tagged * 80)[0]) == 80
     assert len(decoder._made) <= 32
+
+
+def test_lines_of_another_thread_may_come_between_any_two_steps() -> None:
+    alike, others = (
+        b'{"ts":1,"device":"d","metric":"m","value":1,"tags":{"%b":"t"}}\n' % name * 100
+        for name in (b"site", b"rack")
+    )
+
+    def decode_others_at(step: int) -> bool:
+        decoder, left = ReadingDecoder(), step
+        for _ in range(20):
+            decoder.decode_lines(alike)
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal left
+            if frame.f_code.co_filename == reading_decoder.__file__ and event == "line":
+                left -= 1
+                if not left:
+                    sys.settrace(None)
+                    decoder.decode_lines(others)
+            return trace
+
+        sys.settrace(trace)
+        try:
+            assert len(decoder.decode_lines(alike)[0]) == 100
+        finally:
+            sys.settrace(None)
+        return left <= 0
+
+    step = 1
+    while decode_others_at(step):
+        step += 1
+    assert step > 5
 
 
 @pytest.mark.parametrize("line", ODD_LINES)
