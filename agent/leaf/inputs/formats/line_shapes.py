@@ -17,6 +17,8 @@ _LEAST: Final = 4 * 1024
 """Bytes of lines from which on their shapes are looked for."""
 _SHAPES: Final = 1024
 """Shapes that are kept."""
+_NEW: Final = 256
+"""Shapes that a body may add: to look at one takes some microseconds."""
 _LONGEST: Final = 500
 """Bytes of a shape. A line needs more to have more tags or a longer name than a reading may."""
 _LONGEST_PAUSE: Final = 64
@@ -74,7 +76,8 @@ class LineShapes:
         self._left, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
         # Another set, for a file is decoded in a thread.
         known = self._known.union(BytesIO(text.translate(_NOUGHTS)))
-        if all(map(_is_plain, known - self._known)):
+        new = known - self._known
+        if len(new) <= _NEW and all(map(_is_plain, new)):
             self._known = known if len(known) <= _SHAPES else frozenset()
 
 

@@ -126,6 +126,13 @@ def test_shapes_without_end_do_not_stay_in_memory_nor_are_they_looked_for_each_t
     assert learnt < 100
 
 
+def test_a_body_of_very_many_shapes_is_not_learnt() -> None:
+    many = body(*(COMPACT.replace(b"x", b"x" * at) for at in range(300)))
+    shapes = knowing(COMPACT)
+    assert feed(shapes, many) == feed(shapes, many) == feed(shapes, many) == 0
+    assert len(shapes._known) == 1
+
+
 def test_a_sender_of_other_lines_costs_another_one_nothing() -> None:
     shapes = knowing(COMPACT)
     for _ in range(100):
