@@ -14,9 +14,9 @@ from agent.contract import (
     ContractError,
     FleetRecord,
     Previous,
-    Readings,
     parse_fleet_record,
 )
+from agent.contract.checks import fields_as_row
 from agent.contract.ranges import Range, size, text, union, without
 from hub_jobs.audit.ledgers import Origin
 from hub_jobs.source.connection import Connection
@@ -80,15 +80,12 @@ class InTransit:
 
     def as_json(self) -> dict[str, Any]:
         """The same as it stands in a report."""
-        # `asdict` would copy every range.
-        row = {name: getattr(self, name) for name in self.__slots__ if name != "cls"}
-        ledger = None if self.ledger is None else {"run": self.ledger.run, **_counts(self.ledger.readings)}
-        named = {"class": self.cls, "announced_at": self.announced_at.isoformat(), "ledger": ledger}
+        row = fields_as_row(self)
+        ledger = None
+        if self.ledger is not None:
+            ledger = {"run": self.ledger.run, **fields_as_row(self.ledger.readings)}
+        named = {"class": row.pop("cls"), "announced_at": self.announced_at.isoformat(), "ledger": ledger}
         return {**row, **named, "messages": self.messages}
-
-
-def _counts(readings: Readings) -> dict[str, int]:
-    return {name: getattr(readings, name) for name in readings.__slots__}
 
 
 def ask_hub(server: Server, streams: Iterable[str], domains: Iterable[str] = ()) -> HubClient:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from agent.contract.checks import fields_as_row
 from hub_jobs.audit.accounts import Account
 from hub_jobs.audit.gap_reasons import Gap
 from hub_jobs.audit.in_transit import InTransit
@@ -179,8 +180,7 @@ def _append(lake: Place, name: str, rows: pa.Table) -> None:
 
 
 def _row(account: Account | Hour) -> dict[str, Any]:
-    # `asdict` would copy every value, for ten times as long.
-    row = {name: getattr(account, name) for name in account.__slots__}
+    row = fields_as_row(account)
     row["class"] = row.pop("cls")
     return row
 
