@@ -57,8 +57,18 @@ class XdistScheduler(LoadScopeScheduling):  # type: ignore[misc]  # it has no ty
         return next((shared for shared in _TOGETHER if nodeid.startswith(shared)), nodeid)
 
 
+gc.disable()  # until all are imported, of which nothing is garbage
+
+
 def pytest_collection_finish() -> None:
     """What is imported for the tests stays: the collector of garbage looks at it no more."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    """Nor does it look at all of it at the end of the process, to find nothing."""
     gc.freeze()
 
 
