@@ -49,12 +49,14 @@ class LineShapes:
 
     def __init__(self) -> None:
         self._known: frozenset[bytes] = frozenset()
-        self._pause, self._left = 1, 0
+        self._pause = 1
+        self._came = self._due = 0
+        """Bodies that were learnt of or passed over, and how many of them end the pause."""
 
     def count(self, text: bytes) -> int:
         """How many readings these lines are, if all of them have shapes that are known; else 0, which says
         nothing about them. The last line ends with a newline, too."""
-        if self._left or len(text) < _LEAST or _first(text) not in self._known:
+        if self._pauses() or len(text) < _LEAST or _first(text) not in self._known:
             return 0
         if not self._known.issuperset(BytesIO(text.translate(_NOUGHTS))):
             return 0
@@ -70,15 +72,18 @@ class LineShapes:
         """Know the shapes of these lines from now on; all are readings with a time and a device."""
         if len(text) < _LEAST or not _is_plain(_first(text)):
             return
-        if self._left:
-            self._left -= 1
+        # A file is decoded in a thread: a count of what came may lose a body, one of what is left passes 0.
+        pauses, self._came = self._pauses(), self._came + 1
+        if pauses:
             return
-        self._left, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
-        # Another set, for a file is decoded in a thread.
+        self._due, self._pause = self._came + self._pause, min(2 * self._pause, _LONGEST_PAUSE)
         known = self._known.union(BytesIO(text.translate(_NOUGHTS)))
         new = known - self._known
         if len(new) <= _NEW and all(map(_is_plain, new)):
             self._known = known if len(known) <= _SHAPES else frozenset()
+
+    def _pauses(self) -> bool:
+        return self._came < self._due
 
 
 def _first(text: bytes) -> bytes:
