@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ import pytest_asyncio
 
 from agent.config import LinkConfig
 from agent.contract import link_consumer
+from agent.jetstream import JetStreamError
 from agent.leaf.link import decide
 from agent.leaf.link.status import LinkState
 from agent.server import permissions
 from tests.harness.servers import open_server_pair
-from tests.harness.wait import until
+from tests.harness.wait import WAIT_SECONDS, until
 from tests.harness.watched_link import WatchedLink, open_watched_link
 
 
@@ -42,10 +44,51 @@ async def test_a_link_whose_hub_takes_nothing_is_seen_and_flows_again_losing_not
     await pair.nothing_lost_or_doubled()
     async with pair.flows_on(5):
         reset = time.monotonic()
-        name = f"CONSUMER.RESET.{pair.probe.stream}.{link_consumer(pair.epoch)}"
-        last = (await pair.probe.js.stream_info(pair.probe.stream)).last
-        await pair.probe.js.api(name, {"seq": last + 1})
+        await _reset_behind_all(pair)
         assert "takes nothing of what was sent" in await pair.was(LinkState.REPAIRING, reset)
         await until(lambda: pair.state is LinkState.FLOWING, "data flows again")
     assert pair.epochs("stalled") == 1
     await pair.nothing_lost_or_doubled()
+
+
+async def test_what_the_hub_acknowledged_and_never_stored_comes_again_though_more_has_flowed_since(
+    pair: WatchedLink,
+) -> None:
+    """The registrar starts when no cursor shows it any more. A reset behind what waits stands for a slow
+    leaf, which has delivered that before it answers the hub's server."""
+    await pair.agreed()
+    await pair.stop_registrar()
+    pair.agent.leaf.link.controller.pause(60)
+    await until(lambda: pair.state is LinkState.HELD, "the link is paused")
+    await pair.sends(4)
+    await pair.servers.hub.kill()
+    await _reset_behind_all(pair)
+    await pair.servers.hub.start()
+    await pair.servers.leaf.wait_linked()
+    await until(lambda: _is_heard(pair), "the leaf has answered the hub's server")
+    pair.agent.leaf.link.controller.resume()
+    async with pair.flows_on(20):
+        before = len(pair.sent)
+        await until(lambda: _is_there(pair, before), "later messages are at the hub")
+    await pair.start_registrar()
+    lost, _ = await pair.lost_and_doubled(WAIT_SECONDS)
+    assert lost == []
+    assert pair.epochs("hub_lost") == 1
+
+
+async def _reset_behind_all(pair: WatchedLink) -> None:
+    name = f"CONSUMER.RESET.{pair.probe.stream}.{link_consumer(pair.epoch)}"
+    last = (await pair.probe.js.stream_info(pair.probe.stream)).last
+    await pair.probe.js.api(name, {"seq": last + 1})
+
+
+async def _is_heard(pair: WatchedLink) -> bool:
+    with suppress(JetStreamError):
+        return all(source["active"] >= 0 for source in (await pair.hub.aggregate()).sources)
+    return False
+
+
+async def _is_there(pair: WatchedLink, number: int) -> bool:
+    with suppress(JetStreamError):
+        return len(pair.sent) > number and pair.sent[number] in await pair.arrived()
+    return False

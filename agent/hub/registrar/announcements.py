@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
+import structlog
 
 from agent.base.wait import bounded_gather, loop_time
 from agent.contract import (
@@ -23,7 +24,7 @@ from agent.contract import (
 )
 from agent.hub.registrar.aggregate import ALIVE, Observation, source_state
 from agent.hub.registrar.aggregates import RESTING, TOO_FAR, Aggregates, awake, is_far, may_rest
-from agent.hub.registrar.answer import agreeing, class_answer, lacking
+from agent.hub.registrar.answer import agreeing, class_answer, lacking, skipped
 from agent.hub.registrar.durability import Durability, Proposals, bounded
 from agent.hub.registrar.fleet_state import EPOCH_EVERY, FleetState
 from agent.hub.registrar.fleet_store import FleetStore
@@ -51,6 +52,9 @@ _TOO_OFTEN: Final = (
     "{domain!r} starts new epochs too often; "
     f"one in {EPOCH_EVERY:.0f} s is taken, for each of them scans the hub's stream"
 )
+
+
+log = structlog.get_logger("registrar")
 
 
 class Announcements:
@@ -105,7 +109,8 @@ class Announcements:
 
         async def answered(cls: str) -> tuple[str, ClassAnswer]:
             look = seen[streams[cls]]
-            return cls, self._rested(announce, cls, await self._class(announce, cls, look), look.info)
+            given = await self._class(announce, cls, look, linked_at, now)
+            return cls, self._rested(announce, cls, given, look.info)
 
         answers = dict(await bounded_gather(answered, announce.classes))
         await self._store.save_changed(self._fleet.leaves[announce.domain])
@@ -212,7 +217,9 @@ class Announcements:
                 seen[streams[cls]] = await controller.observe(began)
         return seen
 
-    async def _class(self, announce: Announce, cls: str, seen: Observation) -> ClassAnswer:
+    async def _class(
+        self, announce: Announce, cls: str, seen: Observation, linked_at: float, asked: float
+    ) -> ClassAnswer:
         domain, info = announce.domain, seen.info
         record = self._fleet.leaves[domain].classes[cls]
         record = await self._held.with_held(domain, cls, seen, record)
@@ -228,7 +235,13 @@ class Announcements:
                 self._problems.end(about, f"leaf {domain} and hub agree on {checkpoint}")
         certain = self._fleet.certain(record, state, info)
         acked = announce.classes[cls].acked
-        record = lacking(record, acked, checkpoint if agrees else None, certain=certain)
+        stretch = await self._held.gaps.look(domain, cls, record, info, linked_at)
+        whole = stretch.covers(record.held)
+        record = lacking(record, acked, checkpoint if agrees else None, certain=certain, whole=whole)
+        gap = stretch.lost(announce.classes[cls].first, asked)
+        if gap is not None and not record.lost:
+            record = skipped(record, gap.first, gap.last, gap.before)
+            log.warning("messages not stored by the hub's server", leaf=domain, gap=gap)
         fallback = None
         if (agrees is False or record.lost) and record.proposed is not None:
             held = await self._held.agreed(domain, cls, record.proposed, record, info)
@@ -236,8 +249,8 @@ class Announcements:
         batch = await self._held.newest_batch(domain, cls, record, info)
         word = self._fleet.word(domain, cls, state, info, loop_time())
         answer = class_answer(record, word, agrees, batch, certain=certain, fallback=fallback)
-        synced = self._durability.synced(info)
+        synced = min(self._durability.synced(info), stretch.whole_to)
         newest = self.proposals.synced(domain, cls, record.epoch, answer.checkpoint, synced)
-        answer = bounded(answer, record.held, newest, synced, heeds=announce.heeds_sync)
+        answer = bounded(answer, record.held, newest, synced, heeds=announce.heeds_sync and whole)
         self._fleet.put(domain, cls, agreeing(record, checkpoint, agrees, answer))
         return answer

@@ -158,9 +158,11 @@ def _is_behind(behind: Checkpoint, other: Checkpoint) -> bool:
     return same and behind.hub_seq < other.hub_seq and behind.leaf_seq < other.leaf_seq
 
 
-def lacking(record: ClassRecord, acked: int, agreed: Checkpoint | None, *, certain: bool) -> ClassRecord:
+def lacking(
+    record: ClassRecord, acked: int, agreed: Checkpoint | None, *, certain: bool, whole: bool = True
+) -> ClassRecord:
     """The record where the hub has acknowledged up to a sequence of the leaf; `agreed` is the checkpoint that
-    holds.
+    holds, and `whole` says whether nothing is missing below what the hub holds.
 
     A cursor below that proves that the hub lacks something, and as long as nothing more flows that it holds
     all before. Both are remembered, for once more has flowed the cursor looks well again. After a power cut
@@ -171,9 +173,17 @@ def lacking(record: ClassRecord, acked: int, agreed: Checkpoint | None, *, certa
         return msgspec.structs.replace(record, proposed=_newest(agreed, record.proposed))
     if record.lost or not certain or acked <= held:
         return record
-    newest = _newest(agreed, record.proposed, proposal(record.held, record.stream))
+    newest = _newest(agreed, record.proposed, proposal(record.held, record.stream) if whole else None)
     lost = f"the hub holds up to {held} of {acked} that it has acknowledged"
     return msgspec.structs.replace(record, lost=lost, proposed=newest)
+
+
+def skipped(record: ClassRecord, first: int, last: int, before: Checkpoint | None) -> ClassRecord:
+    """The record where the aggregate lacks these sequences of the leaf though it has later ones; `before` is
+    the newest checkpoint known to stand before them."""
+    known = [place for place in (before, record.proposed) if place is not None and place.leaf_seq < first]
+    lost = f"the hub lacks {first} to {last}, which its server acknowledged and did not store"
+    return msgspec.structs.replace(record, lost=lost, proposed=_newest(*known))
 
 
 def _newest(*checkpoints: Checkpoint | None) -> Checkpoint | None:

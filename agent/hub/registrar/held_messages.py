@@ -29,6 +29,7 @@ from agent.hub.registrar.aggregate import Observation, source_state
 from agent.hub.registrar.aggregates import Aggregates
 from agent.hub.registrar.answer import StoredMessage, agreed, class_answer, held_now, proposal, stored
 from agent.hub.registrar.fleet_state import FleetState
+from agent.hub.registrar.gaps import GapSearch
 from agent.hub.registrar.problems import Readiness
 from agent.hub.registrar.quota import Allowance
 from agent.hub.registrar.records import RECREATED, ClassRecord
@@ -67,8 +68,8 @@ class ProvenCheckpoints:
 class HeldMessages:
     """Looks messages of the aggregates up. Every method raises `ApiError` or `UnavailableError`."""
 
-    def __init__(self, js: JetStream, fleet: FleetState) -> None:
-        self._js, self._fleet = js, fleet
+    def __init__(self, js: JetStream, fleet: FleetState, gaps: GapSearch) -> None:
+        self._js, self._fleet, self.gaps = js, fleet, gaps
         self.proven = ProvenCheckpoints()
 
     async def newest(self, domain: str, cls: str, epoch: str, seen: Observation) -> Checkpoint | None:
@@ -82,7 +83,9 @@ class HeldMessages:
         if record.epoch != epoch or record.held is None or record.lost:
             return None
         batch = await self.newest_batch(domain, cls, record, seen.info)
-        return class_answer(record, "", None, batch).checkpoint
+        place = class_answer(record, "", None, batch).checkpoint
+        stretch = await self.gaps.look(domain, cls, record, seen.info)
+        return place if place is not None and place.hub_seq <= stretch.whole_to else None
 
     async def remember(self, domain: str, cls: str, seen: Observation) -> None:
         """Look for the message at the cursor of a class, and remember it with what the hub holds. Nothing is

@@ -44,6 +44,7 @@ from agent.hub.registrar.exchanges import StandingAnswers
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.fleet_watch import FleetWatch, LinkedAccounts
+from agent.hub.registrar.gaps import GapSearch
 from agent.hub.registrar.held_messages import Cursors, HeldMessages
 from agent.hub.registrar.link_cutter import LinkCutter
 from agent.hub.registrar.metrics import LeafCollector, RegistrarMetrics, shown_leaves
@@ -95,7 +96,8 @@ class Registrar:
             self._metrics,
         )
         self._durability = durability_of(config, self._aggregates.seen)
-        held = HeldMessages(js, self._fleet)
+        self._gaps = GapSearch(nc, js)
+        held = HeldMessages(js, self._fleet, self._gaps)
         self._announcements = Announcements(
             js,
             self._fleet,
@@ -167,6 +169,7 @@ class Registrar:
             self._problems,
             self._metrics,
             store_directory(config) if config.nats.server == "embedded" else config.nats.store_dir,
+            self._gaps,
         )
         at_work = self._classes.keys() - self._fleet.revoked
         self._shown = shown_leaves(at_work, config.registrar.metrics, config.registrar.metrics_leaves)
@@ -269,6 +272,7 @@ class Registrar:
         self.users = self._users
         self._fleet.server = str(self._nc._server_info.get("server_id", ""))  # the client does not tell it
         await self._fleet.begin(leaves, noted, seen, loop_time())
+        await self._gaps.begin(self._fleet.leaves.values(), loop_time())
         await self._aggregates.want_all()
         self._watch.look()
         for name, observation in seen.items():

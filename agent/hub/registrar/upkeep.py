@@ -24,6 +24,7 @@ from agent.hub.registrar.exchanges import Exchanges
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.fleet_watch import FleetWatch
+from agent.hub.registrar.gaps import GapSearch
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.problems import ActiveProblems
 from agent.hub.registrar.time_to_full import TimeToFull
@@ -52,9 +53,10 @@ class Upkeep:
         problems: ActiveProblems,
         metrics: RegistrarMetrics,
         disk: Path | None,
+        gaps: GapSearch,
     ) -> None:
         self._fleet, self._store, self._aggregates, self._watch = fleet, store, aggregates, watch
-        self._problems, self._metrics, self._disk = problems, metrics, disk
+        self._problems, self._metrics, self._disk, self._gaps = problems, metrics, disk, gaps
         self._time_to_full = TimeToFull()
         self._silent: set[str] = set()
 
@@ -73,6 +75,8 @@ class Upkeep:
         compare_at = loop_time() + _COMPARE_SECONDS
         while True:
             self._look_ahead()
+            for seen in self._aggregates.seen().values():
+                self._gaps.note(seen)
             for domain in self._fleet.ownership.settled(loop_time()):
                 self._problems.end(f"rival of {domain}", f"{domain} is announced by one machine only")
             news = await self._look_for_silent()
@@ -146,7 +150,7 @@ def spare_collections() -> None:
 
 
 _PARTS: Final = __name__.rpartition(".")[0]
-_LARGE: Final = (FleetState, FleetStore, Exchanges)
+_LARGE: Final = (FleetState, FleetStore, Exchanges, GapSearch)
 """What holds a record of each leaf, and hands out copies only."""
 
 

@@ -26,6 +26,8 @@ class HarderLink(Link):
     @rule()
     def the_registrar_dies_or_comes_back(self) -> None:
         self.registrar = not self.registrar
+        if self.registrar:
+            registrar.begin(self.hub, self.now)
 
     @rule(seconds=st.sampled_from([-31_536_000.0, -3_600.0, -7.0, 7.0, 3_600.0, 31_536_000.0]))
     def the_clock_of_the_leaf_is_set(self, seconds: float) -> None:
@@ -60,14 +62,14 @@ class HarderLink(Link):
     @rule()
     def the_hub_is_purged(self) -> None:
         self.in_table |= self.hub.durable
-        registrar.purge(self.hub)
+        registrar.purge(self.hub, self.now)
 
     @precondition(lambda self: self.alive and self.up)
     @rule()
     def the_server_of_the_hub_restarts(self) -> None:
         self.restart_link()
         self.hub.restarts()
-        registrar.begin(self.hub)
+        registrar.begin(self.hub, self.now)
 
     @rule(count=st.integers(0, 3))
     def answers_take_their_time(self, count: int) -> None:

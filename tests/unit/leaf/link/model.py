@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from agent.contract import Announce, Checkpoint, ClassState, Readings
+from agent.hub.registrar.gaps import stretch_at_start
 from agent.jetstream import ConsumerInfo
 from agent.leaf.link import guard
 from agent.leaf.link.decide import AnnounceNow, Pause, Repair, Resume, decide
@@ -150,7 +151,7 @@ class Link(RuleBasedStateMachine):
         said = self.announcement(floor if floor >= max(start, leaf.first) else 0)
         registrar.take_in(self.hub, said)
         self.flow(self.meanwhile, acknowledged=False)
-        answer = registrar.answer(self.hub, said)
+        answer = registrar.answer(self.hub, said, self.now)
         self.uncovered = False
         own = True
         if known is not None and leaf.holds(known.leaf_seq):
@@ -204,6 +205,7 @@ class Link(RuleBasedStateMachine):
     def turn(self) -> None:
         """One look of the controller, a second later."""
         self.now += 1.0
+        self.note()
         if not self.alive:
             return
         assert self.epoch is not None
@@ -248,6 +250,11 @@ class Link(RuleBasedStateMachine):
                     self.comparison, self.agreed_to = None, 0
                 case _:
                     pass
+
+    def note(self) -> None:
+        """What the registrar sees of the hub's streams each second, and when a link comes up."""
+        if self.registrar:
+            registrar.note(self.hub, self.now)
 
     # what happens
 
@@ -354,8 +361,40 @@ class Link(RuleBasedStateMachine):
         self.hub.rows += [Row(0, f"new-{number}", 0, "") for number in range(device)]
         self.link_is_back()
         self.publish(device, device)
-        registrar.begin(self.hub)
+        registrar.begin(self.hub, self.now)
         self.hub_backups = []
+
+    def is_known(self) -> bool:
+        """Whether the registrar knows where the epoch stands, also after a start. Where an epoch begins it is
+        not told."""
+        record = None if self.hub.leaf is None else self.hub.leaf.classes[CLS]
+        if record is None or record.lost or self.hub.stretch is None:
+            return False
+        begins = stretch_at_start(record, self.now)
+        same = record.epoch == self.epoch == self.hub.epoch == self.hub.stretch.epoch
+        return same and begins.seq > 0 and self.hub.stretch.seq > 0 and begins.hub_seq >= self.hub.first - 1
+
+    @precondition(lambda self: self.is_known())
+    @rule(unheard=st.integers(1, 4), later=st.integers(0, 4), paused=st.booleans(), again=st.booleans())
+    def the_hub_asks_a_slow_leaf(
+        self, unheard: int = 1, later: int = 0, paused: bool = False, again: bool = True
+    ) -> None:
+        """The hub's server has started, or only the link was down. Unless the consumer is `paused`, its leaf
+        delivers before it answers the hub's server, and is not heard."""
+        self.link_breaks()
+        if paused:
+            self.turn()
+        if again:
+            self.hub.restarts()
+            if self.registrar:
+                registrar.begin(self.hub, self.now)
+        self.hub.before_answer = unheard
+        self.link_is_back()
+        self.note()
+        self.publish(max(1, unheard), 0)
+        self.flow(50)
+        if later:
+            self.publish(later, later)
 
     @rule()
     def the_aggregate_is_deleted(self) -> None:
@@ -424,7 +463,7 @@ class Link(RuleBasedStateMachine):
             self.hub.leaf, self.hub.noted = leaf, noted
         self.hub.sync()
         self.hub.restarts()
-        registrar.begin(self.hub)
+        registrar.begin(self.hub, self.now)
 
     def restart_link(self) -> None:
         """The hub's server went: the agent has paused the link before it is back."""
@@ -434,7 +473,7 @@ class Link(RuleBasedStateMachine):
 
     def link_breaks(self) -> None:
         """The servers lose each other."""
-        self.up, self.hub.subscribed = False, False
+        self.up, self.hub.subscribed, self.hub.before_answer = False, False, 0
 
     def link_is_back(self) -> None:
         """They have found each other."""
@@ -443,7 +482,9 @@ class Link(RuleBasedStateMachine):
     def settle(self) -> None:
         """Time enough for what was wrong to be found and repaired, and for a checkpoint where the agent
         lives."""
-        self.registrar = True
+        if not self.registrar:
+            self.registrar = True
+            registrar.begin(self.hub, self.now)
         if not self.up:
             self.link_is_back()
         for _ in range(120):

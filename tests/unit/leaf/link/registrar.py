@@ -26,8 +26,10 @@ from agent.hub.registrar.answer import (
     lacking,
     names,
     remembered,
+    skipped,
 )
 from agent.hub.registrar.durability import bounded
+from agent.hub.registrar.gaps import Stretch, stretch_at_start
 from agent.hub.registrar.records import AggregateRef, ClassRecord, admitted, new_epochs
 from agent.jetstream import RawMessage, StreamInfo
 from agent.jetstream.info import CopyStatus
@@ -36,7 +38,7 @@ from tests.unit.leaf.link.stores import HubStore
 CLS = "normal"
 
 
-def begin(hub: HubStore) -> None:
+def begin(hub: HubStore, now: float) -> None:
     """The hub's server was away: the record is read back."""
     if hub.leaf is None:
         return
@@ -45,7 +47,17 @@ def begin(hub: HubStore) -> None:
     if record.stream_created == hub.created:
         held = held_at_start(record.held, _state(hub, record), info)
         record = known_at_start(record, info)
-    _put(hub, msgspec.structs.replace(record, held=held))
+    record = msgspec.structs.replace(record, held=held)
+    hub.stretch = stretch_at_start(record, now)
+    _put(hub, record)
+
+
+def note(hub: HubStore, now: float) -> None:
+    """The look at the aggregate of each second."""
+    if hub.stretch is not None and hub.subscribed:
+        hub.stretch.settle(hub.cursor, now)
+    elif hub.stretch is not None:
+        hub.stretch.doubt(now)
 
 
 def take_in(hub: HubStore, announce: Announce) -> None:
@@ -57,13 +69,18 @@ def take_in(hub: HubStore, announce: Announce) -> None:
     hub.follow(announce.classes[CLS].epoch)
 
 
-def answer(hub: HubStore, announce: Announce) -> ClassAnswer:
+def answer(hub: HubStore, announce: Announce, now: float) -> ClassAnswer:
     """The answer to an announcement that was taken in."""
     record, checkpoint = _look(hub), announce.checkpoint.get(CLS)
     agrees = None if checkpoint is None else _agreed(hub, record, announce.domain, checkpoint)
     certain = is_certain(record, _state(hub, record), _info(hub), hub.noted)
     acked = announce.classes[CLS].acked
-    record = lacking(record, acked, checkpoint if agrees else None, certain=certain)
+    stretch = _read(hub, record, now)
+    whole = stretch.covers(record.held)
+    record = lacking(record, acked, checkpoint if agrees else None, certain=certain, whole=whole)
+    gap = stretch.lost(announce.classes[CLS].first, now)
+    if gap is not None and not record.lost:
+        record = skipped(record, gap.first, gap.last, gap.before)
     fallback = None
     if (agrees is False or record.lost) and record.proposed is not None:
         fallback = record.proposed if _agreed(hub, record, announce.domain, record.proposed) else None
@@ -72,20 +89,42 @@ def answer(hub: HubStore, announce: Announce) -> ClassAnswer:
         found = hub.newest(lambda row: row.leaf_seq and row.message)
         batch = StoredMessage(found[1].leaf_seq, found[1].message, found[0]) if found else None
     told = class_answer(record, "flowing", agrees, batch, certain=certain, fallback=fallback)
-    newest = hub.proposals.synced(announce.domain, CLS, record.epoch, told.checkpoint, hub.synced)
-    told = bounded(told, record.held, newest, hub.synced, heeds=announce.heeds_sync)
+    synced = min(hub.synced, stretch.whole_to)
+    newest = hub.proposals.synced(announce.domain, CLS, record.epoch, told.checkpoint, synced)
+    told = bounded(told, record.held, newest, synced, heeds=announce.heeds_sync and whole)
     _put(hub, agreeing(record, checkpoint, agrees, told))
     return told
 
 
-def purge(hub: HubStore) -> None:
+def purge(hub: HubStore, now: float) -> None:
     """What of the aggregate is on disk is in the table, and goes; what was held of the leaf is stored
     before."""
+    limit = hub.synced
     if hub.leaf is not None:
+        limit = min(limit, _read(hub, _look(hub), now).may_purge_to(now))
         record = _compared(hub, _look(hub))
         unsure = not is_certain(record, _state(hub, record), _info(hub), hub.noted)
         _put(hub, msgspec.structs.replace(record, unsure=unsure))
-    hub.noted, hub.first = hub.last, hub.synced + 1
+    hub.noted, hub.first = hub.last, max(hub.first, limit + 1)
+
+
+def _read(hub: HubStore, record: ClassRecord, now: float) -> Stretch:
+    """How far the epoch is there without a gap, once the aggregate was read as far as that is in doubt."""
+    if hub.stretch is None or hub.stretch.epoch != record.epoch:
+        hub.stretch = Stretch(record.epoch, 0, record.since)
+    stretch, held = hub.stretch, record.held
+    if held is None or record.lost:
+        return stretch
+    if stretch.doubt_until is not None and held.seq > stretch.seq:
+        if stretch.hub_seq + 1 < hub.first:
+            stretch.seq = 0
+        for seq in range(max(stretch.hub_seq + 1, hub.first), hub.last + 1):
+            row = hub.rows[seq - 1]
+            if row.leaf_seq:
+                place = Checkpoint(row.leaf_seq, row.message, hub.name, seq)
+                stretch.take(row.leaf_seq, row.message, place, now)
+    stretch.read(held, hub.name)
+    return stretch
 
 
 def _compared(hub: HubStore, record: ClassRecord) -> ClassRecord:

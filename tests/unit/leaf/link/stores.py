@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agent.hub.registrar.durability import Proposals
+from agent.hub.registrar.gaps import Stretch
 from agent.hub.registrar.records import LeafRecord
 
 NOT_PAUSED = float("-inf")
@@ -69,10 +70,11 @@ class HubStore:
 
     `cursor` is what its server knows of the source: the newest row, as long as it is there. `taken` is in the
     server's memory: up to where it takes nothing from the source any more. A server that starts or subscribes
-    again has the consumer begin after its ack floor, and takes nothing up to there.
+    again has the consumer begin after its ack floor, and takes nothing up to there. A slow leaf has delivered
+    `before_answer` messages when it answers that: the hub does not hear them, and takes them for held.
 
     With an `interval` its server syncs now and then: a power cut takes rows above `on_disk` and puts the
-    record back, at most to `leaf_on_disk`. `proposals` are in the registrar's memory.
+    record back, at most to `leaf_on_disk`. `proposals` and `stretch` are in the registrar's memory.
     """
 
     created: str
@@ -90,6 +92,8 @@ class HubStore:
     on_disk: int = 0
     leaf_on_disk: LeafRecord | None = None
     proposals: Proposals = field(default_factory=Proposals)
+    before_answer: int = 0
+    stretch: Stretch | None = None
 
     @property
     def synced(self) -> int:
@@ -139,7 +143,7 @@ class HubStore:
         """Its server was away: what it knows is what it holds."""
         found = self.newest(lambda row: row.leaf_seq and row.epoch == self.epoch)
         self.cursor = self.taken = found[1].leaf_seq if found else 0
-        self.subscribed = False
+        self.subscribed, self.before_answer = False, 0
         self.proposals.clear()
 
     def follow(self, epoch: str) -> None:
@@ -156,7 +160,9 @@ class HubStore:
             return
         if not self.subscribed:
             consumer.place = consumer.floor
-            self.taken, self.subscribed = max(self.taken, consumer.floor), True
+            unheard = self.before_answer if consumer.paused_until <= wall else 0
+            delivered = max(consumer.floor, min(leaf.last, consumer.floor + unheard))
+            self.taken, self.subscribed, self.before_answer = max(self.taken, delivered), True, 0
         lowest = leaf.first - 1
         consumer.place, consumer.floor = max(consumer.place, lowest), max(consumer.floor, lowest)
         while most > 0 and consumer.place < leaf.last and consumer.paused_until <= wall:

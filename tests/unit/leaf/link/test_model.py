@@ -209,7 +209,31 @@ def test_what_a_purged_stream_did_not_hold_is_not_confirmed_by_records_that_outl
     model.publish(max(1, devices), devices)
     model.the_power_of_the_hub_is_cut(rows=3, record=False)
     model.in_table |= model.hub.durable
-    registrar.purge(model.hub)
+    registrar.purge(model.hub, model.now)
     model.the_agent_dies_or_starts()
     model.ask()
+    model.teardown()
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_slow_leaf_delivered_before_it_answered_the_hub_is_found_behind_later_messages(
+    late: bool,
+    again: bool,
+) -> None:
+    """Also by a registrar that was not there when the hub's server asked, and though the leaf begins another
+    epoch before the gap was judged."""
+    model = Link()
+    model.begin()
+    model.settle()
+    model.registrar = not late
+    model.the_hub_asks_a_slow_leaf(unheard=3, later=2)
+    assert len(set(model.leaf.payloads) - model.hub.payloads) == 3
+    assert model.hub.cursor == model.leaf.last, "every cursor looks well"
+    if late:
+        model.registrar = True
+        registrar.begin(model.hub, model.now)
+    model.ask()
+    if again:
+        model.the_server_of_the_leaf_restarts(0)
     model.teardown()
