@@ -217,19 +217,12 @@ def _with_users(accounts: dict[str, Any], users: Sequence[AccountUser]) -> dict[
 
 
 def _leaf_accounts(config: LeafConfig) -> dict[str, Any]:
+    rights = permissions.agent(
+        config.domain, config.classes, config.links, bool(config.mqtt), config.heard, config.removed
+    )
     return _accounts(
         [
-            _user(
-                config.agent,
-                permissions.agent(
-                    config.domain,
-                    config.classes,
-                    config.links,
-                    bool(config.mqtt),
-                    config.heard,
-                    config.removed,
-                ),
-            ),
+            _user(config.agent, rights),
             _user(
                 config.device, permissions.device(config.domain, config.classes, config.apps, config.heard)
             ),

@@ -138,8 +138,8 @@ class Table:
         self._commit(files, TableChange(actions, "append", {**(offsets or {}), **turn}, {}))
 
     def sync(self) -> None:
-        """Bring the newest version to the disk, for what rests on it: its writer may have been killed before
-        it did."""
+        """Bring this version and later ones to the disk, for what rests on them: their writers may have been
+        killed before they did."""
         commits.sync_log(self.path, self.delta.version())
 
     def vacuum(self, hours: float, *, dry_run: bool) -> list[str]:
@@ -175,8 +175,7 @@ class Table:
         for _ in range(attempts):
             done = commits.attempt(self.path, snapshot, change)
             if done.outcome is CommitOutcome.COMMITTED:
-                # Also the version that it was planned on: its writer may have been killed before it did.
-                commits.sync_log(self.path, self.delta.version())
+                self.sync()
                 if why := why_gone(self.path, files):
                     newest = open_table(self.path.parent, self.name)
                     if newest and commits.undo(self.path, newest.delta, change, planned):

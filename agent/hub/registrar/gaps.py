@@ -51,7 +51,7 @@ _AT_ONCE: Final = 4
 
 
 @dataclass(slots=True)
-class Gap:
+class SkippedRange:
     """Sequences of a leaf that are not in the aggregate though later ones are."""
 
     first: int
@@ -78,7 +78,7 @@ class Stretch:
     asked_by: int | None = None
     """What it held when it had asked for certain: only a message behind that shows what came of it."""
     newest: Checkpoint | None = None
-    gaps: list[Gap] = field(default_factory=list)
+    gaps: list[SkippedRange] = field(default_factory=list)
 
     @property
     def whole_to(self) -> int:
@@ -112,7 +112,7 @@ class Stretch:
             self.gaps = [gap for gap in self.gaps if not _filled(gap, seq)]
             return
         if self.seq and seq > self.seq + 1:
-            self.gaps.append(Gap(self.seq + 1, seq - 1, self.hub_seq, self.newest, now))
+            self.gaps.append(SkippedRange(self.seq + 1, seq - 1, self.hub_seq, self.newest, now))
         self.seq, self.hub_seq = seq, place.hub_seq
         if message_id:
             self.newest = place
@@ -130,7 +130,7 @@ class Stretch:
         if self.asked_by is not None and self.seq > self.asked_by:
             self.doubt_until = self.asked_by = None
 
-    def lost(self, first: int, asked: float) -> Gap | None:
+    def lost(self, first: int, asked: float) -> SkippedRange | None:
         """The first gap of which the leaf still holds messages, None if there is none or it has not said so
         yet: its stream begins at `first` by an announcement that came at `asked`. What it discards goes from
         its beginning, so a gap that was found before is explained by then."""
@@ -144,7 +144,7 @@ def _follows(held: HubPosition, stretch: Stretch) -> bool:
     return held.seq <= stretch.seq + (stretch.seq > 0)
 
 
-def _filled(gap: Gap, seq: int) -> bool:
+def _filled(gap: SkippedRange, seq: int) -> bool:
     """Take a message that came again, in order; whether the gap is no more."""
     if gap.first == seq:
         gap.first += 1
