@@ -4,6 +4,7 @@ the processes of `pytest --numprocesses`."""
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,8 @@ class XdistScheduler(LoadScopeScheduling):  # type: ignore[misc]  # it has no ty
         return next((shared for shared in _TOGETHER if nodeid.startswith(shared)), nodeid)
 
 
-gc.disable()  # until all are imported, of which nothing is garbage
+if "PYTEST_XDIST_WORKER" in os.environ:  # the process that deals the tests out imports none
+    gc.disable()  # until all are imported, of which nothing is garbage
 
 
 def pytest_collection_finish() -> None:

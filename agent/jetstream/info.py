@@ -29,6 +29,8 @@ class StreamInfo:
     """When its last message was stored (RFC 3339)."""
     consumers: int = 0
     """How many consumers it has."""
+    leader: str = ""
+    """The server that leads it, "" while none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,7 @@ def stream_info(answer: Mapping[str, Any]) -> StreamInfo:
         sources=answer.get("sources") or [],
         last_time=state["last_ts"],
         consumers=state["consumer_count"],
+        leader=(answer.get("cluster") or {}).get("leader") or "",
     )
 
 

@@ -112,8 +112,8 @@ class Table:
         replace: bool = False,
     ) -> None:
         """Add files and set offsets in one commit; `replace` drops all rows that were there. `notes` go
-        into the commit's history. Durable on return. Raises `ConflictError`, after which the files are
-        gone, and `TableError` where the commit may still arrive, after which they stay."""
+        into the commit's history. Durable on return. Raises `ConflictError`, after which the table names none
+        of the files, and `TableError` where the commit may still arrive, after which they stay."""
         added = [_add(file, changed=True) for file in files]
         self._commit(files, TableChange(added, "overwrite" if replace else "append", offsets, notes or {}))
 
@@ -180,7 +180,7 @@ class Table:
                     newest = open_table(self.path.parent, self.name)
                     if newest and commits.undo(self.path, newest.delta, change, planned):
                         raise ConflictError(f"table {self.path}: {why}")
-                    raise TableError(f"table {self.path}: {why}; first put the table back from a copy")
+                    raise TableError(f"table {self.path}: put it back from a copy, for {why}")
                 return
             error = done.error
             if done.outcome is CommitOutcome.UNKNOWN:

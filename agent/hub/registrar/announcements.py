@@ -109,7 +109,7 @@ class Announcements:
 
         async def answered(cls: str) -> tuple[str, ClassAnswer]:
             look = seen[streams[cls]]
-            given = await self._class(announce, cls, look, linked_at, now)
+            given = await self._class(announce, cls, look, now)
             return cls, self._rested(announce, cls, given, look.info)
 
         answers = dict(await bounded_gather(answered, announce.classes))
@@ -217,12 +217,13 @@ class Announcements:
                 seen[streams[cls]] = await controller.observe(began)
         return seen
 
-    async def _class(
-        self, announce: Announce, cls: str, seen: Observation, linked_at: float, asked: float
-    ) -> ClassAnswer:
+    async def _class(self, announce: Announce, cls: str, seen: Observation, asked: float) -> ClassAnswer:
         domain, info = announce.domain, seen.info
         record = self._fleet.leaves[domain].classes[cls]
         record = await self._held.with_held(domain, cls, seen, record)
+        self._fleet.put(domain, cls, record)
+        stretch = await self._held.gaps.look(domain, cls, record, info)
+        record = self._fleet.record(domain, cls) or record  # a purge may have changed it meanwhile
         state = source_state(seen, domain, cls, record.epoch)
         checkpoint = announce.checkpoint.get(cls)
         agrees = None
@@ -235,13 +236,12 @@ class Announcements:
                 self._problems.end(about, f"leaf {domain} and hub agree on {checkpoint}")
         certain = self._fleet.certain(record, state, info)
         acked = announce.classes[cls].acked
-        stretch = await self._held.gaps.look(domain, cls, record, info, linked_at)
         whole = stretch.covers(record.held)
         record = lacking(record, acked, checkpoint if agrees else None, certain=certain, whole=whole)
         gap = stretch.lost(announce.classes[cls].first, asked)
         if gap is not None and not record.lost:
             record = skipped(record, gap.first, gap.last, gap.before)
-            log.warning("messages not stored by the hub's server", leaf=domain, gap=gap)
+            log.warning("sequences skipped", leaf=domain, cls=cls, first=gap.first, last=gap.last)
         fallback = None
         if (agrees is False or record.lost) and record.proposed is not None:
             held = await self._held.agreed(domain, cls, record.proposed, record, info)

@@ -73,11 +73,10 @@ class Purging:
         up_to = purge_up_to(committed, seen.info, self._keep)
         if up_to < seen.info.first:
             return 0
-        self._fleet.note(seen)
+        await self._remember(seen, up_to)
         up_to = min(up_to, await self._held.gaps.read_up_to(self._fleet.records(stream), seen.info))
         if up_to < seen.info.first:
             return 0
-        await self._remember(seen, up_to)
         # That takes a while with many leaves: by now the aggregate may be another one, or restored.
         purge_up_to(committed, (await self._aggregates.controllers[stream].observe()).info, self._keep)
         await self._check_message(committed)
@@ -100,6 +99,7 @@ class Purging:
     async def _remember(self, seen: Observation, up_to: int) -> None:
         """Store what the hub holds of each leaf whose newest message goes."""
         info = seen.info
+        self._fleet.note(seen)
 
         async def look(one: tuple[LeafRecord, str, ClassRecord]) -> None:
             leaf, cls, _ = one

@@ -96,7 +96,7 @@ class Registrar:
             self._metrics,
         )
         self._durability = durability_of(config, self._aggregates.seen)
-        self._gaps = GapSearch(nc, js)
+        self._gaps = GapSearch(nc, js, lambda domain: self._watch.linked_at(domain))
         held = HeldMessages(js, self._fleet, self._gaps)
         self._announcements = Announcements(
             js,

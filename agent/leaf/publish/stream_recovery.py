@@ -226,6 +226,8 @@ class ProgressReader:
     ) -> None:
         self._recovery, self._state, self._classes, self._idle = recovery, state, tuple(classes), idle
         self._removed = set(state.current.removed_classes(self._classes))
+        self._unanswered: set[str] = set()
+        """Removed classes that gave no answer when they were asked for first."""
 
     async def read(self, input_name: str) -> Progress | None:
         """How far an input is, once none of its batches is in flight; None where nothing is known of it.
@@ -249,6 +251,9 @@ class ProgressReader:
             try:
                 found += [cls] if await recovery.has_stream(cls) else []
             except UnavailableError:
+                if cls not in self._unanswered:
+                    self._unanswered.add(cls)
+                    raise
                 await recovery.message(self._classes[0], 1)  # raises where it answers nothing else either
                 self._removed.discard(cls)
                 log.warning(

@@ -1,83 +1,64 @@
 from __future__ import annotations
 
-import pytest
+from typing import cast
 
-from agent.contract import MAX_INT, Checkpoint
-from agent.hub.registrar.gaps import ANSWER_SECONDS, SETTLE_SECONDS, Stretch, stretch_at_start
-from agent.hub.registrar.records import ClassRecord, HubPosition
+import pytest
+from nats.aio.client import Client
+
+from agent.contract import MAX_INT, Checkpoint, leaf_stream, link_consumer
+from agent.hub.registrar.aggregate import Observation
+from agent.hub.registrar.gaps import GapSearch
+from agent.hub.registrar.records import ClassRecord, HubPosition, LeafRecord
+from agent.hub.registrar.stretch import SETTLE_SECONDS
+from agent.jetstream import JetStream
+from agent.jetstream.info import CopyStatus, StreamInfo
 
 AGGREGATE = "TELEMETRY_0"
-LATER = 10.0 + ANSWER_SECONDS + 0.1
 
 
-def place(seq: int) -> Checkpoint:
-    return Checkpoint(seq, f"id-{seq}", AGGREGATE, 100 + seq)
+class Hub:
+    """What the server reports of one source; it is asked for nothing, for each message follows the last."""
+
+    def __init__(self) -> None:
+        self.linked_at, self.leader, self.held = 0.0, "hub-1", 5
+        self._search = GapSearch(cast(Client, None), cast(JetStream, None), lambda _: self.linked_at)
+
+    @property
+    def _record(self) -> ClassRecord:
+        place = Checkpoint(5, "id", AGGREGATE, 105)
+        held = HubPosition(self.held, "id", 100 + self.held, 100 + self.held)
+        return ClassRecord("e", "made", AGGREGATE, "now", held, proposed=place)
+
+    @property
+    def _info(self) -> StreamInfo:
+        return StreamInfo(AGGREGATE, "now", 1, 100 + self.held, 50, 0, {}, [], leader=self.leader)
+
+    async def settled(self) -> None:
+        """The server has asked, and a message came behind that."""
+        await self._search.begin([LeafRecord("edge-1", "m", "r", {}, "", {"c": self._record})], 0.0)
+        self.look_at(SETTLE_SECONDS)
+        self.held += 1
+        assert await self.whole_to() == MAX_INT
+
+    def look_at(self, asked: float) -> None:
+        state = CopyStatus(self.held, 0.1, consumer=link_consumer("e"))
+        self._search.note(Observation(self._info, {leaf_stream("edge-1", "c"): state}, asked))
+
+    async def whole_to(self) -> int:
+        return (await self._search.look("edge-1", "c", self._record, self._info)).whole_to
 
 
-def stretch(seq: int, *read: int) -> Stretch:
-    """One that is in doubt behind a sequence, and what was read behind it at 10.0."""
-    found = Stretch("e", seq, 100 + seq, newest=place(seq))
-    found.doubt(0.0)
-    for one in read:
-        found.take(one, f"id-{one}", place(one), 10.0)
-    return found
+@pytest.mark.parametrize("leader", ["hub-2", "hub-1", ""])
+async def test_another_server_that_leads_an_aggregate_may_ask_each_leaf(leader: str) -> None:
+    hub = Hub()
+    await hub.settled()
+    hub.leader = leader
+    hub.look_at(20.0)
+    assert await hub.whole_to() == (106 if leader == "hub-2" else MAX_INT)
 
 
-@pytest.mark.parametrize(
-    ("first", "asked", "is_lost"),
-    [
-        (1, LATER, True),
-        (8, LATER, True),  # the leaf has discarded 6 and 7, and holds 8
-        (9, LATER, False),  # it has discarded all of them
-        (1, 10.1, False),  # that may have been announced before 6 to 8 were discarded
-    ],
-)
-def test_what_the_leaf_still_holds_of_a_gap_by_a_later_announcement_is_lost(
-    first: int, asked: float, is_lost: bool
-) -> None:
-    found = stretch(5, 9, 10)
-    gap = found.lost(first, asked)
-    assert (gap is not None) is is_lost
-    assert gap is None or (gap.first, gap.last, gap.before) == (6, 8, place(5))
-
-
-def test_nothing_behind_a_gap_is_whole_until_it_is_explained() -> None:
-    found = stretch(5, 6, 9)
-    assert found.whole_to == 106
-    assert found.lost(9, LATER) is None
-    assert found.whole_to == 109
-
-
-def test_what_comes_again_fills_its_gap() -> None:
-    assert stretch(5, 9, 4, 5, 6, 7, 8).gaps == []
-    assert [(gap.first, gap.last) for gap in stretch(5, 9, 6, 7).gaps] == [(8, 8)]
-
-
-def test_only_a_message_stored_after_the_server_has_asked_ends_the_doubt() -> None:
-    found = stretch(5, 6)
-    held = HubPosition(6, "id-6", 106, 106)
-    found.settle(6, SETTLE_SECONDS - 0.1)
-    found.settle(6, SETTLE_SECONDS)
-    found.read(held, AGGREGATE)
-    assert found.whole_to == 106
-    found.take(7, "id-7", place(7), 20.0)
-    found.read(HubPosition(7, "id-7", 107, 107), AGGREGATE)
-    assert found.whole_to == MAX_INT
-
-
-def test_a_source_that_falls_silent_is_in_doubt_again() -> None:
-    found = stretch(5)
-    found.settle(5, SETTLE_SECONDS)
-    found.doubt(SETTLE_SECONDS)
-    found.take(6, "id-6", place(6), 11.0)
-    found.read(HubPosition(6, "id-6", 106, 106), AGGREGATE)
-    assert found.whole_to == 106
-
-
-def test_a_registrar_that_starts_trusts_no_more_than_the_newest_checkpoint() -> None:
-    """It is the newest that was read; what the hub holds by the record may stand behind a gap."""
-    record = ClassRecord("e", "made", AGGREGATE, "now", proposed=place(5), checkpoint=place(4))
-    behind = ClassRecord("e", "made", AGGREGATE, "now", HubPosition(9, "id-9", 109, 150), proposed=place(5))
-    there = ClassRecord("e", "made", AGGREGATE, "now", HubPosition(5, "id-5", 105, 150), proposed=place(5))
-    starts = [stretch_at_start(one, 0.0) for one in (record, behind, there)]
-    assert [(one.seq, one.hub_seq) for one in starts] == [(5, 105), (5, 105), (5, 150)]
+async def test_a_link_that_comes_up_is_seen_by_whoever_looks_next() -> None:
+    hub = Hub()
+    await hub.settled()
+    hub.linked_at = 20.0
+    assert await hub.whole_to() == 106

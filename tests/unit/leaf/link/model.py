@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from agent.contract import Announce, Checkpoint, ClassState, Readings
-from agent.hub.registrar.gaps import stretch_at_start
+from agent.hub.registrar.stretch import stretch_at_start
 from agent.jetstream import ConsumerInfo
 from agent.leaf.link import guard
 from agent.leaf.link.decide import AnnounceNow, Pause, Repair, Resume, decide

@@ -29,8 +29,8 @@ from agent.hub.registrar.answer import (
     skipped,
 )
 from agent.hub.registrar.durability import bounded
-from agent.hub.registrar.gaps import Stretch, stretch_at_start
 from agent.hub.registrar.records import AggregateRef, ClassRecord, admitted, new_epochs
+from agent.hub.registrar.stretch import Stretch, stretch_at_start
 from agent.jetstream import RawMessage, StreamInfo
 from agent.jetstream.info import CopyStatus
 from tests.unit.leaf.link.stores import HubStore

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agent.hub.registrar.durability import Proposals
-from agent.hub.registrar.gaps import Stretch
 from agent.hub.registrar.records import LeafRecord
+from agent.hub.registrar.stretch import Stretch
 
 NOT_PAUSED = float("-inf")
 
