@@ -66,10 +66,10 @@ FIGURES: Final[dict[str, Figure]] = {
         3_227, "requests/CPU-second", "small", "one reading a request, 1 connection: by the agent's CPU"
     ),
     "cpu reading": Figure(
-        1_445_018, "readings/CPU-second", "ingest", "HTTP NDJSON, 500 readings a request, 16 connections"
+        729_401, "readings/CPU-second", "ingest", "HTTP NDJSON, 500 readings a request, 16 connections"
     ),
     "most": Figure(
-        1_352_983,
+        690_187,
         "readings/s",
         "ingest",
         "HTTP NDJSON, 500 readings a request, 16 connections: wall clock, load and server on the same cores",

@@ -143,7 +143,7 @@ def test_a_line_that_is_too_thin_is_told() -> None:
         ("--readings nan", "nan readings/s of a leaf: more than 0"),
         (
             "--readings 2e6",
-            "2,000,000 readings/s of a leaf: more than 0 and at most 1,352,983 were measured; divide",
+            "2,000,000 readings/s of a leaf: more than 0 and at most 690,187 were measured; divide",
         ),
         ("", "is to be given once: --readings 100, or --devices 50 --every 10s"),
         ("--readings 1 --every 5s", "is to be given once"),
