@@ -10,6 +10,9 @@ from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any, Final
 
+_YOUNG_OBJECTS: Final = 50_000
+"""New objects after which the collector looks for garbage."""
+
 
 def load_late(*names: str) -> None:
     """Have an `import` of these modules load nothing; the first use of what is in them does. A module that is
@@ -25,9 +28,6 @@ def collect_rarely() -> None:
     process ends, which takes a fifth of a short one."""
     gc.set_threshold(_YOUNG_OBJECTS)
     atexit.register(gc.freeze)
-
-
-_YOUNG_OBJECTS: Final = 50_000
 
 
 class _Unloaded(ModuleType):

@@ -48,8 +48,8 @@ log = structlog.get_logger("registrar")
 
 
 class GapSearch:
-    """Reads the aggregates for gaps; what can't be read now is read later. `linked_at` tells when the newest
-    link of a leaf came up, 0 if nobody saw it."""
+    """Reads the aggregates for gaps; what can't be read now is read later. `linked_at` gives the moment at
+    which the newest link of a leaf came up, 0 if it is unknown."""
 
     def __init__(self, nc: Client, js: JetStream, linked_at: Callable[[str], float]) -> None:
         self._nc, self._js, self._linked_at = nc, js, linked_at

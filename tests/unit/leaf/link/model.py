@@ -365,8 +365,8 @@ class Link(RuleBasedStateMachine):
         self.hub_backups = []
 
     def is_known(self) -> bool:
-        """Whether the registrar knows where the epoch stands, also after a start. Where an epoch begins it is
-        not told."""
+        """Whether the registrar knows where the epoch stands, also after a start. It does not know where an
+        epoch begins."""
         record = None if self.hub.leaf is None else self.hub.leaf.classes[CLS]
         if record is None or record.lost or self.hub.stretch is None:
             return False

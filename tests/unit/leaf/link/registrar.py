@@ -88,12 +88,12 @@ def answer(hub: HubStore, announce: Announce, now: float) -> ClassAnswer:
     if record.held is not None and not record.held.message_id:
         found = hub.newest(lambda row: row.leaf_seq and row.message)
         batch = StoredMessage(found[1].leaf_seq, found[1].message, found[0]) if found else None
-    told = class_answer(record, "flowing", agrees, batch, certain=certain, fallback=fallback)
+    answer = class_answer(record, "flowing", agrees, batch, certain=certain, fallback=fallback)
     synced = min(hub.synced, stretch.whole_to)
-    newest = hub.proposals.synced(announce.domain, CLS, record.epoch, told.checkpoint, synced)
-    told = bounded(told, record.held, newest, synced, heeds=announce.heeds_sync and whole)
-    _put(hub, agreeing(record, checkpoint, agrees, told))
-    return told
+    newest = hub.proposals.synced(announce.domain, CLS, record.epoch, answer.checkpoint, synced)
+    answer = bounded(answer, record.held, newest, synced, heeds=announce.heeds_sync and whole)
+    _put(hub, agreeing(record, checkpoint, agrees, answer))
+    return answer
 
 
 def purge(hub: HubStore, now: float) -> None:
