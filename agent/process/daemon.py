@@ -17,30 +17,28 @@ import structlog
 import uvloop
 
 from agent.base.listen_sockets import LISTEN_SOCKETS
-from agent.base.machine import InUseError, Notifier, notifier, only_one
+from agent.base.machine import InUseError, notifier, only_one
 from agent.base.metrics import Metrics
 from agent.base.nats_server import RenderError
-from agent.base.supervisor import keep_serving, until_made
+from agent.base.supervisor import keep_serving
 from agent.config import Config
 from agent.config.values import Windows
 from agent.contract import Exit
 from agent.leaf import state_file
 from agent.leaf.intake import Input
-from agent.leaf.state import State
 from agent.leaf.state_file import OtherDomainError, StateError, StateFile
 from agent.process.admin_server import AdminServer
+from agent.process.own_server import begin_server, open_mqtt, server_watch
 from agent.process.reload import KEPT_SECONDS, Applied, Files, Reloader
 from agent.process.watchdog import ServerSilence, Vitals, Worker
 from agent.server.health import ServerHealth
 from agent.server.process import EmbeddedServer
-from agent.server.setup import check_keys, hub_sync_seconds, identities, server_config, server_directory
-from agent.server.values import ServerConfig
-from agent.server.watch import LinkScheduler, ServerWatch
+from agent.server.setup import server_config
+from agent.server.watch import LinkScheduler
 
 if TYPE_CHECKING:
     from agent.hub.web import FleetPages
 
-_LOOK_SECONDS = 0.1
 _YOUNG_OBJECTS = 5_000
 """New objects after which the collector looks for cycles. What a request under way holds is no garbage. To
 look at it for each 700 objects, as Python does by itself, costs 4 to 8 % of the CPU at full load."""
@@ -177,8 +175,7 @@ async def _serve(
     ended = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         admin_task = group.create_task(keep_serving("admin", partial(admin.run, ended), ended))
-        waiting = partial(_missing, health, supervisor)
-        server = await _server(config, state.current, health, stopping, waiting)
+        server = await begin_server(config, state.current, health, stopping, supervisor)
         services = _services(config, state, health, role, server)
         apply = partial(_apply, role, server, state.current.machine)
         services["reload"] = partial(reloader.run, apply, restart, supervisor, stopping.is_set)
@@ -204,12 +201,12 @@ def _services(
 ) -> dict[str, Callable[[], Awaitable[None]]]:
     """What runs beside the role, by its name in the log; a leaf writes its state file itself."""
     services: dict[str, Callable[[], Awaitable[None]]] = {}
-    if (watch := _watch(config, server, health)) is not None:
+    if (watch := server_watch(config, server, health)) is not None:
         services["server watch"] = watch.run
     if server is not None and config.link.windows:
         services["link gate"] = LinkScheduler(server, Windows(config.link.windows), health).run
     if server is not None and config.nats.mqtt.on:
-        services["mqtt"] = partial(_open_mqtt, server, role)
+        services["mqtt"] = partial(open_mqtt, server, role)
     if config.role == "hub":
         services["state"] = state.run
     return services
@@ -249,60 +246,3 @@ async def _apply(role: Role, server: EmbeddedServer | None, machine: str, new: A
     if new.change.live & {"leaf", "user"} and server is not None:
         await server.set_config(await asyncio.to_thread(server_config, new.config, machine))
     await role.apply(new)
-
-
-async def _open_mqtt(server: EmbeddedServer, role: Role) -> None:
-    """Let MQTT devices in once the streams are there that store what they send."""
-    while not role.ready()[0]:  # noqa: ASYNC110 - the role has no event for it
-        await asyncio.sleep(_LOOK_SECONDS)
-    await server.open_mqtt()
-
-
-def _watch(config: Config, server: EmbeddedServer | None, health: ServerHealth) -> ServerWatch | None:
-    system = identities(config).system
-    if system is None:
-        health.synced("whether acknowledged means synced is not known: name system_seed_file", known=False)
-        return None
-    if server is None:
-        return ServerWatch(config.nats.url, system, config.identity, health)
-    return ServerWatch(
-        server.url,
-        system,
-        config.identity,
-        health,
-        restart=server.end,
-        store=server.config.store_dir,
-        interval=hub_sync_seconds(config) if config.role == "hub" else 0.0,
-    )
-
-
-def _missing(health: ServerHealth, supervisor: Notifier | None, reason: str) -> None:
-    log.error("keys not usable; retried", reason=reason)
-    health.unstarted = f"a key is missing: {reason}"
-    if supervisor is not None:
-        supervisor.status(health.unstarted)
-
-
-async def _server(
-    config: Config,
-    state: State,
-    health: ServerHealth,
-    stopping: asyncio.Event,
-    waiting: Callable[[str], None],
-) -> EmbeddedServer | None:
-    """The embedded server, started if it can be; None where it is not ours, or the agent is to end before its
-    keys are there. `waiting` is called with each reason to wait for them. Raises `RenderError`."""
-    values = await until_made(partial(asyncio.to_thread, _values, config, state), stopping, waiting)
-    health.unstarted = None
-    if values is None:
-        return None
-    server = EmbeddedServer(values, server_directory(config), report=health.started)
-    await server.try_start()
-    return server
-
-
-def _values(config: Config, state: State) -> ServerConfig | None:
-    if config.nats.server == "external":
-        check_keys(config)
-        return None
-    return server_config(config, state.machine, state.removed_classes(config.class_names))

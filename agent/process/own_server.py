@@ -1,0 +1,82 @@
+"""The nats-server beside an agent's process: its start, what watches it, and the door for MQTT devices."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import structlog
+
+from agent.base.machine import Notifier
+from agent.base.supervisor import until_made
+from agent.config import Config
+from agent.leaf.state import State
+from agent.process.watchdog import Worker
+from agent.server.health import ServerHealth
+from agent.server.process import EmbeddedServer
+from agent.server.setup import check_keys, hub_sync_seconds, identities, server_config, server_directory
+from agent.server.values import ServerConfig
+from agent.server.watch import ServerWatch
+
+_LOOK_SECONDS = 0.1
+
+log = structlog.get_logger("agent")
+
+
+async def open_mqtt(server: EmbeddedServer, role: Worker) -> None:
+    """Let MQTT devices in once the streams are there that store what they send."""
+    while not role.ready()[0]:  # noqa: ASYNC110 - the role has no event for it
+        await asyncio.sleep(_LOOK_SECONDS)
+    await server.open_mqtt()
+
+
+def server_watch(config: Config, server: EmbeddedServer | None, health: ServerHealth) -> ServerWatch | None:
+    """What asks the server for its state; None where no key of its system account is given."""
+    system = identities(config).system
+    if system is None:
+        health.synced("whether acknowledged means synced is not known: name system_seed_file", known=False)
+        return None
+    if server is None:
+        return ServerWatch(config.nats.url, system, config.identity, health)
+    return ServerWatch(
+        server.url,
+        system,
+        config.identity,
+        health,
+        restart=server.end,
+        store=server.config.store_dir,
+        interval=hub_sync_seconds(config) if config.role == "hub" else 0.0,
+    )
+
+
+async def begin_server(
+    config: Config,
+    state: State,
+    health: ServerHealth,
+    stopping: asyncio.Event,
+    supervisor: Notifier | None,
+) -> EmbeddedServer | None:
+    """The embedded server, started if it can be; None where it is not ours, or the agent is to end before its
+    keys are there. Raises `RenderError`."""
+    make = partial(asyncio.to_thread, _values, config, state)
+    values = await until_made(make, stopping, partial(_missing, health, supervisor))
+    health.unstarted = None
+    if values is None:
+        return None
+    server = EmbeddedServer(values, server_directory(config), report=health.started)
+    await server.try_start()
+    return server
+
+
+def _values(config: Config, state: State) -> ServerConfig | None:
+    if config.nats.server == "external":
+        check_keys(config)
+        return None
+    return server_config(config, state.machine, state.removed_classes(config.class_names))
+
+
+def _missing(health: ServerHealth, supervisor: Notifier | None, reason: str) -> None:
+    log.error("keys not usable; retried", reason=reason)
+    health.unstarted = f"a key is missing: {reason}"
+    if supervisor is not None:
+        supervisor.status(health.unstarted)
