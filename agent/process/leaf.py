@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import structlog
@@ -16,11 +15,9 @@ from agent.base import logs
 from agent.base.clock import ClockReader
 from agent.base.metrics import Metrics
 from agent.base.supervisor import keep_serving
-from agent.config import Config, readers, users_digest
-from agent.jetstream import JetStream, StreamInfo
+from agent.config import Config
+from agent.jetstream import JetStream
 from agent.jetstream.connection import QuickClient, ServerConnection, server_version
-from agent.jetstream.readers import StoredHeaders, keep_readers
-from agent.leaf import stream_configs
 from agent.leaf.acks import AckLevels, HubAckWaiters
 from agent.leaf.clock import ClockMonitor
 from agent.leaf.commands.handlers import AgentControls, make_handlers
@@ -41,9 +38,8 @@ from agent.leaf.intake import Input
 from agent.leaf.ledger import ClassLedger
 from agent.leaf.ledger.evictions.service import EvictionMonitor
 from agent.leaf.ledger.publisher import LedgerPublisher
-from agent.leaf.link.act import Trimmer, ensure_rate
+from agent.leaf.link.act import Trimmer
 from agent.leaf.link.link import LeafLink, LinkView
-from agent.leaf.link.prepare import note_lost_positions, prepare_stream
 from agent.leaf.link.room import TimeToLossReport
 from agent.leaf.publish.accumulator import BatchLimits
 from agent.leaf.publish.core_intake import CoreIntake
@@ -58,6 +54,7 @@ from agent.leaf.state_file import StateFile
 from agent.mirrors import mirror_controller
 from agent.process.input_runner import InputSet, drain, keep_running, levels_of, lingers_of
 from agent.process.reload import Applied, Reloader, by_command
+from agent.process.stream_setup import StreamSetup
 from agent.server.health import ServerHealth
 from agent.server.setup import identities
 
@@ -139,6 +136,7 @@ class LeafAgent:
         self.link = LeafLink(
             config, run, state, self._view, trimmer, self._waits, self._ledger_publisher.last, events
         )
+        self._setup = StreamSetup(self.link, state, self._sender, self._ledger_publisher, self._waits)
         self._connection = ServerConnection(
             config.nats.url,
             identities(config).account,
@@ -153,8 +151,7 @@ class LeafAgent:
         reloading = by_command(reload) if reload else None
         controls = AgentControls(self.status, self._publisher.batches.flush, self._settings, reloading)
         self._commands = CommandRunner(own_class, state, make_handlers(controls), metrics, ClockReader().look)
-        self._completed = self._ending = False
-        self._users = ""
+        self._ending = False
         self._subscribe(events, trimmer)
 
     def _core_intake(self, ledgers: Mapping[str, ClassLedger]) -> CoreIntake:
@@ -274,7 +271,7 @@ class LeafAgent:
             "inputs": self._inputs.names,
             "acknowledgement": self._levels.meanings(),
             "settings": self._settings.shown(),
-            "users": self._users,
+            "users": self._setup.users,
         }
 
     def ready(self) -> tuple[bool, str]:
@@ -299,11 +296,13 @@ class LeafAgent:
             self._health.admit(server_version(nc))
             js = JetStream(nc)
             recovery = StreamRecovery(nc, js, self._config.domain)
-            infos, stored = await self._prepare(js, recovery)
-            last = {name: info.last for name, info in infos.items()}
+            ready = await self._setup.prepare(self._config, js, recovery)
+            infos = ready.infos
             with self._evictions.connected(nc, js, infos), self._ledger_publisher.connected(js, infos):
                 await self._ledger_publisher.open()
-                sending = self._sender.connected(nc, nc.new_inbox(), last, stored, recovery.message)
+                sending = self._sender.connected(
+                    nc, nc.new_inbox(), ready.last, ready.stored, recovery.message
+                )
                 async with sending:
                     with (
                         self.link.connected(nc, js),
@@ -315,45 +314,3 @@ class LeafAgent:
         finally:
             if not self._ending:  # otherwise our own shutdown would be reported as a server outage
                 self.link.show_unreachable()
-
-    async def _prepare(
-        self, js: JetStream, recovery: StreamRecovery
-    ) -> tuple[dict[str, StreamInfo], dict[tuple[str, str], int]]:
-        """Make the streams ready. Returns them by class, and which batches in flight they hold already, by
-        subject and id with their sequences."""
-        infos: dict[str, StreamInfo] = {}
-        stored: dict[tuple[str, str], int] = {}
-        mqtt = self._config.nats.mqtt.on
-        for stream in stream_configs.mqtt_streams() if mqtt else ():
-            await js.ensure_stream(stream)
-        pulls = [input_.name for input_ in self._config.input if input_.pulls]
-        await note_lost_positions(js, self._config.domain, self._classes, pulls, self._state.current)
-        for name, cls in self._classes.items():
-            info = await prepare_stream(
-                js,
-                self._config.domain,
-                cls,
-                self._state,
-                begun=partial(self.link.epoch_begun, name),
-                mqtt=mqtt,
-            )
-            await ensure_rate(js, self._config.domain, cls, self._state.current.epochs[name])
-            if not self._completed:
-                await self._complete_run_before(recovery, name, info)
-            if (floor := self._sender.floor(name)) is not None:
-                stored |= await recovery.ids_above(name, floor)
-            infos[name] = info
-            await keep_readers(js, info.name, readers(self._config, name))
-            self._waits.began(name, info.last)
-        # Not before: `petiole user add` returns once this is shown, and its program then has to find
-        # its consumers.
-        self._users = users_digest(self._config.user)
-        self._completed = True
-        return infos, stored
-
-    async def _complete_run_before(self, recall: StreamRecovery, cls: str, info: StreamInfo) -> None:
-        known = self._ledger_publisher.remembered.get(cls)
-        since: list[StoredHeaders] = []
-        if known is not None and known.created == info.created and info.last > known.seq:
-            since = await recall.batches_above(cls, known.seq)
-        self._ledger_publisher.recall(cls, info.created, since)
