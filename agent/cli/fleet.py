@@ -35,7 +35,7 @@ from agent.cli.configuration import (
     store_or_end,
 )
 from agent.config import Config, ConfigError, read_table
-from agent.contract import Exit
+from agent.contract import ContractError, Exit, check_domain
 
 if TYPE_CHECKING:
     from agent.cli.site.edit import Enrolled
@@ -192,18 +192,29 @@ def forget(config: File, domain: Domain, out: Out = None) -> None:
     from agent.cli.site.apply import NotAppliedError, forget_leaf
     from agent.cli.site.edit import LEAVES, forgotten
 
+    try:
+        check_domain(domain)  # its record is named by a subject, in which * would be those of all leaves
+    except ContractError as error:
+        end([str(error)])
     settings = _change(
-        config, out, domain, lambda text: forgotten(text, LEAVES, domain), f"{domain} is shut out"
+        config,
+        out,
+        domain,
+        lambda text: forgotten(text, LEAVES, domain),
+        f"{domain} is shut out",
+        f"{config} has no leaf {domain!r}",
     )
     if settings is None:
         typer.echo(f"then, on the hub: petiole fleet forget {domain} -c /etc/petiole.toml")
         return
     account_key(settings)
     try:
-        asyncio.run(forget_leaf(settings, domain))
+        was_known = asyncio.run(forget_leaf(settings, domain))
     except NotAppliedError as error:
         end([str(error)], Exit.UNREACHABLE)
-    typer.echo(f"{domain} is forgotten; its readings stay")
+    typer.echo(
+        f"{domain} is forgotten; its readings stay" if was_known else f"the hub knows no leaf {domain!r}"
+    )
 
 
 def _check(leaf: Enrolled) -> None:
@@ -216,10 +227,11 @@ def _check(leaf: Enrolled) -> None:
 
 
 def _change(
-    path: Path, out: Path | None, domain: str, edit: Callable[[str], str], done: str
+    path: Path, out: Path | None, domain: str, edit: Callable[[str], str], done: str, unchanged: str = ""
 ) -> Config | None:
-    """Change the leaves of a file and have the hub's agent reload them, or render the topology. Returns the
-    hub's configuration, None for a topology."""
+    """Change the leaves of a file and have the hub's agent reload them, or render the topology. Says that it
+    is `done`, or of a file that stays as it is what `unchanged` says, if it says anything. Returns the hub's
+    configuration, None for a topology."""
     from agent.cli.site.apply import edited_or_end, loaded_or_end
 
     try:
@@ -227,6 +239,8 @@ def _change(
     except ConfigError as error:
         end(error.problems)
     text = edited_or_end(path, edit)
+    if unchanged and text == path.read_text():
+        done = unchanged
     if "role" not in table:
         _render(path, text, out, done)
         return None

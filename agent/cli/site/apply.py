@@ -112,15 +112,17 @@ def fleet_of(config: Config) -> dict[str, Any]:
     return dict(_status(config).get("fleet", {}))
 
 
-async def forget_leaf(config: Config, domain: str) -> None:
+async def forget_leaf(config: Config, domain: str) -> bool:
     """Remove what the hub remembers of a leaf: its record and the consumer of its commands. Its readings
-    stay. Raises `NotAppliedError`."""
+    stay. Whether there was a record. Raises `NotAppliedError`."""
     try:
         async with asyncio.timeout(_CONNECT_SECONDS) as connecting, own_server(config) as link:
             connecting.reschedule(None)
             js = JetStream(link.nc)
-            await js.api(f"STREAM.PURGE.KV_{FLEET_BUCKET}", {"filter": f"$KV.{FLEET_BUCKET}.{domain}"})
+            record = {"filter": f"$KV.{FLEET_BUCKET}.{domain}"}
+            answer = await js.api(f"STREAM.PURGE.KV_{FLEET_BUCKET}", record)
             await js.delete_consumer(COMMANDS, command_consumer(domain))
+            return bool(answer["purged"])
     except EXPECTED as error:
         raise NotAppliedError(
             f"the hub's server at {config.nats.url} cannot be asked to forget it ({reason_of(error)}); "

@@ -51,6 +51,16 @@ def test_without_c_a_variable_names_the_file(arguments: list[str]) -> None:
     assert (ended.returncode, ended.stderr.split(": ")[1]) == (2, "/nowhere/it.toml")
 
 
+@pytest.mark.parametrize("domain", ["*", ">", "hub.lease"])
+def test_what_names_no_leaf_is_not_forgotten(tmp_path: Path, domain: str) -> None:
+    """The records of all leaves would go, and what else the hub remembers."""
+    hub = tmp_path / "hub.toml"
+    hub.write_text('role = "hub"\ndomain = "hub"\nstate_dir = "hub"\n')
+    result = CliRunner().invoke(main.app, ["fleet", "forget", domain, "-c", str(hub)])
+
+    assert (result.exit_code, "is not 1 to 32 letters" in result.stderr) == (2, True), result.output
+
+
 def test_without_a_variable_it_is_the_file_of_the_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PETIOLE_CONFIG", "")
 
