@@ -30,7 +30,7 @@ class StreamInfo:
     consumers: int = 0
     """How many consumers it has."""
     leader: str = ""
-    """The server that leads it, "" while none does."""
+    """The server that leads it and since when, "" while none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,8 @@ def nanoseconds(time: str) -> int:
 
 def stream_info(answer: Mapping[str, Any]) -> StreamInfo:
     """Read the answer to STREAM.INFO, CREATE or UPDATE."""
-    state = answer["state"]
+    state, cluster = answer["state"], answer.get("cluster") or {}
+    leader = cluster.get("leader") or ""
     return StreamInfo(
         name=answer["config"]["name"],
         created=answer["created"],
@@ -127,7 +128,7 @@ def stream_info(answer: Mapping[str, Any]) -> StreamInfo:
         sources=answer.get("sources") or [],
         last_time=state["last_ts"],
         consumers=state["consumer_count"],
-        leader=(answer.get("cluster") or {}).get("leader") or "",
+        leader=leader and f"{leader} since {cluster.get('leader_since', '')}",
     )
 
 

@@ -222,7 +222,7 @@ class Announcements:
         record = self._fleet.leaves[domain].classes[cls]
         record = await self._held.with_held(domain, cls, seen, record)
         self._fleet.put(domain, cls, record)
-        stretch = await self._held.gaps.look(domain, cls, record, info)
+        stretch = await self._held.gaps.look(domain, cls, record, seen)
         record = self._fleet.record(domain, cls) or record  # a purge may have changed it meanwhile
         state = source_state(seen, domain, cls, record.epoch)
         checkpoint = announce.checkpoint.get(cls)

@@ -12,7 +12,7 @@ trimmed or purged lies below its first message.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from math import inf
 from typing import Final
 
@@ -30,7 +30,7 @@ from agent.contract import (
     leaf_subjects,
     link_consumer,
 )
-from agent.hub.registrar.aggregate import ALIVE, Observation, parse_source_header
+from agent.hub.registrar.aggregate import ALIVE, Observation, Source, parse_source_header
 from agent.hub.registrar.records import ClassRecord, HubPosition, LeafRecord
 from agent.hub.registrar.stretch import Stretch, follows, stretch_at_start
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
@@ -49,18 +49,24 @@ log = structlog.get_logger("registrar")
 
 class GapSearch:
     """Reads the aggregates for gaps; what can't be read now is read later. `linked_at` gives the moment at
-    which the newest link of a leaf came up, 0 if it is unknown."""
+    which the newest link of a leaf came up, 0 if it is unknown; `observe` looks at an aggregate."""
 
-    def __init__(self, nc: Client, js: JetStream, linked_at: Callable[[str], float]) -> None:
-        self._nc, self._js, self._linked_at = nc, js, linked_at
+    def __init__(
+        self,
+        nc: Client,
+        js: JetStream,
+        linked_at: Callable[[str], float],
+        observe: Callable[[str], Awaitable[Observation]],
+    ) -> None:
+        self._nc, self._js, self._linked_at, self._observe = nc, js, linked_at, observe
         self._stretches: dict[str, Stretch] = {}
-        self._leaders: dict[str, str] = {}
+        self._noted: dict[str, Observation] = {}
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def begin(self, leaves: Iterable[LeafRecord], now: float) -> None:
         """The hub's server may have started, and asked each leaf before anybody looked."""
         self._stretches.clear()
-        self._leaders.clear()
+        self._noted.clear()
         pacer = Pacer()
         for leaf in leaves:
             await pacer.give_way()
@@ -68,28 +74,33 @@ class GapSearch:
                 self._stretches[leaf_stream(leaf.domain, cls)] = stretch_at_start(record, now)
 
     def note(self, seen: Observation) -> None:
-        """A look at an aggregate: the server asks for a source that it does not hear, and another one that
-        leads it now asks for all."""
-        leader = seen.info.leader
-        has_moved = leader != "" and self._leaders.get(seen.info.name, leader) != leader
-        if leader:
-            self._leaders[seen.info.name] = leader
-        for name, state in seen.states.items():
+        """A look at an aggregate: the server asks for a source that it does not hear or that is added, and
+        another one that leads it now asks for all."""
+        before = self._noted.get(seen.info.name)
+        if before is not None and seen.asked <= before.asked:
+            return
+        self._noted[seen.info.name] = seen
+        has_moved = before is not None and before.info.leader != seen.info.leader
+        had = _consumers(seen if before is None else before)
+        for name, consumer in _consumers(seen).items():
             stretch = self._stretches.get(name)
-            if stretch is None or state.consumer != link_consumer(stretch.epoch):
+            if stretch is None or consumer != link_consumer(stretch.epoch):
                 continue
-            if has_moved or not state.alive(ALIVE):
+            state = seen.states.get(name)  # a server that leads just now may tell of none yet
+            if has_moved or name not in had or state is None or not state.alive(ALIVE):
                 stretch.doubt(seen.asked)
             else:
                 stretch.settle(state.seq, seen.asked)
 
-    async def look(self, domain: str, cls: str, record: ClassRecord, info: StreamInfo) -> Stretch:
+    async def look(self, domain: str, cls: str, record: ClassRecord, seen: Observation) -> Stretch:
         """How far the epoch of a record is there without a gap. While many are read it is what was known
         before."""
-        stretch = self._stretch(domain, cls, record)
-        held = record.held
+        stretch, held, info = self._stretch(domain, cls, record, seen), record.held, seen.info
         if held is None or record.lost:
             return stretch
+        if info.leader and held.hub_seq > info.last:
+            # That message came after the look, maybe to another server that leads since.
+            self.note(await self._observe(info.name))
         if stretch.doubt_until is None:
             stretch.read(held, info.name)
         elif follows(held, stretch) or not self._places.locked():
@@ -97,10 +108,12 @@ class GapSearch:
         return stretch
 
     async def read_up_to(
-        self, records: Iterable[tuple[LeafRecord, str, ClassRecord]], info: StreamInfo
+        self, records: Iterable[tuple[LeafRecord, str, ClassRecord]], seen: Observation
     ) -> int:
         """Read what is not read yet of an aggregate that is going to be purged; up to where that was done."""
-        limit, until = MAX_INT, loop_time() + _PURGE_SECONDS
+        limit, until, info = MAX_INT, loop_time() + _PURGE_SECONDS, seen.info
+        if info.leader:
+            self.note(await self._observe(info.name))
 
         async def read(entry: tuple[LeafRecord, str, ClassRecord]) -> None:
             nonlocal limit
@@ -108,7 +121,7 @@ class GapSearch:
             held = record.held
             if held is None or record.lost:
                 return
-            stretch = self._stretch(leaf.domain, cls, record)
+            stretch = self._stretch(leaf.domain, cls, record, seen)
             if stretch.doubt_until is None:
                 stretch.read(held, info.name)
             if stretch.covers(held):
@@ -121,7 +134,8 @@ class GapSearch:
         await bounded_gather(read, list(records))
         return limit
 
-    def _stretch(self, domain: str, cls: str, record: ClassRecord) -> Stretch:
+    def _stretch(self, domain: str, cls: str, record: ClassRecord, seen: Observation) -> Stretch:
+        self.note(seen)
         name, linked_at = leaf_stream(domain, cls), self._linked_at(domain)
         stretch = self._stretches.get(name)
         if stretch is None or stretch.epoch != record.epoch:
@@ -184,3 +198,9 @@ class GapSearch:
             why = str(error) or "no answer"
             log.info("aggregate not read yet", stream=info.name, leaf=domain, reason=why)
             return False
+
+
+def _consumers(seen: Observation) -> dict[str, str]:
+    """The consumers of an aggregate's sources, by the names of their streams."""
+    sources: list[Source] = seen.info.config.get("sources") or []
+    return {source["name"]: (source.get("consumer") or {}).get("name", "") for source in sources}

@@ -84,7 +84,7 @@ class HeldMessages:
             return None
         batch = await self.newest_batch(domain, cls, record, seen.info)
         place = class_answer(record, "", None, batch).checkpoint
-        stretch = await self.gaps.look(domain, cls, record, seen.info)
+        stretch = await self.gaps.look(domain, cls, record, seen)
         return place if place is not None and place.hub_seq <= stretch.whole_to else None
 
     async def remember(self, domain: str, cls: str, seen: Observation) -> None:

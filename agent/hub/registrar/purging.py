@@ -74,7 +74,7 @@ class Purging:
         if up_to < seen.info.first:
             return 0
         await self._remember(seen, up_to)
-        up_to = min(up_to, await self._held.gaps.read_up_to(self._fleet.records(stream), seen.info))
+        up_to = min(up_to, await self._held.gaps.read_up_to(self._fleet.records(stream), seen))
         if up_to < seen.info.first:
             return 0
         # That takes a while with many leaves: by now the aggregate may be another one, or restored.

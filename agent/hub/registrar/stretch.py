@@ -88,7 +88,10 @@ class Stretch:
         self._end_doubt()
 
     def read(self, held: HubPosition, stream: str) -> None:
-        """All up to what the hub holds was read, or is there without a doubt."""
+        """All up to what the hub holds was read, or is there without a doubt. A server of a cluster counts
+        what it has received before the others have it, and another one may lead before they do."""
+        if self.doubt_until is None and not held.hub_seq and held.seq > self.seq:
+            return
         self.seq = max(self.seq, held.seq)
         if self.seq == held.seq:
             self.hub_seq = max(self.hub_seq, held.hub_seq or held.last)
@@ -98,7 +101,7 @@ class Stretch:
     def reached(self, held: HubPosition, first: int) -> bool:
         """Whether a read to the end of the aggregate, which begins at `first`, met all that the hub holds. A
         server of a cluster that lags behind ends sooner."""
-        return self.seq >= held.seq or held.hub_seq < first
+        return self.seq >= held.seq or (held.hub_seq or self.hub_seq) < first
 
     def _end_doubt(self) -> None:
         if self.asked_by is not None and self.seq > self.asked_by:
@@ -114,8 +117,8 @@ class Stretch:
 
 
 def follows(held: HubPosition, stretch: Stretch) -> bool:
-    """Whether nothing can be missing in between."""
-    return held.seq <= stretch.seq + (stretch.seq > 0)
+    """Whether nothing can be missing in between: the next message was seen in the aggregate."""
+    return held.seq <= stretch.seq + (stretch.seq > 0 and held.hub_seq > 0)
 
 
 def _filled(gap: SkippedRange, seq: int) -> bool:

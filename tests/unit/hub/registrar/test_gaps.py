@@ -5,13 +5,13 @@ from typing import cast
 import pytest
 from nats.aio.client import Client
 
-from agent.contract import MAX_INT, Checkpoint, leaf_stream, link_consumer
-from agent.hub.registrar.aggregate import Observation
+from agent.contract import MAX_INT, Checkpoint, leaf_stream
+from agent.hub.registrar.aggregate import Observation, observed, source
 from agent.hub.registrar.gaps import GapSearch
 from agent.hub.registrar.records import ClassRecord, HubPosition, LeafRecord
 from agent.hub.registrar.stretch import SETTLE_SECONDS
 from agent.jetstream import JetStream
-from agent.jetstream.info import CopyStatus, StreamInfo
+from agent.jetstream.info import StreamInfo, stream_info
 
 AGGREGATE = "TELEMETRY_0"
 
@@ -20,8 +20,11 @@ class Hub:
     """What the server reports of one source; it is asked for nothing, for each message follows the last."""
 
     def __init__(self) -> None:
-        self.linked_at, self.leader, self.held = 0.0, "hub-1", 5
-        self._search = GapSearch(cast(Client, None), cast(JetStream, None), lambda _: self.linked_at)
+        self.linked_at, self.leader, self.held, self.now = 0.0, "hub-1", 5, 0.0
+        self.has_source = self.tells_of_it = True
+        self._search = GapSearch(
+            cast(Client, None), cast(JetStream, None), lambda _: self.linked_at, lambda _: self._look()
+        )
 
     @property
     def _record(self) -> ClassRecord:
@@ -29,32 +32,72 @@ class Hub:
         held = HubPosition(self.held, "id", 100 + self.held, 100 + self.held)
         return ClassRecord("e", "made", AGGREGATE, "now", held, proposed=place)
 
-    @property
-    def _info(self) -> StreamInfo:
-        return StreamInfo(AGGREGATE, "now", 1, 100 + self.held, 50, 0, {}, [], leader=self.leader)
-
     async def settled(self) -> None:
         """The server has asked, and a message came behind that."""
         await self._search.begin([LeafRecord("edge-1", "m", "r", {}, "", {"c": self._record})], 0.0)
-        self.look_at(SETTLE_SECONDS)
+        self.looks(SETTLE_SECONDS)
         self.held += 1
         assert await self.whole_to() == MAX_INT
 
-    def look_at(self, asked: float) -> None:
-        state = CopyStatus(self.held, 0.1, consumer=link_consumer("e"))
-        self._search.note(Observation(self._info, {leaf_stream("edge-1", "c"): state}, asked))
+    def looks(self, now: float) -> None:
+        self.now = now
+        self._search.note(self.seen())
 
-    async def whole_to(self) -> int:
-        return (await self._search.look("edge-1", "c", self._record, self._info)).whole_to
+    async def whole_to(self, seen: Observation | None = None) -> int:
+        """By an answer, of which `seen` is the newest look."""
+        return (await self._search.look("edge-1", "c", self._record, seen or self.seen())).whole_to
+
+    def seen(self) -> Observation:
+        row = {"name": leaf_stream("edge-1", "c"), "seq": self.held, "active": 10**8}
+        rows = [row] if self.tells_of_it else []
+        config = {"sources": [source("edge-1", "c", "e")] if self.has_source else []}
+        last = 100 + self.held
+        info = StreamInfo(AGGREGATE, "now", 1, last, 50, 0, config, rows, leader=self.leader)
+        return observed(info, self.now)
+
+    async def _look(self) -> Observation:
+        return self.seen()
 
 
 @pytest.mark.parametrize("leader", ["hub-2", "hub-1", ""])
-async def test_another_server_that_leads_an_aggregate_may_ask_each_leaf(leader: str) -> None:
+@pytest.mark.parametrize("is_seen_by", ["each second", "the answer"])
+async def test_another_server_that_leads_an_aggregate_may_ask_each_leaf(leader: str, is_seen_by: str) -> None:
+    """It may tell of no source yet."""
     hub = Hub()
     await hub.settled()
-    hub.leader = leader
-    hub.look_at(20.0)
-    assert await hub.whole_to() == (106 if leader == "hub-2" else MAX_INT)
+    hub.leader, hub.tells_of_it, hub.now = leader, leader == "hub-1", 20.0
+    if is_seen_by == "each second":
+        hub.looks(19.0)
+    assert await hub.whole_to() == (MAX_INT if leader == "hub-1" else 106)
+
+
+async def test_what_came_after_the_look_may_have_come_to_another_server_that_leads() -> None:
+    hub = Hub()
+    await hub.settled()
+    before = hub.seen()
+    hub.leader, hub.held, hub.now = "hub-2", 7, 20.0
+    assert await hub.whole_to(before) == 107
+
+
+async def test_the_server_asks_the_leaf_of_a_source_that_is_added_again() -> None:
+    """It rested, and its link has been up all the time."""
+    hub = Hub()
+    await hub.settled()
+    hub.has_source = hub.tells_of_it = False
+    hub.looks(20.0)
+    hub.has_source = hub.tells_of_it = True
+    hub.looks(21.0)
+    assert await hub.whole_to() == 106
+
+
+def test_a_server_that_lost_the_lead_and_has_it_again_is_another_leader() -> None:
+    since = ["2026-11-26T22:04:17Z", "2026-11-26T22:04:18Z"]
+    state = {"first_seq": 1, "last_seq": 1, "messages": 1, "bytes": 1, "last_ts": "", "consumer_count": 0}
+    answer = {"config": {"name": AGGREGATE}, "created": "", "state": state}
+    first, second = (
+        stream_info(answer | {"cluster": {"leader": "hub-1", "leader_since": time}}).leader for time in since
+    )
+    assert first != second
 
 
 async def test_a_link_that_comes_up_is_seen_by_whoever_looks_next() -> None:

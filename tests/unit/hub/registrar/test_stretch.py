@@ -4,7 +4,7 @@ import pytest
 
 from agent.contract import MAX_INT, Checkpoint
 from agent.hub.registrar.records import ClassRecord, HubPosition
-from agent.hub.registrar.stretch import ANSWER_SECONDS, SETTLE_SECONDS, Stretch, stretch_at_start
+from agent.hub.registrar.stretch import ANSWER_SECONDS, SETTLE_SECONDS, Stretch, follows, stretch_at_start
 
 AGGREGATE = "TELEMETRY_0"
 LATER = 10.0 + ANSWER_SECONDS + 0.1
@@ -91,9 +91,25 @@ def test_a_checkpoint_of_an_earlier_epoch_says_nothing_of_this_one() -> None:
     assert (started.seq, started.hub_seq) == (0, 100)
 
 
-@pytest.mark.parametrize(("hub_seq", "first", "is_whole"), [(109, 1, False), (109, 110, True), (0, 1, True)])
+@pytest.mark.parametrize(
+    ("hub_seq", "first", "is_whole"), [(109, 1, False), (109, 110, True), (0, 1, False), (0, 106, True)]
+)
 def test_a_server_that_lags_behind_does_not_show_what_the_hub_holds(
     hub_seq: int, first: int, is_whole: bool
 ) -> None:
-    """Its copy ends before the message that another server has; one that is purged can't be shown."""
+    """Its copy ends before the message that another server has, or has received only; one that is purged
+    can't be shown."""
     assert stretch(5).reached(HubPosition(9, "id-9", hub_seq, 109), first) is is_whole
+
+
+@pytest.mark.parametrize("is_in_doubt", [True, False])
+def test_what_a_server_has_received_and_no_store_has_shown_hides_no_gap(is_in_doubt: bool) -> None:
+    """Another server leads before it was stored, and takes it for held."""
+    found, received = stretch(5), HubPosition(6, "", 0, 120)
+    if not is_in_doubt:
+        found.doubt_until = None
+        found.read(received, AGGREGATE)
+        found.doubt(20.0)
+    assert not follows(received, found)
+    found.take(7, "id-7", place(7), 30.0)
+    assert [(gap.first, gap.last) for gap in found.gaps] == [(6, 6)]
