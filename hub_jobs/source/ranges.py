@@ -42,6 +42,9 @@ _STALL_S: Final = 30
 _INACTIVE_S: Final = 120
 """The consumer of a reader that died goes away by itself after this; so may a reader pause this long."""
 
+_COPIES_ASKED: Final = 8
+"""Of three servers two have the records, most often; all of these are given to the third once in 6,561."""
+
 _IDLE, _EXPIRED, _CONFLICT = 100, 408, 409
 _TOO_LARGE: Final = "message size exceeds maxbytes"
 _COMPLETED: Final = "batch completed"
@@ -259,7 +262,7 @@ class _Reader:
             self._gaps.append((self._position + 1, self._last))
         if not self._gaps:
             return
-        first_seq, deleted = deleted_sequences(self._conn, self._stream)
+        first_seq, deleted, has_copies = deleted_sequences(self._conn, self._stream)
         for low, high in self._gaps:
             self._check_first(first_seq, low)
             low = max(low, first_seq)
@@ -267,6 +270,25 @@ class _Reader:
                 raise Unreachable(
                     f"stream {self._stream} has records in {low} to {high} and did not deliver them"
                 )
+        low, high = max(self._gaps, key=lambda gap: gap[1] - gap[0])
+        if has_copies and high >= first_seq:
+            self._check_copies(max(low, first_seq), high)
+
+    def _check_copies(self, low: int, high: int) -> None:
+        """Raise where another server's copy has records of a gap. Seen on 2.15.1: a server whose disk has
+        damaged a block calls its messages deleted, as leader for all, and fetches them from no other one. A
+        consumer is given to any of the servers."""
+        for _ in range(_COPIES_ASKED):
+            copy = _Reader(self._conn, self._stream, low, high, [], self._pull_bytes, True)
+            try:
+                copy.open(None)
+                if not copy._done and copy._round().seqs.size:
+                    raise Unreachable(
+                        f"stream {self._stream}: one server's copy lacks records in {low} to {high} that "
+                        "another one has; if this stays, start the server with the failing disk with no store"
+                    )
+            finally:
+                copy.close()
 
     def _check_first(self, first_seq: int, needed: int) -> None:
         if first_seq > needed and not self._allow_lost:

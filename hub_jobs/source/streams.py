@@ -108,10 +108,12 @@ def _limits(config: Mapping[str, Any]) -> StreamLimits:
     )
 
 
-def deleted_sequences(conn: Connection, stream: str) -> tuple[int, list[int]]:
-    """The stream's first sequence and, ascending, every sequence after it that was deleted."""
-    state = conn.api(f"STREAM.INFO.{stream}", {"deleted_details": True})["state"]
-    return state["first_seq"], sorted(state.get("deleted") or [])
+def deleted_sequences(conn: Connection, stream: str) -> tuple[int, list[int], bool]:
+    """The stream's first sequence, ascending every sequence after it that was deleted, and whether other
+    servers have copies of the stream."""
+    answer = conn.api(f"STREAM.INFO.{stream}", {"deleted_details": True})
+    state, cluster = answer["state"], answer.get("cluster") or {}
+    return state["first_seq"], sorted(state.get("deleted") or []), bool(cluster.get("replicas"))
 
 
 def stream_names(conn: Connection) -> list[str]:

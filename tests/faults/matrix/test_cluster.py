@@ -1,10 +1,23 @@
-"""A hub of three servers, of which another takes the lead."""
+"""A hub of three servers, of which another takes the lead, or one has a damaged copy."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from random import Random
 
+import nats
+
+from agent.contract import DEFAULT_CLASS, aggregate, direct_subject, inbox_prefix
+from agent.demo.plan import Member
+from hub_jobs.source.connection import Connection
+from hub_jobs.source.protocol import Unreachable
+from hub_jobs.source.ranges import read_columns
+from hub_jobs.source.server import Server
+from tests.faults.matrix.test_stores import damage
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.world.cluster import Cluster, open_cluster_environment
@@ -65,4 +78,49 @@ def test_each_server_of_a_cluster_is_killed(tmp_path: Path, case: Case, spark: o
             wait_for(partial(arrives, cluster, cluster.last() + MORE), f"data arrives without {name}")
             server.start()
             w.injected.repaired(f"{name} is started")
+        judged(w, cluster)
+
+
+async def _fill(member: Member, count: int = 200) -> None:
+    """Messages of 120 kB each, so that the aggregate has several files."""
+    seed, random = str(member.state / "keys" / "device.nk"), Random(1)
+    nc = await nats.connect(member.nats_url, nkeys_seed=seed, inbox_prefix=inbox_prefix("device").encode())
+    subject = direct_subject(member.domain, DEFAULT_CLASS, "camera", "picture")
+    for _ in range(count):
+        await nc.request(subject, json.dumps({"value": random.randbytes(60_000).hex()}).encode(), timeout=30)
+    await nc.close()
+
+
+def _leads_lacking(cluster: Cluster, name: str) -> bool:
+    if cluster.leader() != name:
+        cluster.step_down(name)
+    return cluster.leader() == name and cluster.lacking() > 0
+
+
+def _reads(w: FaultEnvironment, last: int, times: int = 20) -> list[int]:
+    """How many of the messages each read of the aggregate gave that did not fail; its server gives each to
+    one of the three by chance."""
+    server = Server(w.hub.member.nats_url, seed_file=str(w.hub.member.state / "keys" / "jobs.nk"))
+    found = []
+    for _ in range(times):
+        with suppress(Unreachable), Connection(server) as conn:
+            found.append(sum(len(part.seqs) for part in read_columns(conn, aggregate(0), 1, last)))
+    return found
+
+
+def test_a_block_of_the_leader_of_a_cluster_is_damaged(tmp_path: Path, case: Case, spark: object) -> None:
+    case.expected = f"what its copy lacks is taken from the others'; {WHOLE}"
+    with open_cluster_environment(tmp_path, case) as (w, cluster):
+        asyncio.run(_fill(w.leaf.member))
+        w.mended(180)
+        wait_for(cluster.whole, "the aggregate stands on three servers", 180)
+        before = cluster.leader()
+        cluster.servers[before].program.kill()
+        damage(cluster.blocks(before)[1])
+        other_leads(w, cluster, f"{before}, which led, is gone, and a block of its copy is damaged", before)
+        cluster.servers[before].start()
+        w.injected.repaired(f"{before} is started")
+        wait_for(partial(_leads_lacking, cluster, before), f"{before} leads and lacks messages", 180)
+        last = cluster.last()
+        assert set(_reads(w, last)) == {last}
         judged(w, cluster)

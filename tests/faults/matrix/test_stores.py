@@ -88,12 +88,17 @@ def corrupted(w: FaultEnvironment, machine: Machine) -> None:
         block = machine.blocks(stream_of(machine))[0]
         what = f"64 bytes of a block of {machine.member.domain} are damaged"
         w.injected.add(what, fewer(machine, held))
-        with block.open("r+b") as file:
-            file.seek(block.stat().st_size // 2)
-            there = file.read(64)
-            file.seek(-len(there), os.SEEK_CUR)
-            file.write(bytes(one ^ 0xFF for one in there))
-        block.with_name("index.db").unlink(missing_ok=True)
+        damage(block)
+
+
+def damage(block: Path) -> None:
+    """Some bytes in the middle of a block are others, and its server reads it at its start."""
+    with block.open("r+b") as file:
+        file.seek(block.stat().st_size // 2)
+        there = file.read(64)
+        file.seek(-len(there), os.SEEK_CUR)
+        file.write(bytes(one ^ 0xFF for one in there))
+    block.with_name("index.db").unlink(missing_ok=True)
 
 
 def fewer(machine: Machine, held: int) -> Trace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import tomllib
@@ -91,6 +92,16 @@ class Cluster:
         found = self._ask(f"$JS.API.STREAM.INFO.{_STREAM}").get("cluster", {})
         return str(found.get("leader", ""))
 
+    def blocks(self, name: str) -> list[Path]:
+        """The files of a server's copy of the aggregate, oldest first."""
+        found = self.servers[name].directory.glob(f"store/jetstream/*/streams/{_STREAM}/msgs/*.blk")
+        return sorted(found, key=lambda path: int(path.stem))
+
+    def lacking(self) -> int:
+        """How many messages the copy of the leader lacks between those that it has."""
+        found = self._ask(f"$JS.API.STREAM.INFO.{_STREAM}").get("state", {})
+        return int(found.get("num_deleted", 0))
+
     def last(self) -> int:
         """The last sequence of the aggregate, 0 while nobody answers."""
         return int(self._ask(f"$JS.API.STREAM.INFO.{_STREAM}").get("state", {}).get("last_seq", 0))
@@ -100,9 +111,10 @@ class Cluster:
         now = self.leader()
         return f"{now} leads instead of {before}" if now not in ("", before) else None
 
-    def step_down(self) -> None:
-        """Let another server lead."""
-        self._ask(f"$JS.API.STREAM.LEADER.STEPDOWN.{_STREAM}")
+    def step_down(self, for_: str = "") -> None:
+        """Let another server lead, `for_` if it can."""
+        payload = json.dumps({"placement": {"preferred": for_}}).encode() if for_ else b""
+        self._ask(f"$JS.API.STREAM.LEADER.STEPDOWN.{_STREAM}", payload)
 
     def whole(self) -> bool:
         """Whether the aggregate stands on three servers that are all current."""
@@ -110,11 +122,11 @@ class Cluster:
         replicas = found.get("replicas", ())
         return bool(found.get("leader")) and len(replicas) == 2 and all(one["current"] for one in replicas)
 
-    def _ask(self, subject: str) -> dict[str, Any]:
+    def _ask(self, subject: str, payload: bytes = b"") -> dict[str, Any]:
         for one in self.servers.values():
             if one.program.pid is not None:
                 try:
-                    return asked(one.url, self._seed, subject)
+                    return asked(one.url, self._seed, subject, payload)
                 except (NatsError, OSError, TimeoutError):
                     continue
         return {}
