@@ -120,7 +120,7 @@ def test_power_cut_of_a_whole_hub_that_syncs_at_an_interval(
         one.start()
         for number in range(ROUNDS):
             one.goes_on(1_000)
-            assert one.ingested(lake) == Exit.WELL
+            one.wait(lambda: one.ingested(lake) == Exit.WELL, "ingest has read all")
             one.goes_on(500)
             trimmed, held = one.trimmed(), one.held()
             one.machine.cut_power()

@@ -143,10 +143,13 @@ async def test_the_leading_machine_of_a_hub_is_cut_off_from_the_two_others(
             assert hubs.leading(first) == [second]
             switch.plug_in(first)
             case.begins()
-            said = f"standby: {second} leads the hub"
-            await asyncio.to_thread(
-                wait_for, lambda: agent.status().get("standby") == said, "the first stands by"
-            )
+
+            def stands_by() -> bool:
+                # Servers that meet again elect leaders; on a busy machine a third agent may lead by then.
+                said = [f"standby: {name} leads the hub" for name in hubs.leading(first)]
+                return agent.status().get("standby") in said
+
+            await asyncio.to_thread(wait_for, stands_by, "the first stands by")
             over.set()
             await storing
             await judge(case, hubs, leaf)
