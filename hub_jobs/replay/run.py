@@ -79,6 +79,11 @@ def run(options: ReplayOptions) -> Exit:
         return Exit.USAGE
     readings, quarantine = ensure_table(options.lake, "readings"), ensure_table(options.lake, "quarantine")
     refined = stream_history.refined(stream_history.all_of(bronze), readings)
+    asked = [options.stream, *([options.created] if options.created else [])]
+    if not any(asked == list(history.history[: len(asked)]) for history in refined):
+        there = ", ".join(sorted({" of ".join(history.history[: len(asked)]) for history in refined}))
+        say(_NAME, f"there is no stream {' of '.join(asked)} in {bronze.path}, which holds {there or 'none'}")
+        return Exit.USAGE
     kept_since = max(readings.kept_since or 0, quarantine.kept_since or 0)
     known = Decodable(bronze, refined, kept_since)
     wanted = _wanted(options, known)

@@ -72,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> Exit:
 def run(options: RollupOptions, stop: Stop = never) -> Exit:
     """Make all windows that are not what `readings` says. A run that is to stop ends between two months and
     leaves all of it to the next. Raises `ConflictError` when another rollup was faster."""
+    if not options.lake.is_dir():
+        say(_NAME, f"there is no directory {options.lake}: give --lake the directory that ingest writes to")
+        return Exit.USAGE
     # Before readings are opened: what another rollup made of newer ones is then seen by its turns.
     made = Made(options.lake)
     readings = open_table(options.lake, "readings")
