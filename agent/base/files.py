@@ -72,8 +72,9 @@ def write_private(path: Path, data: bytes, mode: int = 0o600) -> None:
     try:
         _write(aside, data, mode)
         aside.replace(path)
-    except OSError:
+    except OSError as error:
         aside.unlink(missing_ok=True)
+        error.filename = str(path)  # the kernel says of a full disk only that it is full
         raise
     _sync_directory(path.parent)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.base.files import SLOT, SlotFile, file_system
+from agent.base.files import SLOT, SlotFile, file_system, write_private
 
 
 def test_a_file_that_is_not_there_has_no_record(tmp_path: Path) -> None:
@@ -71,6 +71,16 @@ def test_a_record_of_which_the_disk_takes_a_part_is_not_called_written(
         SlotFile(tmp_path / "slots").write(bytes(20_000))
     assert (tmp_path / "slots").stat().st_size == little_room
     assert SlotFile(tmp_path / "slots").read() == []
+
+
+def test_what_a_disk_has_no_room_for_is_named_and_leaves_what_was_there(
+    tmp_path: Path, little_room: int
+) -> None:
+    path = tmp_path / "state.json"
+    write_private(path, b"before")
+    with pytest.raises(OSError, match=f"too large: '{path}'"):
+        write_private(path, bytes(little_room + 1))
+    assert [found.read_bytes() for found in tmp_path.iterdir()] == [b"before"]
 
 
 def test_the_file_system_of_a_path_is_that_of_the_mount_that_it_is_below() -> None:
