@@ -20,6 +20,8 @@ from agent.base.nats_server import ServerError
 _SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 _GREETING_SECONDS = 1.0
+_COMMAND_LINE_BYTES = 16_384
+"""More than two paths need."""
 
 # Only its parent can reap a child that has ended; and a Popen that is collected while its process runs, as it
 # should here, warns.
@@ -63,7 +65,7 @@ def process_of(configuration: Path) -> int | None:
     end = b"\0-c\0" + os.fsencode(configuration) + b"\0"
     for pid in psutil.pids():
         with contextlib.suppress(OSError, psutil.Error):
-            line = Path(f"/proc/{pid}/cmdline").read_bytes()
+            line = _command_line(pid)
             if (
                 line.endswith(end)
                 and line.count(b"\0") == 3
@@ -71,6 +73,16 @@ def process_of(configuration: Path) -> int | None:
             ):
                 return pid
     return None
+
+
+def _command_line(pid: int) -> bytes:
+    """Raises `OSError`. Every process of the machine is looked at, so a `Path` and a file object, which cost
+    three times as much as the read, are not made."""
+    descriptor = os.open(f"/proc/{pid}/cmdline", os.O_RDONLY)
+    try:
+        return os.read(descriptor, _COMMAND_LINE_BYTES)
+    finally:
+        os.close(descriptor)
 
 
 class Watched:
