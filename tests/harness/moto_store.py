@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from threading import Lock
 from typing import Any
 
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
 from werkzeug.serving import run_simple
 
 
@@ -32,5 +32,6 @@ class AtomicPuts:
 
 
 if __name__ == "__main__":
-    application = AtomicPuts(DomainDispatcherApplication(create_backend_app))
+    # moto's own dispatcher looks for the service in each request, which takes as long as to answer it.
+    application = AtomicPuts(create_backend_app("s3"))
     run_simple("127.0.0.1", int(sys.argv[1]), application, threaded=True, request_handler=MotoRequestHandler)
