@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Annotated, Final
 
 import msgspec
@@ -20,7 +21,6 @@ from agent.leaf.inputs.formats.line_values import (
     Column,
     LineError,
     Stamps,
-    are_digits,
     check_name,
     join_columns,
     name_of,
@@ -49,9 +49,9 @@ _MAX_ROW: Final = 64 * 1024
 """Bytes of its readings without their values."""
 _split_tags = re.compile(rb"(?<!\\),").split
 _split_tag = re.compile(rb"(?<!\\)=").split
-Row = tuple[int, bytes, bytes, bytes]
-"""Of the readings of a line: how many they are; all of them, with `%b` where each begins and for its value;
-and what stands before the value of the first, and behind each."""
+Row = tuple[bytes, bytes, bytes]
+"""Of the readings of a line: all of them, with a NUL where each begins and `%b` for its value; and what
+stands before the value of the first, and behind each."""
 
 
 class LineCache:
@@ -63,8 +63,11 @@ class LineCache:
         self.stamps = Stamps()
         self.heads: dict[bytes, _Head] = {}
         """By measurement and tags as they stand in a line; `head` adds a missing one."""
-        self.rows: dict[tuple[bytes, bytes], Row] = {}
-        """By measurement with tags and by all names of fields, as `row` has them; that adds a missing one."""
+        self.rows: dict[bytes, dict[bytes, Row]] = {}
+        """By all names of fields of a line, and then by its measurement and tags, as `row` has them; that
+        adds a missing one."""
+        self._shared: dict[bytes, bytes] = {}
+        """What is the same for many lines, so that it is in memory and in the processor's cache once."""
         self._cached = 0
 
     def head(self, key: bytes) -> _Head:
@@ -91,7 +94,7 @@ class LineCache:
         if len(tags) > contract.MAX_TAGS:
             raise _too_many_tags()
         tail = b',"tags":' + to_json(tags) + b"}\n" if tags else b"}\n"
-        head = _Head(measurement, b'"device":' + to_json(device) + b',"metric":', tail)
+        head = _Head(measurement, b'"device":' + to_json(device) + b',"metric":', self._share(tail))
         self._remember(len(key) + len(tail) + len(head.before) + _OBJECTS)
         self.heads[key] = head
         return head
@@ -103,37 +106,41 @@ class LineCache:
             return before
         metric = f"{head.measurement}_{name_of(raw, 'a field')}"
         check_name(metric, "the metric")
-        before = head.before + to_json(metric) + b',"value":'
+        before = self._share(head.before + to_json(metric) + b',"value":')
         self._remember(len(raw) + len(before) + _OBJECTS)
         head.fields[raw] = before
         return before
 
-    def row(self, key: bytes, names: bytes, count: int) -> Row:
-        """The readings of a line of `count` fields: `key` is a newline, measurement and tags, `names` are a
-        newline and those of its fields with `=` behind each. Raises `LineError` for a line that is bad, and
-        for one that is too long to be remembered."""
-        known = self.rows.get((key, names))
-        if known is not None and known[0] == count:
+    def row(self, key: bytes, names: bytes) -> Row:
+        """The readings of a line: `key` is a newline, measurement and tags, `names` are a newline and those
+        of its fields with `=` behind each. Raises `LineError` for a line that is bad, and for one that is too
+        long to be remembered."""
+        if (known := self.rows.get(names, {}).get(key)) is not None:
             return known
         raws = names[1:].split(b"=")
         begin = key[:1] == names[:1] == b"\n" and b"\n" not in key[1:] + names[1:]
-        if not begin or raws.pop() or len(raws) != count or count > _MAX_COLUMNS:
+        if not begin or raws.pop() or not 1 <= len(raws) <= _MAX_COLUMNS:
             raise LineError("no line of the commonest form")
         head = self.heads.get(key[1:]) or self.head(key[1:])
-        if count * head.cost > _MAX_ROW:
+        if len(raws) * head.cost > _MAX_ROW:
             raise LineError("many fields with many tags")
         befores, tail = [self.field(head, raw) for raw in raws], head.tail.replace(b"%", b"%%")
-        template = b"".join([b"%b" + before.replace(b"%", b"%%") + b"%b" + tail for before in befores])
-        row = count, template, befores[0], head.tail
-        self._remember(len(key) + len(names) + len(template) + _OBJECTS)
-        self.rows[key, names] = row
+        template = b"".join([b"\0" + before.replace(b"%", b"%%") + b"%b" + tail for before in befores])
+        row = template, befores[0], head.tail
+        self._remember(len(key) + len(names) + len(template) + 2 * _OBJECTS)
+        self.rows.setdefault(names, {})[key] = row
         return row
+
+    def _share(self, text: bytes) -> bytes:
+        """The same as one object for all that are equal."""
+        return self._shared.setdefault(text, text)
 
     def _remember(self, size: int) -> None:
         self._cached += size
         if self._cached > _CACHED:
             self.heads.clear()
             self.rows.clear()
+            self._shared.clear()
             self._cached = size
 
 
@@ -162,6 +169,8 @@ _Number = float | Annotated[int, Meta(gt=-_BEYOND, lt=_BEYOND)] | bool
 _check: Final = msgspec.json.Decoder(list[_Number]).decode
 _not_whole: Final = re.compile(rb"[^0-9,i-][0-9-]*+i").search
 """A value that ends in `i` and is more than a sign and digits."""
+_before, _tail = itemgetter(1), itemgetter(2)
+"""Of a row."""
 _MAX_LINES: Final = 1000
 """Shorter lines are more readings than a step may have."""
 
@@ -190,57 +199,46 @@ def take_rows(
     names = flat[::2]
     try:
         values = _values(flat[1::2])
-        stamps = tokens[3::3] if width == 3 else None
-        if len(values) != len(names):
+        joined = b"".join(names)
+        # No name lacks its `=`, so none can be taken for a part of another one.
+        if not len(names) == len(values) == joined.count(b"="):
             return None
+        rows = _rows(keys, joined, cache)
+        stamps = tokens[3::3] if width == 3 else None
         if len(names) == lines:
-            befores, tails = _single(keys, names, cache)
             starts = _starts(stamps, cache.stamps, unit) if stamps else [[arrival()] * lines]
-            payload = join_columns([*starts, befores, values, tails])
+            payload = join_columns([*starts, list(map(_before, rows)), values, list(map(_tail, rows))])
         else:
             each = _written(stamps, cache.stamps, unit) if stamps else [arrival()] * lines
-            payload = _filled(keys, groups, names, each, values, cache)
+            filled = [row[0].replace(b"\0", start) for row, start in zip(rows, each, strict=True)]
+            payload = b"".join(filled) % tuple(values)
     except (LineError, msgspec.DecodeError):
         return None
     return (payload, len(values), lines) if len(payload) <= limit else None
 
 
-def _single(keys: Column, names: Column, cache: LineCache) -> tuple[Column, Column]:
-    """What stands before and behind the value of each line's one field."""
-    get = cache.rows.get
-    rows = [get(both) or cache.row(*both, 1) for both in zip(keys, names, strict=True)]
-    return [before for _, _, before, _ in rows], [tail for _, _, _, tail in rows]
-
-
-def _filled(
-    keys: Column, groups: Column, names: Column, starts: Column, values: Column, cache: LineCache
-) -> bytes:
-    """The readings of lines of several fields, with `values`. `starts` has how they begin, by the line."""
-    templates, repeated, get = Column(), Column(), cache.rows.get
-    first, count = 0, groups[0].count(b",") + 1
-    alike = count * len(groups) == len(names)  # most likely; where it is not so, names of two lines meet
-    for key, group, start in zip(keys, groups, starts, strict=True):
-        if not alike:
-            count = group.count(b",") + 1
-        both = key, b"".join(names[first : first + count])
-        row = get(both)
-        if row is None or row[0] != count:
-            row = cache.row(*both, count)
-        templates.append(row[1])
-        repeated += [start] * count
-        first += count
-    if first != len(values):
+def _rows(keys: Column, names: bytes, cache: LineCache) -> list[Row]:
+    """The readings of each line; `names` are those of all fields, line by line."""
+    lines, known = len(keys), cache.rows
+    first = names[: len(names) // lines]
+    try:
+        if names == first * lines:  # most likely
+            return list(map(known[first].__getitem__, keys))
+    except KeyError:
+        pass
+    each = names.replace(b"\n", b",\n").split(b",")[1:]
+    if len(each) != lines:
         raise LineError("no line of the commonest form")
-    cells = repeated * 2
-    cells[::2], cells[1::2] = repeated, values
-    return b"".join(templates) % tuple(cells)
+    try:
+        return [known[text][key] for key, text in zip(keys, each, strict=True)]
+    except KeyError:
+        return [cache.row(key, text) for key, text in zip(keys, each, strict=True)]
 
 
 def _starts(stamps: Column, of: Stamps, unit: int) -> list[Column]:
     """How the readings of these times begin, in columns."""
-    if unit == 1 and are_digits(stamps):
-        return of.columns(stamps)
-    return [_written(stamps, of, unit)]
+    columns = of.columns(stamps) if unit == 1 else None
+    return [_written(stamps, of, unit)] if columns is None else columns
 
 
 def _written(stamps: Column, of: Stamps, unit: int) -> Column:

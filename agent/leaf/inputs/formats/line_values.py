@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import datetime, timedelta
+from struct import unpack
 from typing import Final
 
 import msgspec
@@ -113,6 +114,8 @@ _FIRST_SECOND: Final = -62_135_596_800
 """The year 1 begins."""
 _DIGITS: Final = 19
 """Of nanoseconds since 1970, from 2001 to 2286."""
+_PARTS: Final = "10s9s"
+"""The second, and the rest."""
 _LOOK: Final = 16
 """Times that tell whether most are repeated."""
 Column = list[bytes]
@@ -161,24 +164,29 @@ class Stamps:
         """The same for a time by this machine's clock."""
         return f'{{"ts":"{contract.machine_time(ns)}",'.encode()
 
-    def columns(self, stamps: list[bytes]) -> list[Column]:
-        """How readings of these times begin, each of nineteen digits, in columns to be joined row by row."""
+    def columns(self, stamps: list[bytes]) -> list[Column] | None:
+        """How readings of these times begin, in columns to be joined row by row; None where a time is not
+        nineteen digits."""
+        digits = b"".join(stamps)
+        if set(map(len, stamps)) != {_DIGITS} or not digits.isdigit():
+            return None
         if 2 * len(set(stamps[:_LOOK])) <= len(stamps[:_LOOK]):
             made = {stamp: self.written(stamp, 1) for stamp in set(stamps)}
             return [list(map(made.__getitem__, stamps))]
-        known = self._begun.get
-        begun = [known(stamp[:10]) or self._remember(stamp[:10]) for stamp in stamps]
-        rests = [stamp[10:].rstrip(b"0") for stamp in stamps]
+        parts = unpack(_PARTS * len(stamps), digits)
+        try:
+            begun = list(map(self._begun.__getitem__, parts[::2]))
+        except KeyError:
+            begun = [self._begun.get(second) or self._remember(second) for second in parts[::2]]
+        rests = [rest.rstrip(b"0") for rest in parts[1::2]]
         if not all(rests):
             begun = [before if rest else before[:-1] for before, rest in zip(begun, rests, strict=True)]
         return [begun, rests, [b'Z",'] * len(stamps)]
 
     def of_numbers(self, times: tuple[int, ...]) -> list[Column]:
         """The same for any times (ns since 1970)."""
-        stamps = to_json(times)[1:-1].split(b",")
-        if are_digits(stamps):
-            return self.columns(stamps)
-        return [list(map(self.reading, times))]
+        columns = self.columns(to_json(times)[1:-1].split(b","))
+        return [list(map(self.reading, times))] if columns is None else columns
 
     def _joined(self, second: bytes, rest: bytes) -> bytes:
         begun = self._begun.get(second) or self._remember(second)
@@ -189,11 +197,6 @@ class Stamps:
             self._begun.clear()
         begun = self._begun[second] = _begin(int(second))
         return begun
-
-
-def are_digits(stamps: list[bytes]) -> bool:
-    """Whether each of these is nineteen digits, as `Stamps.columns` has to have them."""
-    return set(map(len, stamps)) == {_DIGITS} and b"".join(stamps).isdigit()
 
 
 def join_columns(columns: list[Column]) -> bytes:

@@ -182,6 +182,8 @@ def readings(parsing: Parsing) -> list[tuple[contract.Reading, bool]]:
 @example(["a f=1,g=5.5i 1790000000000000000", "a f=1e5i,g=truei 1790000000000000000"], False, 1)
 @example(["a,t=x f=1,g=2 10", "a,t=y f=1,g=2,h=3 20", "a,t=z h=4 30"], True, 10**9)
 @example(["a%b,host=5%,t=%s f%=1,%b=2 10", "a%b,host=5%,t=%s f%=1,%b=2 20"], True, 10**9)
+@example(["a f=1,g=2 10", "a f,1,=2 10", "a f=1,g,2=3,=4 10", "a f=1 10"], True, 10**9)
+@example(["a f=1 10", "b h=1 10", "a f=1,h=2 10", "a,t=\0 f=1,h=2 10"], True, 10**9)
 def test_lines_are_taken_alike_at_once_and_one_by_one(lines: list[str], ended: bool, unit: int) -> None:
     body = "\n".join(lines).encode() + b"\n" * ended
     cache = LineCache("edge-1", "host")
