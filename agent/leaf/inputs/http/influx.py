@@ -35,6 +35,10 @@ _CODES: Final = {
     503: "unavailable",
 }
 _MAX_REASON: Final = 300
+_SMALL: Final = 2048
+"""Bytes of a body that takes few milliseconds even where each two of them are a bad line."""
+_FEW: Final = 64 * 1024
+"""Bytes of its readings."""
 
 
 def greet(request: HttpRequest, stopping: bool) -> Response:
@@ -72,6 +76,17 @@ class InfluxRoute(Route[DecodedLines]):
             raise at_fault(400, "precision", f"precision {precision!r:.20} is not one of {names}")
         return unit
 
+    def decode_at_once(self, body: bytes, head: RequestHead) -> DecodedLines | None:
+        if len(body) > _SMALL:
+            return None
+        parsing = Parsing(body, self._lines, head.time_unit, wall_ns(), _FEW)
+        try:
+            while parsing.step():
+                pass
+        except BodyTooLargeError:
+            return None
+        return None if parsing.bad or not parsing.count else _decoded(parsing)
+
     async def decode(self, body: Body, head: RequestHead, hold: Hold) -> DecodedLines:
         parsing = Parsing(body.data, self._lines, head.time_unit, wall_ns(), body.room)
         pacer = Pacer()
@@ -89,7 +104,7 @@ class InfluxRoute(Route[DecodedLines]):
         if parsing.hopeless or not parsing.count:
             raise refused_lines(parsing)
         hold.add(parsing.size, unread=False)
-        return DecodedLines(parsing.payload, parsing.count, parsing.left_out, parsing=parsing)
+        return _decoded(parsing)
 
     def respond(self, decoded: DecodedLines, head: RequestHead) -> Response:
         if decoded.parsing.bad:
@@ -109,6 +124,10 @@ class InfluxRoute(Route[DecodedLines]):
             details=details,
             unread=error.unread,
         )
+
+
+def _decoded(parsing: Parsing) -> DecodedLines:
+    return DecodedLines(parsing.payload, parsing.count, parsing.left_out, parsing=parsing)
 
 
 def refused_lines(parsing: Parsing) -> HttpError:
