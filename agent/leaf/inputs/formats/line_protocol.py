@@ -39,6 +39,8 @@ _IDLE: Final = 64 * 1024
 _SHORT: Final = 256
 """Bytes that are searched first for idle lines: mostly there are few."""
 _MAX_LINE: Final = 256 * 1024
+_NOTHING: Final[Counter[str]] = Counter()
+"""Left out of most bodies, so that a small one need not make a counter."""
 _BLANK_STAMP: Final = [b""]
 """What is behind the blank at the end of a line without a time."""
 
@@ -85,7 +87,7 @@ class Parsing(PayloadParts):
         """Lines that were not taken, as (line from 1, reason)."""
         self.more = 0
         """Bad lines beyond those listed."""
-        self.left_out: Counter[str] = Counter()
+        self.left_out: Counter[str] = _NOTHING
         """All bad lines by kind."""
         self.hopeless = False
         """Whether so many lines were bad that the rest was not parsed."""
@@ -283,6 +285,8 @@ class Parsing(PayloadParts):
         self._offset = offset
 
     def _refuse(self, error: LineError) -> None:
+        if not self.left_out:
+            self.left_out = Counter()
         self.left_out[error.kind] += 1
         if self._apart or len(self.bad) < MAX_LISTED:
             self.bad.append((self._line, str(error)))
