@@ -6,7 +6,7 @@ as large text or as dictionaries, and few of Arrow's functions take these.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +30,8 @@ _LISTS: Final = (
 _FAULTS: Final = (OSError, pa.ArrowException)
 """What Arrow raises over a file."""
 _MOST_SAID: Final = 200
+_ROWS_TOGETHER: Final = 8_192
+"""Rows from which on nothing is gained by more."""
 
 
 def checked(coded: Sequence[str] = ()) -> ds.ParquetFileFormat:
@@ -138,6 +140,25 @@ def fitted_groups(at: Place, schema: pa.Schema) -> Iterator[pa.Table]:
         known = [name for name in schema.names if name in file.names]
         for group in range(file.num_row_groups):
             yield fitted(file.read_row_group(group, columns=known), schema)
+
+
+def together(groups: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Small row groups of one table put together, each piece one chunk: what is done once for each costs more
+    than its rows do."""
+    held: list[pa.Table] = []
+    size = 0
+    for rows in groups:
+        held.append(rows)
+        size += rows.num_rows
+        if size >= _ROWS_TOGETHER:
+            yield _joined(held)
+            held, size = [], 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(parts: list[pa.Table]) -> pa.Table:
+    return parts[0] if len(parts) == 1 else pa.concat_tables(parts).unify_dictionaries().combine_chunks()
 
 
 def usual(rows: pa.Table, dictionaries: Container[str] = ()) -> pa.Table:

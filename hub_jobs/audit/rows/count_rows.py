@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hub_jobs.audit.rows.hours import moments
+from hub_jobs.audit.rows.place_sums import Integers, sums_of
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.source.binary import content_of
 from hub_jobs.tables.grouping import changes
@@ -177,14 +178,11 @@ def _placed(rows: pa.Table, old: Mask) -> pa.Table:
         order = np.lexsort((old, *reversed(_key(rows))))
         rows, old = rows.take(pa.array(order)), old[order]
         starts = _starts(rows, old)
-    places = _numbers(rows["index"], -1)
-    sums = [
-        np.add.reduceat(terms, starts) if places.size else places
-        for terms in (places, places * places, marks(places))
-    ]
+    sizes = np.diff(starts, append=rows.num_rows)
+    sums = sums_of(_whole(rows["index"], -1), starts, sizes)
     found = {
         **{name: rows[name].take(starts) for name in BATCH_KEY},
-        "places": np.diff(starts, append=places.size),
+        "places": sizes,
         "total": sums[0],
         "squares": sums[1],
         "marks": sums[2],
@@ -248,8 +246,15 @@ def _chosen(rows: pa.Table, old: Mask, mask: Mask) -> tuple[pa.Table, Mask]:
 
 
 def _numbers(column: pa.Array | pa.ChunkedArray, absent: int = 0) -> Numbers:
-    known = pc.fill_null(column, absent) if column.null_count else column
-    found: Numbers = known.to_numpy().astype(np.int64, copy=False)
+    found: Numbers = _whole(column, absent).astype(np.int64, copy=False)
+    return found
+
+
+def _whole(column: pa.Array | pa.ChunkedArray, absent: int) -> Integers:
+    """Whole numbers as wide as they are."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    found: Integers = (pc.fill_null(column, absent) if column.null_count else column).to_numpy()
     return found
 
 
@@ -258,10 +263,11 @@ def _starts(rows: pa.Table, old: Mask) -> Numbers:
     return np.flatnonzero(changes(*_key(rows), old))
 
 
-def _key(rows: pa.Table) -> list[Numbers]:
+def _key(rows: pa.Table) -> list[Integers]:
     """The columns that name a batch, with equal numbers for equal texts."""
-    codes = [rows[name].combine_chunks().indices for name in BATCH]
-    return [*(pc.fill_null(texts, -1).to_numpy() for texts in codes), _numbers(rows["n"])]
+    texts = (rows[name] for name in BATCH)
+    chunks = [text.chunk(0) if text.num_chunks == 1 else text.combine_chunks() for text in texts]
+    return [*(_whole(chunk.indices, -1) for chunk in chunks), _whole(rows["n"], 0)]
 
 
 def _kinds(subjects: pa.ChunkedArray) -> npt.NDArray[np.object_]:

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from hub_jobs.audit.rows.count_rows import RowCounts
+from hub_jobs.audit.rows.place_sums import add_up
 from hub_jobs.tables.grouping import Names, changes, coded, grouped
-from hub_jobs.tables.ranges import Mask, Numbers, marks
+from hub_jobs.tables.ranges import Mask, Numbers
 from hub_jobs.tables.spaces import BATCH, HISTORY, SOURCE
 
 
@@ -184,7 +185,7 @@ def batches(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts, kept_
     places = read + named
     aged = arrived < kept_since
     apart = np.where(old, places + whole, 0) != old_rows
-    complete = aged | np.where(whole > 0, (places == 0) & (whole == 1), _adds_up(count, places, *sums))
+    complete = aged | np.where(whole > 0, (places == 0) & (whole == 1), add_up(count, places, *sums))
     run = np.concatenate(codes)[firsts]
     n = np.concatenate([_column(part, "n") for part in parts])[firsts]
     stray = ~(there & refined) & (places + whole > 0)
@@ -208,16 +209,6 @@ def batches(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts, kept_
         old=old[there],
         apart=apart[there],
     )
-
-
-def _adds_up(count: Numbers, places: Numbers, total: Numbers, squares: Numbers, marked: Numbers) -> Mask:
-    """Which batches have the places 0 to count - 1 once each."""
-    found: Mask = (places == count) & (total * 2 == count * (count - 1))
-    found &= squares * 6 == count * (count - 1) * (count * 2 - 1)
-    most = int(count[found].max(initial=0))
-    due = np.concatenate(([0], np.cumsum(marks(np.arange(most, dtype=np.int64)))))
-    found &= marked == due[np.where(found, count, 0)]
-    return found
 
 
 def messages(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts, kept_since: int = 0) -> Messages:

@@ -1,6 +1,6 @@
-"""What the audit reads of the tables: file by file, a row group in memory at a time. Up to `HERE_ROWS` rows
-the driver reads the files itself, on all cores and without a Spark session; beyond that they are Spark's
-tasks.
+"""What the audit reads of the tables: file by file, a row group or some small ones in memory at a time. Up to
+`HERE_ROWS` rows the driver reads the files itself, on all cores and without a Spark session; beyond that they
+are Spark's tasks.
 
 Of a file that the log of a table names and that can't be read only the log says what it holds."""
 
@@ -22,7 +22,7 @@ from hub_jobs.audit.rows.count_rows import TEXTS, Offsets, RowCounts, Share
 from hub_jobs.audit.rows.pieces import ALL, NOTHING_SETTLED, FileShare, Past, ScanPart, pieces
 from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables.delta import Table
-from hub_jobs.tables.parquet_reading import ParquetFile, UnreadableError, parquet_file
+from hub_jobs.tables.parquet_reading import ParquetFile, UnreadableError, parquet_file, together
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import files
 from hub_jobs.tables.spaces import SOURCE_KEY
@@ -267,13 +267,16 @@ def row_groups(file: ParquetFile, piece: FileShare) -> Iterator[int]:
 
 def _read(piece: FileShare, columns: Sequence[str]) -> Iterator[pa.Table]:
     texts = [name for name in columns if name in TEXTS]
-    always = [name for name in columns if piece.table != "readings" or name not in SOURCE_KEY]
+    always = [name for name in columns if name not in SOURCE_KEY]
     with parquet_file(piece.path, read_dictionary=texts) as file:
+        if piece.table != "readings":
+            groups = (columns_of(file, piece.path, group, columns) for group in row_groups(file, piece))
+            yield from together(groups)
+            return
         for group in row_groups(file, piece):
             rows = columns_of(file, piece.path, group, always)
             # A reading that names its batch needs no place of a message, and most do.
-            is_needed = len(always) < len(columns) and rows["n"].null_count
-            yield columns_of(file, piece.path, group, columns) if is_needed else rows
+            yield columns_of(file, piece.path, group, columns) if rows["n"].null_count else rows
 
 
 def columns_of(file: ParquetFile, path: Place, group: int, columns: Sequence[str]) -> pa.Table:

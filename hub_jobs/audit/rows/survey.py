@@ -15,7 +15,7 @@ from hub_jobs.audit.ledgers import LedgerRecords
 from hub_jobs.audit.rows.count_rows import Offsets
 from hub_jobs.audit.rows.pieces import FileShare, Past
 from hub_jobs.audit.rows.scan import AuditTables, columns_of, each, row_groups
-from hub_jobs.tables.parquet_reading import ParquetFile, UnreadableError, parquet_file
+from hub_jobs.tables.parquet_reading import ParquetFile, UnreadableError, parquet_file, together
 from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import files
 from hub_jobs.tables.spaces import HISTORY, ID_COLUMNS, Joining, SeenNumbers, hub_space, joined, upto
@@ -49,9 +49,9 @@ def survey(tables: AuditTables, ends: Offsets) -> Survey:
     # A cache that is behind what is settled need not know all of it.
     behind = any(ends.get(history, 0) < _last(past.ranges, history) for history in past.rows)
     parts[not behind, True].add(past.ranges)
-    for _, (part, fault) in each(tables, _survey, _in_order(tables, ends)):
-        if fault is not None:
-            tables.note("bronze", fault)
+    for _, part in each(tables, _survey, _in_order(tables, ends)):
+        if part.fault is not None:
+            tables.note("bronze", part.fault)
         for is_old, found in part.records.items():
             records.join(found)
             if is_old:
@@ -99,20 +99,14 @@ class _Surveyed:
     """
     rows: Counter[tuple[History, bool]] = field(default_factory=Counter)
     """How many rows it has of each history, by whether they are old."""
+    fault: UnreadableError | None = None
+    """Why its ledger records can't all be read."""
 
 
-def _survey(piece: FileShare) -> tuple[_Surveyed, UnreadableError | None]:
+def _survey(piece: FileShare) -> _Surveyed:
     found = _Surveyed()
-    fault = None
     with parquet_file(piece.path) as file:
-        for group in row_groups(file, piece):
-            ids = piece.chosen(columns_of(file, piece.path, group, _IDENTITY))
-            try:
-                for row, is_old in _records(file, piece, group, ids):
-                    found.records[is_old].add(row)
-            except UnreadableError as error:
-                # What the rows are is known without their payloads.
-                fault = error
+        for ids in together(_identities(file, piece, found)):
             done, old = upto(ids, piece.offsets), piece.old_rows(ids)
             for is_before, is_old in _KINDS:
                 mask = (done == is_before) & (old == is_old)
@@ -122,7 +116,20 @@ def _survey(piece: FileShare) -> tuple[_Surveyed, UnreadableError | None]:
                 found.seen.setdefault((is_before, is_old), SeenNumbers()).add(rows)
                 for row in rows.group_by(HISTORY).aggregate([([], "count_all")]).to_pylist():
                     found.rows[(row["stream"], row["created"]), is_old] += row["count_all"]
-    return found, fault
+    return found
+
+
+def _identities(file: ParquetFile, piece: FileShare, found: _Surveyed) -> Iterator[pa.Table]:
+    """The identities of the rows of each row group, whose ledger records are taken in."""
+    for group in row_groups(file, piece):
+        ids = piece.chosen(columns_of(file, piece.path, group, _IDENTITY))
+        try:
+            for row, is_old in _records(file, piece, group, ids):
+                found.records[is_old].add(row)
+        except UnreadableError as error:
+            # What the rows are is known without their payloads.
+            found.fault = error
+        yield ids
 
 
 def _records(
