@@ -2,9 +2,10 @@
 
 Arrow imports pandas with the first array it makes, in case it was given an object of it; that is a third of
 what a job imports, and no job has such an object. It leaves pandas alone from then on, which can be imported
-as ever: PySpark does so with a session, which `maintain` and a run with nothing to do have none of. numpy
-starts a thread for every core, for algebra that no job does, and workers are forked from a process that has
-imported it. Python looks for garbage after each 700 new objects; the imports make eighty thousand and no
+as ever: PySpark does so with a session, which `maintain` and a run with nothing to do have none of. Half of
+the time that Arrow's functions take to import it reads the documents of their options, which no job shows.
+numpy starts a thread for every core, for algebra that no job does, and workers are forked from a process that
+has imported it. Python looks for garbage after each 700 new objects; the imports make eighty thousand and no
 garbage. When it ends it would look at all of them again, for a fifth of what the start of a job takes."""
 
 from __future__ import annotations
@@ -33,11 +34,16 @@ class _NoPandas:
 
 
 _FINDER: Final = _NoPandas()
+_PARSER: Final = ModuleType("pyarrow.vendored.docscrape")
+_PARSER.__dict__["NumpyDocString"] = lambda _: {"Parameters": ()}
 
 sys.meta_path.insert(0, _FINDER)
+sys.modules[_PARSER.__name__] = _PARSER
 try:
     import pyarrow as pa
+    import pyarrow.compute
 
     pa.array([0])
 finally:
     sys.meta_path.remove(_FINDER)
+    del sys.modules[_PARSER.__name__]

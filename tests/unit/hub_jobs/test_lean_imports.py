@@ -30,6 +30,15 @@ assert pa.table({"a": [1]}).to_pandas().shape == (1, 1)
 """)
 
 
+def test_no_job_reads_the_documents_of_arrows_options_which_can_be_read_afterwards() -> None:
+    _after_each_job("""
+import pyarrow.compute as pc
+from pyarrow.vendored.docscrape import NumpyDocString
+for option in NumpyDocString(pc.CountOptions.__doc__)["Parameters"]:
+    assert option.desc[0] not in pc.count.__doc__
+""")
+
+
 @pytest.mark.skipif(os.cpu_count() == 1, reason="numpy has a thread for each further core")
 def test_numpy_starts_no_threads_in_a_job() -> None:
     _after_each_job("""
