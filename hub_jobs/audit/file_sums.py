@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from hub_jobs.audit.rows.lookups import refinable
 from hub_jobs.audit.rows.pieces import FileShare
 from hub_jobs.refine.messages import QuarantineReason
-from hub_jobs.refine.readings import Refiner
 from hub_jobs.tables.parquet_reading import parquet_file
 from hub_jobs.tables.ranges import Numbers, marks
 from hub_jobs.tables.schemas import BRONZE, TIME, digest
@@ -169,6 +168,8 @@ def _expected(rows: list[dict[str, Any]], secret: bytes) -> list[tuple[int, int]
 
 
 def _decoded(rows: list[dict[str, Any]], secret: bytes) -> list[tuple[int, int]]:
+    from hub_jobs.refine.readings import Refiner
+
     refiner = Refiner()
     tables = [table for row in rows if row["payload"] is not None for table in refiner.add(row)]
     at = {key_of(row): number for number, row in enumerate(rows)}

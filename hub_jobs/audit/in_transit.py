@@ -6,24 +6,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from agent.contract import (
-    FLEET_BUCKET,
-    ClassState,
-    ContractError,
-    FleetRecord,
-    Previous,
-    parse_fleet_record,
-)
+from agent.contract import FLEET_BUCKET, ContractError
 from agent.contract.checks import fields_as_row
 from agent.contract.ranges import Range, size, text, union, without
 from hub_jobs.audit.ledgers import Origin
-from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import ApiError, Denied, UnknownIdentity, Unreachable
 from hub_jobs.source.server import Server, unknown_key
-from hub_jobs.source.streams import StreamInfo, stream_info
 from hub_jobs.tables.spaces import SeenNumbers, source_space
+
+if TYPE_CHECKING:
+    from agent.contract import ClassState, FleetRecord, Previous
+    from hub_jobs.source.connection import Connection
+    from hub_jobs.source.streams import StreamInfo
 
 _NO_STREAM: Final = 404
 
@@ -92,6 +88,9 @@ def ask_hub(server: Server, streams: Iterable[str], domains: Iterable[str] = ())
     """What the hub says of these streams and of the leaves in them, and of the leaves of more `domains`: one
     that rests, is over its bytes or revoked is no source of a stream. A stream that is not there is left out.
     Raises as `Connection`."""
+    from hub_jobs.source.connection import Connection
+    from hub_jobs.source.streams import stream_info
+
     hub = HubClient()
     try:
         asking = Connection(server)
@@ -125,6 +124,8 @@ def _look_up(conn: Connection, domain: str, hub: HubClient) -> None:
     data = conn.request(f"{conn.server.api_prefix}.{subject}", b"")
     if not data:
         return
+    from agent.contract import parse_fleet_record
+
     try:
         hub.leaves[domain] = parse_fleet_record(data)
     except ContractError as error:

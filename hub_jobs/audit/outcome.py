@@ -20,7 +20,6 @@ from agent.contract.ranges import size
 from hub_jobs.audit.accounts import Account
 from hub_jobs.audit.report import AuditReport
 from hub_jobs.audit.rows.hours import Hour, merged_hours
-from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import WireError
 from hub_jobs.source.server import Server
 from hub_jobs.tables.places import Place
@@ -53,6 +52,8 @@ def head_of(report: AuditReport, lake: Place, *, deep: bool) -> AuditPart:
 
 def tell_hub(server: Server, head: AuditPart, leaves: Sequence[AuditedLeaf]) -> str:
     """Tell the hub's agent; why it does not know now, empty if it does."""
+    from hub_jobs.source.connection import Connection
+
     try:
         with Connection(server) as conn:
             for part in audit_parts(head, leaves):

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 from agent.contract import Exit
 from hub_jobs.audit import all_accounts, bronze_contents, outcome, report
 from hub_jobs.audit.bronze_contents import BronzeContents, SeenCache, against_cache, open_cache
-from hub_jobs.audit.compare_contents import Differences, compare_contents
 from hub_jobs.audit.in_transit import HubClient, ask_hub, in_transit_of
 from hub_jobs.audit.ledgers import LedgerClaims
 from hub_jobs.audit.rows import totals
@@ -193,9 +192,9 @@ def _audited(
     tables = replace(tables, cut=next_cut(tables, at))
     counted = _counted(tables, cache, histories)
     _, survey, held, claims, rows = counted
-    differing = compare_contents(tables) if deep else Differences()
+    altered, notes = _compared(tables) if deep else ([], [])
     until = tables.past.until
-    if not differing.sentences:
+    if not altered:
         until = _settle(lake, settled, counted, lambda other: _counted(other, cache, histories))
     in_transit = None if hub is None else in_transit_of(hub.leaves, held.ever, claims.origins)
     runs = all_accounts.of_runs(tables, claims, held, rows, in_transit)
@@ -204,7 +203,7 @@ def _audited(
         at,
         [*runs, *all_accounts.of_devices(tables, claims, held, rows.classes)],
         gaps,
-        claims.unreadable + rows.unnamed + differing.notes + (hub.faults if hub else []),
+        claims.unreadable + rows.unnamed + notes + (hub.faults if hub else []),
         _hours(tables.past, [*rows.hours, *hours_of_transit(in_transit or ())], at),
         in_transit,
         [
@@ -213,9 +212,17 @@ def _audited(
         ],
         tables.unreadable,
         [*bronze_contents.stale_sentences(held, cache, readings, histories)],
-        altered=differing.sentences,
+        altered=altered,
         settled=Settled(until),
     )
+
+
+def _compared(tables: AuditTables) -> tuple[list[str], list[str]]:
+    """Sentences about contents that differ, and about what was not compared."""
+    from hub_jobs.audit.compare_contents import compare_contents
+
+    found = compare_contents(tables)
+    return found.sentences, found.notes
 
 
 def _hours(past: Past, hours: Sequence[Hour], at: datetime) -> list[Hour]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from agent.contract import leaf_stream
 from agent.contract.ranges import Range, holes, intersection, union, without
@@ -13,7 +13,6 @@ from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.gap_reasons import Gap, Neighbours, joined, missing_of_restored, of_source
 from hub_jobs.audit.ledgers import LedgerClaims, LostStores, Origin, Source
 from hub_jobs.audit.rows.scan import Unreadable
-from hub_jobs.source.streams import StreamInfo
 from hub_jobs.tables import gap_notes
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.gap_notes import GapReason, reason_by_limits
@@ -21,6 +20,9 @@ from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import Condition, batches
 from hub_jobs.tables.spaces import SeenNumbers, hub_space, source_space
 from hub_jobs.tables.stream_history import StreamHistory
+
+if TYPE_CHECKING:
+    from hub_jobs.source.streams import StreamInfo
 
 _LOOKED_AT: Final = 1_000
 """Holes of a source that are looked at one by one."""

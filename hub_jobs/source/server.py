@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import nkeys
-
 from hub_jobs.source.protocol import Denied, WireError
 
 DEFAULT_PORT: Final = 4222
@@ -90,6 +88,8 @@ class Server:
         if not secret:
             return {}
         jwt, seed = _sections(secret)
+        import nkeys  # with the cryptography that most runs need not load
+
         try:
             pair = nkeys.from_seed(bytearray(seed.encode()))
             signed = base64.urlsafe_b64encode(pair.sign(nonce.encode())).rstrip(b"=").decode()

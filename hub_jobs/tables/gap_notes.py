@@ -11,13 +11,15 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from agent.contract import HUB_DOMAIN
 from agent.contract.ranges import Range
-from hub_jobs.source.streams import StreamInfo
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.ranges import History
+
+if TYPE_CHECKING:
+    from hub_jobs.source.streams import StreamInfo
 
 GAPS_NOTE: Final = "petiole.gaps"
 """Of a commit of bronze: the sequences that were gone, as ranges."""

@@ -15,15 +15,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache, reduce
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.contract import HUB_DOMAIN
-from hub_jobs.source.connection import Connection
-from hub_jobs.source.ranges import read_columns
-from hub_jobs.source.streams import Columns, StreamInfo
 from hub_jobs.tables.delta import Table, TableError, open_table
 from hub_jobs.tables.parquet_reading import parquet_columns
 from hub_jobs.tables.places import Place
@@ -31,6 +28,10 @@ from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import Condition, bounds, files, rows
 from hub_jobs.tables.schemas import digest
 from hub_jobs.times import micros
+
+if TYPE_CHECKING:
+    from hub_jobs.source.connection import Connection
+    from hub_jobs.source.streams import Columns, StreamInfo
 
 _BOUNDS: Final = (
     "min.stream",
@@ -162,6 +163,8 @@ def differs(conn: Connection, info: StreamInfo, mark: MessageMark) -> bool:
         return True
     if info.first_seq > mark.seq:
         return False
+    from hub_jobs.source.ranges import read_columns
+
     found = read_columns(conn, info.name, mark.seq, mark.seq, created=info.created, allow_lost=True)
     return any(last_of(columns) != mark for columns in found)
 

@@ -15,7 +15,6 @@ from hub_jobs.audit.rows import count_rows
 from hub_jobs.audit.rows.hours import moments as moments_of
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.refine.messages import UnpackError, count_lines, unpack
-from hub_jobs.refine.readings import Refiner
 from hub_jobs.source.protocol import header
 from hub_jobs.tables.parquet_reading import UnreadableError
 from hub_jobs.tables.scan import Condition, batches
@@ -45,6 +44,8 @@ def refinable(rows: pa.Table) -> list[dict[str, Any]]:
 
 def decoded(row: dict[str, Any]) -> pa.Table:
     """The readings of such a row, as this version of refine decodes them."""
+    from hub_jobs.refine.readings import Refiner
+
     refiner = Refiner()
     return pa.concat_tables([*refiner.add(row), refiner.drain()])
 
