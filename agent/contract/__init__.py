@@ -5,13 +5,31 @@ Whatever it refuses raises `ContractError`, whose text says what was wrong and w
 `v`; fields that a newer sender adds are ignored, a version that is not known is refused in words.
 """
 
-from agent.contract.audit import *
-from agent.contract.batch import *
-from agent.contract.checkpoint import *
-from agent.contract.checks import *
-from agent.contract.command import *
-from agent.contract.ledger import *
-from agent.contract.link import *
-from agent.contract.names import *
-from agent.contract.reading import *
-from agent.contract.verify import *
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agent.contract.audit import *
+    from agent.contract.batch import *
+    from agent.contract.checkpoint import *
+    from agent.contract.checks import *
+    from agent.contract.command import *
+    from agent.contract.ledger import *
+    from agent.contract.link import *
+    from agent.contract.names import *
+    from agent.contract.reading import *
+    from agent.contract.verify import *
+else:
+    from importlib import import_module
+
+    # Each is imported once a name of it is asked for; those that no job needs come last.
+    _MODULES = (
+        *("checks", "names", "ledger", "batch", "reading", "audit"),
+        *("checkpoint", "command", "link", "verify"),
+    )
+
+    def __getattr__(name: str) -> object:
+        for module in () if name.startswith("_") else _MODULES:
+            found = import_module(f"{__name__}.{module}")
+            if name in found.__all__:
+                return globals().setdefault(name, getattr(found, name))
+        raise AttributeError(f"module {__name__} has no attribute {name}")
