@@ -208,6 +208,8 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
             yield f"    discarded before the hub had them: {_discarded(gone)}"
         if row["state"] != status["link"]["state"]:
             yield f"    {row['sentence']}"
+    for sentence in status.get("removed_classes", {}).values():
+        yield f"  {sentence}"
     yield from _links(status["links"])
     for name in status.get("inputs_down", ()):
         yield f"  input {name}: down; `petiole check` and the agent's log say why"
@@ -253,7 +255,7 @@ def _fleet(fleet: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_well(status: Mapping[str, Any]) -> bool:
-    if status.get("refusal") is not None or not _stores(status):
+    if status.get("refusal") is not None or status.get("removed_classes") or not _stores(status):
         return False
     return status["role"] == "hub" or not status["link"]["attention"]
 

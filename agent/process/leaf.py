@@ -48,6 +48,7 @@ from agent.leaf.publish.idempotency_recovery import IdempotencyRecovery
 from agent.leaf.publish.limits import Lingers
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.pull_chunks import PullChunkStore
+from agent.leaf.publish.removed_classes import RemovedClasses
 from agent.leaf.publish.sender import Sender
 from agent.leaf.publish.stream_recovery import CurrentRecovery, ProgressReader, StreamRecovery
 from agent.leaf.state_file import StateFile
@@ -118,6 +119,7 @@ class LeafAgent:
             events=events,
         )
         self._recovery = CurrentRecovery()
+        self._removed = RemovedClasses(self._recovery, state, classes)
         discarding = [name for name, cls in classes.items() if cls.discard == "old"]
         self._request_recovery = IdempotencyRecovery(
             config.state_dir, self._publisher, classes, discarding, self._recovery.get
@@ -214,6 +216,7 @@ class LeafAgent:
                 "clock": self._clock.run,
                 "acknowledgement": self._levels.run,
                 "state": self._state.run,
+                "removed classes": self._removed.run,
                 "requests": self._request_recovery.run,
                 "stored requests": self._request_recovery.keep,
                 **({"discards": self._evictions.run} if self._evictions else {}),
@@ -264,6 +267,7 @@ class LeafAgent:
                 }
                 for name in self._classes
             },
+            "removed_classes": self._removed.sentences,
             "links": [
                 *self.link.mirror_rows(),
                 *(self._mirrors.status() if self._mirrors is not None else ()),

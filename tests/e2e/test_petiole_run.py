@@ -97,6 +97,28 @@ def test_two_agents_do_not_share_a_state_directory(leaf: Agent) -> None:
     assert "petiole already runs here" in ended.stderr
 
 
+def test_what_the_hub_may_lack_of_a_class_that_is_removed_is_told_until_it_is_back(leaf: Agent) -> None:
+    """Its stream flows no more, and no ledger that comes to the hub speaks of it."""
+    without = leaf.member.config.read_text()
+    more = "".join(f'[[class]]\nname = "{name}"\nmax_bytes = "16MiB"\n\n' for name in ("fast", "idle"))
+    http = '[[input]]\ntype = "http"\n'
+    leaf.member.config.write_text(without.replace(http, f'{more}{http}class = "fast"\n'))
+    leaf.start()
+    assert leaf.post(READING, "a-1") == 204
+    assert leaf.status()["removed_classes"] == {}
+    both = leaf.member.config.read_text()
+
+    def told(config: str) -> str:
+        assert leaf.end(signal.SIGTERM) == 0
+        leaf.member.config.write_text(config)
+        leaf.start()
+        wait_for(lambda: bool(leaf.status()["removed_classes"]) is (config == without), "it is told")
+        return leaf.petiole("status").stdout
+
+    assert "TEL_edge-1_fast up to 0 of" in told(without)
+    assert "declare it again" not in told(both)
+
+
 def test_lines_of_a_class_that_is_removed_are_not_stored_again_after_a_kill(leaf: Agent) -> None:
     toml, lines = leaf.member.config.read_text(), leaf.member.lines
     begin = toml.index('[[input]]\ntype = "http"')
