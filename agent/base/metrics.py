@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 
 from prometheus_client import (
@@ -20,6 +20,12 @@ from prometheus_client import (
 LATENCY_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
+@cache
+def own_version() -> str:
+    """The version of this program, whose metadata is read and parsed once in a process."""
+    return version("petiole")
+
+
 class Metrics:
     """The collectors of one agent, in a registry of its own so that tests can run several agents."""
 
@@ -30,7 +36,7 @@ class Metrics:
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         ProcessCollector(registry=registry)
         self.build_info = gauge("petiole_build_info", "1, with the versions that run.", ["version", "python"])
-        self.build_info.labels(version("petiole"), platform.python_version()).set(1)
+        self.build_info.labels(own_version(), platform.python_version()).set(1)
         by_class, by_input = ["class"], ["input", "class"]
         self.accepted = counter("petiole_accepted_readings", "Readings taken in by an input.", by_input)
         self.stored = counter(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from importlib.metadata import version
 from typing import Any, Final
 
 from nats.aio.client import Client
 
 from agent.base.clock import ClockReader
-from agent.base.metrics import Metrics
+from agent.base.metrics import Metrics, own_version
 from agent.base.wait import loop_time
 from agent.config import Config
 from agent.contract import Previous, hub_api, leaf_stream
@@ -148,7 +147,7 @@ class LeafLink:
             AnnouncedLeaf(
                 domain=self._config.domain,
                 run=self._run,
-                versions={"agent": version("petiole")},
+                versions={"agent": own_version()},
                 every=self._config.link.announce_seconds,
                 state=self._state,
                 ledger=self._ledger,
