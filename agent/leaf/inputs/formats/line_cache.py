@@ -171,7 +171,7 @@ _not_whole: Final = re.compile(rb"[^0-9,i-][0-9-]*+i").search
 """A value that ends in `i` and is more than a sign and digits."""
 _before, _tail = itemgetter(1), itemgetter(2)
 """Of a row."""
-_MAX_LINES: Final = 1000
+_MAX_LINES: Final = 1500
 """Shorter lines are more readings than a step may have."""
 
 
