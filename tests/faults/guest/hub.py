@@ -66,9 +66,16 @@ class HubMachine(GuestSite):
         self.wait(lambda: self.hub.status_of("/readyz") == 200, "the hub in the guest is ready")
 
     def held(self) -> int:
-        """The last sequence of the hub's stream."""
-        with Connection(self._server(), 5.0) as connection:
-            return stream_info(connection, aggregate(0)).last_seq
+        """The last sequence of the hub's stream, once its server answers."""
+        found: list[int] = []
+
+        def answered() -> bool:
+            with Connection(self._server(), 5.0) as connection:
+                found.append(stream_info(connection, aggregate(0)).last_seq)
+            return True
+
+        self.wait(answered, "the hub's server answers")
+        return found[-1]
 
     def restored(self) -> int:
         """How many messages the hub's server found in its stream at its newest start."""
