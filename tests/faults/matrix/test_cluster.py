@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -13,6 +15,7 @@ import nats
 
 from agent.contract import DEFAULT_CLASS, aggregate, direct_subject, inbox_prefix
 from agent.demo.plan import Member
+from agent.leaf.link.guard import EpochReason
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import Unreachable
 from hub_jobs.source.ranges import read_columns
@@ -30,10 +33,12 @@ WHOLE = "nothing acknowledged is lost or doubled"
 
 
 def judged(w: FaultEnvironment, cluster: Cluster) -> None:
-    """The aggregate stands on three servers again, all goes on, and every promise was kept."""
-    wait_for(cluster.whole, "the aggregate stands on three servers again")
+    """The aggregate stands on three servers again, all goes on, every promise was kept, and what only came
+    late to a server was not taken for lost."""
+    wait_for(cluster.whole, "the aggregate stands on three servers again", 180)
     w.load.flows()
     w.mended(180)
+    assert w.leaf.metric("petiole_epochs_total", reason=EpochReason.HUB_LOST.value) == 0
     w.verdict(Terms(seconds=180))
 
 
@@ -81,6 +86,33 @@ def test_each_server_of_a_cluster_is_killed(tmp_path: Path, case: Case, spark: o
         judged(w, cluster)
 
 
+def test_a_server_of_a_cluster_lags_behind_and_leads(tmp_path: Path, case: Case, spark: object) -> None:
+    case.expected = f"what it lacks yet is no gap; {WHOLE}"
+    with open_cluster_environment(tmp_path, case) as (w, cluster):
+        before = cluster.leader()
+        name = next(name for name in reversed(cluster.servers) if name != before)
+        pid = cluster.servers[name].program.pid
+        assert pid is not None
+        w.injected.add(f"{name} is stopped by SIGSTOP", lambda _since: f"{name} was not current")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_for(lambda: not cluster.whole(), f"{name} is not current")
+            for _ in range(3):
+                cluster.step_down()
+                w.load.flows(20, 180)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        w.injected.repaired(f"{name} goes on")
+        wait_for(partial(_leads, cluster, name), f"{name} leads", 180)
+        judged(w, cluster)
+
+
+def _leads(cluster: Cluster, name: str) -> bool:
+    if cluster.leader() != name:
+        cluster.step_down(name)
+    return cluster.leader() == name
+
+
 async def _fill(member: Member, count: int = 200) -> None:
     """Messages of 120 kB each, so that the aggregate has several files."""
     seed, random = str(member.state / "keys" / "device.nk"), Random(1)
@@ -89,12 +121,6 @@ async def _fill(member: Member, count: int = 200) -> None:
     for _ in range(count):
         await nc.request(subject, json.dumps({"value": random.randbytes(60_000).hex()}).encode(), timeout=30)
     await nc.close()
-
-
-def _leads_lacking(cluster: Cluster, name: str) -> bool:
-    if cluster.leader() != name:
-        cluster.step_down(name)
-    return cluster.leader() == name and cluster.lacking() > 0
 
 
 def _reads(w: FaultEnvironment, last: int, times: int = 20) -> list[int]:
@@ -120,7 +146,9 @@ def test_a_block_of_the_leader_of_a_cluster_is_damaged(tmp_path: Path, case: Cas
         other_leads(w, cluster, f"{before}, which led, is gone, and a block of its copy is damaged", before)
         cluster.servers[before].start()
         w.injected.repaired(f"{before} is started")
-        wait_for(partial(_leads_lacking, cluster, before), f"{before} leads and lacks messages", 180)
+        wait_for(
+            lambda: _leads(cluster, before) and cluster.lacking() > 0, "it leads and lacks messages", 180
+        )
         last = cluster.last()
         assert set(_reads(w, last)) == {last}
         judged(w, cluster)
