@@ -30,7 +30,7 @@ from agent.contract import (
     leaf_subjects,
     link_consumer,
 )
-from agent.hub.registrar.aggregate import ALIVE, Observation, Source, parse_source_header
+from agent.hub.registrar.aggregate import ALIVE, Observation, parse_source_header
 from agent.hub.registrar.records import ClassRecord, HubPosition, LeafRecord
 from agent.hub.registrar.stretch import Stretch, follows, stretch_at_start
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
@@ -74,20 +74,20 @@ class GapSearch:
                 self._stretches[leaf_stream(leaf.domain, cls)] = stretch_at_start(record, now)
 
     def note(self, seen: Observation) -> None:
-        """A look at an aggregate: the server asks for a source that it does not hear or that is added, and
-        another one that leads it now asks for all."""
+        """A look at an aggregate: the server asks for a source that it does not hear, and another one that
+        leads it now asks for all."""
         before = self._noted.get(seen.info.name)
         if before is not None and seen.asked <= before.asked:
             return
         self._noted[seen.info.name] = seen
         has_moved = before is not None and before.info.leader != seen.info.leader
-        had = _consumers(seen if before is None else before)
-        for name, consumer in _consumers(seen).items():
+        for source in seen.info.config.get("sources") or ():
+            name, consumer = source["name"], (source.get("consumer") or {}).get("name")
             stretch = self._stretches.get(name)
             if stretch is None or consumer != link_consumer(stretch.epoch):
                 continue
             state = seen.states.get(name)  # a server that leads just now may tell of none yet
-            if has_moved or name not in had or state is None or not state.alive(ALIVE):
+            if has_moved or state is None or not state.alive(ALIVE):
                 stretch.doubt(seen.asked)
             else:
                 stretch.settle(state.seq, seen.asked)
@@ -198,9 +198,3 @@ class GapSearch:
             why = str(error) or "no answer"
             log.info("aggregate not read yet", stream=info.name, leaf=domain, reason=why)
             return False
-
-
-def _consumers(seen: Observation) -> dict[str, str]:
-    """The consumers of an aggregate's sources, by the names of their streams."""
-    sources: list[Source] = seen.info.config.get("sources") or []
-    return {source["name"]: (source.get("consumer") or {}).get("name", "") for source in sources}

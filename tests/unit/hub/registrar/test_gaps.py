@@ -21,7 +21,7 @@ class Hub:
 
     def __init__(self) -> None:
         self.linked_at, self.leader, self.held, self.now = 0.0, "hub-1", 5, 0.0
-        self.has_source = self.tells_of_it = True
+        self.tells_of_it = True
         self._search = GapSearch(
             cast(Client, None), cast(JetStream, None), lambda _: self.linked_at, lambda _: self._look()
         )
@@ -50,7 +50,7 @@ class Hub:
     def seen(self) -> Observation:
         row = {"name": leaf_stream("edge-1", "c"), "seq": self.held, "active": 10**8}
         rows = [row] if self.tells_of_it else []
-        config = {"sources": [source("edge-1", "c", "e")] if self.has_source else []}
+        config = {"sources": [source("edge-1", "c", "e")]}
         last = 100 + self.held
         info = StreamInfo(AGGREGATE, "now", 1, last, 50, 0, config, rows, leader=self.leader)
         return observed(info, self.now)
@@ -77,17 +77,6 @@ async def test_what_came_after_the_look_may_have_come_to_another_server_that_lea
     before = hub.seen()
     hub.leader, hub.held, hub.now = "hub-2", 7, 20.0
     assert await hub.whole_to(before) == 107
-
-
-async def test_the_server_asks_the_leaf_of_a_source_that_is_added_again() -> None:
-    """It rested, and its link has been up all the time."""
-    hub = Hub()
-    await hub.settled()
-    hub.has_source = hub.tells_of_it = False
-    hub.looks(20.0)
-    hub.has_source = hub.tells_of_it = True
-    hub.looks(21.0)
-    assert await hub.whole_to() == 106
 
 
 def test_a_server_that_lost_the_lead_and_has_it_again_is_another_leader() -> None:
