@@ -25,7 +25,7 @@ from agent.leaf.link.act import ensure_rate
 from agent.leaf.link.status import LinkState
 from agent.leaf.publish import limits, publisher
 from agent.leaf.publish.core_intake import SwappableIntake
-from agent.process import leaf as process_leaf
+from agent.process import stream_setup
 from agent.server.values import MAX_PAYLOAD
 from tests.harness.agents import (
     CLASS,
@@ -295,13 +295,13 @@ async def test_a_server_that_ends_again_before_the_link_of_its_lost_store_is_rea
         await one.submit(chunk(f"n{number}", key=f"n{number}"))
 
     async def end_again(*arguments: Any) -> None:
-        monkeypatch.setattr(process_leaf, "ensure_rate", ensure_rate)
+        monkeypatch.setattr(stream_setup, "ensure_rate", ensure_rate)
         await leaf.kill()
         again.append(asyncio.create_task(leaf.start()))
         await ensure_rate(*arguments)
 
     monkeypatch.setattr(publisher, "PATIENCE", 1.0)
-    monkeypatch.setattr(process_leaf, "ensure_rate", end_again)
+    monkeypatch.setattr(stream_setup, "ensure_rate", end_again)
     leaf.proxy.cut()
     await leaf.wipe()
     await until(lambda: bool(again), "the server ends again")
