@@ -121,15 +121,20 @@ def is_unmoved(
 
 def undo(path: Place, newest: DeltaTable, change: TableChange, before: Mapping[str, int | None]) -> bool:
     """Take back a commit, so that its offsets are as they were `before`. False where that can't be: it
-    replaced what was there, or another writer has gone on from it."""
-    is_last = all(newest.transaction_version(name) == number for name, number in change.offsets.items())
-    if change.mode != "append" or change.replaced or not is_last:
-        return False
+    replaced what was there, or another writer has gone on from it or rewritten what it added."""
     now = time.time_ns() // 1_000_000
     removed = [RemoveAction(action.path, True, now, None, {}) for action in change.actions]
     offsets = {app_id: version or 0 for app_id, version in before.items()}
     undone = TableChange(removed, "append", offsets, {})
-    return attempt(path, newest, undone).outcome is CommitOutcome.COMMITTED
+    for _ in range(ATTEMPTS):
+        is_last = all(newest.transaction_version(name) == number for name, number in change.offsets.items())
+        if change.mode != "append" or change.replaced or not is_last or not undone.replaced <= active(newest):
+            return False
+        outcome = attempt(path, newest, undone).outcome
+        if outcome is not CommitOutcome.OVERTAKEN:
+            return outcome is CommitOutcome.COMMITTED
+        newest.update_incremental()
+    return False
 
 
 def active(delta: DeltaTable) -> set[str]:

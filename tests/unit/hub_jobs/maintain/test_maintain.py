@@ -229,11 +229,19 @@ def test_what_the_vacuum_took_during_a_commit_is_not_committed(
         add_bronze(tmp_path, batches(11, 10, arrived=now))
     attempt = commits.attempt
 
+    def meanwhile(path: Path, snapshot: DeltaTable, change: commits.TableChange) -> commits.Attempt:
+        if change.replaced:
+            monkeypatch.setattr(commits, "attempt", attempt)
+            other = commits.TableChange([], "append", {"of another writer": 1}, {})
+            attempt(path, ensure_table(tmp_path, path.name).delta, other)
+        return attempt(path, snapshot, change)
+
     def stopped(path: Path, *rest: Any) -> commits.Attempt:
         if path.name == "readings":
             monkeypatch.setattr(commits, "attempt", attempt)
             aged(tmp_path, [file.name for file in path.glob("*.parquet")], 30, path.name)
             assert maintained(tmp_path) is Exit.WELL
+            monkeypatch.setattr(commits, "attempt", meanwhile)
         return attempt(path, *rest)
 
     monkeypatch.setattr(commits, "attempt", stopped)
