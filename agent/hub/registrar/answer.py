@@ -68,9 +68,14 @@ def held_now(
         )
     else:
         found = HubPosition(seq, "", 0, info.last)
-    if held is not None and (held.seq, held.message_id != "") >= (found.seq, found.message_id != ""):
+    if held is not None and _known(held) >= _known(found):
         return held
     return found
+
+
+def _known(held: HubPosition) -> tuple[int, bool, bool]:
+    """How much is known of what the hub holds, to compare."""
+    return held.seq, held.message_id != "", held.hub_seq > 0
 
 
 def held_at_start(held: HubPosition | None, state: CopyStatus | None, info: StreamInfo) -> HubPosition | None:

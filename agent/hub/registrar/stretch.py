@@ -99,9 +99,10 @@ class Stretch:
         self._end_doubt()
 
     def reached(self, held: HubPosition, first: int) -> bool:
-        """Whether a read to the end of the aggregate, which begins at `first`, met all that the hub holds. A
-        server of a cluster that lags behind ends sooner."""
-        return self.seq >= held.seq or (held.hub_seq or self.hub_seq) < first
+        """Whether a read to the end of the aggregate, which begins at `first`, met all that the hub holds, or
+        the rest was purged. A server of a cluster that lags behind ends sooner. A message whose place nobody
+        saw was not purged unless more was than is read: it is not stored."""
+        return self.seq >= held.seq or (held.hub_seq or self.hub_seq + 1) < first
 
     def _end_doubt(self) -> None:
         if self.asked_by is not None and self.seq > self.asked_by:

@@ -54,6 +54,7 @@ def record(held: HubPosition | None = None, checkpoint: Checkpoint | None = None
         (HubPosition(9, "id", 50, 60), 0, None, HubPosition(9, "id", 50, 60)),
         (HubPosition(9, "id", 50, 60), 9, None, HubPosition(9, "id", 50, 60)),
         (HubPosition(9, "", 0, 60), 9, StoredMessage(9, "id", 50), HubPosition(9, "id", 50, 100)),
+        (HubPosition(9, "", 0, 60), 9, StoredMessage(9, "", 50), HubPosition(9, "", 50, 100)),
         (HubPosition(9, "id", 50, 60), 12, None, HubPosition(12, "", 0, 100)),
     ],
     ids=[
@@ -66,6 +67,7 @@ def record(held: HubPosition | None = None, checkpoint: Checkpoint | None = None
         "the source lost its sequence",
         "nothing new",
         "the message is found later",
+        "the message is found later, and has no id",
         "gone on, the message was purged",
     ],
 )

@@ -92,13 +92,14 @@ def test_a_checkpoint_of_an_earlier_epoch_says_nothing_of_this_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hub_seq", "first", "is_whole"), [(109, 1, False), (109, 110, True), (0, 1, False), (0, 106, True)]
+    ("hub_seq", "first", "is_whole"),
+    [(109, 1, False), (109, 110, True), (0, 1, False), (0, 106, False), (0, 107, True)],
 )
 def test_a_server_that_lags_behind_does_not_show_what_the_hub_holds(
     hub_seq: int, first: int, is_whole: bool
 ) -> None:
     """Its copy ends before the message that another server has, or has received only; one that is purged
-    can't be shown."""
+    can't be shown. Where no more is purged than was read, a message without a place is not stored."""
     assert stretch(5).reached(HubPosition(9, "id-9", hub_seq, 109), first) is is_whole
 
 

@@ -123,7 +123,8 @@ def _read(hub: HubStore, record: ClassRecord, now: float) -> Stretch:
             if row.leaf_seq:
                 place = Checkpoint(row.leaf_seq, row.message, hub.name, seq)
                 stretch.take(row.leaf_seq, row.message, place, now)
-    stretch.read(held, hub.name)
+    if stretch.doubt_until is None or stretch.reached(held, hub.first):
+        stretch.read(held, hub.name)
     return stretch
 
 
