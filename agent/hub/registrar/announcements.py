@@ -167,17 +167,20 @@ class Announcements:
         """Bring the record up to date; where the link is another one, have the source changed. Returns
         whether it was another one."""
         domain = announce.domain
-        places = {}
+        places, seen = {}, dict[str, Observation]()
         for cls, stream in streams.items():
-            info = (await self._aggregates.controllers[stream].observe(now - OBSERVED)).info
+            seen[cls] = await self._aggregates.controllers[stream].observe(now - OBSERVED)
+            info = seen[cls].info
             places[cls] = AggregateRef(info.name, info.created, info.last)
         known = self._fleet.leaves.get(domain)
         now_text = datetime.now(UTC).isoformat(timespec="seconds")
         leaf = admitted(announce, known, places, now_text, self._durability.boot)
         self._fleet.keep(leaf)
         self._fleet.heard(announce, now)
-        if new_epochs(leaf, known):
+        if begun := new_epochs(leaf, known):
             self._unsaved[domain] = None
+            for cls in begun:
+                self._held.gaps.begin_epoch(domain, cls, seen[cls])
         elif domain not in self._unsaved:
             return False
         # Nothing comes through an epoch of which a power cut may take the record.

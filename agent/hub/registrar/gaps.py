@@ -61,17 +61,24 @@ class GapSearch:
         self._nc, self._js, self._linked_at, self._observe = nc, js, linked_at, observe
         self._stretches: dict[str, Stretch] = {}
         self._noted: dict[str, Observation] = {}
+        self._begun: dict[str, str] = {}
+        """Which server led when an epoch began that nobody has asked about yet."""
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def begin(self, leaves: Iterable[LeafRecord], now: float) -> None:
         """The hub's server may have started, and asked each leaf before anybody looked."""
         self._stretches.clear()
         self._noted.clear()
+        self._begun.clear()
         pacer = Pacer()
         for leaf in leaves:
             await pacer.give_way()
             for cls, record in leaf.classes.items():
                 self._stretches[leaf_stream(leaf.domain, cls)] = stretch_at_start(record, now)
+
+    def begin_epoch(self, domain: str, cls: str, seen: Observation) -> None:
+        """The source of a new epoch is going to be added; `seen` is a look before."""
+        self._begun[leaf_stream(domain, cls)] = seen.info.leader
 
     def note(self, seen: Observation) -> None:
         """A look at an aggregate: the server asks for a source that it does not hear, and another one that
@@ -139,8 +146,11 @@ class GapSearch:
         name, linked_at = leaf_stream(domain, cls), self._linked_at(domain)
         stretch = self._stretches.get(name)
         if stretch is None or stretch.epoch != record.epoch:
-            # The server listens to a consumer that is new only after the leaf has answered.
+            # The server that adds a source listens only after the leaf has answered.
             stretch = self._stretches[name] = Stretch(record.epoch, 0, record.since, linked_at)
+            noted = self._noted[seen.info.name]
+            if self._begun.pop(name, noted.info.leader) != noted.info.leader:
+                stretch.doubt(noted.asked)
         if stretch.linked_at < linked_at:
             stretch.linked_at = linked_at
             stretch.doubt(linked_at)

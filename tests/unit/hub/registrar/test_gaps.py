@@ -21,7 +21,7 @@ class Hub:
 
     def __init__(self) -> None:
         self.linked_at, self.leader, self.held, self.now = 0.0, "hub-1", 5, 0.0
-        self.tells_of_it = True
+        self.tells_of_it, self.knows = True, True
         self._search = GapSearch(
             cast(Client, None), cast(JetStream, None), lambda _: self.linked_at, lambda _: self._look()
         )
@@ -29,8 +29,13 @@ class Hub:
     @property
     def _record(self) -> ClassRecord:
         place = Checkpoint(5, "id", AGGREGATE, 105)
-        held = HubPosition(self.held, "id", 100 + self.held, 100 + self.held)
+        held = HubPosition(self.held, "id", 100 + self.held, 100 + self.held) if self.knows else None
         return ClassRecord("e", "made", AGGREGATE, "now", held, proposed=place)
+
+    def begins(self) -> None:
+        """A source is added, of which the hub holds nothing yet."""
+        self.knows = False
+        self._search.begin_epoch("edge-1", "c", self.seen())
 
     async def settled(self) -> None:
         """The server has asked, and a message came behind that."""
@@ -94,3 +99,13 @@ async def test_a_link_that_comes_up_is_seen_by_whoever_looks_next() -> None:
     await hub.settled()
     hub.linked_at = 20.0
     assert await hub.whole_to() == 106
+
+
+@pytest.mark.parametrize("leader", ["hub-2", "hub-1"])
+async def test_another_server_that_leads_since_a_source_was_added_may_ask_for_it(leader: str) -> None:
+    """The announcement of its epoch failed, so nothing was known of it when the other one led."""
+    hub = Hub()
+    hub.begins()
+    hub.leader = leader
+    hub.looks(1.0)
+    assert await hub.whole_to() == (MAX_INT if leader == "hub-1" else 0)
