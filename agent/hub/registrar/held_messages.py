@@ -140,8 +140,9 @@ class HeldMessages:
 
 
 class Cursors:
-    """Answers the questions of these `domains`. Looks at the aggregates no more often than each
-    `LOOK_SECONDS`, however many ask."""
+    """Answers the questions of these `domains`. Looks at an aggregate no more often than each `LOOK_SECONDS`,
+    however many ask; in a cluster once more where the newest message came after that look, one question at a
+    time, whose answer all that wait share."""
 
     def __init__(
         self,
