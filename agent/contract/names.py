@@ -55,6 +55,7 @@ __all__ = [
     "numbered_subjects",
     "own_subjects",
     "parse_subject",
+    "reading_subjects",
     "server_name",
     "stream_metadata",
     "tenant_account",
@@ -212,6 +213,12 @@ def numbered_subjects(domain: str, cls: str) -> list[str]:
 def own_subjects(domain: str, cls: str) -> list[str]:
     """The subjects of all messages that an agent publishes itself."""
     return [*numbered_subjects(domain, cls), ledger_subject(domain, cls), clock_subject(domain, cls)]
+
+
+def reading_subjects(domain: str, cls: str) -> str:
+    """The subjects of all messages that may hold readings: batches, dead letters and what devices publish
+    themselves, but neither ledger records nor clock corrections."""
+    return f"tel.{domain}.{cls}.*.>"
 
 
 def direct_subject(domain: str, cls: str, device: str, metric: str) -> str:

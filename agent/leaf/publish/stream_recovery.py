@@ -137,15 +137,14 @@ class StreamRecovery:
         return False
 
     async def last_of_removed(self, cls: str, seq: int) -> int | None:
-        """The sequence of the newest message above this one in a class that is not configured, but for those
-        that hold no readings; None if there is none."""
-        stream, every = (name(self._domain, cls) for name in (contract.leaf_stream, contract.leaf_subjects))
-        others = [name(self._domain, cls) for name in (contract.ledger_subject, contract.clock_subject)]
+        """The sequence of the newest message above this one in a class that is not configured, but for
+        ledger records and clock corrections, which hold no readings; None if there is none."""
         message: RawMessage | None = None
         with unless_refused(STREAM_NOT_FOUND):
-            message = await self._js.get_message(stream, last_by_subject=every)
-        while message is not None and message.seq > seq and message.subject in others:
-            message = await self.message(cls, message.seq - 1) if message.seq > 1 else None
+            message = await self._js.get_message(
+                contract.leaf_stream(self._domain, cls),
+                last_by_subject=contract.reading_subjects(self._domain, cls),
+            )
         return message.seq if message is not None and message.seq > seq else None
 
     async def progress(
