@@ -1,7 +1,8 @@
 """`petiole status`: what the running agent says of itself, from its admin server.
 
 Exit codes: 0 all is well or on its way; 3 the link needs a person, or is down because the hub refuses the
-leaf's key; 5 the agent does not answer.
+leaf's key, the server does not store, or the hub may lack readings of a class that was removed; 5 the agent
+does not answer.
 With --watch it goes on until Ctrl-C, whatever the agent does meanwhile, and ends with 0.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
@@ -68,7 +69,7 @@ def command(
         status["consumers"] = {"rows": rows, "problem": problem}
     status["refusal"] = _key_refusal(settings, status)
     _show(status, as_json)
-    raise typer.Exit(Exit.WELL if _is_well(status) else Exit.LOSS)
+    raise typer.Exit(Exit.WELL if is_well(status) else Exit.LOSS)
 
 
 def _look(settings: Config, links: bool) -> dict[str, Any]:
@@ -145,7 +146,7 @@ def _drawn(status: Mapping[str, Any]) -> list[TerminalLine]:
     if sentences:
         calm = status["role"] == "hub" or status["link"]["state"] == "flowing"
         drawn[0] = TerminalLine(
-            sentences[0], GOOD if calm and _is_well(status) else WAITS if _is_well(status) else BAD
+            sentences[0], GOOD if calm and is_well(status) else WAITS if is_well(status) else BAD
         )
     if (consumers := status.get("consumers")) is not None:
         from agent.cli.query.streams import consumer_lines
@@ -208,8 +209,8 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
             yield f"    discarded before the hub had them: {_discarded(gone)}"
         if row["state"] != status["link"]["state"]:
             yield f"    {row['sentence']}"
-    for sentence in status.get("removed_classes", {}).values():
-        yield f"  {sentence}"
+    for row in _removed(status):
+        yield f"  {row['sentence']}"
     yield from _links(status["links"])
     for name in status.get("inputs_down", ()):
         yield f"  input {name}: down; `petiole check` and the agent's log say why"
@@ -254,10 +255,19 @@ def _fleet(fleet: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {flowing} of {len(leaves)} leaves flow; all of them: petiole fleet"
 
 
-def _is_well(status: Mapping[str, Any]) -> bool:
-    if status.get("refusal") is not None or status.get("removed_classes") or not _stores(status):
+def is_well(status: Mapping[str, Any]) -> bool:
+    """Whether nobody has to act. A removed class that could not be checked is no fault that was found, and a
+    server of one's own may never let the agent read it."""
+    if status.get("refusal") is not None or not _stores(status):
+        return False
+    if any(row["checked"] for row in _removed(status)):
         return False
     return status["role"] == "hub" or not status["link"]["attention"]
+
+
+def _removed(status: Mapping[str, Any]) -> Collection[Mapping[str, Any]]:
+    removed: Mapping[str, Mapping[str, Any]] = status.get("removed_classes", {})
+    return removed.values()
 
 
 def _duration(seconds: float | None) -> str:

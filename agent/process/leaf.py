@@ -267,7 +267,7 @@ class LeafAgent:
                 }
                 for name in self._classes
             },
-            "removed_classes": self._removed.sentences,
+            "removed_classes": self._removed.rows,
             "links": [
                 *self.link.mirror_rows(),
                 *(self._mirrors.status() if self._mirrors is not None else ()),

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
+import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 
 from agent.contract import clock_subject, direct_subject, leaf_stream, ledger_subject, new_epoch
 from agent.jetstream import JetStream
-from agent.leaf.publish.stream_recovery import StreamRecovery
+from agent.leaf.publish import removed_classes
+from agent.leaf.publish.removed_classes import RemovedClasses
+from agent.leaf.publish.stream_recovery import CurrentRecovery, StreamRecovery
+from agent.leaf.state import VERSION, State
+from agent.leaf.state_file import StateFile
 from tests.harness.agents import CLASS
 from tests.harness.servers import ServerPair
 from tests.harness.streams import make_leaf_stream
+from tests.harness.wait import until
 
 DOMAIN, EPOCH = "edge-1", new_epoch()
 STREAM = leaf_stream(DOMAIN, CLASS)
@@ -35,3 +44,51 @@ async def test_readings_are_found_below_ledger_records_and_deleted_messages(nc: 
     recovery = StreamRecovery(nc, js, DOMAIN)
     assert await recovery.last_of_removed(CLASS, 0) == reading
     assert await recovery.last_of_removed(CLASS, reading) is None
+
+
+def removed(recovery: CurrentRecovery, directory: Path) -> RemovedClasses:
+    """The class was configured before, and the hub has confirmed nothing of it."""
+    state = State(VERSION, "machine", DOMAIN, epochs={CLASS: EPOCH})
+    return RemovedClasses(recovery, StateFile(directory / "state.json", state), [])
+
+
+async def shows(classes: RemovedClasses, part: str, *, checked: bool) -> None:
+    """Return once the row of the class is this one."""
+
+    def reached() -> bool:
+        row = classes.rows.get(CLASS)
+        return row is not None and part in row["sentence"] and row["checked"] is checked
+
+    await until(reached, f"the class is shown with {part!r}")
+
+
+async def test_a_removed_class_is_checked_again_during_a_run(
+    nc: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removed_classes, "_CHECK_SECONDS", 0.01)
+    js, recovery = JetStream(nc), CurrentRecovery()
+    classes = removed(recovery, tmp_path)
+    with recovery.connected(StreamRecovery(nc, js, DOMAIN)):
+        running = asyncio.create_task(classes.run())
+        for _ in range(2):
+            last = await js.publish(READING, b"1")
+            await shows(classes, f"up to 0 of {last},", checked=True)
+        await js.purge(STREAM, last)
+        await until(lambda: not classes.rows, "nothing is left that the hub may lack")
+        running.cancel()
+
+
+async def test_a_removed_class_that_the_agent_may_not_read_is_named_and_tried_again(
+    servers: ServerPair, nc: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removed_classes, "_AGAIN_SECONDS", 0.01)
+    await JetStream(nc).publish(READING, b"1")
+    device = await servers.leaf.connect("device")
+    recovery = CurrentRecovery()
+    classes = removed(recovery, tmp_path)
+    with recovery.connected(StreamRecovery(device, JetStream(device, timeout=0.05), DOMAIN)):
+        running = asyncio.create_task(classes.run())
+        await shows(classes, f"let the agent ask $JS.API.STREAM.MSG.GET.{STREAM}", checked=False)
+    with recovery.connected(StreamRecovery(nc, JetStream(nc), DOMAIN)):
+        await shows(classes, "up to 0 of 1,", checked=True)
+        running.cancel()

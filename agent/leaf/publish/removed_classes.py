@@ -5,53 +5,85 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypedDict
 
 import structlog
 
 from agent import contract
+from agent.base.wait import Backoff
 from agent.jetstream import JetStreamError
 from agent.leaf.publish.stream_recovery import CurrentRecovery
 from agent.leaf.state_file import StateFile
 
-_ATTEMPTS: Final = 3
-"""A server that the agent does not run may not let it ask."""
-_AGAIN_SECONDS: Final = 1.0
+_AGAIN_SECONDS, _LONGEST_SECONDS = 1.0, 300.0
+"""The first and the longest delay after a class that could not be checked."""
+_CHECK_SECONDS: Final = 3600.0
+"""Such a stream keeps its subjects: a program with rights of its own may publish there at any time."""
 
 log = structlog.get_logger("leaf")
 
 
+class RemovedClass(TypedDict):
+    """What is shown of a class."""
+
+    checked: bool
+    """True where the hub may lack readings, False where the agent could not read the stream."""
+    sentence: str
+
+
 class RemovedClasses:
-    """Looks once in a run at the streams of the classes that are not `configured` any more."""
+    """Checks the streams of the classes that are not `configured` any more."""
 
     def __init__(self, recovery: CurrentRecovery, state: StateFile, configured: Iterable[str]) -> None:
         self._recovery, self._state = recovery, state
         self._removed = state.current.removed_classes(configured)
-        self.sentences: dict[str, str] = {}
-        """By class, what the hub may lack of it and what to do."""
+        self.rows: dict[str, RemovedClass] = {}
+        """By class, without those of which the hub has confirmed everything."""
 
     async def run(self) -> None:
-        """Say what the hub has not confirmed of each; returns once all are looked at."""
-        for cls in self._removed:
-            await self._look(cls)
+        """Check each class each hour, and sooner after one could not be checked. Returns if there is none."""
+        backoff = Backoff(_AGAIN_SECONDS, _LONGEST_SECONDS)
+        while self._removed:
+            if all([await self._check(cls) for cls in self._removed]):
+                backoff.reset()
+                await asyncio.sleep(_CHECK_SECONDS)
+            else:
+                await asyncio.sleep(backoff.next())
 
-    async def _look(self, cls: str) -> None:
+    async def _check(self, cls: str) -> bool:
+        """Whether the class could be checked."""
         state = self._state.current
         stream, agreed = contract.leaf_stream(state.domain, cls), state.checkpoint.get(cls)
         confirmed = agreed.leaf_seq if agreed else 0
-        reason = ""
-        for _ in range(_ATTEMPTS):
-            try:
-                last = await (await self._recovery.get()).last_of_removed(cls, confirmed)
-            except JetStreamError as error:
-                reason = str(error)
-                await asyncio.sleep(_AGAIN_SECONDS)
-                continue
-            if last is not None:
-                self.sentences[cls] = (
-                    f"the hub has confirmed {stream} up to {confirmed} of {last}, and class {cls!r} is not "
-                    "configured: declare it again until 0 of it are not confirmed, then remove it"
+        try:
+            last = await (await self._recovery.get()).last_of_removed(cls, confirmed)
+        except JetStreamError as error:
+            if (shown := self.rows.get(cls)) is None or not shown["checked"]:
+                self._show(
+                    cls,
+                    f"what the hub may lack of {stream} is not checked: {error}; class {cls!r} is not "
+                    "configured, and a server of your own has to let the agent ask "
+                    f"$JS.API.STREAM.MSG.GET.{stream}",
+                    checked=False,
                 )
-                log.error("removed class not confirmed", cls=cls, reason=self.sentences[cls])
+            return False
+        if last is None:
+            self.rows.pop(cls, None)
+        else:
+            self._show(
+                cls,
+                f"the hub has confirmed {stream} up to {confirmed} of {last}, and class {cls!r} is not "
+                "configured: declare it again until 0 of it are not confirmed, then remove it",
+                checked=True,
+            )
+        return True
+
+    def _show(self, cls: str, sentence: str, *, checked: bool) -> None:
+        row = RemovedClass(checked=checked, sentence=sentence)
+        if self.rows.get(cls) == row:
             return
-        log.warning("removed class not looked at", cls=cls, stream=stream, reason=reason)
+        self.rows[cls] = row
+        if checked:
+            log.error("removed class not confirmed", cls=cls, reason=sentence)
+        else:
+            log.warning("removed class not checked", cls=cls, reason=sentence)

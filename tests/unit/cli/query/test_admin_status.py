@@ -15,7 +15,7 @@ import pytest
 from agent.cli import query
 from agent.cli.checks import agent_status
 from agent.cli.query import AdminStatusError, checked, status_of
-from agent.cli.status import lines
+from agent.cli.status import is_well, lines
 from agent.config import Admin
 from agent.demo.loopback import free_port
 
@@ -157,3 +157,10 @@ def test_what_a_class_has_discarded_and_why_it_is_held_back_are_told() -> None:
     assert _printed(discarded={"readings": 3, "direct": 0, "in_doubt": 7}).endswith(
         "; 7 messages more, unless the hub has them"
     )
+
+
+@pytest.mark.parametrize("lacking", [True, False])
+def test_a_removed_class_needs_a_person_if_the_hub_is_known_to_lack_readings(*, lacking: bool) -> None:
+    status = {**LEAF, "removed_classes": {"fast": {"checked": lacking, "sentence": "up to 0 of 3"}}}
+    assert list(lines(status))[-1] == "  up to 0 of 3"
+    assert is_well(status) is not lacking
