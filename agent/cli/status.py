@@ -132,29 +132,33 @@ def _show(status: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(status, indent=2, default=asdict))
     else:
-        draw(_drawn(status))
+        draw(drawn(status))
 
 
-def _drawn(status: Mapping[str, Any]) -> list[TerminalLine]:
+def drawn(status: Mapping[str, Any]) -> list[TerminalLine]:
+    """The status as a terminal shows it; with links or consumers, only its lines of a colour and these."""
     from agent.base.terminal import BAD, GOOD, WAITS, TerminalLine, rows_that_fit, terminal_width
     from agent.cli.query.links import link_lines
 
     sentences = list(lines(status))
     if (refusal := status.get("refusal")) is not None:
         sentences[1:1] = [f"  {refusal}"]
-    drawn = [TerminalLine(line) for line in sentences]
+    removed = {f"  {row['sentence']}": BAD if row["checked"] else WAITS for row in _removed(status)}
+    shown = [TerminalLine(sentence, removed.get(sentence, "")) for sentence in sentences]
     if sentences:
         calm = status["role"] == "hub" or status["link"]["state"] == "flowing"
-        drawn[0] = TerminalLine(
-            sentences[0], GOOD if calm and is_well(status) else WAITS if is_well(status) else BAD
-        )
+        well = _link_is_well(status)
+        shown[0] = TerminalLine(sentences[0], GOOD if calm and well else WAITS if well else BAD)
+    coloured = [line for line in shown if line.style]
     if (consumers := status.get("consumers")) is not None:
         from agent.cli.query.streams import consumer_lines
 
-        return [drawn[0], *consumer_lines(**consumers, most=rows_that_fit(6), width=terminal_width())]
+        most = rows_that_fit(5 + len(coloured))
+        return [*coloured, *consumer_lines(**consumers, most=most, width=terminal_width())]
     if (lags := status.get("lags")) is None:
-        return drawn
-    return [drawn[0], *link_lines(**lags, most=rows_that_fit(6), width=terminal_width())]
+        return shown
+    most = rows_that_fit(5 + len(coloured))
+    return [*coloured, *link_lines(**lags, most=most, width=terminal_width())]
 
 
 def _watch(settings: Config, as_json: bool, links: bool, interval: float) -> NoReturn:
@@ -184,7 +188,7 @@ def _once(settings: Config, links: bool) -> list[TerminalLine]:
 
     at = TerminalLine(now_text(), DIM)
     try:
-        return [at, *_drawn(_look(settings, links))]
+        return [at, *drawn(_look(settings, links))]
     except AdminStatusError as error:
         return [at, TerminalLine(str(error), BAD)]
 
@@ -258,9 +262,11 @@ def _fleet(fleet: Mapping[str, Any]) -> Iterator[str]:
 def is_well(status: Mapping[str, Any]) -> bool:
     """Whether nobody has to act. A removed class that could not be checked is no fault that was found, and a
     server of one's own may never let the agent read it."""
+    return _link_is_well(status) and not any(row["checked"] for row in _removed(status))
+
+
+def _link_is_well(status: Mapping[str, Any]) -> bool:
     if status.get("refusal") is not None or not _stores(status):
-        return False
-    if any(row["checked"] for row in _removed(status)):
         return False
     return status["role"] == "hub" or not status["link"]["attention"]
 

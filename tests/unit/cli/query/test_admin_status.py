@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import pytest
 
+from agent.base.terminal import BAD, GOOD, WAITS
 from agent.cli import query
 from agent.cli.checks import agent_status
 from agent.cli.query import AdminStatusError, checked, status_of
-from agent.cli.status import is_well, lines
+from agent.cli.status import drawn, is_well, lines
 from agent.config import Admin
 from agent.demo.loopback import free_port
 
@@ -164,3 +165,16 @@ def test_a_removed_class_needs_a_person_if_the_hub_is_known_to_lack_readings(*, 
     status = {**LEAF, "removed_classes": {"fast": {"checked": lacking, "sentence": "up to 0 of 3"}}}
     assert list(lines(status))[-1] == "  up to 0 of 3"
     assert is_well(status) is not lacking
+
+
+@pytest.mark.parametrize("more", [{}, {"lags": {"rows": [], "problem": ""}}])
+@pytest.mark.parametrize(("lacking", "style"), [(True, BAD), (False, WAITS)])
+def test_the_sentence_at_fault_has_the_colour_and_not_that_of_the_link(
+    *, lacking: bool, style: str, more: dict[str, Any]
+) -> None:
+    removed = {"fast": {"checked": lacking, "sentence": "up to 0 of 3"}}
+    shown = drawn({**LEAF, "removed_classes": removed, **more})
+    assert [line for line in shown if line.style in (GOOD, WAITS, BAD)] == [
+        ("edge-1: data flows", GOOD),
+        ("  up to 0 of 3", style),
+    ]
