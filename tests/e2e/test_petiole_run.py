@@ -97,26 +97,37 @@ def test_two_agents_do_not_share_a_state_directory(leaf: Agent) -> None:
     assert "petiole already runs here" in ended.stderr
 
 
-def test_what_the_hub_may_lack_of_a_class_that_is_removed_is_told_until_it_is_back(leaf: Agent) -> None:
+def test_a_class_that_is_removed_is_named_as_long_as_the_hub_may_lack_readings_of_it(leaf: Agent) -> None:
     """Its stream flows no more, and no ledger that comes to the hub speaks of it."""
-    without = leaf.member.config.read_text()
-    more = "".join(f'[[class]]\nname = "{name}"\nmax_bytes = "16MiB"\n\n' for name in ("fast", "idle"))
-    http = '[[input]]\ntype = "http"\n'
-    leaf.member.config.write_text(without.replace(http, f'{more}{http}class = "fast"\n'))
+    toml, http = leaf.member.config.read_text(), '[[input]]\ntype = "http"\n'
+    calm, fast, slow = (
+        f'[[class]]\nname = "{name}"\nmax_bytes = "16MiB"\n\n' for name in ("calm", "fast", "slow")
+    )
+    rule = '\n[[rule]]\nmetric = "level"\nclass = "slow"\n'
+    every = toml.replace(http, f'{calm}{fast}{slow}{http}class = "fast"\n') + rule
+    leaf.member.config.write_text(every)
     leaf.start()
     assert leaf.post(READING, "a-1") == 204
-    assert leaf.status()["removed_classes"] == {}
-    both = leaf.member.config.read_text()
+    assert leaf.post(READING.replace(b"pressure", b"level"), "a-2") == 204
 
-    def told(config: str) -> str:
+    def restarted(config: str, last: str = "") -> subprocess.CompletedProcess[str]:
+        """What `status` says without these classes, once the `last` of them by name is checked."""
         assert leaf.end(signal.SIGTERM) == 0
         leaf.member.config.write_text(config)
         leaf.start()
-        wait_for(lambda: bool(leaf.status()["removed_classes"]) is (config == without), "it is told")
-        return leaf.petiole("status").stdout
+        wait_for(lambda: leaf.status()["link"]["state"] == "down", "the link is known to be down")
+        wait_for(lambda: not last or last in leaf.status()["removed_classes"], "the last one is named")
+        return leaf.petiole("status")
 
-    assert "TEL_edge-1_fast up to 0 of" in told(without)
-    assert "declare it again" not in told(both)
+    without = restarted(toml, "slow")
+    assert without.returncode == 3
+    assert re.findall(r"TEL_edge-1_(\w+) up to 0 of \d", without.stdout) == ["fast", "slow"], (
+        "the stream of calm holds ledger records only"
+    )
+    with_fast = restarted(toml.replace(http, fast + http), "slow")
+    assert with_fast.returncode == 3
+    assert re.findall(r"TEL_edge-1_(\w+) up to", with_fast.stdout) == ["slow"]
+    assert restarted(every).returncode == 0
 
 
 def test_lines_of_a_class_that_is_removed_are_not_stored_again_after_a_kill(leaf: Agent) -> None:
