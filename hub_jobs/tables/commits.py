@@ -121,7 +121,8 @@ def is_unmoved(
 
 def undo(path: Place, newest: DeltaTable, change: TableChange, before: Mapping[str, int | None]) -> bool:
     """Take back a commit, so that its offsets are as they were `before`. False where that can't be: it
-    replaced what was there, or another writer has gone on from it or rewritten what it added."""
+    replaced what was there, another writer has gone on from it or rewritten what it added, or the newest
+    version can't be read."""
     now = time.time_ns() // 1_000_000
     removed = [RemoveAction(action.path, True, now, None, {}) for action in change.actions]
     offsets = {app_id: version or 0 for app_id, version in before.items()}
@@ -133,7 +134,10 @@ def undo(path: Place, newest: DeltaTable, change: TableChange, before: Mapping[s
         outcome = attempt(path, newest, undone).outcome
         if outcome is not CommitOutcome.OVERTAKEN:
             return outcome is CommitOutcome.COMMITTED
-        newest.update_incremental()
+        try:
+            newest.update_incremental()
+        except (DeltaError, OSError):
+            return False
     return False
 
 
