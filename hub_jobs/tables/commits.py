@@ -44,6 +44,8 @@ ROLLED_UP: Final = "rollup:readings"
 _MARK_KEY: Final = "petiole.commit"
 _ENTRY_GONE: Final = ("No table metadata or protocol", "found gap")
 """What delta-rs says of a log that lacks an entry."""
+_UNSET: Final = -1
+"""The offset that is none: a log can set one anew and not remove it."""
 _MADE_AGAIN: Final = ("seen", "clocks", "settled")
 """Tables that hold what was made of others, and that a run without them makes of those."""
 
@@ -114,9 +116,15 @@ def is_unmoved(
     every file that it replaces is still in it, and no other writer has moved its offsets."""
     if _definition(before) != _definition(now):
         return False
-    if any(now.transaction_version(app_id) != version for app_id, version in offsets.items()):
+    if any(offset(now, app_id) != version for app_id, version in offsets.items()):
         return False
     return change.replaced <= active(now)
+
+
+def offset(delta: DeltaTable, app_id: str) -> int | None:
+    """The offset that `app_id` last committed, None before its first commit and after that was taken back."""
+    version = delta.transaction_version(app_id)
+    return None if version == _UNSET else version
 
 
 def undo(path: Place, newest: DeltaTable, change: TableChange, before: Mapping[str, int | None]) -> bool:
@@ -125,7 +133,7 @@ def undo(path: Place, newest: DeltaTable, change: TableChange, before: Mapping[s
     version can't be read."""
     now = time.time_ns() // 1_000_000
     removed = [RemoveAction(action.path, True, now, None, {}) for action in change.actions]
-    offsets = {app_id: version or 0 for app_id, version in before.items()}
+    offsets = {app_id: _UNSET if version is None else version for app_id, version in before.items()}
     undone = TableChange(removed, "append", offsets, {})
     for _ in range(ATTEMPTS):
         is_last = all(newest.transaction_version(name) == number for name, number in change.offsets.items())

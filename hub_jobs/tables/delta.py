@@ -81,10 +81,10 @@ class Table:
         return [column for column in Schema.from_arrow(self.schema).fields if column.name not in known]
 
     def offset(self, app_id: str) -> int | None:
-        """The offset that `app_id` last committed, None before its first commit."""
+        """As `commits.offset`."""
         asked = self.delta.version(), app_id
         if asked not in self._offsets:  # delta-rs looks through the log for each
-            self._offsets[asked] = self.delta.transaction_version(app_id)
+            self._offsets[asked] = commits.offset(self.delta, app_id)
         return self._offsets[asked]
 
     @property

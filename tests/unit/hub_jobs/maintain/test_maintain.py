@@ -228,12 +228,13 @@ def test_what_the_vacuum_took_during_a_commit_is_not_committed(
         refine_all(tmp_path)
         add_bronze(tmp_path, batches(11, 10, arrived=now))
     attempt = commits.attempt
+    others: list[commits.Attempt] = []
 
     def meanwhile(path: Path, snapshot: DeltaTable, change: commits.TableChange) -> commits.Attempt:
         if change.replaced:
             monkeypatch.setattr(commits, "attempt", attempt)
             other = commits.TableChange([], "append", {"of another writer": 1}, {})
-            attempt(path, ensure_table(tmp_path, path.name).delta, other)
+            others.append(attempt(path, ensure_table(tmp_path, path.name).delta, other))
         return attempt(path, snapshot, change)
 
     def stopped(path: Path, *rest: Any) -> commits.Attempt:
@@ -247,6 +248,9 @@ def test_what_the_vacuum_took_during_a_commit_is_not_committed(
     monkeypatch.setattr(commits, "attempt", stopped)
     with pytest.raises(ConflictError, match="was deleted before its commit"):
         refine_all(tmp_path)
+    assert others == [commits.Attempt(commits.CommitOutcome.COMMITTED)]
+    (history,) = stream_history.all_of(ensure_table(tmp_path, "bronze"))
+    assert ensure_table(tmp_path, "readings").offset(history.refined) == (None if first else 10)
     refine_all(tmp_path)
     assert sorted(contents(tmp_path, "readings", "n")) == list(range(1, 11 if first else 21))
 
