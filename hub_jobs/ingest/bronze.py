@@ -59,7 +59,13 @@ def ingest(part: IngestPart) -> Ingested:
     try:
         with Connection(part.server) as conn, PartWriter(part.lake, "bronze") as writer:
             for columns in read_columns(
-                conn, wanted.stream, wanted.first, wanted.last, created=wanted.created, allow_lost=True
+                conn,
+                wanted.stream,
+                wanted.first,
+                wanted.last,
+                created=wanted.created,
+                allow_lost=True,
+                ask_copies=True,
             ):
                 writer.write(bronze_rows(columns, part.origin))
                 read = union(read, runs_of(columns.seqs))

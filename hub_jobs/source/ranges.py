@@ -11,7 +11,7 @@ import json
 import secrets
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -30,7 +30,7 @@ from hub_jobs.source.protocol import (
     header,
     status,
 )
-from hub_jobs.source.streams import Columns, deleted_sequences, joined, stream_info
+from hub_jobs.source.streams import Columns, joined, leader_state, stream_info
 
 PULL_ROWS: Final = 16_384
 """Records asked for by one pull; two are outstanding at once and are handed out together."""
@@ -42,8 +42,9 @@ _STALL_S: Final = 30
 _INACTIVE_S: Final = 120
 """The consumer of a reader that died goes away by itself after this; so may a reader pause this long."""
 
-_COPIES_ASKED: Final = 8
-"""Of three servers two have the records, most often; all of these are given to the third once in 6,561."""
+_DRAWS: Final = 64
+"""Consumers by which the copies are asked, each given to a server by chance. Of three servers one is given
+none of so many once in 10^11."""
 
 _IDLE, _EXPIRED, _CONFLICT = 100, 408, 409
 _TOO_LARGE: Final = "message size exceeds maxbytes"
@@ -60,6 +61,7 @@ def read_columns(
     max_bytes: int = 8 << 20,
     created: str | None = None,
     allow_lost: bool = False,
+    ask_copies: bool = False,
 ) -> Iterator[Columns]:
     """The records with sequences `first` to `last`, both included, in order, by column. None of them is
     empty.
@@ -67,11 +69,13 @@ def read_columns(
     At most `max_bytes` bytes are on their way (a single larger message is taken nevertheless), and none while
     the caller holds some: it may pause for two minutes. Deleted sequences are passed over when the stream
     says that they are. `created` is the history (`StreamInfo.created`) the range was planned on;
-    `allow_lost` passes over what was purged or expired.
+    `allow_lost` passes over what was purged or expired. `ask_copies` takes nothing for gone that a copy on
+    another server has; it counts where no subjects are filtered and the stream drops nothing by itself.
 
     Raises RangeLost when rows are gone from the start, the end or under the reader, or the stream is another
-    one; Unreachable when the server stops, restarts or stalls; ApiError when it refuses the consumer; Denied
-    when this identity may not make one. It never ends early without raising.
+    one; Unreachable when the server stops, restarts or stalls, or a copy has what is missing or can't be
+    asked; ApiError when it refuses the consumer; Denied when this identity may not make one. It never ends
+    early without raising.
     """
     if first > last:
         return
@@ -79,6 +83,8 @@ def read_columns(
     try:
         reader.open(created)
         yield from reader.read()
+        if not filter_subjects:
+            reader.check_gaps(ask_copies)
     finally:
         reader.close()
 
@@ -111,6 +117,7 @@ class _Reader:
         self._done = False
         self._too_large = False
         self._gaps: list[tuple[int, int]] = []
+        self._server = ""
 
     def open(self, created: str | None) -> None:
         """Make the consumer and check that the stream still is what the range was planned on."""
@@ -130,6 +137,7 @@ class _Reader:
             f"CONSUMER.CREATE.{self._stream}.{self._consumer}",
             {"stream_name": self._stream, "config": config, "action": "create"},
         )
+        self._server = str((answer.get("cluster") or {}).get("leader", ""))
         self._pending = int(answer.get("num_pending", 0))
         self._done = self._pending == 0
         # Asked only now: a stream that is recreated after this takes the consumer with it.
@@ -156,8 +164,6 @@ class _Reader:
                 raise Unreachable(
                     f"stream {self._stream}: nothing after {self._position} came in {_STALL_S} s"
                 )
-        if not self._filters:
-            self._check_gaps()
 
     def close(self) -> None:
         """Remove the consumer. When that fails it goes away by itself."""
@@ -252,17 +258,17 @@ class _Reader:
     def _note_gaps(self, seqs: list[int]) -> None:
         before = self._position
         for seq in seqs:
-            if seq != before + 1:
+            if seq != before + 1 and before < self._last:
                 self._gaps.append((before + 1, min(seq - 1, self._last)))
             before = seq
 
-    def _check_gaps(self) -> None:
+    def check_gaps(self, ask_copies: bool) -> None:
         """Every sequence that did not come must be one the stream says it no longer has."""
         if self._position < self._last:
             self._gaps.append((self._position + 1, self._last))
         if not self._gaps:
             return
-        first_seq, deleted, has_copies = deleted_sequences(self._conn, self._stream)
+        first_seq, deleted, copies = leader_state(self._conn, self._stream)
         for low, high in self._gaps:
             self._check_first(first_seq, low)
             low = max(low, first_seq)
@@ -270,25 +276,36 @@ class _Reader:
                 raise Unreachable(
                     f"stream {self._stream} has records in {low} to {high} and did not deliver them"
                 )
-        low, high = max(self._gaps, key=lambda gap: gap[1] - gap[0])
-        if has_copies and high >= first_seq:
-            self._check_copies(max(low, first_seq), high)
+        if ask_copies:
+            self._check_copies(copies)
 
-    def _check_copies(self, low: int, high: int) -> None:
-        """Raise where another server's copy has records of a gap. Seen on 2.15.1: a server whose disk has
-        damaged a block calls its messages deleted, as leader for all, and fetches them from no other one. A
-        consumer is given to any of the servers."""
-        for _ in range(_COPIES_ASKED):
-            copy = _Reader(self._conn, self._stream, low, high, [], self._pull_bytes, True)
+    def _check_copies(self, copies: Mapping[str, bool]) -> None:
+        """Raise where a copy has a record of a gap, or one can't be asked. Seen on 2.15.1: a server whose
+        disk has damaged a block calls its messages deleted, or begins after them, as leader for all, and
+        fetches them from no other one."""
+        lows, highs = np.array(self._gaps).T
+        lacking = f"stream {self._stream}: {self._server} lacks records in {lows[0]} to {highs[-1]}"
+        unasked = copies.keys() - {self._server}
+        if offline := [name for name in unasked if not copies[name]]:
+            raise Unreachable(f"{lacking}; {offline[0]}, which may have them, is offline: start it")
+        draws = 0
+        while unasked:
+            if (draws := draws + 1) > _DRAWS:
+                raise Unreachable(f"{lacking}; {min(unasked)}, which may have them, could not be asked")
+            range_ = self._stream, int(lows[0]), int(highs[-1])
+            copy = _Reader(self._conn, *range_, [], self._pull_bytes, allow_lost=True)
             try:
                 copy.open(None)
-                if not copy._done and copy._round().seqs.size:
-                    raise Unreachable(
-                        f"stream {self._stream}: one server's copy lacks records in {low} to {high} that "
-                        "another one has; if this stays, start the server with the failing disk with no store"
-                    )
+                for columns in copy.read() if copy._server in unasked else ():
+                    gap = np.searchsorted(lows, columns.seqs, side="right") - 1
+                    if (columns.seqs <= highs[gap]).any():
+                        raise Unreachable(
+                            f"{lacking} that {copy._server} has; if this stays, start the server whose disk "
+                            "fails with an empty store"
+                        )
             finally:
                 copy.close()
+            unasked -= {copy._server}
 
     def _check_first(self, first_seq: int, needed: int) -> None:
         if first_seq > needed and not self._allow_lost:

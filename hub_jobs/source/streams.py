@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +46,12 @@ class StreamLimits:
     max_bytes: int = 0
     max_per_subject: int = 0
     discards_old: bool = False
+
+    @property
+    def are_any(self) -> bool:
+        """Whether it drops messages by itself at all."""
+        by_size = self.discards_old and (self.max_messages or self.max_bytes)
+        return bool(self.max_age_ns or self.max_per_subject or by_size)
 
 
 @dataclass(frozen=True)
@@ -108,12 +114,26 @@ def _limits(config: Mapping[str, Any]) -> StreamLimits:
     )
 
 
-def deleted_sequences(conn: Connection, stream: str) -> tuple[int, list[int], bool]:
-    """The stream's first sequence, ascending every sequence after it that was deleted, and whether other
-    servers have copies of the stream."""
+class LeaderState(NamedTuple):
+    """What the server that leads a stream says of it."""
+
+    first_seq: int
+    deleted: list[int]
+    """Ascending, every sequence after the first one that was deleted."""
+    copies: dict[str, bool]
+    """The other servers that have a copy, and whether each is online. Not those of a stream that drops
+    messages by itself: each copy does, and no two at once."""
+
+
+def leader_state(conn: Connection, stream: str) -> LeaderState:
+    """Ask the leader of a stream what it lacks, and who has copies. Raises as `Connection.api`."""
     answer = conn.api(f"STREAM.INFO.{stream}", {"deleted_details": True})
-    state, cluster = answer["state"], answer.get("cluster") or {}
-    return state["first_seq"], sorted(state.get("deleted") or []), bool(cluster.get("replicas"))
+    state, config = answer["state"], answer["config"]
+    replicas = (answer.get("cluster") or {}).get("replicas") or []
+    if _limits(config).are_any or config.get("allow_msg_ttl"):
+        replicas = []
+    copies = {replica["name"]: not replica.get("offline") for replica in replicas}
+    return LeaderState(state["first_seq"], sorted(state.get("deleted") or []), copies)
 
 
 def stream_names(conn: Connection) -> list[str]:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -123,14 +122,22 @@ async def _fill(member: Member, count: int = 200) -> None:
     await nc.close()
 
 
-def _reads(w: FaultEnvironment, last: int, times: int = 20) -> list[int]:
-    """How many of the messages each read of the aggregate gave that did not fail; its server gives each to
-    one of the three by chance."""
+def _reads(w: FaultEnvironment, last: int, damaged: str) -> list[int]:
+    """How many of the messages each read of the aggregate gave, until one was refused for the damaged copy of
+    a server; each is given to one of the three by chance."""
     server = Server(w.hub.member.nats_url, seed_file=str(w.hub.member.state / "keys" / "jobs.nk"))
-    found = []
-    for _ in range(times):
-        with suppress(Unreachable), Connection(server) as conn:
-            found.append(sum(len(part.seqs) for part in read_columns(conn, aggregate(0), 1, last)))
+    found: list[int] = []
+
+    def is_refused() -> bool:
+        try:
+            with Connection(server) as conn:
+                read = read_columns(conn, aggregate(0), 1, last, allow_lost=True, ask_copies=True)
+                found.append(sum(len(columns.seqs) for columns in read))
+        except Unreachable as error:
+            return f"{damaged} lacks records" in str(error)
+        return False
+
+    wait_for(is_refused, f"a read of the copy of {damaged} is refused", 180)
     return found
 
 
@@ -150,5 +157,5 @@ def test_a_block_of_the_leader_of_a_cluster_is_damaged(tmp_path: Path, case: Cas
             lambda: _leads(cluster, before) and cluster.lacking() > 0, "it leads and lacks messages", 180
         )
         last = cluster.last()
-        assert set(_reads(w, last)) == {last}
+        assert set(_reads(w, last, before)) <= {last}
         judged(w, cluster)
