@@ -37,8 +37,8 @@ _CODES: Final = {
 _MAX_REASON: Final = 300
 _SMALL: Final = 2048
 """Bytes of a body that takes few milliseconds even where each two of them are a bad line."""
-_FEW: Final = 64 * 1024
-"""Bytes of its readings."""
+_FEW: Final = 16 * 1024
+"""Bytes of its readings, which are not held of the common bound."""
 
 
 def greet(request: HttpRequest, stopping: bool) -> Response:
@@ -79,7 +79,7 @@ class InfluxRoute(Route[DecodedLines]):
     def decode_at_once(self, body: bytes, head: RequestHead) -> DecodedLines | None:
         if len(body) > _SMALL:
             return None
-        parsing = Parsing(body, self._lines, head.time_unit, wall_ns(), _FEW)
+        parsing = Parsing(body, self._lines, head.time_unit, wall_ns(), min(_FEW, self.room))
         try:
             while parsing.step():
                 pass
