@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import uuid
+from importlib import import_module
+from pkgutil import iter_modules
 
 import pytest
 from hypothesis import given
@@ -9,6 +11,15 @@ from hypothesis import strategies as st
 from agent import contract
 from agent.contract import ContractError, Subject
 from tests.unit.contract import values
+
+
+def test_the_contract_gives_each_name_of_its_modules_and_none_stands_in_two() -> None:
+    modules = [
+        import_module(f"{contract.__name__}.{found.name}") for found in iter_modules(contract.__path__)
+    ]
+    names = [(name, module) for module in modules for name in getattr(module, "__all__", ())]
+    assert all(getattr(contract, name) is getattr(module, name) for name, module in names)
+    assert len({name for name, _ in names}) == len(names)
 
 
 @given(values.domains, values.classes, values.inputs)
