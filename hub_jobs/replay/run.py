@@ -77,13 +77,15 @@ def run(options: ReplayOptions) -> Exit:
     if bronze is None:
         say(_NAME, f"there is no table {options.lake / 'bronze'}: give --lake the directory of the tables")
         return Exit.USAGE
-    readings, quarantine = ensure_table(options.lake, "readings"), ensure_table(options.lake, "quarantine")
-    refined = stream_history.refined(stream_history.all_of(bronze), readings)
-    asked = [options.stream, *([options.created] if options.created else [])]
-    if not any(asked == list(history.history[: len(asked)]) for history in refined):
-        there = ", ".join(sorted({" of ".join(history.history[: len(asked)]) for history in refined}))
-        say(_NAME, f"there is no stream {' of '.join(asked)} in {bronze.path}, which holds {there or 'none'}")
+    histories = stream_history.all_of(bronze)
+    named = [options.stream, *([options.created] if options.created else [])]
+    present = {history.history[: len(named)] for history in histories}
+    if tuple(named) not in present:
+        names = ", ".join(" of ".join(one) for one in sorted(present)) or "nothing"
+        say(_NAME, f"{bronze.path} has no rows of stream {' of '.join(named)}; it has rows of {names}")
         return Exit.USAGE
+    readings, quarantine = ensure_table(options.lake, "readings"), ensure_table(options.lake, "quarantine")
+    refined = stream_history.refined(histories, readings)
     kept_since = max(readings.kept_since or 0, quarantine.kept_since or 0)
     known = Decodable(bronze, refined, kept_since)
     wanted = _wanted(options, known)

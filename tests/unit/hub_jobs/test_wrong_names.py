@@ -21,9 +21,10 @@ def test_replay_says_which_streams_there_are(
 ) -> None:
     add_bronze(tmp_path, [batch_row(LINE, 1)])
     assert replay.main(["--lake", str(tmp_path), "--from-seq", "1", "--stream", *named]) is Exit.USAGE
-    said = capsys.readouterr().err
-    assert f"there is no stream {named[0]}" in said
-    assert "which holds TELEMETRY_0" in said
+    message = capsys.readouterr().err
+    assert f"has no rows of stream {named[0]}" in message
+    assert "it has rows of TELEMETRY_0" in message
+    assert not (tmp_path / "readings").exists()
 
 
 def test_rollup_has_well_nothing_to_do_in_a_lake_only(tmp_path: Path) -> None:
