@@ -213,7 +213,7 @@ def forget(config: File, domain: Domain, out: Out = None) -> None:
     except NotAppliedError as error:
         end([str(error)], Exit.UNREACHABLE)
     typer.echo(
-        f"{domain} is forgotten; its readings stay" if was_known else f"the hub knows no leaf {domain!r}"
+        f"{domain} is forgotten; its readings stay" if was_known else f"the hub has no record of {domain!r}"
     )
 
 
@@ -239,9 +239,10 @@ def _change(
     except ConfigError as error:
         end(error.problems)
     text = edited_or_end(path, edit)
-    if unchanged and text == path.read_text():
-        done = unchanged
+    is_unchanged = bool(unchanged) and text == path.read_text()
     if "role" not in table:
+        if is_unchanged:
+            typer.echo(unchanged)
         _render(path, text, out, done)
         return None
     if out is not None:
@@ -250,7 +251,7 @@ def _change(
     if settings.role != "hub":
         end(["leaves are let in at the hub; name the hub's configuration with -c"])
     store_or_end(path, text)
-    _apply(settings, domain, done)
+    _apply(settings, domain, unchanged if is_unchanged else done)
     return settings
 
 
