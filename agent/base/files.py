@@ -74,7 +74,8 @@ def write_private(path: Path, data: bytes, mode: int = 0o600) -> None:
         aside.replace(path)
     except OSError as error:
         aside.unlink(missing_ok=True)
-        error.filename = str(path)  # the kernel says of a full disk only that it is full
+        if error.errno is not None:
+            error.filename = str(path)  # the kernel says of a full disk only that it is full
         raise
     _sync_directory(path.parent)
 
