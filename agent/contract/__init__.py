@@ -33,3 +33,7 @@ else:
             if name in found.__all__:
                 return globals().setdefault(name, getattr(found, name))
         raise AttributeError(f"module {__name__} has no attribute {name}")
+
+    def __dir__() -> list[str]:
+        names = (import_module(f"{__name__}.{module}").__all__ for module in _MODULES)
+        return sorted({*globals(), *(name for one in names for name in one)})

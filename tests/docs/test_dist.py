@@ -65,8 +65,15 @@ def test_the_same_code_is_packed_to_the_same_bytes(tmp_path: Path) -> None:
 
 _SOURCE: Final = dist.ROOT / "deploy" / "spark_source"
 _IMPORT_SOURCE = """
-import sys
+import contextlib, pkgutil, sys
 import hub_jobs.source.datasource
+import agent.contract
+from hub_jobs.source.protocol import Denied
+from hub_jobs.source.server import Server
+for found in pkgutil.iter_modules(agent.contract.__path__, "agent.contract."):
+    __import__(found.name)
+with contextlib.suppress(Denied):  # a key is read when a server asks for one
+    Server("nats://127.0.0.1", seed_file=sys.argv[1]).identity("nonce")
 for name, module in list(sys.modules.items()):
     if name.partition(".")[0] in ("agent", "hub_jobs"):
         assert module.__file__.startswith(sys.path[1]), module.__file__
@@ -83,7 +90,10 @@ def test_the_wheel_of_the_source_alone_has_what_it_imports_and_names_what_it_nee
     empty = tmp_path / "empty"
     empty.mkdir()
     given = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)}
-    program = [sys.executable, "-c", _IMPORT_SOURCE]
+    seed = tmp_path / "jobs.nk"
+    seed.touch(0o600)
+    seed.write_text("no seed")
+    program = [sys.executable, "-c", _IMPORT_SOURCE, str(seed)]
     done = subprocess.run(program, cwd=empty, env=given, capture_output=True, text=True, check=True)
 
     whole = tomllib.loads((dist.ROOT / "pyproject.toml").read_text())

@@ -20,6 +20,7 @@ def test_the_contract_gives_each_name_of_its_modules_and_none_stands_in_two() ->
     names = [(name, module) for module in modules for name in getattr(module, "__all__", ())]
     assert all(getattr(contract, name) is getattr(module, name) for name, module in names)
     assert len({name for name, _ in names}) == len(names)
+    assert {name for name, _ in names} <= set(dir(contract))
 
 
 @given(values.domains, values.classes, values.inputs)
