@@ -191,7 +191,7 @@ def test_a_range_must_be_given_in_full(lake: Path, tmp_path: Path) -> None:
         with pytest.raises(SystemExit):
             replayed(lake, *arguments)
     assert replayed(tmp_path / "none", "--from-seq", "1") is Exit.USAGE
-    assert replayed(lake, "--from-seq", "1", stream="NONE") is Exit.WELL
+    assert replayed(lake, "--from-seq", "1", stream="NONE") is Exit.USAGE
 
 
 def test_what_was_deleted_for_its_age_does_not_come_back(lake: Path) -> None:
