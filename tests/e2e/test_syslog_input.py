@@ -147,7 +147,9 @@ async def test_limits_hold_of_connections_messages_silence_and_other_languages()
         framing.write(counted(message("3")) + b"<13>not counted\n")
         assert await one.is_closed(framing_reader)
         await one.stored(2)
-        await until(lambda: one.core.letters[-1].received == b"<13>not counted\n", "it is kept")
+        # The last of the noise may be kept after it.
+        rest = b"<13>not counted\n"
+        await until(lambda: rest in [letter.received for letter in one.core.letters], "it is kept")
         assert await one.is_closed(reader), "a connection that is silent is closed"
         await until(lambda: one.value("petiole_input_connections") == 0, "none is left")
 
