@@ -131,12 +131,13 @@ class GapSearch:
             stretch = self._stretch(leaf.domain, cls, record, seen)
             if stretch.doubt_until is None:
                 stretch.read(held, info.name)
-            if stretch.covers(held):
-                return
-            await self._read(leaf.domain, cls, stretch, held, info, until)
-            limit = min(limit, stretch.may_purge_to(loop_time()))
-            if stretch.doubt_until is not None and not follows(held, stretch):
-                limit = min(limit, stretch.hub_seq)
+            if not stretch.covers(held):
+                await self._read(leaf.domain, cls, stretch, held, info, until)
+                limit = min(limit, stretch.may_purge_to(loop_time()))
+                if stretch.doubt_until is not None and not follows(held, stretch):
+                    limit = min(limit, stretch.hub_seq)
+            if not record.unsure:
+                stretch.ended(held, info.last)
 
         await bounded_gather(read, list(records))
         return limit

@@ -98,6 +98,12 @@ class Stretch:
             self.newest = proposal(held, stream) or self.newest
         self._end_doubt()
 
+    def ended(self, held: HubPosition, last: int) -> None:
+        """The aggregate ended at `last`, and held no more of the leaf than that: what goes up to there need
+        not be read."""
+        if self.seq == held.seq:
+            self.hub_seq = max(self.hub_seq, last)
+
     def reached(self, held: HubPosition, first: int) -> bool:
         """Whether a read to the end of the aggregate, which begins at `first`, met all that the hub holds, or
         the rest was purged. A server of a cluster that lags behind ends sooner. A message whose place nobody

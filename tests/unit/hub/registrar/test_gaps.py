@@ -21,7 +21,7 @@ class Hub:
 
     def __init__(self) -> None:
         self.linked_at, self.leader, self.held, self.now = 0.0, "hub-1", 5, 0.0
-        self.tells_of_it, self.knows = True, True
+        self.tells_of_it, self.knows, self.others = True, True, 0
         self._search = GapSearch(
             cast(Client, None), cast(JetStream, None), lambda _: self.linked_at, lambda _: self._look()
         )
@@ -52,11 +52,15 @@ class Hub:
         """By an answer, of which `seen` is the newest look."""
         return (await self._search.look("edge-1", "c", self._record, seen or self.seen())).whole_to
 
+    async def may_purge_to(self) -> int:
+        leaf = LeafRecord("edge-1", "m", "r", {}, "", {"c": self._record})
+        return await self._search.read_up_to([(leaf, "c", self._record)], self.seen())
+
     def seen(self) -> Observation:
         row = {"name": leaf_stream("edge-1", "c"), "seq": self.held, "active": 10**8}
         rows = [row] if self.tells_of_it else []
         config = {"sources": [source("edge-1", "c", "e")]}
-        last = 100 + self.held
+        last = 100 + self.held + self.others
         info = StreamInfo(AGGREGATE, "now", 1, last, 50, 0, config, rows, leader=self.leader)
         return observed(info, self.now)
 
@@ -109,3 +113,14 @@ async def test_another_server_that_leads_since_a_source_was_added_may_ask_for_it
     hub.leader = leader
     hub.looks(1.0)
     assert await hub.whole_to() == (MAX_INT if leader == "hub-1" else 0)
+
+
+@pytest.mark.parametrize("is_in_doubt", [True, False])
+async def test_what_is_purged_of_other_leaves_hides_no_gap_of_a_quiet_one(is_in_doubt: bool) -> None:
+    """Its next message is read behind what went, and follows what is known."""
+    hub = Hub()
+    await hub.settled()
+    hub.others, hub.now, hub.linked_at = 44, 20.0, 20.0 if is_in_doubt else 0.0
+    assert await hub.may_purge_to() == MAX_INT
+    hub.linked_at = 30.0
+    assert await hub.whole_to() == 150

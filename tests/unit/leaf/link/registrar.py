@@ -101,9 +101,12 @@ def purge(hub: HubStore, now: float) -> None:
     before."""
     limit = hub.synced
     if hub.leaf is not None:
-        limit = min(limit, _read(hub, _look(hub), now).may_purge_to(now))
+        stretch = _read(hub, _look(hub), now)
+        limit = min(limit, stretch.may_purge_to(now))
         record = _compared(hub, _look(hub))
         unsure = not is_certain(record, _state(hub, record), _info(hub), hub.noted)
+        if record.held is not None and not unsure and not record.lost:
+            stretch.ended(record.held, hub.last)
         _put(hub, msgspec.structs.replace(record, unsure=unsure))
     hub.noted, hub.first = hub.last, max(hub.first, limit + 1)
 
