@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hub_jobs.source import ranges
+from hub_jobs.source import range_reader
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import RangeLost, Unreachable
 from hub_jobs.source.server import Server
@@ -19,7 +19,7 @@ from tests.unit.hub_jobs.source.plain import PlainServer, fill, make_stream
 @pytest.fixture
 def small_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pulls of 50 records, so that a few hundred take many rounds."""
-    monkeypatch.setattr(ranges, "PULL_ROWS", 50)
+    monkeypatch.setattr(range_reader, "PULL_ROWS", 50)
 
 
 def rows(found: Iterator[list[StreamRecord]]) -> list[StreamRecord]:
