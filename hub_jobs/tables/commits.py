@@ -7,7 +7,7 @@ such entry the commit may still arrive, and its files must stay.
 
 All of it rests on a promise of stores that speak S3: of several puts of one new object, each with
 `If-None-Match: *`, one succeeds. Some ignore the header, and then two drivers overwrite each other's commits
-in silence; `why_unsafe` finds such a store.
+in silence; `table_checks.why_unsafe` finds such a store.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ import os
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
-from threading import Barrier
 from typing import Any, Final
 
 import pyarrow as pa
@@ -29,7 +27,8 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from hub_jobs.tables.places import S3, ObjectPath, Place, delta_options
+from hub_jobs.tables.parquet import PartFile
+from hub_jobs.tables.places import Place
 
 ATTEMPTS: Final = 20
 """Versions for which one commit is tried while others commit what does not concern it."""
@@ -42,12 +41,8 @@ what arrived may be gone."""
 ROLLED_UP: Final = "rollup:readings"
 """The transaction of `rollup_1d` that says of which version of `readings` the windows are made."""
 _MARK_KEY: Final = "petiole.commit"
-_ENTRY_GONE: Final = ("No table metadata or protocol", "found gap")
-"""What delta-rs says of a log that lacks an entry."""
 _UNSET: Final = -1
 """The offset that is none: a log can set one anew and not remove it."""
-_MADE_AGAIN: Final = ("seen", "clocks", "settled")
-"""Tables that hold what was made of others, and that a run without them makes of those."""
 
 
 class CommitOutcome(Enum):
@@ -74,6 +69,11 @@ class TableChange:
     def replaced(self) -> set[str]:
         """The paths of the files that it removes one by one."""
         return {action.path for action in self.actions if isinstance(action, RemoveAction)}
+
+
+def addition(file: PartFile, *, changed: bool) -> AddAction:
+    """The action that adds a file to a table; `changed` says that its rows are not another file's."""
+    return AddAction(file.path, file.size, {}, file.modified, changed, file.stats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,91 +226,3 @@ def entries(table: Place, version: int) -> list[dict[str, Any]] | None:
     except FileNotFoundError:
         return None
     return [json.loads(line) for line in text.splitlines() if line]
-
-
-def remedy(error: Exception, name: str) -> str:
-    """What to add to what delta-rs says of the log of a table that it can't read: where a power cut has left
-    a part of a checkpoint (nothing else of a log is Parquet), and where an entry is empty or gone."""
-    if any(words in str(error) for words in _ENTRY_GONE):
-        if name in _MADE_AGAIN:
-            return "; an entry of its log is empty or gone: delete the table, the next run makes it again"
-        return "; an entry of its log is empty or gone: put the table back from a copy"
-    if not any(word in str(error) for word in ("Checkpoint", "Parquet")):
-        return ""
-    return (
-        "; a checkpoint of its log is damaged: move _last_checkpoint and the newest *.checkpoint.parquet out "
-        "of its _delta_log, and the table is read from the entries that the checkpoint replaces"
-    )
-
-
-def unusable(delta: DeltaTable) -> str | None:
-    """What another program did to a table that the jobs would read wrongly, and how to undo it."""
-    configuration = delta.metadata().configuration
-    if configuration.get("delta.columnMapping.mode", "none") != "none":
-        return "its columns are mapped (delta.columnMapping.mode); rewrite it without"
-    if configuration.get("delta.setTransactionRetentionDuration") is not None:
-        return "it forgets its offsets (delta.setTransactionRetentionDuration); unset that property"
-    if "deletionVectors" in (delta.protocol().reader_features or []) and _has_deletion_vectors(delta):
-        return (
-            "rows of it are deleted by deletion vectors, which the jobs do not read; in Spark: ALTER TABLE … "
-            "SET TBLPROPERTIES (delta.enableDeletionVectors = false), then REORG TABLE … APPLY (PURGE)"
-        )
-    return None
-
-
-def _has_deletion_vectors(delta: DeltaTable) -> bool:
-    try:
-        return any(batch.num_rows for batch in delta.deletion_vectors())
-    except DeltaError:  # there is one that delta-rs can't read
-        return True
-
-
-_CHECK: Final = "store_check"
-_CHECKED: Final = "checked"
-"""The transaction of a store that was found to keep it."""
-_AT_ONCE: Final = 4
-_CHECK_ROUNDS: Final = 3
-_CHECK_SECONDS: Final = 60.0
-
-
-def why_unsafe(lake: Place) -> str | None:
-    """Have several writers commit the same version of a table of its own, and say why the store can't be used
-    if more than one succeeds. None where it was found to be safe, or could not be tried.
-
-    delta-rs looks for a version before it puts it, so only writers that overlap show this: a store that
-    ignores the header is found very probably, and one that keeps the promise is never refused."""
-    if not isinstance(lake, ObjectPath) or not lake.uri.startswith(S3):
-        return None
-    try:
-        return _tried(lake / _CHECK)
-    except (DeltaError, OSError):
-        return None  # what is wrong with the store the caller meets, too
-
-
-def _tried(path: ObjectPath) -> str | None:
-    options = delta_options(path)
-    schema = pa.schema([("n", pa.int64())])
-    DeltaTable.create(str(path), schema=schema, mode="ignore", storage_options=options)
-    if DeltaTable(str(path), storage_options=options).transaction_version(_CHECKED) is not None:
-        return None
-    together = Barrier(_AT_ONCE)
-
-    def commit(table: DeltaTable) -> CommitOutcome:
-        together.wait(_CHECK_SECONDS)
-        return attempt(path, table, TableChange([], "append", {}, {})).outcome
-
-    with ThreadPoolExecutor(_AT_ONCE) as writers:
-        for _ in range(_CHECK_ROUNDS):
-            tables = [DeltaTable(str(path), storage_options=options) for _ in range(_AT_ONCE)]
-            outcomes = list(writers.map(commit, tables))
-            if outcomes.count(CommitOutcome.COMMITTED) > 1:
-                return (
-                    f"the store of {path.parent} lets two writers win: it ignores If-None-Match, so that two "
-                    "drivers would overwrite each other's commits; use another store, or its newer version"
-                )
-            if CommitOutcome.UNKNOWN in outcomes:
-                return None
-    attempt(
-        path, DeltaTable(str(path), storage_options=options), TableChange([], "append", {_CHECKED: 1}, {})
-    )
-    return None

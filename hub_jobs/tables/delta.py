@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from hub_jobs.tables import commits
+from hub_jobs.tables import commits, table_checks
 from hub_jobs.tables.commits import CommitOutcome, TableChange
 from hub_jobs.tables.parquet import PartFile, why_gone
 from hub_jobs.tables.places import Place, delta_options, plain
@@ -114,7 +114,7 @@ class Table:
         """Add files and set offsets in one commit; `replace` drops all rows that were there. `notes` go
         into the commit's history. Durable on return. Raises `ConflictError`, after which the table names none
         of the files, and `TableError` where the commit may still arrive, after which they stay."""
-        added = [_add(file, changed=True) for file in files]
+        added = [commits.addition(file, changed=True) for file in files]
         self._commit(files, TableChange(added, "overwrite" if replace else "append", offsets, notes or {}))
 
     def rewrite(
@@ -131,7 +131,7 @@ class Table:
         otherwise as `commit`."""
         now = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
-            *(_add(file, changed=changed) for file in files),
+            *(commits.addition(file, changed=changed) for file in files),
             *(RemoveAction(path, changed, now, None, {}) for path in replaced),
         ]
         turn = {_REWRITES: (self.offset(_REWRITES) or 0) + 1}
@@ -212,7 +212,7 @@ def open_table(lake: Place, name: str) -> Table | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        said = f"{plain(error)}{commits.remedy(error, name)}"
+        said = f"{plain(error)}{table_checks.remedy(error, name)}"
         raise TableError(f"table {path} can't be read: {said}") from error
     return _usable(lake, name, delta)
 
@@ -228,7 +228,7 @@ def _usable(lake: Place, name: str, delta: DeltaTable) -> Table:
             f"table {path} is of version {version} and this program knows versions up to {VERSION}: "
             "use the newer program"
         )
-    if why := commits.unusable(delta):
+    if why := table_checks.unusable(delta):
         raise TableError(f"table {path} can't be used: {why}")
     return Table(lake, name, delta)
 
@@ -237,7 +237,7 @@ def ensure_table(lake: Place, name: str, opened: Table | None = None) -> Table:
     """`open_table`, unless it was `opened` just now, and make the table where there is none, or add the
     columns that an older version lacks. Raises `TableError`."""
     table = _ensured(lake, name, opened)
-    if table.delta.version() == 0 and (why := commits.why_unsafe(lake)):
+    if table.delta.version() == 0 and (why := table_checks.why_unsafe(lake)):
         raise TableError(why)
     return table
 
@@ -298,7 +298,3 @@ def _widened(table: Table) -> Table:
             return again
         table = again or table
     raise TableError(f"table {table.path} can't be given its new columns: {plain(failed)}") from failed
-
-
-def _add(file: PartFile, *, changed: bool) -> AddAction:
-    return AddAction(file.path, file.size, {}, file.modified, changed, file.stats)
