@@ -72,6 +72,10 @@ class Aggregates:
         `UnavailableError`."""
         return {name: await controller.begin({}) for name, controller in self.controllers.items()}
 
+    async def observe(self, name: str) -> Observation:
+        """Look at one aggregate. Raises as `AggregateController.observe`."""
+        return await self.controllers[name].observe()
+
     async def run(self) -> None:
         """Keep all of them until cancelled."""
         async with asyncio.TaskGroup() as group:

@@ -96,12 +96,7 @@ class Registrar:
             self._metrics,
         )
         self._durability = durability_of(config, self._aggregates.seen)
-        self._gaps = GapSearch(
-            nc,
-            js,
-            lambda domain: self._watch.linked_at(domain),
-            lambda name: self._aggregates.controllers[name].observe(),
-        )
+        self._gaps = GapSearch(nc, js, lambda domain: self._watch.linked_at(domain), self._aggregates.observe)
         held = HeldMessages(js, self._fleet, self._gaps)
         self._announcements = Announcements(
             js,
