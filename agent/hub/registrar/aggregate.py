@@ -11,7 +11,7 @@ to `max_ack_pending`), and `seq` stays absent until the next message, so the cal
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agent.base.logs import listed
@@ -214,6 +214,8 @@ class Observation:
     """By the name of the leaf's stream."""
     asked: float
     """When the server was asked, in monotonic seconds."""
+    consumers: Mapping[str, str] = field(default_factory=dict)
+    """The consumers of its sources as they are configured, by the name of the leaf's stream."""
 
 
 def observed(info: StreamInfo, asked: float) -> Observation:
@@ -221,7 +223,7 @@ def observed(info: StreamInfo, asked: float) -> Observation:
     sources = info.config.get("sources") or []
     consumers = {entry["name"]: (entry.get("consumer") or {}).get("name", "") for entry in sources}
     states = {entry["name"]: copy_status(entry, consumers.get(entry["name"], "")) for entry in info.sources}
-    return Observation(info, states, asked)
+    return Observation(info, states, asked, consumers)
 
 
 def source_state(seen: Observation, domain: str, cls: str, epoch: str) -> CopyStatus | None:

@@ -88,8 +88,7 @@ class GapSearch:
             return
         self._noted[seen.info.name] = seen
         has_moved = before is not None and before.info.leader != seen.info.leader
-        for source in seen.info.config.get("sources") or ():
-            name, consumer = source["name"], (source.get("consumer") or {}).get("name")
+        for name, consumer in seen.consumers.items():
             stretch = self._stretches.get(name)
             if stretch is None or consumer != link_consumer(stretch.epoch):
                 continue
