@@ -260,8 +260,8 @@ def _fleet(fleet: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_well(status: Mapping[str, Any]) -> bool:
-    """Whether nobody has to act. A removed class that could not be checked is no fault that was found, and a
-    server of one's own may never let the agent read it."""
+    """Whether all is well, so that no person has to act. A removed class that could not be checked is no
+    fault that was found: a server of one's own may never let the agent read it."""
     return _link_is_well(status) and not any(row["checked"] for row in _removed(status))
 
 

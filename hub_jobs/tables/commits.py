@@ -42,7 +42,7 @@ ROLLED_UP: Final = "rollup:readings"
 """The transaction of `rollup_1d` that says of which version of `readings` the windows are made."""
 _MARK_KEY: Final = "petiole.commit"
 _UNSET: Final = -1
-"""The offset that is none: a log can set one anew and not remove it."""
+"""Stands for no offset: a log can change an offset and not remove it."""
 
 
 class CommitOutcome(Enum):

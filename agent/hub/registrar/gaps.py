@@ -62,7 +62,7 @@ class GapSearch:
         self._stretches: dict[str, Stretch] = {}
         self._noted: dict[str, Observation] = {}
         self._begun: dict[str, str] = {}
-        """Which server led when an epoch began that nobody has asked about yet."""
+        """By the name of its stream, which server led when an epoch began that has no stretch yet."""
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def begin(self, leaves: Iterable[LeafRecord], now: float) -> None:

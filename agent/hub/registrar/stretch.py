@@ -106,8 +106,8 @@ class Stretch:
 
     def reached(self, held: HubPosition, first: int) -> bool:
         """Whether a read to the end of the aggregate, which begins at `first`, met all that the hub holds, or
-        the rest was purged. A server of a cluster that lags behind ends sooner. A message whose place nobody
-        saw was not purged unless more was than is read: it is not stored."""
+        the rest was purged. A server of a cluster that lags behind ends sooner. A message whose place
+        is not known counts as not stored, unless more was purged than was read."""
         return self.seq >= held.seq or (held.hub_seq or self.hub_seq + 1) < first
 
     def _end_doubt(self) -> None:
