@@ -48,13 +48,6 @@ CAUSES: Final = (
         "agent ([step by step](acknowledgement.md#what-an-answer-waits-for))",
     ),
     Cause(
-        "peers",
-        "HTTP line protocol, *",
-        "Telegraf is a compiled program of many threads, and answers once a point is in memory. The agent is "
-        "one process of Python, and answers when the disk has it. Of a request of one line a third is "
-        "its own code, by a run of that code alone; sockets, the event loop and the publish are the rest",
-    ),
-    Cause(
         "footprint",
         "idle, host metrics each second: CPU",
         "the yardstick is a Python that takes the same metrics and does nothing else. The agent also serves "
