@@ -61,9 +61,9 @@ FIGURES: Final[dict[str, Figure]] = {
     f"{_CARD}1": Figure(32, "kB/batch", "tune.md", "| 1 | 32 kB"),
     f"{_CARD}10": Figure(21, "kB/batch", "tune.md", "| 10 | 21 kB"),
     f"{_CARD}100": Figure(19, "kB/batch", "tune.md", "| 100 | 19 kB"),
-    "cpu idle": Figure(0.75, "% of a core", "footprint", "idle, host metrics each second: CPU"),
+    "cpu idle": Figure(0.9, "% of a core", "footprint", "idle, host metrics each second: CPU"),
     "cpu request": Figure(
-        3_227, "requests/CPU-second", "small", "one reading a request, 1 connection: by the agent's CPU"
+        2_443, "requests/CPU-second", "small", "one reading a request, 1 connection: by the agent's CPU"
     ),
     "cpu reading": Figure(
         729_401, "readings/CPU-second", "ingest", "HTTP NDJSON, 500 readings a request, 16 connections"
