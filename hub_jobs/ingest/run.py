@@ -25,6 +25,7 @@ from hub_jobs.job_loop import NextJob, Stop, ended, gravest, job_parser, metrics
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.source.cluster import tasks_at_once
 from hub_jobs.source.connection import Connection
+from hub_jobs.source.copies import first_held
 from hub_jobs.source.plan import Range, split
 from hub_jobs.source.protocol import ApiError, Denied, UnknownIdentity, Unreachable, WireError
 from hub_jobs.source.ranges import read_columns
@@ -109,7 +110,7 @@ def run(options: IngestOptions, stop: Stop = never, metrics: JobMetrics | None =
         with Connection(options.server) as conn:
             info = stream_info(conn, options.stream)
             known = stream_history.current(bronze, info, conn)
-            first = max(info.first_seq, 1) if known.done is None else known.done + 1
+            first = first_held(conn, info.name) if known.done is None else known.done + 1
             metrics.set_lag(info.name, info.last_seq - first + 1, partial(_waits_since, conn, info, first))
         last = min(end, info.last_seq)
         if first > last or stop():

@@ -71,6 +71,8 @@ class RangeReader:
         self._gaps: list[tuple[int, int]] = []
         self.server = ""
         """That of the consumer, in a cluster."""
+        self.start = first
+        """The first sequence from `first` on that the copy of that server may have."""
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
@@ -97,6 +99,7 @@ class RangeReader:
             {"stream_name": self._stream, "config": config, "action": "create"},
         )
         self.server = str((answer.get("cluster") or {}).get("leader", ""))
+        self.start = int(answer["delivered"]["stream_seq"]) + 1
         self._pending = int(answer.get("num_pending", 0))
         self._done = self._pending == 0
         # Asked only now: a stream that is recreated after this takes the consumer with it.

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
 import numpy as np
 
 from hub_jobs.source.connection import Connection
+from hub_jobs.source.copies import open_copies
 from hub_jobs.source.protocol import Unreachable
 from hub_jobs.source.range_reader import RangeReader
 from hub_jobs.source.streams import Columns, leader_state
-
-_DRAWS: Final = 64
-"""Consumers by which the copies are asked, each given to a server by chance. Of three servers one is given
-none of so many once in 10^11."""
 
 
 def read_columns(
@@ -79,29 +75,16 @@ def _check_gaps(conn: Connection, stream: str, reader: RangeReader) -> Mapping[s
 def _check_copies(
     conn: Connection, stream: str, reader: RangeReader, copies: Mapping[str, bool], pull_bytes: int
 ) -> None:
-    """Raise where a copy has a record of a gap, or one can't be asked. Seen on 2.15.1: a server whose disk
-    has damaged a block calls its messages deleted, or begins after them, as leader for all, and fetches them
-    from no other one."""
+    """Raise where a copy has a record of a gap, or one can't be asked."""
     lows, highs = np.array(reader.gaps).T
     first, last = int(lows[0]), int(highs[-1])
     lacking = f"stream {stream}: {reader.server} lacks records in {first} to {last}"
-    unasked = copies.keys() - {reader.server}
-    if offline := [name for name in unasked if not copies[name]]:
-        raise Unreachable(f"{lacking}; {offline[0]}, which may have them, is offline: start it")
-    draws = 0
-    while unasked:
-        if (draws := draws + 1) > _DRAWS:
-            raise Unreachable(f"{lacking}; {min(unasked)}, which may have them, could not be asked")
-        copy = RangeReader(conn, stream, first, last, [], pull_bytes, allow_lost=True)
-        try:
-            copy.open(None)
-            for columns in copy.read() if copy.server in unasked else ():
-                gap = np.searchsorted(lows, columns.seqs, side="right") - 1
-                if (columns.seqs <= highs[gap]).any():
-                    raise Unreachable(
-                        f"{lacking} that {copy.server} has; if this stays, start the server whose disk fails "
-                        "with an empty store"
-                    )
-        finally:
-            copy.close()
-        unasked -= {copy.server}
+    others = {name: online for name, online in copies.items() if name != reader.server}
+    for copy in open_copies(conn, stream, first, last, others, lacking, pull_bytes):
+        for columns in copy.read():
+            gap = np.searchsorted(lows, columns.seqs, side="right") - 1
+            if (columns.seqs <= highs[gap]).any():
+                raise Unreachable(
+                    f"{lacking} that {copy.server} has; if this stays, start the server whose disk "
+                    "fails with an empty store"
+                )
