@@ -22,12 +22,18 @@ from agent.hub.registrar.problems import ActiveProblems
 from agent.hub.registrar.records import LeafRecord, PurgeMarker, decode_leaf, decode_noted, encode
 from agent.jetstream import ApiError, JetStream, JetStreamError
 from agent.jetstream.info import WRITE_IN_FLIGHT, PubAck
-from agent.jetstream.readers import read_all
+from agent.jetstream.readers import read_all, read_newest
 
 BUCKET: Final = f"KV_{FLEET_BUCKET}"
 _LET_IN: Final = f"$KV.{FLEET_BUCKET}.let.in"
 _FEW: Final = 100
 """So many records are read one by one."""
+
+_DRAWS: Final = 16
+"""Questions that are each answered by a server by chance. Of three servers one answers none of so many once
+in 600, and two in 10^7."""
+_AT_ONCE: Final = 500
+"""Records that are asked for by one question; the server gives 1,024."""
 
 log = structlog.get_logger("registrar")
 
@@ -95,11 +101,32 @@ class FleetStore:
                 found.append(self._decoded(read.get(_subject(domain)), domain, decode_leaf))
                 await pacer.give_way()
         else:
-            found = await bounded_gather(
-                lambda domain: self._load(_subject(domain), domain, decode_leaf), domains
+            found = await bounded_gather(self._load_leaf, domains)
+        leaves = {leaf.domain: leaf for leaf in found if leaf is not None}
+        self._stored = dict(leaves)
+        if self._replicas > 1:
+            leaves |= await self._load_lacking([domain for domain in domains if domain not in leaves])
+        return leaves
+
+    async def _load_leaf(self, domain: str) -> LeafRecord | None:
+        message = await self._js.get_message(BUCKET, last_by_subject=_subject(domain))
+        return self._decoded(None if message is None else message.data, domain, decode_leaf)
+
+    async def _load_lacking(self, domains: Collection[str]) -> dict[str, LeafRecord]:
+        """The records of these domains, of which the leader has none, in other copies. They do not count as
+        stored, so that the next announcement stores them in all copies."""
+        by_subject = {_subject(domain): domain for domain in domains}
+        read = await self._read_copies(list(by_subject))
+        if read:
+            leader = (await self._js.api(f"STREAM.INFO.{BUCKET}")).get("cluster", {}).get("leader", "")
+            self._problems.begin(
+                f"copies of {BUCKET}",
+                f"{leader} lacks {len(read)} records of the fleet that another server of the hub has: "
+                "if its disk fails, start it with an empty store",
+                hub=True,
             )
-        self._stored = {leaf.domain: leaf for leaf in found if leaf is not None}
-        return dict(self._stored)
+        found = [self._decoded(data, by_subject[subject], decode_leaf) for subject, data in read.items()]
+        return {leaf.domain: leaf for leaf in found if leaf is not None}
 
     async def load_noted(self, streams: Iterable[str]) -> dict[str, PurgeMarker]:
         """What is noted of these aggregates. Raises `ApiError` or `UnavailableError`."""
@@ -111,8 +138,8 @@ class FleetStore:
     async def let_in(self) -> frozenset[str] | None:
         """The keys that were let in when this was stored last, None where it never was. Raises `ApiError` or
         `UnavailableError`."""
-        message = await self._js.get_message(BUCKET, last_by_subject=_LET_IN)
-        return None if message is None else frozenset(message.data.decode(errors="replace").split())
+        data = await self._newest(_LET_IN)
+        return None if data is None else frozenset(data.decode(errors="replace").split())
 
     async def save_let_in(self, keys: Iterable[str]) -> None:
         """Replace the keys that are let in. Raises `ApiError` or `UnavailableError`."""
@@ -129,12 +156,12 @@ class FleetStore:
         `UnavailableError`."""
         part, parts = 0, 1
         while part < parts:
-            message = await self._js.get_message(BUCKET, last_by_subject=_audit_subject(part))
-            decoded = self._decoded(None if message is None else message.data, f"audit {part}", decode)
-            if decoded is None or message is None:
+            data = await self._newest(_audit_subject(part))
+            decoded = self._decoded(data, f"audit {part}", decode)
+            if decoded is None or data is None:
                 return
             parts = decoded.parts
-            yield decoded, message.data
+            yield decoded, data
             part += 1
 
     async def _put(self, subject: str, data: bytes) -> None:
@@ -149,8 +176,27 @@ class FleetStore:
             return None
 
     async def _load(self, subject: str, what: str, decode: Callable[[bytes], Record]) -> Record | None:
+        return self._decoded(await self._newest(subject), what, decode)
+
+    async def _newest(self, subject: str) -> bytes | None:
+        """The record of a subject, of the leader or, where that lacks it, of another copy."""
         message = await self._js.get_message(BUCKET, last_by_subject=subject)
-        return self._decoded(None if message is None else message.data, what, decode)
+        if message is not None or self._replicas == 1:
+            return None if message is None else message.data
+        return (await self._read_copies([subject])).get(subject)
+
+    async def _read_copies(self, subjects: list[str]) -> dict[str, bytes]:
+        """What any copy has of these subjects. A server whose disk has damaged a block lacks its messages for
+        good, as leader for all (seen on nats-server 2.15.1)."""
+        found: dict[str, bytes] = {}
+        for start in range(0, len(subjects), _AT_ONCE):
+            lacking = subjects[start : start + _AT_ONCE]
+            for _ in range(_DRAWS):
+                found |= await read_newest(self._nc, BUCKET, lacking)
+                lacking = [subject for subject in lacking if subject not in found]
+                if not lacking:
+                    break
+        return found
 
     def _decoded(self, data: bytes | None, what: str, decode: Callable[[bytes], Record]) -> Record | None:
         if not data:
