@@ -141,21 +141,32 @@ def _reads(w: FaultEnvironment, last: int, damaged: str) -> list[int]:
     return found
 
 
+def play_damage(w: FaultEnvironment, cluster: Cluster, number: int) -> None:
+    """A server whose disk has damaged a block of its copy leads, and every read of that copy is refused."""
+    asyncio.run(_fill(w.leaf.member))
+    w.mended(180)
+    wait_for(cluster.whole, "the aggregate stands on three servers", 180)
+    before = cluster.leader()
+    cluster.servers[before].program.kill()
+    damage(cluster.blocks(before)[number])
+    other_leads(w, cluster, f"{before}, which led, is gone, and a block of its copy is damaged", before)
+    cluster.servers[before].start()
+    w.injected.repaired(f"{before} is started")
+    wait_for(lambda: _leads(cluster, before) and cluster.lacking() > 0, "it leads and lacks messages", 180)
+    last = cluster.last()
+    assert set(_reads(w, last, before)) <= {last}
+    judged(w, cluster)
+
+
 def test_a_block_of_the_leader_of_a_cluster_is_damaged(tmp_path: Path, case: Case, spark: object) -> None:
     case.expected = f"what its copy lacks is taken from the others'; {WHOLE}"
     with open_cluster_environment(tmp_path, case) as (w, cluster):
-        asyncio.run(_fill(w.leaf.member))
-        w.mended(180)
-        wait_for(cluster.whole, "the aggregate stands on three servers", 180)
-        before = cluster.leader()
-        cluster.servers[before].program.kill()
-        damage(cluster.blocks(before)[1])
-        other_leads(w, cluster, f"{before}, which led, is gone, and a block of its copy is damaged", before)
-        cluster.servers[before].start()
-        w.injected.repaired(f"{before} is started")
-        wait_for(
-            lambda: _leads(cluster, before) and cluster.lacking() > 0, "it leads and lacks messages", 180
-        )
-        last = cluster.last()
-        assert set(_reads(w, last, before)) <= {last}
-        judged(w, cluster)
+        play_damage(w, cluster, 1)
+
+
+def test_the_first_block_of_the_leader_of_a_cluster_is_damaged_before_any_job_has_run(
+    tmp_path: Path, case: Case, spark: object
+) -> None:
+    case.expected = f"the first read begins where the others' copies do; {WHOLE}"
+    with open_cluster_environment(tmp_path, case) as (w, cluster):
+        play_damage(w, cluster, 0)

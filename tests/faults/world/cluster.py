@@ -98,9 +98,9 @@ class Cluster:
         return sorted(found, key=lambda path: int(path.stem))
 
     def lacking(self) -> int:
-        """How many messages the copy of the leader lacks between those that it has."""
+        """How many messages the copy of the leader of an aggregate that was never purged lacks."""
         found = self._ask(f"$JS.API.STREAM.INFO.{_STREAM}").get("state", {})
-        return int(found.get("num_deleted", 0))
+        return int(found.get("num_deleted", 0)) + max(int(found.get("first_seq", 0)) - 1, 0)
 
     def last(self) -> int:
         """The last sequence of the aggregate, 0 while nobody answers."""
