@@ -13,6 +13,7 @@ from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.world.environment import FaultEnvironment
 from tests.faults.world.scrape import asked
+from tests.harness.agents import StreamProbe, ask_stream
 from tests.harness.wait import wait_for
 
 NAMED = "what was purged and is not in the table is named by the audit; all else is there once"
@@ -37,6 +38,12 @@ def purge(w: FaultEnvironment) -> None:
     gone.append(int(answer["purged"]))
 
 
+async def acknowledged(probe: StreamProbe) -> int:
+    """Up to which sequence of the leaf's stream the hub has acknowledged what it took."""
+    (consumer,) = await probe.link_consumers()
+    return (await probe.js.consumer_info(probe.stream, consumer)).ack_floor
+
+
 def test_the_aggregate_is_purged(world_of: Worlds, case: Case) -> None:
     case.expected = f"the link flows on; {NAMED}"
     with world_of() as w:
@@ -51,6 +58,11 @@ def test_the_aggregate_is_purged_when_the_link_is_down(world_of: Worlds, case: C
     with world_of() as w:
         w.load.flows(20)
         w.mended()
+        # What the leaf's server does not know to be at the hub comes again, and nothing of it is gone.
+        last = w.last(w.leaf)
+        wait_for(
+            lambda: ask_stream(w.leaf.member, acknowledged) >= last, "the hub acknowledges what it holds"
+        )
         w.link.cut()
         w.noticed()
         w.load.flows(20)
