@@ -25,7 +25,7 @@ from agent.jetstream import JetStreamError
 from tests.harness.agent_process import Agent
 from tests.harness.registrar import LeafHand
 from tests.harness.servers import Leaf, make_leaf
-from tests.harness.wait import until, wait_for
+from tests.harness.wait import WAIT_SECONDS, until, wait_for
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class HubMachines:
         """Who leads; `besides` is not asked."""
         return [name for name, agent in self.agents.items() if name != besides and _leads(agent)]
 
-    def leader(self, besides: str = "") -> str:
+    def leader(self, besides: str = "", seconds: float = WAIT_SECONDS) -> str:
         """Who leads, once one does that is not `besides`."""
-        wait_for(lambda: bool(self.leading(besides)), "a machine leads")
+        wait_for(lambda: bool(self.leading(besides)), "a machine leads", seconds)
         return self.leading(besides)[0]
 
     def kill(self, name: str) -> None:
