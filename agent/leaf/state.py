@@ -127,6 +127,9 @@ class State(Struct):
     """A random name of the file as it was written, by which what is written later says that it follows."""
     earlier: dict[str, list[Checkpoints]] = {}
     """By class, the checkpoints before the newest."""
+    unconfirmed: dict[str, int] = {}
+    """By class that is not configured any more, the newest reading that was seen in its stream and that the
+    hub was not known to hold."""
 
     def removed_classes(self, configured: Iterable[str]) -> list[str]:
         """The classes that had a stream here and are not configured any more."""

@@ -15,7 +15,7 @@ from agent.leaf.publish import removed_classes
 from agent.leaf.publish.removed_classes import RemovedClasses
 from agent.leaf.publish.stream_recovery import CurrentRecovery, StreamRecovery
 from agent.leaf.state import VERSION, State
-from agent.leaf.state_file import StateFile
+from agent.leaf.state_file import StateFile, load
 from tests.harness.agents import CLASS
 from tests.harness.servers import ServerPair
 from tests.harness.streams import make_leaf_stream
@@ -41,15 +41,17 @@ async def test_readings_are_found_below_ledger_records_and_deleted_messages(nc: 
     for subject in (ledger_subject(DOMAIN, CLASS), clock_subject(DOMAIN, CLASS)):
         await js.publish(subject, b"{}")
     await js.api(f"STREAM.PURGE.{STREAM}", {"filter": deleted})
-    recovery = StreamRecovery(nc, js, DOMAIN)
-    assert await recovery.last_of_removed(CLASS, 0) == reading
-    assert await recovery.last_of_removed(CLASS, reading) is None
+    assert await StreamRecovery(nc, js, DOMAIN).newest_reading(CLASS) == reading
+
+
+def state_file(directory: Path) -> StateFile:
+    """The class was configured before, and the hub has confirmed nothing of it."""
+    return StateFile(directory / "state.json", State(VERSION, "machine", DOMAIN, epochs={CLASS: EPOCH}))
 
 
 def removed(recovery: CurrentRecovery, directory: Path) -> RemovedClasses:
-    """The class was configured before, and the hub has confirmed nothing of it."""
-    state = State(VERSION, "machine", DOMAIN, epochs={CLASS: EPOCH})
-    return RemovedClasses(recovery, StateFile(directory / "state.json", state), [])
+    """As an agent checks it that starts for the first time since."""
+    return RemovedClasses(recovery, state_file(directory), [])
 
 
 async def shows(classes: RemovedClasses, part: str, *, checked: bool) -> None:
@@ -92,3 +94,27 @@ async def test_a_removed_class_that_the_agent_may_not_read_is_named_and_tried_ag
     with recovery.connected(StreamRecovery(nc, JetStream(nc), DOMAIN)):
         await shows(classes, "up to 0 of 1,", checked=True)
         running.cancel()
+
+
+@pytest.mark.parametrize("fault", ["lost", "restored"])
+async def test_a_removed_class_is_named_though_its_store_is_lost_or_restored(
+    servers: ServerPair, nc: Client, tmp_path: Path, fault: str
+) -> None:
+    js, recovery, file = JetStream(nc), CurrentRecovery(), state_file(tmp_path)
+    await js.publish(READING, b"1")
+    await servers.leaf.back_up(tmp_path / "copy")
+    last = await js.publish(READING, b"1")
+    with recovery.connected(StreamRecovery(nc, js, DOMAIN)):
+        running = asyncio.create_task((classes := RemovedClasses(recovery, file, [])).run())
+        await shows(classes, f"up to 0 of {last},", checked=True)
+        running.cancel()
+    await file.save()
+    await (servers.leaf.wipe() if fault == "lost" else servers.leaf.restore(tmp_path / "copy"))
+    after = await servers.leaf.connect("agent")
+    file = StateFile(tmp_path / "state.json", load(tmp_path / "state.json", DOMAIN))
+    with recovery.connected(StreamRecovery(after, JetStream(after), DOMAIN)):
+        running = asyncio.create_task((classes := RemovedClasses(recovery, file, [])).run())
+        await shows(classes, f"the store of {STREAM} is lost or restored", checked=True)
+        running.cancel()
+    assert not RemovedClasses(recovery, file, [CLASS]).rows
+    assert not file.current.unconfirmed, "the class is configured again"

@@ -36,7 +36,9 @@ class RemovedClasses:
 
     def __init__(self, recovery: CurrentRecovery, state: StateFile, configured: Iterable[str]) -> None:
         self._recovery, self._state = recovery, state
-        self._removed = state.current.removed_classes(configured)
+        current = state.current
+        self._removed = current.removed_classes(configured)
+        current.unconfirmed = {cls: seq for cls, seq in current.unconfirmed.items() if cls in self._removed}
         self.rows: dict[str, RemovedClass] = {}
         """By class, without those of which the hub has confirmed everything."""
 
@@ -56,7 +58,7 @@ class RemovedClasses:
         stream, agreed = contract.leaf_stream(state.domain, cls), state.checkpoint.get(cls)
         confirmed = agreed.leaf_seq if agreed else 0
         try:
-            last = await (await self._recovery.get()).last_of_removed(cls, confirmed)
+            newest = await (await self._recovery.get()).newest_reading(cls)
         except JetStreamError as error:
             if (shown := self.rows.get(cls)) is None or not shown["checked"]:
                 self._show(
@@ -67,15 +69,28 @@ class RemovedClasses:
                     checked=False,
                 )
             return False
-        if last is None:
-            self.rows.pop(cls, None)
-        else:
+        noted = state.unconfirmed.get(cls, 0)
+        if noted > confirmed and (newest is None or 0 < newest < noted):
             self._show(
                 cls,
-                f"the hub has confirmed {stream} up to {confirmed} of {last}, and class {cls!r} is not "
+                f"the store of {stream} is lost or restored, the hub has confirmed {confirmed} of {noted}, "
+                f"and class {cls!r} is not configured: declare it again, so that the audit names what is "
+                "lost, then remove it",
+                checked=True,
+            )
+        elif newest is not None and newest > confirmed:
+            state.unconfirmed[cls] = newest
+            self._state.mark()
+            self._show(
+                cls,
+                f"the hub has confirmed {stream} up to {confirmed} of {newest}, and class {cls!r} is not "
                 "configured: declare it again until 0 of it are not confirmed, then remove it",
                 checked=True,
             )
+        else:
+            self.rows.pop(cls, None)
+            if state.unconfirmed.pop(cls, None) is not None:
+                self._state.mark()
         return True
 
     def _show(self, cls: str, sentence: str, *, checked: bool) -> None:

@@ -136,16 +136,16 @@ class StreamRecovery:
             return True
         return False
 
-    async def last_of_removed(self, cls: str, seq: int) -> int | None:
-        """The sequence of the newest message above this one in a class that is not configured, but for
-        ledger records and clock corrections, which hold no readings; None if there is none."""
-        message: RawMessage | None = None
+    async def newest_reading(self, cls: str) -> int | None:
+        """The sequence of the newest message of a class that is not configured, but for ledger records and
+        clock corrections, which hold no readings; 0 if there is none, None if the class has no stream."""
         with unless_refused(STREAM_NOT_FOUND):
             message = await self._js.get_message(
                 contract.leaf_stream(self._domain, cls),
                 last_by_subject=contract.reading_subjects(self._domain, cls),
             )
-        return message.seq if message is not None and message.seq > seq else None
+            return 0 if message is None else message.seq
+        return None
 
     async def progress(
         self, input_name: str, classes: Iterable[str], remembered: Mapping[str, PullPosition]
