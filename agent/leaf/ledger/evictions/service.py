@@ -87,7 +87,7 @@ class EvictionMonitor:
         tracker = self._trackers.get(cls)
         if tracker is None:
             return
-        tracker.trims(first, last)
+        tracker.trims(first, last, self._epochs[cls])
         if tracker.claims.created:  # else the record on disk is not read yet
             try:
                 await self._save(tracker)

@@ -128,9 +128,11 @@ class EvictionTracker:
         else:
             self._overflowed = True
 
-    def trims(self, first: int, last: int) -> None:
-        """The agent is about to purge this much of the stream, all of which is at the hub. Call and save it
-        before the purge: a look may come before the purge is answered, and so may the end of the agent."""
+    def trims(self, first: int, last: int, epoch: str) -> None:
+        """The agent is about to purge this much of the stream, all of which the hub has confirmed over this
+        epoch. Call and save it before the purge: a look may come before the purge is answered, and so may the
+        end of the agent."""
+        self._keep_trimmed_in(epoch)
         # The purge before failed, or this one goes on behind it.
         trimmed = self.claims.trimmed
         if trimmed and first <= trimmed[-1][1] + 1:
@@ -138,9 +140,15 @@ class EvictionTracker:
             first, last = min(begin, first), max(end, last)
         trimmed.append((first, last))
 
+    def _keep_trimmed_in(self, epoch: str) -> None:
+        """What was trimmed over an earlier epoch tells no more: the link begins behind what the hub has."""
+        if self.claims.trimmed_in != epoch:
+            self.claims.trimmed, self.claims.trimmed_in = [], epoch
+
     def look(self, seen: StreamObservation, max_bytes: int) -> dict[str, int]:
         """Judge what has gone since the last look; returns how many readings are claimed, by reason."""
         self._index.flush()  # a disk that takes none keeps the claims as they are
+        self._keep_trimmed_in(seen.epoch)
         for first, last in self.claims.trimmed:
             if first - 1 <= self.claims.judged:
                 self.claims.taken = max(self.claims.taken, last)

@@ -21,7 +21,7 @@ from agent.leaf.ledger.evictions.tracker import EvictionTracker
 
 MAX_BYTES = 1000
 STEPS = ("own", "own", "direct", "ledger", "discard", "deliver", "deliver", "look", "ask", "trim")
-BREAKS = ("cut", "restore", "crash", "stop", "crash in a look")
+BREAKS = ("cut", "restore", "crash", "stop", "crash in a look", "trim in vain", "epoch")
 READS = ("crash, and read slowly", "stop, and read slowly", "read", "read", "read on")
 """An agent that comes back and reads what the stream holds, while all else goes on."""
 
@@ -58,6 +58,10 @@ class Model:
     end: int = 0
     trimmed: set[int] = field(default_factory=set)
     """What the agent trimmed."""
+    forgotten: set[int] = field(default_factory=set)
+    """What the hub lost that it had when it went from the stream."""
+    epoch: str = "e"
+    start: int = 1
 
     def __post_init__(self) -> None:
         self.begin()
@@ -140,8 +144,10 @@ class Model:
         if not self.tracker.loaded:
             return
         floor = max((seq for seq in self.hub if seq <= self.cursor - 1), default=0)
-        consumer = ConsumerInfo("c", "", self.delivered, self.deliveries, floor, 0, 0, 1, 0.0, True, {})
-        self.tracker.look(StreamObservation(self.info(), consumer, "e", self.confirmed), MAX_BYTES)
+        reached = (self.delivered, self.deliveries, floor)
+        consumer = ConsumerInfo("c", "", *reached, 0, 0, self.start, 0.0, True, {})
+        seen = StreamObservation(self.info(), consumer, self.epoch, self.confirmed)
+        self.tracker.look(seen, MAX_BYTES)
         data = self.tracker.content()
         self.written = self.last
         if crash:
@@ -167,10 +173,12 @@ class Model:
                 del self.held[:2]
             case "ask" if self.linked:
                 self.confirmed = self.cursor
-            case "trim" if self.linked and self.held and self.first < self.cursor:
+            case "trim" | "trim in vain" if self.linked and self.held and self.first < self.cursor:
                 self.confirmed, up_to = self.cursor, self.cursor - 1
-                self.tracker.trims(self.first, up_to)
+                self.tracker.trims(self.first, up_to, self.epoch)
                 self.save()
+                if what != "trim":
+                    return
                 self.trimmed |= {seq for seq in self.held if seq <= up_to}
                 self.held = [seq for seq in self.held if seq > up_to]
             case "cut" if self.linked:
@@ -178,6 +186,15 @@ class Model:
                 self.linked = False
                 self.delivered += len([seq for seq in self.held if seq > self.delivered][:1])
                 self.deliveries += 1
+            case "epoch" if self.linked:
+                # The hub is restored without its newest messages, and the link begins behind what it has.
+                restored = set(sorted(self.hub)[:-2])
+                self.forgotten |= {seq for seq in self.hub - restored if seq < self.first}
+                self.hub = restored
+                self.trimmed &= self.hub
+                self.cursor = self.delivered = max(self.hub, default=0)
+                self.epoch, self.start = f"{self.epoch}e", self.cursor + 1
+                self.confirmed = self.deliveries = 0
             case "restore" if not self.linked:
                 self.linked, self.delivered, self.deliveries = True, self.cursor, 0
             case "stop" | "stop, and read slowly":
@@ -224,10 +241,13 @@ def play(steps: list[str]) -> Model:
 @example(["own", "crash", "discard", "crash"])
 @example([*["own"] * 6, *["deliver"] * 5, "look", "cut", "restore", "trim", "crash"])
 @example(["own", "deliver", "own", "look", "discard", "crash in a look", "own", "discard", "look", "crash"])
+@example([*["own", "deliver"] * 5, "look", "trim in vain", "epoch", "discard", "discard", "look"])
+@example([*["own", "deliver"] * 5, "look", "trim", "epoch", "look", "own", "deliver", "trim", "look"])
+@example([*["own", "deliver"] * 5, "trim in vain", "epoch", "deliver", "trim", "discard", "look"])
 def test_whatever_is_lost_is_named(steps: list[str]) -> None:
     model = play(steps)
     numbers, seqs = model.named()
-    lost = {seq for seq in range(1, model.first) if seq not in model.hub}
+    lost = {seq for seq in range(1, model.first) if seq not in model.hub} - model.forgotten
     assert lost <= seqs
     assert not model.trimmed & seqs, "what was trimmed is at the hub"
     assert (
@@ -279,8 +299,8 @@ def test_a_purge_that_fails_leaves_what_is_discarded_later_at_the_hub() -> None:
         model = Model(Path(directory))
         for step in [*["own"] * 5, *["deliver"] * 5, "look", "cut", "restore"]:
             model.step(step)
-        model.tracker.trims(1, 3)
-        model.tracker.trims(1, 4)
+        model.tracker.trims(1, 3, model.epoch)
+        model.tracker.trims(1, 4, model.epoch)
         for step in ["look", "discard", "look", "cut", "restore", "discard", "look"]:
             model.step(step)
         assert model.named() == (set(), set())
