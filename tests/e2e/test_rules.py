@@ -15,7 +15,7 @@ import pytest_asyncio
 from msgspec import structs
 
 from agent.config import Config, Publish, Rule, Seconds, Size, StreamClass
-from agent.contract import Letter, leaf_stream, make_request, request_scope
+from agent.contract import Letter, leaf_stream, make_request, parse_letter, request_scope
 from agent.leaf.intake import Chunk, RefusedError, ResumePoint, UnknownOutcomeError
 from tests.harness.agents import Agent, StreamProbe, agent, leaf_config
 from tests.harness.servers import ServerPair, open_server_pair
@@ -66,6 +66,14 @@ async def rows(servers: ServerPair, cls: str) -> list[dict[str, Any]]:
 
 async def values(servers: ServerPair, cls: str) -> list[Any]:
     return [row["value"] for row in await rows(servers, cls)]
+
+
+async def letters(servers: ServerPair) -> list[str]:
+    """What the dead letters of the input `tail` hold, in order."""
+    probe = StreamProbe(servers.leaf.domain, await servers.leaf.connect("agent"))
+    probe.stream = leaf_stream(servers.leaf.domain, "normal")
+    found = [message for message in await probe.messages() if message.subject.endswith("_dead.tail")]
+    return [parse_letter(line).received.decode() for message in found for line in message.data.splitlines()]
 
 
 def dropped(one: Agent, rule: str, reason: str) -> float:
@@ -196,6 +204,26 @@ async def test_no_reading_is_lost_of_a_piece_that_another_parser_numbers_otherwi
         assert await one.leaf.intake.position("tail") == ResumePoint("p1")
         assert await values(servers, "normal") == [1, 0, 1], "what was stored of the other is logged"
         assert await values(servers, "critical") == [2]
+
+
+async def test_no_line_is_lost_of_a_piece_of_which_another_parser_takes_as_many_but_other_lines(
+    servers: ServerPair, config: Config
+) -> None:
+    def piece(good: int, bad: int) -> Chunk:
+        letter = Letter(b"x alarm %d" % bad, f"line {bad}", "of another format")
+        return structs.replace(chunk(("x", "alarm", good), position="p1"), letters=(letter,))
+
+    async with agent(config) as one:
+        await fill(one)
+        with pytest.raises(RefusedError):
+            await one.leaf.intake.submit("tail", "normal", piece(2, 1))
+        await one.crash()
+    async with agent(config) as one:
+        await make_room(one, servers)
+        await one.leaf.intake.submit("tail", "normal", piece(1, 2))
+        assert await one.leaf.intake.position("tail") == ResumePoint("p1")
+        assert await values(servers, "critical") == [1]
+        assert await letters(servers) == ["x alarm 1", "x alarm 2"]
 
 
 async def test_a_piece_of_which_all_is_dropped_moves_the_position(

@@ -2,12 +2,14 @@
 that means. Pure.
 
 The bitmap of the lines that are stored ends with the shape of the piece, behind all lines, where older agents
-do not look. A parser that was changed numbers other lines: what is read with it is another piece."""
+do not look. A parser that was changed numbers other lines: what is read with it is another piece. An older
+agent wrote a shape without what tells the lines apart that are no readings."""
 
 from __future__ import annotations
 
 import base64
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -22,35 +24,47 @@ _SETTLED = re.compile(r"([1-9][0-9]{0,17}) - ([ -~]*)\Z")
 
 _BEGUN = re.compile(r"([1-9][0-9]{0,17}) ([A-Za-z0-9_-]+) (-|[0-9]{1,5}) ([ -~]*)\Z")
 
-_SHAPE_BITS: Final = 32
 _NUMBER_BITS: Final = 14
-_SHAPE_SIGN: Final = 0b1011
+_BAD_BITS: Final = 32
+_SIGN_BITS: Final = 4
+_SIGN: Final = 0b1101
+_OLDER_SIGN: Final = 0b1011
 
 
 class Shape(NamedTuple):
-    """Of how many lines a piece is, and how many of these are readings."""
+    """Of how many lines a piece is, how many of these are readings, and which are none."""
 
     lines: int
     readings: int
+    bad: int | None
+    """The CRC-32 of the lines that are no readings; None from an older agent."""
 
     @classmethod
     def of(cls, chunk: Chunk) -> Shape:
-        return cls(chunk.count + len(chunk.letters), chunk.count)
+        bad = zlib.crc32(b"\n".join(letter.received for letter in chunk.letters))
+        return cls(chunk.count + len(chunk.letters), chunk.count, bad)
+
+    def is_of(self, chunk: Chunk) -> bool:
+        """Whether a piece is of this shape, as far as this tells."""
+        of_chunk = Shape.of(chunk)
+        return self in (of_chunk, of_chunk._replace(bad=None))
 
     def mark(self, bitmap: int) -> int:
         """A bitmap of lines with the shape behind them."""
-        sign = (_SHAPE_SIGN << _NUMBER_BITS | self.lines) << _NUMBER_BITS | self.readings
-        return sign << self.lines | bitmap
+        sign = _OLDER_SIGN if self.bad is None else _SIGN << _BAD_BITS | self.bad
+        return ((sign << _NUMBER_BITS | self.lines) << _NUMBER_BITS | self.readings) << self.lines | bitmap
 
 
 def unmarked(bitmap: int) -> tuple[int, Shape | None]:
-    """A bitmap without its shape; an older agent marked none."""
-    lines = bitmap.bit_length() - _SHAPE_BITS
-    readings = bitmap >> max(0, lines) & (1 << _NUMBER_BITS) - 1
-    shape = Shape(lines, readings)
-    if lines < 0 or shape.mark(0) >> lines != bitmap >> lines:
-        return bitmap, None
-    return bitmap & (1 << lines) - 1, shape
+    """A bitmap without its shape; the first agents marked none."""
+    for bad_bits in (_BAD_BITS, 0):
+        lines = bitmap.bit_length() - _SIGN_BITS - bad_bits - 2 * _NUMBER_BITS
+        mark = bitmap >> max(0, lines)
+        bad = mark >> 2 * _NUMBER_BITS & (1 << bad_bits) - 1 if bad_bits else None
+        shape = Shape(lines, mark & (1 << _NUMBER_BITS) - 1, bad)
+        if lines >= 0 and shape.mark(0) >> lines == mark:
+            return bitmap & (1 << lines) - 1, shape
+    return bitmap, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +89,7 @@ class Progress:
 
     def is_of(self, chunk: Chunk) -> bool:
         """Whether this is said of a piece, and its lines are numbered alike."""
-        is_alike = self.lines is None or self.shape in (None, Shape.of(chunk))
+        is_alike = self.lines is None or self.shape is None or self.shape.is_of(chunk)
         return self.position == chunk.position and is_alike
 
     def place(self) -> ResumePoint:

@@ -17,13 +17,35 @@ from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint, U
 from agent.leaf.ledger import ClassLedger
 from agent.leaf.publish.dead_letters import DeadLetterWriter
 from agent.leaf.publish.pull_chunks import Fragment, PullChunkStore, whole
-from agent.leaf.publish.pull_progress import MAX_LINES, Progress, bits, newest, parse_progress
+from agent.leaf.publish.pull_progress import MAX_LINES, Progress, Shape, bits, newest, parse_progress
 
 METRICS = Metrics()
 texts = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=30)
 progresses = st.builds(Progress, st.integers(1, 10**17), texts) | st.builds(
     Progress, st.integers(1, 10**17), texts, st.integers(0, 2**MAX_LINES - 1), st.none() | texts
 )
+
+
+shapes = st.integers(0, MAX_LINES).flatmap(
+    lambda lines: st.builds(
+        Shape, st.just(lines), st.integers(0, lines), st.none() | st.integers(0, 2**32 - 1)
+    )
+)
+
+
+@given(shapes, st.data())
+def test_the_shape_of_a_piece_is_read_back_behind_its_lines(shape: Shape, data: st.DataObject) -> None:
+    stored = data.draw(st.integers(0, 2**shape.lines - 1))
+    progress = Progress(1, "p", stored, "b", shape)
+    assert parse_progress(progress.encode()) == progress
+    assert shape.mark(stored) & (1 << shape.lines) - 1 == stored, "as older agents read it"
+
+
+def test_what_an_older_agent_began_is_gone_on_with() -> None:
+    piece = Chunk(b"1\n", 1, position="p", letters=(Letter(b"x", "line 2", "bad"),))
+    begun = Progress(1, "p", 0b01, "b", Shape(2, 1, None))
+    assert begun.is_of(piece)
+    assert not begun.is_of(Chunk(b"1\n2\n", 2, position="p"))
 
 
 @given(progresses)
