@@ -23,10 +23,13 @@ from installer.destinations import SchemeDictionaryDestination
 from installer.sources import WheelFile
 
 from deploy.dist import ROOT, project_version
+from deploy.tools import lacking
 from deploy.wheel import build, run
 
 ARCHITECTURES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 """Those of Debian for which packages are made, and how wheels call them."""
+TOOLS: Final = {"dpkg-deb": "dpkg", "/usr/bin/python3": "python3"}
+"""The programs that make a package, each with the Debian package that has it."""
 _EXTRAS: Final = "embedded,modbus,mqtt,opcua,otlp,otlp-grpc,remote-write,sparkplug"
 _GLIBC: Final = 28
 """The minor version of the C library, 2.28, that a wheel in the package may ask for."""
@@ -65,6 +68,8 @@ def main() -> None:
         help="may be repeated (default: this machine's)",
     )
     given = parser.parse_args()
+    if reason := lacking(TOOLS):
+        sys.exit(f"deb: {reason}")
     for architecture in given.architecture or [native()]:
         print(package(given.to, given.version, architecture))
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 from pathlib import Path
 from typing import Final
 
 from deploy.deb import ARCHITECTURES, native, package
+from deploy.deb import TOOLS as DEB_TOOLS
 from deploy.dist import ROOT, project_version
+from deploy.tools import lacking
 from deploy.wheel import epoch, run
 
 SUITE: Final = "bookworm"
+TOOLS: Final = {**DEB_TOOLS, "mmdebstrap": "mmdebstrap", "buildah": "buildah"}
+"""The programs that make an image, each with the Debian package that has it."""
 _INCLUDED: Final = "python3,ca-certificates,tzdata"
 _USER: Final = 10001
 _WORK: Final = ROOT / "build" / "image"
@@ -26,10 +31,15 @@ def main() -> None:
     """Make the images."""
     parser = argparse.ArgumentParser(prog="image", description="Make the container image.")
     parser.add_argument("--to", type=Path, default=ROOT / "dist", help="a directory (default: dist)")
-    parser.add_argument("--architecture", choices=ARCHITECTURES, default=native())
+    parser.add_argument(
+        "--architecture", choices=ARCHITECTURES, help="of the image (default: this machine's)"
+    )
     given = parser.parse_args()
-    deb = package(_WORK, project_version(), given.architecture, ("-Znone",))
-    print(image(given.to, deb, given.architecture))
+    if reason := lacking(TOOLS, root=True):
+        sys.exit(f"image: {reason}")
+    architecture = given.architecture or native()
+    deb = package(_WORK, project_version(), architecture, ("-Znone",))
+    print(image(given.to, deb, architecture))
 
 
 def image(to: Path, deb: Path, architecture: str) -> Path:

@@ -25,7 +25,9 @@ from typing import Final
 
 from deploy import dist, image
 from deploy.deb import ARCHITECTURES, PREFIX, native, package
+from deploy.deb import TOOLS as DEB_TOOLS
 from deploy.dist import ROOT, project_version
+from deploy.tools import lacking
 from deploy.wheel import CONSTRAINTS, build, run
 
 CHANGELOG: Final = ROOT / "CHANGELOG.md"
@@ -39,7 +41,7 @@ def main() -> None:
     parser.add_argument("--to", type=Path, default=ROOT / "dist", help="a directory, emptied first")
     parser.add_argument("--images", action="store_true", help="container images too; needs root")
     given = parser.parse_args()
-    if reason := unready():
+    if reason := unready() or lacking(image.TOOLS if given.images else DEB_TOOLS, root=given.images):
         sys.exit(f"release: {reason}")
     shutil.rmtree(given.to, ignore_errors=True)
     given.to.mkdir(parents=True)

@@ -57,6 +57,23 @@ def test_the_packed_code_imports_nothing_of_the_project_that_is_not_in_it(tmp_pa
     assert b"--lake" in said.stdout
 
 
+@pytest.mark.parametrize(("what", "packages"), [("deb", "dpkg"), ("image", "dpkg mmdebstrap buildah")])
+def test_a_build_names_the_packages_that_are_missing_before_it_begins(
+    what: str, packages: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", f"deploy.{what}", "--to", str(tmp_path / "dist")]
+    environment = {"PATH": str(tmp_path)}  # has nothing
+    done = subprocess.run(
+        command, cwd=dist.ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{what}: dpkg-deb")
+    assert done.stderr.endswith(f"apt-get install {packages}\n")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "dist").exists()
+
+
 def test_the_same_code_is_packed_to_the_same_bytes(tmp_path: Path) -> None:
     first, second = dist.code(tmp_path / "a"), dist.code(tmp_path / "b")
 
