@@ -1,7 +1,7 @@
 """python -m tests.faults.page: docs/faults-all.md and docs/faults.md, from build/faults/report.json.
 
-The page keeps each case that the report lacks, and the rounds (`mixed`) where the report has none. Delete a
-case that no longer exists by hand.
+The page keeps each case that the report lacks, and the rounds (`mixed`) where the report has none: without a
+report it is written anew from what it has. Delete a case that no longer exists by hand.
 """
 
 from __future__ import annotations
@@ -172,16 +172,24 @@ def _seconds(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f} s"
 
 
-if __name__ == "__main__":
-    found = json.loads(PATH.read_text())["cases"]
+def main() -> None:
+    """Write both pages and the picture."""
+    found = json.loads(PATH.read_text())["cases"] if PATH.exists() else []
+    print(
+        f"{len(found)} cases taken from {PATH}" if found else f"no cases in {PATH}: run `make faults` first"
+    )
     rounds = [row for row in found if row.get("scenario")]
-    cases = [row for row in found if not row.get("scenario")]
-    told = PAGE.read_text()
-    part = rounds_part(rounds) if rounds else part_of(told)
-    if cases:
-        cases = merged(cases_of(told), cases)
-        told = page(cases)
-        PICTURE.write_text(picture(by_theme(cases)))
-    told = with_part(told, part) if part else told
-    PAGE.write_text(told)
-    FRONT.write_text(front(by_theme(cases_of(told)), part))
+    text = PAGE.read_text()
+    part = rounds_part(rounds) if rounds else part_of(text)
+    cases = merged(cases_of(text), [row for row in found if not row.get("scenario")])
+    text = with_part(page(cases), part) if part else page(cases)
+    PAGE.write_text(text)
+    # Of the rounded figures of the page, so that the same page makes the same picture.
+    themes = by_theme(cases_of(text))
+    PICTURE.write_text(picture(themes))
+    FRONT.write_text(front(themes, part))
+    print(f"written: {PAGE}, {FRONT}, {PICTURE}")
+
+
+if __name__ == "__main__":
+    main()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
+
+import pytest
 
 from tests.faults.front import KINDS, front, kind_of, picture
 from tests.faults.mixed.covering import scenario
 from tests.faults.mixed.page import part_of, rounds_part, with_part
-from tests.faults.page import FRONT, PAGE, by_theme, cases_of, merged, page
+from tests.faults.page import FRONT, PAGE, PICTURE, by_theme, cases_of, main, merged, page
 from tests.faults.report import Case
 
 
@@ -102,6 +105,22 @@ def test_the_cases_of_the_page_in_the_documents_make_that_page() -> None:
     text = PAGE.read_text()
     assert with_part(page(cases_of(text)), part_of(text)) == text
     assert FRONT.read_text() == front(by_theme(cases_of(text)), part_of(text)), "make faults-page"
+
+
+def test_without_a_report_the_pages_are_made_of_what_they_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = {path: path.read_text() for path in (PAGE, FRONT, PICTURE)}
+    for path, text in kept.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    (tmp_path / FRONT).write_text("old")
+    monkeypatch.chdir(tmp_path)
+
+    main()
+
+    assert {path: path.read_text() for path in kept} == kept
+    assert "run `make faults` first" in capsys.readouterr().out
 
 
 def test_the_lines_in_front_sum_up_a_kind_of_faults_and_name_what_did_not_pass() -> None:
