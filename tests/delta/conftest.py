@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyspark
 import pytest
+from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 
 if TYPE_CHECKING:
@@ -24,6 +26,37 @@ _CENTRAL: Final = """<ivysettings>
 </ivysettings>
 """
 """Maven's own cache may hold a description without its jar, over which Ivy fails."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """The first case also fetches the jars, and the commands of Delta are slow on a busy machine."""
+    item.add_marker(pytest.mark.timeout(900))
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """A failure within leaves no answer of Spark to later questions.
+
+    A call that a time-out interrupts has not read its answer, which the next call on the same connection
+    would take for its own. So the connection of this thread is closed, and what still runs for it is
+    cancelled.
+    """
+    try:
+        yield
+    except BaseException:  # a time-out of pytest is no Exception
+        context = SparkContext._active_spark_context
+        if context is not None and context._gateway is not None:
+            connection = context._gateway._gateway_client.get_thread_connection()
+            if connection is not None:
+                connection.close()
+            context.cancelAllJobs()
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, None, None]:
+    with apart():
+        return (yield)
 
 
 def builder(directory: Path) -> SparkSession.Builder:

@@ -37,7 +37,6 @@ Path(at, "rows.json").write_text(json.dumps(rows))
 """A session of its own each time, so that the metastore alone knows the table."""
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("spark")
 def test_a_registered_table_shows_new_files_and_new_columns(tmp_path: Path) -> None:
     lake, metastore = tmp_path / "lake", tmp_path / "spark"
