@@ -14,6 +14,8 @@ import pytest
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 
+from tests.harness.standalone import BRIEF_JAVA
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -30,7 +32,7 @@ _CENTRAL: Final = """<ivysettings>
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """The first case also fetches the jars, and the commands of Delta are slow on a busy machine."""
-    item.add_marker(pytest.mark.timeout(900))
+    item.add_marker(pytest.mark.timeout(1800))
 
 
 @contextmanager
@@ -70,6 +72,7 @@ def builder(directory: Path) -> SparkSession.Builder:
     return (
         SparkSession.builder.master("local[2,4]")
         .appName("tests with Delta")
+        .config("spark.driver.extraJavaOptions", BRIEF_JAVA)
         .config("spark.jars.packages", PACKAGE)
         .config("spark.jars.ivy", str(_JARS))
         .config("spark.jars.ivySettings", str(settings))
