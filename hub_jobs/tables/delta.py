@@ -179,6 +179,7 @@ class Table:
                 if why := why_gone(self.path, files):
                     newest = open_table(self.path.parent, self.name)
                     if newest and commits.undo(self.path, newest.delta, change, planned):
+                        self.sync()  # else a power cut leaves the commit, and the next run goes on from it
                         raise ConflictError(f"table {self.path}: {why}")
                     raise TableError(f"table {self.path}: put it back from a copy, for {why}")
                 return

@@ -245,12 +245,17 @@ def test_what_the_vacuum_took_during_a_commit_is_not_committed(
             monkeypatch.setattr(commits, "attempt", meanwhile)
         return attempt(path, *rest)
 
+    synced: list[Path] = []
     monkeypatch.setattr(commits, "attempt", stopped)
+    monkeypatch.setattr(commits, "sync", synced.append)
     with pytest.raises(ConflictError, match="was deleted before its commit"):
         refine_all(tmp_path)
     assert others == [commits.Attempt(commits.CommitOutcome.COMMITTED)]
     (history,) = stream_history.all_of(ensure_table(tmp_path, "bronze"))
-    assert ensure_table(tmp_path, "readings").offset(history.refined) == (None if first else 10)
+    readings = ensure_table(tmp_path, "readings")
+    assert readings.offset(history.refined) == (None if first else 10)
+    entry = commits.entry_name(readings.delta.version())
+    assert readings.path / "_delta_log" / entry in synced, "a power cut does not bring the commit back"
     refine_all(tmp_path)
     assert sorted(contents(tmp_path, "readings", "n")) == list(range(1, 11 if first else 21))
 
