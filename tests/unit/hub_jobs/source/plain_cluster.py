@@ -61,15 +61,15 @@ class PlainCluster:
     def whole(self) -> bool:
         return [*self.replicas("current").values()] == [True, True]
 
-    def read(self) -> list[int]:
+    def read(self, **options: Any) -> list[int]:
         with self.connect() as conn:
-            read = read_range(conn, "S", 1, 300, allow_lost=True, ask_copies=True)
+            read = read_range(conn, "S", 1, 300, allow_lost=True, ask_copies=True, **options)
             return [record.seq for records in read for record in records]
 
-    def refusal(self) -> str:
+    def refusal(self, **options: Any) -> str:
         """Why a read fails; nothing of one that does not, which is whole."""
         try:
-            assert self.read() == KEPT
+            assert self.read(**options) == KEPT
         except Unreachable as error:
             return str(error)
         return ""

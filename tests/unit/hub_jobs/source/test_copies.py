@@ -3,22 +3,50 @@
 from __future__ import annotations
 
 import signal
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from hub_jobs.source import copies, range_reader
 from hub_jobs.source.copies import first_held
 from hub_jobs.source.protocol import Unreachable
+from hub_jobs.source.range_reader import RangeReader
 from tests.harness.wait import wait_for
 from tests.unit.hub_jobs.source.plain_cluster import KEPT, PlainCluster, cluster
 
 __all__ = ["cluster"]
+
+SMALL = 64
+"""Bytes for which each message is too large, so that each pull is refused until one asks for it alone."""
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_what_another_copy_has_is_not_lost_though_more_is_deleted(cluster: PlainCluster, number: int) -> None:
     assert cluster.read() == KEPT
     damaged = cluster.damage_leader(number)
-    wait_for(lambda: f"{damaged} lacks records in" in cluster.refusal(), "a read of the damaged copy fails")
+    for options in ({}, {"max_bytes": SMALL}):
+
+        def is_refused(options: dict[str, int] = options) -> bool:
+            return f"{damaged} lacks records in" in cluster.refusal(**options)
+
+        wait_for(is_refused, f"a read of the damaged copy fails with {options}")
+
+
+class _HeldReader(RangeReader):
+    """Its server delivers nothing to its consumer, which is paused."""
+
+    def open(self, created: str | None) -> None:
+        super().open(created)
+        until = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
+        self._conn.api(f"CONSUMER.PAUSE.{self._stream}.{self._consumer}", {"pause_until": until})
+
+
+def test_a_copy_that_delivers_nothing_is_not_taken_to_have_nothing(
+    cluster: PlainCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "RangeReader", _HeldReader)
+    monkeypatch.setattr(range_reader, "_STALL_S", 1)
+    assert "S: nothing after 194 came in 1 s" in cluster.refusal()
 
 
 def test_what_a_server_that_is_down_may_have_is_not_lost(cluster: PlainCluster) -> None:
