@@ -201,7 +201,8 @@ _WHAT = "fleet record"
 @dataclass(frozen=True, slots=True)
 class FleetRecord:
     """A leaf as it announced itself at `announced_at` (RFC 3339, the hub's clock): the `classes` as it said
-    they were, and for each the highest sequence of its stream that the hub held, 0 where it holds none."""
+    they were, and for each the highest sequence of its stream that the hub held, 0 where it holds none. A
+    class that is not among `held` is announced no more, and the hub lacks messages of it."""
 
     domain: str
     announced_at: str

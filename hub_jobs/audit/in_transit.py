@@ -55,6 +55,8 @@ class InTransit:
     """Sequences before them that never came and that the leaf still has."""
     ledger: Previous | None = None
     """What the leaf announced of its run."""
+    removed: bool = False
+    """Whether the leaf announces the class no more, so that no link brings what only the leaf has."""
 
     @property
     def messages(self) -> int:
@@ -65,7 +67,13 @@ class InTransit:
         """What there is to say of it."""
         name, when = f"{self.domain}, class {self.cls}", f"{self.announced_at:%Y-%m-%d %H:%M:%S} UTC"
         found = []
-        if self.messages:
+        if self.messages and self.removed:
+            found.append(
+                f"{name}: the leaf does not announce this class any more, and nothing brings what it "
+                f"announced last and bronze lacks: {self.messages} messages (sequences {text(self.ranges)} "
+                "of the leaf's stream); declare the class there again until all of it is at the hub"
+            )
+        elif self.messages:
             found.append(
                 f"{name}: on their way at {when}: {self.at_leaf} messages that only the leaf has, and "
                 f"{self.at_hub} at the hub that no ingest has taken (sequences {text(self.ranges)} of the "
@@ -173,4 +181,5 @@ def _of_class(record: FleetRecord, cls: str, state: ClassState, held: list[Range
         at_leaf,
         without(lacking, tail),
         state.ledger,
+        cls not in record.held,
     )

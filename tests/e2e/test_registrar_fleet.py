@@ -17,11 +17,22 @@ from prometheus_client.exposition import generate_latest
 from structlog.testing import capture_logs
 
 from agent.config import Size
-from agent.contract import H_MESSAGE_ID, Answer, Committed, aggregate, announce_subject, parse_answer
+from agent.contract import (
+    H_MESSAGE_ID,
+    Answer,
+    Committed,
+    aggregate,
+    announce_subject,
+    link_consumer,
+    parse_answer,
+)
 from agent.demo.loopback import Proxy
 from agent.hub.registrar import fleet_watch, service
 from agent.hub.registrar.quota import Quota
 from agent.jetstream import JetStreamError
+from hub_jobs.audit.in_transit import ask_hub, in_transit_of
+from hub_jobs.source.server import Server
+from hub_jobs.tables.spaces import SeenNumbers
 from tests.harness.fleet import Member, ids_in
 from tests.harness.registrar import MACHINE, HubHand, LeafHand, hub_of
 from tests.harness.servers import Leaf, ServerPair, make_leaf, open_server_pair
@@ -53,6 +64,26 @@ async def test_a_fleet_of_two_aggregates_keeps_each_leaf_together_and_where_it_w
                 assert streams_of(await one.announce()) == given[one.domain]
         (stream,) = given["edge-1"]
         assert set(await ids_in(hub.js, stream)) == {"TEL_edge-1_normal", "TEL_edge-1_bulk"}
+
+
+async def test_an_audit_names_what_the_hub_lacks_of_a_class_that_is_announced_no_more(
+    tmp_path: Path,
+) -> None:
+    async with open_server_pair(tmp_path, "edge-1", classes=CLASSES) as servers:
+        hub = await hub_of(servers)
+        member = await Member.make(servers.leaf, CLASSES)
+        bulk = member.hands["bulk"]
+        server = Server(servers.hub.url, seed_file=str(servers.hub.keys["jobs"]))
+        async with hub.registrar():
+            await member.announce()
+            await bulk.js.pause_consumer(bulk.stream, link_consumer(bulk.epoch), 300)
+            await member.store(3)
+            await member.announce()
+            for _ in range(2):
+                await Member({"normal": member.hands["normal"]}).announce()
+            found = await asyncio.to_thread(ask_hub, server, [], ["edge-1"])
+        (transit,) = [way for way in in_transit_of(found.leaves, SeenNumbers(), {}) if way.cls == "bulk"]
+        assert (transit.removed, transit.ranges) == (True, [(1, 3)])
 
 
 async def test_many_new_epochs_at_once_are_few_changes_of_the_aggregate(tmp_path: Path) -> None:

@@ -108,7 +108,8 @@ class LeafRecord(Struct, frozen=True):
     """RFC 3339 by the hub's clock, for people only."""
     classes: dict[str, ClassRecord]
     said: dict[str, ClassState] = {}
-    """Its streams as it announced them, for the audit (`agent.contract.parse_fleet_record`)."""
+    """Its streams as it announced them, for the audit (`agent.contract.parse_fleet_record`). A class that it
+    announces no more stays here while the hub lacks messages of it."""
     every: float | None = None
     """Seconds between its announcements, None where it does not say."""
     v: int = VERSION
@@ -216,9 +217,22 @@ def admitted(
         dict(announce.versions),
         now,
         records,
-        dict(announce.classes),
+        {**_left_behind(known), **announce.classes},
         announce.every,
     )
+
+
+def _left_behind(known: LeafRecord | None) -> dict[str, ClassState]:
+    """What was announced of the classes of which the hub lacks messages: of one that its leaf's configuration
+    has no more nothing else says so at the hub."""
+    if known is None:
+        return {}
+
+    def held(cls: str) -> int:
+        record = known.classes.get(cls)
+        return record.held.seq if record is not None and record.held is not None else 0
+
+    return {cls: state for cls, state in known.said.items() if state.last > held(cls)}
 
 
 def _begun(

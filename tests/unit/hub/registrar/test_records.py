@@ -186,3 +186,18 @@ def test_the_record_says_to_the_jobs_what_the_leaf_announced_and_what_the_hub_he
 def test_a_record_that_cannot_be_read_is_refused_in_words(data: bytes) -> None:
     with pytest.raises(ContractError, match="fleet record"):
         decode_leaf(data)
+
+
+def test_a_class_that_is_announced_no_more_stays_known_while_the_hub_lacks_messages_of_it() -> None:
+    places = {cls: AggregateRef(*AGGREGATE, last=70) for cls in ("normal", "bulk")}
+    before = admitted(announce(), leaf(), places, CREATED)
+    assert [*admitted(announce(cls="bulk"), before, places, CREATED).said] == ["bulk"], (
+        "the hub has all of it"
+    )
+
+    lacks = msgspec.structs.replace(leaf(), said={"normal": ClassState(EPOCH, CREATED, 1, 12, 0, 100)})
+    for _ in range(2):
+        lacks = admitted(announce(cls="bulk"), lacks, places, CREATED)
+        assert sorted(lacks.said) == ["bulk", "normal"]
+        assert [*lacks.classes] == ["bulk"]
+    assert admitted(announce(), lacks, places, CREATED).said["normal"].last == 9, "it is declared again"

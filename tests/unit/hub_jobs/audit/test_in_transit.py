@@ -18,8 +18,9 @@ SAID = Previous(RUN, 9, Readings(accepted=95, stored=90), closed=False)
 STATE = ClassState("0123456789abc", "made", first=3, last=20, confirmed=0, bytes=900, ledger=SAID)
 
 
-def _way(state: ClassState, held: int, seen: list[tuple[int, int]]) -> InTransit:
-    record = FleetRecord("edge-1", "2026-11-21T10:00:00+00:00", {"normal": state}, {"normal": held})
+def _way(state: ClassState, held: int | None, seen: list[tuple[int, int]]) -> InTransit:
+    at_hub = {} if held is None else {"normal": held}
+    record = FleetRecord("edge-1", "2026-11-21T10:00:00+00:00", {"normal": state}, at_hub)
     spaces = SeenNumbers({source_space(*SOURCE): seen})
     (transit,) = in_transit_of({"edge-1": record}, spaces, {SOURCE: {("edge-1", "normal", "made")}})
     return transit
@@ -36,6 +37,15 @@ def test_what_a_leaf_holds_behind_the_last_that_came_is_on_its_way() -> None:
         "that no ingest has taken (sequences 11-20 of the leaf's stream)"
     )
     assert "still has sequences 6-7, which never came" in second
+
+
+def test_what_a_leaf_has_of_a_class_that_it_announces_no_more_is_named() -> None:
+    transit = _way(STATE, held=None, seen=[(1, 10)])
+
+    (sentence,) = transit.sentences()
+    assert "does not announce this class any more" in sentence
+    assert "10 messages (sequences 11-20 of the leaf's stream)" in sentence
+    assert _way(STATE, held=None, seen=[(1, 20)]).sentences() == []
 
 
 def test_nothing_is_on_its_way_when_all_came_or_the_stream_is_empty() -> None:
