@@ -200,7 +200,7 @@ class RulesIntake:
         again, taken = False, 0
         if last is not None and (last.number, last.position) == (number, chunk.position):
             taken, shape = unmarked(int(last.lines, 16))
-            again = shape in (None, Shape.of(chunk))
+            again = shape is None or shape.is_of(chunk)
             if not again:
                 taken = 0
                 warn_renumbered(input_name)
