@@ -21,7 +21,7 @@ from agent.testing.contract import leaf_of
 from agent.testing.stored_stream import numbers_in, stored_readings
 from tests.harness.input_contract import INPUTS
 from tests.harness.intakes import Burying
-from tests.harness.plant_servers import OpcuaServer, opcua_server
+from tests.harness.plant_servers import OpcuaServer, opcua_server, open_opcua
 from tests.harness.wait import until, wait_for
 
 SUBJECT = "/CN=edge"
@@ -132,10 +132,9 @@ async def test_a_piece_that_a_kill_broke_off_is_gone_on_with_only_as_it_was(
     tmp_path: Path, piece: int
 ) -> None:
     """Pieces of two values, of which a new subscription passes over those that were stored before."""
-    server, core = OpcuaServer(tmp_path), KilledCore("opcua")
-    await asyncio.to_thread(server.start)
+    core = KilledCore("opcua")
 
-    def run() -> asyncio.Task[None]:
+    def run(server: OpcuaServer) -> asyncio.Task[None]:
         nodes = [NodeSelection(path="Line1/*", metric="{2}")]
         options = OpcuaOptions(url=server.url, nodes=nodes, publish=Seconds(0.2))
         return asyncio.create_task(OpcuaInput(options, Metrics()).run(core, asyncio.Event()))
@@ -144,11 +143,11 @@ async def test_a_piece_that_a_kill_broke_off_is_gone_on_with_only_as_it_was(
         running.cancel()
         await asyncio.wait([running])
 
-    try:
+    with open_opcua(tmp_path) as server:
         for name in "abcdef":
             server.declare(f"Line1/{name}")
             server.write(f"Line1/{name}", [1.5] * 15_000)
-        running = run()
+        running = run(server)
         await until(lambda: len(core.rows()) == 6, "the first values are stored")
         core.left = piece
         server.forget()
@@ -159,13 +158,11 @@ async def test_a_piece_that_a_kill_broke_off_is_gone_on_with_only_as_it_was(
         begun, stored = core.begun, len(core.stored)
         assert begun is not None
         core.open.set()
-        running = run()
+        running = run(server)
         await until(lambda: {row["metric"] for row in core.rows() if row["value"][0] == 2.5} == set("bcdf"))
         again = [chunk.payload for chunk in core.stored[stored:] if chunk.position == begun.position]
         assert again in ([], [begun.payload]), "the core leaves out lines of it by their numbers"
         await kill(running)
-    finally:
-        server.kill()
 
 
 def test_messages_are_encrypted_with_certificates_and_a_foreign_server_is_refused(

@@ -4,6 +4,7 @@
 //   {"write": ["Line1", "Speed"], "value": 21.5, "status": "BadSensorFailure"}  sets it; both may be left out;
 //   {"followed": ["Line1", "Speed"]}  answers once a client follows each change of it;
 //   {"forget": true}  ends all subscriptions, as a server does that has lost them;
+//   {"empty": true}  ends all sessions and removes all variables, as if it had just started;
 //   {"beat": 1000}  sets every variable to a new number each so many milliseconds.
 "use strict";
 const path = require("node:path");
@@ -65,6 +66,17 @@ function forget(engine) {
   }
 }
 
+function empty(space, engine) {
+  forget(engine);
+  for (const session of Object.values(engine._sessions)) {
+    engine.closeSession(session.authenticationToken, true, "Terminated");
+  }
+  for (const { variable } of variables.values()) space.deleteNode(variable);
+  for (const made of [...folders.values()].reverse()) space.deleteNode(made);
+  variables.clear();
+  folders.clear();
+}
+
 async function main([port, directory]) {
   const certificates = new OPCUACertificateManager({
     rootFolder: path.join(directory, "pki"), automaticallyAcceptUnknownCertificate: true,
@@ -85,6 +97,7 @@ async function main([port, directory]) {
     if (order.write) write(order);
     if (order.followed) await followed(order.followed);
     if (order.forget) forget(server.engine);
+    if (order.empty) empty(space, server.engine);
     if (order.beat) setInterval(beat, order.beat);
     process.stdout.write("done\n");
   }

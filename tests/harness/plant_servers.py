@@ -32,6 +32,8 @@ class NodeServer:
         self.directory = directory
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
+        self._owes = False
+        """Whether an order was given that is not answered."""
 
     def run(self, *arguments: str) -> None:
         """Run it; returns when it is ready."""
@@ -51,6 +53,7 @@ class NodeServer:
                 env={**os.environ, "PETIOLE_NODE_MODULES": str(MODULES)},
             )
         assert self._answer() == "ready"
+        self._owes = False
 
     def kill(self) -> None:
         """Kill it at once."""
@@ -68,9 +71,16 @@ class NodeServer:
         with self._lock:
             assert self._process is not None
             assert self._process.stdin is not None
+            self._owes = True
             self._process.stdin.write(json.dumps(order) + "\n")
             self._process.stdin.flush()
-            return self._answer()
+            answer = self._answer()
+            self._owes = False
+            return answer
+
+    def is_idle(self) -> bool:
+        """Whether it runs and has answered every order."""
+        return self._process is not None and self._process.poll() is None and not self._owes
 
     def _answer(self) -> str:
         assert self._process is not None
@@ -129,6 +139,8 @@ def modbus_beside(member: Member) -> Iterator[ModbusServer]:
 
 
 _OPCUA_SERVERS: dict[Path, OpcuaServer] = {}
+_WAITING_OPCUA_SERVERS: list[OpcuaServer] = []
+"""Empty ones that run: to load node-opcua takes three seconds of processor time."""
 
 
 class OpcuaServer(NodeServer):
@@ -169,6 +181,11 @@ class OpcuaServer(NodeServer):
         """Lose all subscriptions; the values stay."""
         assert self.order(forget=True) == "done"
 
+    def empty(self) -> None:
+        """End all sessions and remove all variables."""
+        assert self.order(empty=True) == "done"
+        self._variables.clear()
+
     def beat(self, seconds: float) -> None:
         """Set every variable to a new number each so many seconds."""
         assert self.order(beat=round(seconds * 1000)) == "done"
@@ -177,19 +194,45 @@ class OpcuaServer(NodeServer):
 def opcua_server(member: Member) -> OpcuaServer:
     """The server that belongs to an agent."""
     if member.directory not in _OPCUA_SERVERS:
-        _OPCUA_SERVERS[member.directory] = OpcuaServer(member.directory / "opcua")
+        _OPCUA_SERVERS[member.directory] = _empty_server(member.directory / "opcua")
     return _OPCUA_SERVERS[member.directory]
 
 
 @contextmanager
 def opcua_beside(member: Member) -> Iterator[OpcuaServer]:
     """That server with the variables `n`, `noise` and `wave` of a line, as long as the scope lasts."""
-    server = opcua_server(member)
-    server.start()
+    with _running(opcua_server(member)) as server:
+        try:
+            for name, kind in {"n": "Double", "noise": "String", "wave": "String"}.items():
+                server.declare(f"Line1/{name}", kind)
+            yield server
+        finally:
+            del _OPCUA_SERVERS[member.directory]
+
+
+@contextmanager
+def open_opcua(directory: Path) -> Iterator[OpcuaServer]:
+    """A server of no agent, without variables, as long as the scope lasts."""
+    with _running(_empty_server(directory)) as server:
+        yield server
+
+
+def _empty_server(directory: Path) -> OpcuaServer:
+    """One that waits for its next user, else a new one that does not run yet."""
+    return _WAITING_OPCUA_SERVERS.pop() if _WAITING_OPCUA_SERVERS else OpcuaServer(directory)
+
+
+@contextmanager
+def _running(server: OpcuaServer) -> Iterator[OpcuaServer]:
+    """The server runs as long as the scope lasts, and then waits for its next user. It ends when this process
+    does, which closes its standard input."""
+    if not server.is_idle():
+        server.start()
     try:
-        for name, kind in {"n": "Double", "noise": "String", "wave": "String"}.items():
-            server.declare(f"Line1/{name}", kind)
         yield server
     finally:
-        server.kill()
-        del _OPCUA_SERVERS[member.directory]
+        if server.is_idle():
+            server.empty()
+            _WAITING_OPCUA_SERVERS.append(server)
+        else:
+            server.kill()
