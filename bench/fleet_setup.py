@@ -156,7 +156,7 @@ def configuration(directory: Path, port: int, hub: int, keys: Iterable[LinkKey])
         )
         remotes.append(
             f'    {{ urls: [ "nats-leaf://127.0.0.1:{hub}" ], account: "{name}", nkey: "{key.seed}",'
-            f" compression: off }}\n"
+            f' compression: off, dial_timeout: "10s", first_info_timeout: "10s" }}\n'
         )
     return f"""\
 server_name: real-sources
