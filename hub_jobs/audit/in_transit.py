@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _NO_STREAM: Final = 404
 _DRAWS: Final = 32
-"""Questions that are each answered by a server of the hub by chance. One whose disk has damaged a block lacks
-the records in it (seen on nats-server 2.15.1); of three servers one answers none of so many once in
+"""Questions that are each answered by a server of a cluster by chance. One whose disk has damaged a block
+lacks the records in it (seen on nats-server 2.15.1); of three servers one answers none of so many once in
 400,000."""
 
 
@@ -133,7 +133,7 @@ def ask_hub(server: Server, streams: Iterable[str], domains: Iterable[str] = ())
 
 def _look_up(conn: Connection, domain: str, hub: HubClient) -> None:
     subject = f"DIRECT.GET.KV_{FLEET_BUCKET}.$KV.{FLEET_BUCKET}.{domain}"
-    for _ in range(_DRAWS):
+    for _ in range(_DRAWS if conn.clustered else 1):
         data = conn.request(f"{conn.server.api_prefix}.{subject}", b"")
         if data:
             break

@@ -61,6 +61,8 @@ class Connection:
         self._socket: socket.socket
         self._filled = 0
         self._needed = 0
+        self.clustered = False
+        """Whether the server is one of a cluster."""
         self._connect()
 
     def __enter__(self) -> Self:
@@ -222,6 +224,7 @@ class Connection:
             if self.server.tls_first:
                 self._secure()
             info = self._info(deadline)
+            self.clustered = bool(info.get("cluster"))
             if not self.server.tls_first and (self._address.tls or info.get("tls_required")):
                 if not (info.get("tls_required") or info.get("tls_available")):
                     raise Denied(f"{self._address}: TLS is asked for and the server has none")
