@@ -1,4 +1,4 @@
-"""What a build needs of the machine, asked before it begins."""
+"""What a build, or a test of what was built, needs of the machine, asked before it begins."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def lacking(tools: Mapping[str, str], *, root: bool = False) -> str:
 
     Args:
         tools: The programs, each with the Debian package that has it.
-        root: Whether only root can build it.
+        root: Whether only root can do it.
     """
     if missing := [name for name in tools if shutil.which(name) is None]:
         packages = " ".join(dict.fromkeys(tools[name] for name in missing))
         return f"{' and '.join(missing)} not installed; install with: apt-get install {packages}"
-    return "only root can build it; run it as root" if root and os.geteuid() != 0 else ""
+    return "only root can do this; run it as root" if root and os.geteuid() != 0 else ""

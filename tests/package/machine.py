@@ -3,11 +3,8 @@ architecture, whose programs qemu emulates one by one, in namespaces of its own.
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,8 +17,20 @@ _BASES: Final = ROOT / "build" / "package"
 WAIT_SECONDS: Final = 240.0
 _SUITE: Final = "bookworm"
 _INCLUDED: Final = "systemd,systemd-sysv,dbus,python3"
-NEEDED: Final = ("mmdebstrap", "systemd-nspawn", "dpkg-deb", "nsenter")
-NEEDED_TO_EMULATE: Final = ("mmdebstrap", "qemu-aarch64-static", "unshare", "dpkg-deb", "nsenter")
+NEEDED: Final = {
+    "mmdebstrap": "mmdebstrap",
+    "systemd-nspawn": "systemd-container",
+    "dpkg-deb": "dpkg",
+    "nsenter": "util-linux",
+}
+"""The programs without which there is no such machine, each with the Debian package that has it."""
+NEEDED_TO_EMULATE: Final = {
+    "mmdebstrap": "mmdebstrap",
+    "qemu-aarch64-static": "qemu-user-static",
+    "unshare": "util-linux",
+    "dpkg-deb": "dpkg",
+    "nsenter": "util-linux",
+}
 _EMULATED: Final = "arm64"
 _BINFMT: Final = Path("/proc/sys/fs/binfmt_misc")
 _BINFMT_NAME: Final = "qemu-aarch64"
@@ -39,15 +48,6 @@ max_file_store = "2GiB"
 type = "http"
 """
 """What a leaf needs that takes readings over HTTP."""
-
-
-def lacking(needed: Sequence[str] = NEEDED) -> str:
-    """Why there can be no such machine here; "" where there can."""
-    if os.getuid() != 0:
-        return "only root can run a container"
-    missing = [one for one in needed if shutil.which(one) is None]
-    packages = "mmdebstrap, systemd-container, qemu-user-static"
-    return f"not installed: {', '.join(missing)} ({packages})" if missing else ""
 
 
 def base(architecture: str) -> Path:

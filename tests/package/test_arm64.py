@@ -9,9 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.deb import package
-from tests.package.machine import LEAF_CONFIG, NEEDED_TO_EMULATE, EmulatedMachine, lacking
+from deploy.tools import lacking
+from tests.package.machine import LEAF_CONFIG, NEEDED_TO_EMULATE, EmulatedMachine
 
-pytestmark = pytest.mark.skipif(bool(lacking(NEEDED_TO_EMULATE)), reason=lacking(NEEDED_TO_EMULATE))
+pytestmark = pytest.mark.skipif(
+    bool(lacking(NEEDED_TO_EMULATE, root=True)), reason=lacking(NEEDED_TO_EMULATE, root=True)
+)
 
 AGENT = "setpriv --reuid petiole --regid petiole --clear-groups petiole"
 RUN = f"exec {AGENT} run -c /etc/petiole.toml >>/var/log/petiole.log 2>&1"

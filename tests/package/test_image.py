@@ -12,12 +12,13 @@ import pytest
 
 from deploy.deb import native, package
 from deploy.dist import project_version
-from deploy.image import image
+from deploy.image import TOOLS, image
+from deploy.tools import lacking
 from tests.harness.wait import wait_for
-from tests.package.machine import LEAF_CONFIG, lacking
+from tests.package.machine import LEAF_CONFIG
 
-NEEDED = ("mmdebstrap", "buildah", "podman", "runc", "catatonit", "dpkg-deb")
-pytestmark = pytest.mark.skipif(bool(lacking(NEEDED)), reason=lacking(NEEDED))
+NEEDED = {**TOOLS, "podman": "podman", "runc": "runc", "catatonit": "catatonit"}
+pytestmark = pytest.mark.skipif(bool(lacking(NEEDED, root=True)), reason=lacking(NEEDED, root=True))
 
 POST = """
 import urllib.request

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from deploy.deb import native, package
-from tests.package.machine import Machine, lacking
+from deploy.tools import lacking
+from tests.package.machine import NEEDED, Machine
 
-pytestmark = pytest.mark.skipif(bool(lacking()), reason=lacking())
+pytestmark = pytest.mark.skipif(bool(lacking(NEEDED, root=True)), reason=lacking(NEEDED, root=True))
 
 CONFIG = """\
 role = "leaf"
