@@ -52,20 +52,13 @@ demo: .venv/ready
 # Each process of the tests imports all of them, and they start agents and jobs by the hundred: what is compiled is kept,
 # also where the environment says not to.
 test: export PYTHONDONTWRITEBYTECODE :=
-# Where the Java machines that tests start find their classes (hub_jobs/spark/class_archive.py).
-test: export CACHE_DIRECTORY := $(CURDIR)/.venv/cache
 test: lint
-	@$(MAKE) --no-print-directory --jobs 2 types .venv/java-classes
+	@$(MAKE) --no-print-directory --jobs 2 types .venv/compiled
 	@$(BIN)/python -m pytest --numprocesses $(PROCESSES)
 
 # Beside the types, which take one core, so that the processes of the tests do not all compile the same files at once.
 .venv/compiled: | .venv/ready
 	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null || true
-	@touch $@
-
-# Beside the types as well. It is tried once: tests pass without it, and start slower.
-.venv/java-classes: .venv/ready | .venv/compiled
-	@$(BIN)/python -m hub_jobs.spark.class_archive >/dev/null || true
 	@touch $@
 
 lint: .venv/ready

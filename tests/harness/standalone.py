@@ -17,14 +17,11 @@ import psutil
 import pyspark
 
 from agent.demo.loopback import free_port
-from hub_jobs.spark.class_archive import java_options
 from tests.harness.wait import ended, until
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
-BRIEF_JAVA: Final = java_options("ingest")
-"""As for jobs that do little in Java: one compiler and one collector, for no query of a test runs for long
-enough to be worth the better ones; and the archive of Spark's classes where there is one (`make test` makes
-it)."""
+BRIEF_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""One compiler and one collector: no query of a test runs for long enough to be worth the better ones."""
 _START_SECONDS: Final = 180.0
 _JOB_SECONDS: Final = 900.0
 
