@@ -131,7 +131,8 @@ async def test_an_adopted_server_is_started_again_when_it_is_killed(
         os.kill(pid, signal.SIGKILL)
         await until(lambda: server.pid not in (None, pid), "another process runs")
         watch.cancel()
-    assert process_of(tmp_path / "hub" / "nats-server.conf") == server.pid
+    configuration = tmp_path / "hub" / "nats-server.conf"
+    await until(lambda: process_of(configuration) == server.pid, "it has become nats-server")
 
 
 async def test_a_server_that_dies_is_started_again_by_its_agent(
