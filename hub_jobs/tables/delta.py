@@ -138,8 +138,7 @@ class Table:
         self._commit(files, TableChange(actions, "append", {**(offsets or {}), **turn}, {}))
 
     def sync(self) -> None:
-        """Bring this version and later ones to the disk, for what rests on them: their writers may have been
-        killed before they did."""
+        """Bring this version and later ones to the disk: writers may have been killed before they did."""
         commits.sync_log(self.path, self.delta.version())
 
     def vacuum(self, hours: float, *, dry_run: bool) -> list[str]:

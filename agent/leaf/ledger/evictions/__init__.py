@@ -213,10 +213,9 @@ class EvictionRecord(Struct):
     gone: list[Range] = []
     """The sequences that were discarded, with how many direct messages stood there."""
     trimmed: list[tuple[int, int]] = []
-    """What the agent trims, of which a look over the same epoch that finds it gone knows that it is at the
-    hub: over the next one the hub may hold less, as after it was restored."""
     trimmed_in: str = ""
-    """The epoch over which the hub confirmed it."""
+    """What the agent trims, and the epoch over which the hub confirmed it: a look over that one that finds it
+    gone knows that it is at the hub; over the next one the hub may hold less, as after it was restored."""
 
     def begin(self, created: str, judged: int) -> None:
         """The stream is one of which nothing is known up to this sequence."""
