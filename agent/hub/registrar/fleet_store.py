@@ -109,8 +109,7 @@ class FleetStore:
         return leaves
 
     async def _load_leaf(self, domain: str) -> LeafRecord | None:
-        message = await self._js.get_message(BUCKET, last_by_subject=_subject(domain))
-        return self._decoded(None if message is None else message.data, domain, decode_leaf)
+        return self._decoded(await self._leaders(_subject(domain)), domain, decode_leaf)
 
     async def _load_lacking(self, domains: Collection[str]) -> dict[str, LeafRecord]:
         """The records of these domains, of which the leader has none, in other copies. They do not count as
@@ -180,10 +179,15 @@ class FleetStore:
 
     async def _newest(self, subject: str) -> bytes | None:
         """The record of a subject, of the leader or, where that lacks it, of another copy."""
-        message = await self._js.get_message(BUCKET, last_by_subject=subject)
-        if message is not None or self._replicas == 1:
-            return None if message is None else message.data
+        data = await self._leaders(subject)
+        if data is not None or self._replicas == 1:
+            return data
         return (await self._read_copies([subject])).get(subject)
+
+    async def _leaders(self, subject: str) -> bytes | None:
+        """The leader's record of a subject."""
+        message = await self._js.get_message(BUCKET, last_by_subject=subject)
+        return None if message is None else message.data
 
     async def _read_copies(self, subjects: list[str]) -> dict[str, bytes]:
         """What any copy has of these subjects. A server whose disk has damaged a block lacks its messages for
