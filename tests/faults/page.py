@@ -1,7 +1,7 @@
 """python -m tests.faults.page: docs/faults-all.md and docs/faults.md, from build/faults/report.json.
 
 The page keeps each case that the report lacks, and the rounds (`mixed`) where the report has none: without a
-report it is written anew from what it has. Delete a case that no longer exists by hand.
+report it is rewritten from what it has. Delete a case that no longer exists by hand.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from agent.leaf.ledger.evictions.tracker import EvictionTracker
 
 MAX_BYTES = 1000
 STEPS = ("own", "own", "direct", "ledger", "discard", "deliver", "deliver", "look", "ask", "trim")
-BREAKS = ("cut", "restore", "crash", "stop", "crash in a look", "trim in vain", "epoch")
+BREAKS = ("cut", "restore", "crash", "stop", "crash in a look", "failed trim", "epoch")
 READS = ("crash, and read slowly", "stop, and read slowly", "read", "read", "read on")
 """An agent that comes back and reads what the stream holds, while all else goes on."""
 
@@ -173,7 +173,7 @@ class Model:
                 del self.held[:2]
             case "ask" if self.linked:
                 self.confirmed = self.cursor
-            case "trim" | "trim in vain" if self.linked and self.held and self.first < self.cursor:
+            case "trim" | "failed trim" if self.linked and self.held and self.first < self.cursor:
                 self.confirmed, up_to = self.cursor, self.cursor - 1
                 self.tracker.trims(self.first, up_to, self.epoch)
                 self.save()
@@ -241,9 +241,9 @@ def play(steps: list[str]) -> Model:
 @example(["own", "crash", "discard", "crash"])
 @example([*["own"] * 6, *["deliver"] * 5, "look", "cut", "restore", "trim", "crash"])
 @example(["own", "deliver", "own", "look", "discard", "crash in a look", "own", "discard", "look", "crash"])
-@example([*["own", "deliver"] * 5, "look", "trim in vain", "epoch", "discard", "discard", "look"])
+@example([*["own", "deliver"] * 5, "look", "failed trim", "epoch", "discard", "discard", "look"])
 @example([*["own", "deliver"] * 5, "look", "trim", "epoch", "look", "own", "deliver", "trim", "look"])
-@example([*["own", "deliver"] * 5, "trim in vain", "epoch", "deliver", "trim", "discard", "look"])
+@example([*["own", "deliver"] * 5, "failed trim", "epoch", "deliver", "trim", "discard", "look"])
 def test_whatever_is_lost_is_named(steps: list[str]) -> None:
     model = play(steps)
     numbers, seqs = model.named()
