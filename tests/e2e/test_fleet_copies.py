@@ -51,13 +51,7 @@ class Copies:
 
 async def leader(cluster: Cluster) -> str:
     """The server that leads the bucket, "" while none does or not all copies are current."""
-    client = await next(iter(cluster.hubs.values())).connect("registrar")
-    try:
-        found = (await ask(client, f"$JS.API.STREAM.INFO.{BUCKET}", seconds=1)).get("cluster") or {}
-    except NatsError:
-        return ""
-    finally:
-        await client.close()
+    found = await cluster.placement(BUCKET)
     current = [replica.get("current") for replica in found.get("replicas") or []]
     return str(found.get("leader", "")) if current == [True, True] else ""
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nats.errors import Error as NatsError
@@ -33,17 +34,20 @@ class Cluster:
         self.leaf = leaf
         self.servers = ServerPair(hubs[0], {leaf.domain: leaf})
 
-    async def leader(self) -> str:
-        """The server that leads the aggregate, "" while none does."""
+    async def placement(self, stream: str) -> dict[str, Any]:
+        """Who leads a stream and who follows, as a server says; empty while none knows."""
         hub = next(one for one in self.hubs.values() if one.server.pid is not None)
         client = await hub.connect("registrar")
         try:
-            info = await ask(client, f"$JS.API.STREAM.INFO.{aggregate(0)}", seconds=1)
+            return (await ask(client, f"$JS.API.STREAM.INFO.{stream}", seconds=1)).get("cluster") or {}
         except NatsError:
-            return ""
+            return {}
         finally:
             await client.close()
-        return str(info.get("cluster", {}).get("leader", ""))
+
+    async def leader(self) -> str:
+        """The server that leads the aggregate, "" while none does."""
+        return str((await self.placement(aggregate(0))).get("leader", ""))
 
     async def step_down(self) -> None:
         """Let another server lead the aggregate."""
