@@ -37,8 +37,11 @@ class _HeldReader(RangeReader):
 
     def open(self, created: str | None) -> None:
         super().open(created)
+        name = f"{self._stream}.{self._consumer}"
         until = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
-        self._conn.api(f"CONSUMER.PAUSE.{self._stream}.{self._consumer}", {"pause_until": until})
+        self._conn.api(f"CONSUMER.PAUSE.{name}", {"pause_until": until})
+        # the answer says that the pause is proposed to the cluster
+        wait_for(lambda: self._conn.api(f"CONSUMER.INFO.{name}").get("paused", False), f"{name} is paused")
 
 
 def test_a_copy_that_delivers_nothing_is_not_taken_to_have_nothing(
