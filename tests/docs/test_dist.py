@@ -3,6 +3,7 @@ version is stated once."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -119,6 +121,18 @@ def test_the_wheel_of_the_source_alone_has_what_it_imports_and_names_what_it_nee
     imported = set(done.stdout.split())
     assert named <= imported
     assert not imported & (own - named)
+    # A package that another one happens to bring, as pandas brings numpy, need not come with the wheel.
+    ours = {name.partition(".")[0] for path in tmp_path.rglob("*.py") for name in _imports(path)}
+    assert ours - sys.stdlib_module_names - {"agent", "hub_jobs", "pyspark"} == named
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Every module that a file names in an import, of its own package too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+            yield node.module
 
 
 def test_the_archive_is_to_hold_what_the_jobs_import_and_not_spark() -> None:
