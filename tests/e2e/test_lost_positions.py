@@ -155,3 +155,16 @@ async def test_an_input_that_is_new_begins_after_the_state_file_was_lost(
     tail.config.input = [other]
     async with agent(tail.config, [FileInput(other, Metrics())]):
         await holds(probe, ["line 0", *tail.write(1)])
+
+
+async def test_lines_that_no_server_could_take_are_stored_after_their_file_was_rotated(
+    servers: ServerPair, probe: StreamProbe, tail: Tail
+) -> None:
+    async with agent(tail.config, [tail.agent()]) as one:
+        await until(lambda: "tail" in one.state().positions.get(CLASS, {}), "what comes next is known")
+        await one.crash()
+    lines = tail.write(3)
+    tail.path.rename(tail.path.with_name(f"{tail.path.name}.1"))
+    lines += tail.write(1)
+    async with agent(tail.config, [tail.agent()]):
+        await holds(probe, lines)

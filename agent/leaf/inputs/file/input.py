@@ -2,12 +2,13 @@
 
 Each batch carries the position behind its lines in all files, so lines and position are stored in one act: an
 agent that is killed goes on exactly there. One batch is in flight, with lines of several files, which take
-turns; what is refused is submitted again, for the files still have it. Lines that are not readings are
-counted, reported with their place and kept as dead letters.
+turns; what is refused is submitted again, for the files still have it. Before the first lines of a file are
+stored, the position at its beginning is kept: the next start finds the file by it, whatever its name is then.
+Lines that are not readings are counted, reported with their place and kept as dead letters.
 
 docs/inputs.md says which files are followed, what rotation may do, and what can't be recovered. With `start =
-"end"` the end is that at the start of the agent for as long as nothing of this input has been stored; a file
-that appears later is read whole.
+"end"` the end is that at the first look, which is kept like a stored position; a file that appears later is
+read whole.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class FileInput(PositionedInput[FileOptions]):
         self._paths = list(dict.fromkeys(str(Path(path).absolute()) for path in paths))
         self._reading = LogEdge(self._log, "all files can be read again")
         self._absent: set[str] = set()
+        self._partial = False
+        """Whether lines of what was gathered may be stored without the others."""
 
     def _mistakes(self) -> Iterator[str]:
         named = [path for path in self._paths if not is_wild(path)]
@@ -104,6 +107,7 @@ class FileInput(PositionedInput[FileOptions]):
             poll=options.poll,
             line=options.line,
         )
+        self._partial = resume.until is not None
         parser = options.parser(intake.domain)
         try:
             while not stopping.is_set():
@@ -116,6 +120,10 @@ class FileInput(PositionedInput[FileOptions]):
         """Look once and store what was found; False when the next look may wait."""
         gathered, parsed = await asyncio.to_thread(_look, following, parser)
         self._tell(gathered)
+        if not self._partial and (begun := following.begun()) is not None:
+            if not await self._submit(Chunk(b"", 0, position=begun)):
+                return False
+            following.keep()
         if not gathered.pieces:
             return gathered.more
         return await self._store(following, gathered, parsed)
@@ -127,7 +135,8 @@ class FileInput(PositionedInput[FileOptions]):
             position=gathered.position,
             letters=tuple(itertools.chain.from_iterable(map(_letters, gathered.pieces, parsed))),
         )
-        if not await self._submit(chunk):
+        self._partial = not await self._submit(chunk)
+        if self._partial:
             return False
         for letter in chunk.letters:
             self._skip(letter.at, "bad_line", letter.reason)

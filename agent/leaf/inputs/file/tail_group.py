@@ -68,6 +68,8 @@ class TailGroup:
         self._scanned = -math.inf
         self._limits = ReadLimits(line)
         self._before = positions
+        self._remembered = frozenset(positions)
+        """The files of the last position that is kept, by the key of their path."""
         self._until = until
         self._tries = 0
         self._turn = 0
@@ -88,18 +90,31 @@ class TailGroup:
             self._read(now, gathered)
             # By the same order the same lines are read again, should the agent be killed meanwhile.
             self._round.sort(key=lambda entry: entry[0].key)
-            gathered.position = self._position() if self._round else ""
+            gathered.position = self._position(self._round) if self._round else ""
         gathered.pieces = [piece for _, piece in self._round]
         gathered.problems = [*self._files.problems.values(), *self._unreadable.values()]
         return gathered
 
+    def begun(self) -> str | None:
+        """The position before what was gathered last, if it has a file that the last kept position does not
+        have: kept before anything of that file is stored, it finds the file under another name too."""
+        if self._until is not None or self._placed() <= self._remembered:
+            return None
+        return self._position([])
+
+    def keep(self) -> None:
+        """The position of all files, before or behind what was gathered last, is kept."""
+        self._remembered = self._placed()
+
     def take(self) -> None:
-        """What was gathered last is done with."""
+        """What was gathered last is done with, and its position is kept."""
         for file, piece in self._round:
             if self._until is None:
                 file.tailer.take(piece)
             else:
                 self._files.go_on(file, piece.after)
+        if self._until is None:
+            self.keep()
         self._round = []
         self._until = None
 
@@ -192,8 +207,12 @@ class TailGroup:
         gathered.more |= look.more
         return look.piece
 
-    def _position(self) -> str:
-        behind = {id(file): piece.after for file, piece in self._round}
+    def _placed(self) -> frozenset[bytes]:
+        """The files that a position names, but for those that are not there."""
+        return frozenset(file.key for file in self._files.files() if file.tailer.position is not None)
+
+    def _position(self, read: Sequence[tuple[TrackedFile, TailedLines]]) -> str:
+        behind = {id(file): piece.after for file, piece in read}
         records = []
         for file in self._files.files():
             position = behind.get(id(file)) or file.tailer.position

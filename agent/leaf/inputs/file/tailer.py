@@ -23,7 +23,14 @@ from agent.leaf.inputs.file.open_file import (
     list_rotated,
     open_to_read,
 )
-from agent.leaf.inputs.file.positions import FilePosition, Fingerprint, ListedFile, candidates, successor
+from agent.leaf.inputs.file.positions import (
+    FilePosition,
+    Fingerprint,
+    ListedFile,
+    candidates,
+    changed_after,
+    successor,
+)
 from agent.leaf.inputs.formats import ReadLimits, cut_file
 
 QUIET: Final = 1.0
@@ -60,6 +67,7 @@ class Tailer:
         self._after: int | None = None
         self._from_end = from_end
         self._sought: FilePosition | None = None
+        self._awaited: FilePosition | None = None
         self._taken = position
         if position is not None:
             self._seek(position)
@@ -72,11 +80,11 @@ class Tailer:
 
     @property
     def position(self) -> FilePosition | None:
-        """The position behind what was taken last: the beginning of a file of which nothing was; None before
-        there was one."""
+        """The position behind what was taken last: the beginning of a file of which nothing was, or before
+        the first file that is still to come; None before the first look."""
         if self._taken is None and self._file is not None:
             return FilePosition(self._file.inode, 0, Fingerprint().digest(), self._file.modified)
-        return self._taken
+        return self._taken or self._awaited
 
     @property
     def inode(self) -> int | None:
@@ -157,13 +165,21 @@ class Tailer:
             assert self._file is not None
             self._file.move_to_end(live.size, self._limits.line)
             self._taken = self._file.position
-        else:
+        elif not self.alone:
             folder = self._rotated() if self._after is not None else []
-            following = None if self.alone else successor(live, folder, self._name, self._after, None)
+            following = successor(live, folder, self._name, self._after, None)
             if following is not None:
                 self._open(following)
+            elif self._after is None:
+                self._await()
         self._from_end = False
         return TailRead(absent=live is None, more=self._file is not None, ended=self.alone)
+
+    def _await(self) -> None:
+        """Nothing is there to read: whatever is changed later than the rotated files that are there by now
+        is read, whatever its name is by then."""
+        self._after = max((file.modified for file in self._rotated()), default=0)
+        self._awaited = changed_after(self._after)
 
     def _find(self, sought: FilePosition, live: ListedFile | None) -> TailRead:
         """Go on at the place that is sought. While there is no file at the path, a place that is not found

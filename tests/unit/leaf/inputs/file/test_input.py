@@ -32,27 +32,36 @@ BAD = st.sampled_from([b"nonsense", b"{}", b'{"metric":"m","value":NaN}', b"\xff
 
 
 class Core(NoLetters):
-    """Stores chunks in memory; `answers` are raised by the next submits, one each."""
+    """Stores chunks in memory; `answers` are raised by the next submits, one each. A chunk of nothing only
+    keeps its position."""
 
     domain = "edge-1"
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
+        self.kept: str | None = None
         self.answers: list[Exception] = []
         self.submitted = 0
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         assert (input_name, cls) == ("tail", "normal")
+        if not chunk.count and not chunk.letters:
+            self.kept = chunk.position
+            return
         self.submitted += 1
         if self.answers:
             answer = self.answers.pop(0)
             if isinstance(answer, StoredAfterAllError):
-                self.chunks.append(chunk)
+                self._store(chunk)
             raise answer
+        self._store(chunk)
+
+    def _store(self, chunk: Chunk) -> None:
         self.chunks.append(chunk)
+        self.kept = chunk.position
 
     async def position(self, input_name: str) -> ResumePoint:
-        return ResumePoint(self.chunks[-1].position if self.chunks else None)
+        return ResumePoint(self.kept)
 
     @property
     def values(self) -> list[int]:
@@ -158,6 +167,61 @@ async def test_what_is_refused_is_handed_in_again_and_said_once(path: Path, logg
     assert [entry["event"] for entry in logged] == ["the stream is full", "lines are stored again"]
 
 
+async def test_a_file_of_which_nothing_could_be_stored_is_read_after_its_rotation_between_two_runs(
+    path: Path,
+) -> None:
+    core = Core()
+    core.answers = [RefusedError(RefusalReason.FULL, "the stream is full", 0.01) for _ in range(1000)]
+    write(path, 1, 2)
+    async with running(path, core):
+        await until(lambda: core.submitted > 1, "the lines are refused")
+    rotate(path)
+    write(path, 3)
+    core.answers.clear()
+    async with running(path, core):
+        await until(lambda: core.values == [1, 2, 3], "the rotated file is read first")
+
+
+async def test_a_file_that_was_not_there_is_read_after_its_rotation_between_two_runs(
+    path: Path, logged: list[EventDict]
+) -> None:
+    core = Core()
+    async with running(path, core):
+        await until(lambda: bool(logged), "it is told that there is no file")
+        await until(lambda: core.kept is not None, "what comes next is known")
+    write(path, 1)
+    rotate(path)
+    write(path, 2)
+    async with running(path, core):
+        await until(lambda: core.values == [1, 2], "the rotated file is read first")
+
+
+async def test_no_position_is_kept_beside_lines_of_which_some_may_be_stored(path: Path) -> None:
+    class HalfStored(Core):
+        """Holds a part of the first lines that come."""
+
+        begun: str | None = None
+
+        async def position(self, input_name: str) -> ResumePoint:
+            if not self.chunks and self.begun is not None:
+                return ResumePoint(self.kept, self.begun)
+            return ResumePoint(self.kept)
+
+        async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
+            if self.begun is None and chunk.count:
+                self.begun = chunk.position
+                write(path.with_name("b.ndjson"), 2)
+            elif not chunk.count:
+                assert self.begun is None or self.chunks, "the rest of the lines comes first"
+            await super().submit(input_name, cls, chunk)
+
+    core = HalfStored()
+    core.answers = [UnknownOutcomeError("not answered")]
+    write(path, 1)
+    async with running(path.with_name("*.ndjson"), core):
+        await until(lambda: sorted(core.values) == [1, 2], "both are read")
+
+
 @pytest.mark.parametrize("outcome", [StoredAfterAllError, UnknownOutcomeError])
 async def test_an_unknown_outcome_is_found_out_before_going_on(
     path: Path, outcome: type[UnknownOutcomeError]
@@ -232,7 +296,7 @@ async def test_what_cannot_be_read_is_said_once_and_again_when_it_can(
 
 async def test_a_position_that_cannot_be_read_stops_the_input_rather_than_begin_anew(path: Path) -> None:
     core = Core()
-    core.chunks = [Chunk(b"", 0, position='{"v":3}')]
+    core.kept = '{"v":3}'
     write(path, 1)
     with pytest.raises(ExceptionGroup) as raised:
         async with running(path, core):

@@ -46,6 +46,9 @@ class Reader:
     def look(self, *, take: bool = True) -> bool:
         gathered = self.following.gather(self.now)
         self.seen.append(gathered)
+        if self.begun is None and (position := self.following.begun()) is not None:
+            self.position = position
+            self.following.keep()
         if gathered.pieces and take:
             lines = [line for piece in gathered.pieces for line in piece.lines.decode().splitlines()]
             if self.begun is not None:
@@ -121,11 +124,14 @@ class ManyFiles(RuleBasedStateMachine):
     def path(self, name: str) -> Path:
         return self.folder / f"{name}.log"
 
-    @initialize(names=st.sets(NAMES, min_size=1))
-    def begin(self, names: set[str]) -> None:
+    @initialize(names=st.sets(NAMES, min_size=1), stores=st.booleans())
+    def begin(self, names: set[str], stores: bool = True) -> None:
         for name in sorted(names):
             self.write(name, 1)
-        self.reader.settle()
+        if stores:
+            self.reader.settle()
+        else:
+            self.reader.look(take=False)
 
     @rule(name=NAMES, count=st.integers(1, 3))
     def write(self, name: str, count: int) -> None:
@@ -136,8 +142,11 @@ class ManyFiles(RuleBasedStateMachine):
             append(path, f"{line}\n")
             self.written.append(line)
         self.stamp(path)
-        if is_new and self.reader.position is not None:
-            self.reader.settle()  # a file that was rotated before it was ever seen is not known
+        if is_new and self.reader.position is not None:  # what was rotated before it was seen is not known
+            if self.reader.begun is not None:
+                self.reader.settle()
+            self.reader.now += SCAN
+            self.reader.look(take=False)
 
     @rule(name=NAMES)
     def rotate_by_renaming(self, name: str) -> None:

@@ -36,6 +36,7 @@ class Reader:
     def look(self, *, take: bool = True) -> bool:
         look = self.tailer.look(self.now, ReadLimits())
         self.looks.append(look)
+        self.position = self.position or self.tailer.position
         if look.piece is not None and take:
             self.stored += look.piece.lines.decode().splitlines()
             self.position = look.piece.after
@@ -86,10 +87,14 @@ class Rotations(RuleBasedStateMachine):
         tick = next(self.ticks)
         os.utime(path, ns=(tick, tick))
 
-    @initialize()
-    def begin(self) -> None:
-        self.write(1)
-        self.reader.settle()
+    @initialize(lines=st.integers(0, 1), stores=st.booleans())
+    def begin(self, lines: int = 1, stores: bool = True) -> None:
+        if lines:
+            self.write(lines)
+        if stores:
+            self.reader.settle()
+        else:
+            self.reader.look(take=False)
 
     @rule(count=st.integers(1, 3))
     def write(self, count: int) -> None:
@@ -169,6 +174,19 @@ def test_a_file_that_is_not_there_yet_is_waited_for(reader: Reader) -> None:
     append(reader.path, "a\n")
     reader.settle()
     assert reader.stored == ["a"]
+
+
+def test_what_was_rotated_before_the_first_look_is_not_read_and_what_is_rotated_later_is(
+    reader: Reader,
+) -> None:
+    append(reader.path.with_name("a.log.1"), "old\n")
+    reader.look()
+    reader.path.with_name("a.log.1").rename(reader.path.with_name("a.log.2"))
+    append(reader.path.with_name("a.log.1"), "1\n")
+    append(reader.path, "2\n")
+    reader.restart()
+    reader.settle()
+    assert reader.stored == ["1", "2"]
 
 
 def test_the_end_is_where_the_file_ends_at_the_first_look(tmp_path: Path) -> None:
