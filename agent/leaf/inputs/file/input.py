@@ -53,7 +53,7 @@ class FileInput(PositionedInput[FileOptions]):
         self._reading = LogEdge(self._log, "all files can be read again")
         self._absent: set[str] = set()
         self._partial = False
-        """Whether lines of what was gathered may be stored without the others."""
+        """Whether lines may be stored without the others of their batch, which are to be stored next."""
 
     def _mistakes(self) -> Iterator[str]:
         named = [path for path in self._paths if not is_wild(path)]
@@ -135,9 +135,9 @@ class FileInput(PositionedInput[FileOptions]):
             position=gathered.position,
             letters=tuple(itertools.chain.from_iterable(map(_letters, gathered.pieces, parsed))),
         )
-        self._partial = not await self._submit(chunk)
-        if self._partial:
+        if not await self._submit(chunk):
             return False
+        self._partial = False
         for letter in chunk.letters:
             self._skip(letter.at, "bad_line", letter.reason)
         following.take()
