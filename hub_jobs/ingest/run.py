@@ -21,6 +21,7 @@ from agent.contract import Committed, ContractError, Exit, aggregate, committed_
 from agent.contract.ranges import Range as Sequences
 from agent.contract.ranges import text, union
 from hub_jobs.ingest.bronze import IngestPart, StreamOrigin, ingest
+from hub_jobs.ingest.unfinished import take_back_unfinished
 from hub_jobs.job_loop import NextJob, Stop, ended, gravest, job_parser, metrics_of, never, run_job, say
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.source.cluster import tasks_at_once
@@ -109,6 +110,10 @@ def run(options: IngestOptions, stop: Stop = never, metrics: JobMetrics | None =
     while True:
         with Connection(options.server) as conn:
             info = stream_info(conn, options.stream)
+            if why := take_back_unfinished(bronze, info):
+                say(_NAME, f"a commit of {info.name} is taken back and read again: {why}")
+                bronze = bronze.newest()
+                continue
             known = stream_history.current(bronze, info, conn)
             first = first_held(conn, info.name) if known.done is None else known.done + 1
             metrics.set_lag(info.name, info.last_seq - first + 1, partial(_waits_since, conn, info, first))

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
@@ -41,6 +42,8 @@ what arrived may be gone."""
 ROLLED_UP: Final = "rollup:readings"
 """The transaction of `rollup_1d` that says of which version of `readings` the windows are made."""
 _MARK_KEY: Final = "petiole.commit"
+_BEFORE_KEY: Final = "petiole.before"
+"""The note of a commit that says which offsets it found, as JSON: with it any program can take it back."""
 _UNSET: Final = -1
 """Stands for no offset: a log can change an offset and not remove it."""
 
@@ -57,18 +60,25 @@ class CommitOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """What a commit does to a table: `mode` is delta-rs's, `notes` go into the history."""
+    """What a commit does to a table: `mode` is delta-rs's, `notes` go into the history. `before` are the
+    offsets that it was planned on."""
 
     actions: Sequence[AddAction | RemoveAction]
     mode: str
     offsets: Mapping[str, int]
     notes: Mapping[str, str]
+    before: Mapping[str, int | None] = field(default_factory=dict)
     mark: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     @property
     def replaced(self) -> set[str]:
         """The paths of the files that it removes one by one."""
         return {action.path for action in self.actions if isinstance(action, RemoveAction)}
+
+    @property
+    def added(self) -> set[str]:
+        """The paths of the files that it adds."""
+        return {action.path for action in self.actions if isinstance(action, AddAction)}
 
 
 def addition(file: PartFile, *, changed: bool) -> AddAction:
@@ -88,7 +98,7 @@ def attempt(path: Place, snapshot: DeltaTable, change: TableChange) -> Attempt:
     """Try to commit a change as the version that follows a snapshot, and no other."""
     properties = CommitProperties(
         app_transactions=[Transaction(app_id, version) for app_id, version in change.offsets.items()],
-        custom_metadata={**change.notes, _MARK_KEY: change.mark},
+        custom_metadata={**change.notes, _MARK_KEY: change.mark, _BEFORE_KEY: json.dumps(change.before)},
         # What another program removed delta-rs does not compare: the caller looks at each newer version.
         max_commit_retries=0,
     )
@@ -109,14 +119,12 @@ def attempt(path: Place, snapshot: DeltaTable, change: TableChange) -> Attempt:
     return Attempt(CommitOutcome.COMMITTED)
 
 
-def is_unmoved(
-    before: DeltaTable, now: DeltaTable, change: TableChange, offsets: Mapping[str, int | None]
-) -> bool:
+def is_unmoved(before: DeltaTable, now: DeltaTable, change: TableChange) -> bool:
     """Whether a change that was planned on one snapshot means the same on a newer one: the table is the same,
     every file that it replaces is still in it, and no other writer has moved its offsets."""
     if _definition(before) != _definition(now):
         return False
-    if any(offset(now, app_id) != version for app_id, version in offsets.items()):
+    if any(offset(now, app_id) != version for app_id, version in change.before.items()):
         return False
     return change.replaced <= active(now)
 
@@ -127,13 +135,13 @@ def offset(delta: DeltaTable, app_id: str) -> int | None:
     return None if version == _UNSET else version
 
 
-def undo(path: Place, newest: DeltaTable, change: TableChange, before: Mapping[str, int | None]) -> bool:
-    """Take back a commit, so that its offsets are as they were `before`. False where that can't be: it
+def undo(path: Place, newest: DeltaTable, change: TableChange) -> bool:
+    """Take back a commit, so that its offsets are as they were before. False where that can't be: it
     replaced what was there, another writer has gone on from it or rewritten what it added, or the newest
     version can't be read."""
     now = time.time_ns() // 1_000_000
     removed = [RemoveAction(action.path, True, now, None, {}) for action in change.actions]
-    offsets = {app_id: _UNSET if version is None else version for app_id, version in before.items()}
+    offsets = {app_id: _UNSET if version is None else version for app_id, version in change.before.items()}
     undone = TableChange(removed, "append", offsets, {})
     for _ in range(ATTEMPTS):
         is_last = all(newest.transaction_version(name) == number for name, number in change.offsets.items())
@@ -164,6 +172,23 @@ def _outcome(path: Place, version: int, mark: str) -> CommitOutcome:
         return CommitOutcome.UNKNOWN
     ours = any(action.get("commitInfo", {}).get(_MARK_KEY) == mark for action in entry)
     return CommitOutcome.COMMITTED if ours else CommitOutcome.OVERTAKEN
+
+
+def recorded(entry: Sequence[Mapping[str, Any]]) -> TableChange | None:
+    """The change that an entry of the log is of, None where no commit was written here that can be taken
+    back: those of an older program do not say which offsets they found."""
+    info: Mapping[str, Any] = next((action["commitInfo"] for action in entry if "commitInfo" in action), {})
+    if _MARK_KEY not in info or _BEFORE_KEY not in info:
+        return None
+    actions: list[AddAction | RemoveAction] = []
+    for action in entry:
+        if (add := action.get("add")) is not None:
+            size, modified, changed = add["size"], add["modificationTime"], add["dataChange"]
+            actions.append(AddAction(unquote(add["path"]), size, {}, modified, changed, add.get("stats")))
+        elif (remove := action.get("remove")) is not None:
+            actions.append(RemoveAction(unquote(remove["path"]), remove["dataChange"], 0, None, {}))
+    offsets = {action["txn"]["appId"]: action["txn"]["version"] for action in entry if "txn" in action}
+    return TableChange(actions, "append", offsets, {}, json.loads(info[_BEFORE_KEY]), info[_MARK_KEY])
 
 
 def is_marked(entry: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ that it was planned on.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -162,10 +163,12 @@ class Table:
 
     def _commit(self, files: Sequence[PartFile], change: TableChange) -> None:
         """Commit as the next version, or as a later one where those between do not concern the change."""
-        if why := why_gone(self.path, files):
+        paths = [file.path for file in files]
+        if why := why_gone(self.path, paths):
             self.discard(files)
             raise ConflictError(f"table {self.path}: {why}")
-        planned = {app_id: self.offset(app_id) for app_id in change.offsets}
+        found = {app_id: self.offset(app_id) for app_id in change.offsets}
+        change = dataclasses.replace(change, before=found)
         snapshot = self.delta
         error: Exception | None = None
         # delta-rs removes files that are not in the table any more without a word: both copies of rows stay.
@@ -175,10 +178,9 @@ class Table:
             done = commits.attempt(self.path, snapshot, change)
             if done.outcome is CommitOutcome.COMMITTED:
                 self.sync()
-                if why := why_gone(self.path, files):
+                if why := why_gone(self.path, paths):
                     newest = open_table(self.path.parent, self.name)
-                    if newest and commits.undo(self.path, newest.delta, change, planned):
-                        self.sync()  # else a power cut leaves the commit, and the next run goes on from it
+                    if newest and newest.take_back(change, self.delta.version()):
                         raise ConflictError(f"table {self.path}: {why}")
                     raise TableError(f"table {self.path}: put it back from a copy, for {why}")
                 return
@@ -189,12 +191,20 @@ class Table:
                     f"{plain(error)}; run the job again, which goes on from what the log says by then"
                 ) from error
             again = open_table(self.path.parent, self.name)
-            if again is None or not commits.is_unmoved(self.delta, again.delta, change, planned):
+            if again is None or not commits.is_unmoved(self.delta, again.delta, change):
                 break
             snapshot = again.delta
         self.discard(files)
         said = f": {plain(error)}" if error else ""
         raise ConflictError(f"table {self.path}: another writer was first{said}") from error
+
+    def take_back(self, change: TableChange, since: int) -> bool:
+        """As `commits.undo`, of a change of this version or a later one. Durable on return."""
+        if not commits.undo(self.path, self.delta, change):
+            return False
+        # Else a power cut leaves the commit, and the next run goes on from it.
+        commits.sync_log(self.path, since)
+        return True
 
     def discard(self, files: Sequence[PartFile]) -> None:
         """Remove files that no commit names, nor can name any more. A file that can't be removed is left to

@@ -8,7 +8,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -252,13 +252,13 @@ def write_rows(lake: Place, table: str, rows: pa.Table) -> list[PartFile]:
     return writer.files
 
 
-def why_gone(table: Place, files: Sequence[PartFile]) -> str | None:
+def why_gone(table: Place, paths: Iterable[str]) -> str | None:
     """Why files in a directory can't be committed, None where all of them are there. In a store it is the
     store's clock by which a vacuum takes a file for old."""
-    for file in files if isinstance(table, Path) else ():
-        if not (table / file.path).exists():
+    for path in paths if isinstance(table, Path) else ():
+        if not (table / path).exists():
             return (
-                f"file {file.path} was deleted before its commit, as by a vacuum that took it for old: "
+                f"file {path} was deleted before its commit, as by a vacuum that took it for old: "
                 "set this machine's clock, and run the job again"
             )
     return None

@@ -19,8 +19,10 @@ from agent.contract import Exit
 from agent.demo.loopback import Proxy
 from hub_jobs.ingest import run as ingest
 from hub_jobs.spark.session import run_tasks
+from hub_jobs.tables.delta import ensure_table
+from tests.harness.servers import api
 from tests.harness.standalone import busy_with
-from tests.harness.streams import ask_again
+from tests.harness.streams import AGGREGATE, ask_again
 from tests.harness.wait import until
 from tests.spark.fleet import Fleet, fleet
 from tests.spark.lakes import DRIVER, JOB_SECONDS, contents, killed, orphans
@@ -89,6 +91,53 @@ main({fleet.options!r})
     assert await fleet.ingest() == Exit.WELL
 
     assert fleet.bronze("seq") == [1, 2, 3, 4, 5]
+
+
+async def vacuumed_and_killed(fleet: Fleet, tmp_path: Path) -> None:
+    """Run a driver whose files are deleted before its commit, and which is killed right after it."""
+    program = f"""{DRIVER}
+from hub_jobs.ingest.run import main
+from hub_jobs.tables import commits
+attempt = commits.attempt
+def attempt_and_die(path, snapshot, change):
+    for action in change.actions:
+        (path / action.path).unlink()
+    attempt(path, snapshot, change)
+    os.kill(os.getpid(), signal.SIGKILL)
+commits.attempt = attempt_and_die
+main({fleet.options!r})
+"""
+    await asyncio.to_thread(killed, tmp_path / "driver.py", program)
+
+
+async def test_a_commit_of_files_that_were_gone_is_taken_back_where_its_driver_was_killed_before_it_could(
+    fleet: Fleet, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert await fleet.ingest() == Exit.WELL
+    await fleet.store("edge-2", 3)
+    await fleet.at_hub(6)
+    await vacuumed_and_killed(fleet, tmp_path)
+    ensure_table(fleet.lake, "bronze").rewrite([], [])  # another job goes on meanwhile
+    await fleet.store("edge-2", 4)
+    await fleet.at_hub(7)
+
+    assert await fleet.ingest() == Exit.WELL
+
+    assert fleet.bronze("seq") == [1, 2, 3, 4, 5, 6, 7]
+    said = capfd.readouterr().err
+    assert said.count(f"a commit of {AGGREGATE} is taken back and read again: file ") == 1
+
+
+async def test_a_commit_of_files_that_are_gone_is_named_where_the_stream_has_them_no_more(
+    fleet: Fleet, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    await vacuumed_and_killed(fleet, tmp_path)
+    await api(fleet.registrar, f"STREAM.PURGE.{AGGREGATE}", {"seq": 3})
+
+    assert await fleet.ingest() == Exit.FAILED
+
+    said = capfd.readouterr().err
+    assert f"of version 1 is gone, and stream {AGGREGATE} no longer holds all of its messages" in said
 
 
 async def test_a_python_worker_killed_while_it_reads_is_replaced_and_the_rows_are_there_once(

@@ -98,12 +98,12 @@ def test_an_entry_of_the_log_that_is_empty_or_gone_is_said_with_what_to_do(
 def test_a_commit_is_not_taken_back_where_the_newest_version_is_damaged(tmp_path: Path) -> None:
     commit(tmp_path, 1)
     table = ensure_table(tmp_path, "seen")
-    change = commits.TableChange([], "append", {"nats:hub/A@1": 9}, {})
+    change = commits.TableChange([], "append", {"nats:hub/A@1": 9}, {}, {"nats:hub/A@1": 0})
     commits.attempt(table.path, table.delta, change)
     newest = table.newest().delta
     damaged = entries(tmp_path)[0].with_name(commits.entry_name(newest.version() + 1))
     damaged.write_text('{"add": {}}\n')
-    assert not commits.undo(tmp_path / "seen", newest, change, {"nats:hub/A@1": 0})
+    assert not commits.undo(tmp_path / "seen", newest, change)
 
 
 def test_the_log_forgets_what_is_older_than_a_week_and_the_offsets_stay(tmp_path: Path) -> None:

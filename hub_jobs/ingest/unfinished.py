@@ -1,0 +1,64 @@
+"""Takes back a commit to bronze whose driver was killed before it could.
+
+A job that was stopped for long may commit files that a vacuum has deleted meanwhile. It looks at them after
+the commit and takes it back; killed between the two, it leaves a table that names files which are gone. The
+next run finds them by the newest entries of the log. In a store nothing is looked at: there the store's own
+clock says which files a vacuum takes.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+from deltalake.transaction import AddAction
+
+from hub_jobs.source.streams import StreamInfo
+from hub_jobs.tables import commits
+from hub_jobs.tables.commits import TableChange
+from hub_jobs.tables.delta import Table, TableError
+from hub_jobs.tables.stream_history import StreamHistory
+
+_ENTRIES: Final = commits.ATTEMPTS
+"""How many of the newest versions are looked at: others may commit between a kill and the next run."""
+
+
+def take_back_unfinished(bronze: Table, info: StreamInfo) -> str | None:
+    """Take back a commit of a stream whose files are gone; returns which, None where there is none. Raises
+    `TableError` where the stream could not bring its messages again, or others have gone on from it."""
+    if not isinstance(bronze.path, Path):
+        return None
+    newest = bronze.delta.version()
+    for version in range(newest, max(newest - _ENTRIES, 0), -1):
+        entry = commits.entries(bronze.path, version)
+        change = None if entry is None else commits.recorded(entry)
+        if change is None or not _is_of(change, info):
+            continue
+        gone = {path for path in change.added if not (bronze.path / path).exists()}
+        if not gone or not (gone := gone & commits.active(bronze.delta)):
+            continue  # nothing is gone, or it was merged or thinned since then
+        text = f"file {min(gone)} of version {version} is gone"
+        if _first(change) < info.first_seq:
+            raise TableError(
+                f"table {bronze.path}: {text}, and stream {info.name} no longer holds all of its messages: "
+                "put the table back from a copy"
+            )
+        if not bronze.take_back(change, version):
+            raise TableError(
+                f"table {bronze.path}: {text}, and other commits have gone on from it: put the table back "
+                "from a copy"
+            )
+        return text
+    return None
+
+
+def _is_of(change: TableChange, info: StreamInfo) -> bool:
+    history = StreamHistory(info.name, info.created)
+    return any(app_id.startswith(history.ingested) for app_id in change.offsets)
+
+
+def _first(change: TableChange) -> int:
+    """The first sequence in the files of a commit."""
+    stats = [action.stats for action in change.actions if isinstance(action, AddAction)]
+    return min(int(json.loads(text)["minValues"]["seq"]) for text in stats if text)
