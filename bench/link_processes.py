@@ -9,12 +9,13 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import nats
+from msgspec.structs import replace
 from nats.aio.client import Client
 
 from agent.base.files import write_private

@@ -7,9 +7,10 @@ import ctypes
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from agent.contract import Clock
 
@@ -68,8 +69,7 @@ def wall_ns() -> int:
     return machine.wall()
 
 
-@dataclass(frozen=True, slots=True)
-class Instant:
+class Instant(Struct, frozen=True):
     """All clocks at one moment."""
 
     wall: int

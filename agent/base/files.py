@@ -10,9 +10,10 @@ import secrets
 import stat
 import struct
 import zlib
-from dataclasses import dataclass
 from pathlib import Path, PosixPath
 from typing import BinaryIO, Final
+
+from msgspec import Struct
 
 FLUSHING: Final = ("ext3", "ext4", "btrfs", "zfs")
 """File systems that write a file which replaces another, in a power cut too, without a sync of it."""
@@ -99,8 +100,7 @@ def create_private(path: Path, data: bytes) -> None:
     _sync_directory(path.parent)
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(Struct, frozen=True):
     """The room on a disk, in bytes. A nats-server whose disk becomes full stops writing until it is
     restarted, so messages are refused while the reserve is left."""
 

@@ -11,11 +11,11 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import structlog
+from msgspec import Struct
 
 _MACHINE_ID = Path("/etc/machine-id")
 
@@ -93,8 +93,7 @@ _LONGEST: Final = 400
 log = structlog.get_logger("agent")
 
 
-@dataclass(frozen=True, slots=True)
-class Notifier:
+class Notifier(Struct, frozen=True):
     """Sends notifications to the supervisor."""
 
     address: str | bytes

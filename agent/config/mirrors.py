@@ -7,9 +7,10 @@ transforms; a changed start or deliver prefix alone changes nothing in a source 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from agent import config as settings
 from agent.contract import HUB_DOMAIN, VERSION, api_prefix, link_deliver
@@ -20,8 +21,7 @@ ORIGIN_METADATA: Final = "petiole.origin"
 Key = tuple[str, str, str, tuple[tuple[str, str], ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedOrigin:
+class ResolvedOrigin(Struct, frozen=True):
     """Where a link takes messages from. `api` is its prefix, "" for this server's own JetStream; `domain` is
     "" where the origin was declared by its prefix; `start_time` is RFC 3339."""
 
@@ -67,8 +67,7 @@ class ResolvedOrigin:
         return entry
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(Struct, frozen=True):
     """A stream of the configuration: a mirror of one origin, or a stream that gathers several."""
 
     name: str

@@ -7,12 +7,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from typing import Annotated, Any, ClassVar, Final, Self
 from urllib.parse import urlsplit
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from agent import contract
 from agent.base.supervisor import ConditionError
@@ -144,8 +143,7 @@ def is_hub_url(text: str) -> bool:
 _WINDOW: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """From `begin` on, until `end`; one that ends before it begins goes over midnight."""
 
     begin: time
@@ -198,8 +196,7 @@ def _until(now: datetime, at: time) -> timedelta:
     return ahead if ahead > timedelta() else ahead + timedelta(days=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One thing that is wrong in the configuration."""
 
     key: str

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from agent.base.logs import NO_THREAT
 from agent.base.terminal import BAD, GOOD, WAITS, TerminalLine, table
@@ -33,8 +35,7 @@ _STYLES: Final = {
 _AGO: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
-@dataclass(frozen=True, slots=True)
-class FleetRow:
+class FleetRow(Struct, frozen=True):
     """A leaf; None stands for what is not known."""
 
     domain: str
@@ -62,9 +63,7 @@ class FleetRow:
 
     def as_json(self) -> dict[str, Any]:
         """A row of `--json`; `loss` is null where nothing threatens, for JSON has no infinity."""
-        # Not asdict: it copies every class of every leaf, half a second for 2,000.
-        row = {field.name: getattr(self, field.name) for field in fields(self)}
-        return row | {"loss": None if self.loss == math.inf else self.loss}
+        return asdict(self) | {"loss": None if self.loss == math.inf else self.loss}
 
 
 def rows_of(fleet: Mapping[str, Any], now: datetime) -> list[FleetRow]:

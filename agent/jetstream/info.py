@@ -5,13 +5,13 @@ Pure."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class StreamInfo:
+
+class StreamInfo(Struct, frozen=True):
     """A stream as its server reports it."""
 
     name: str
@@ -33,8 +33,7 @@ class StreamInfo:
     """The server that leads it and since when, "" while none does."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerInfo:
+class ConsumerInfo(Struct, frozen=True):
     """A consumer as its server reports it; `delivered` and `ack_floor` are sequences of the stream."""
 
     name: str
@@ -65,8 +64,7 @@ class ConsumerInfo:
         return bool(self.config.get("mem_storage"))
 
 
-@dataclass(frozen=True, slots=True)
-class CopyStatus:
+class CopyStatus(Struct, frozen=True):
     """A mirror or source as its server reports it."""
 
     seq: int
@@ -84,8 +82,7 @@ class CopyStatus:
         return self.active is not None and self.active < within
 
 
-@dataclass(frozen=True, slots=True)
-class RawMessage:
+class RawMessage(Struct, frozen=True):
     """A stored message."""
 
     seq: int
@@ -96,8 +93,7 @@ class RawMessage:
     """RFC 3339 as the server wrote it."""
 
 
-@dataclass(frozen=True, slots=True)
-class PubAck:
+class PubAck(Struct, frozen=True):
     """The acknowledgement of a stored message."""
 
     stream: str

@@ -15,9 +15,9 @@ import json
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from msgspec import Struct
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
@@ -46,8 +46,7 @@ class ConsumerGoneError(JetStreamError):
     """The consumer ended the pull: it was deleted, or it is not a pull consumer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Consumer:
+class Consumer(Struct, frozen=True):
     """A pull consumer."""
 
     stream: str

@@ -8,9 +8,9 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from msgspec import Struct
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -25,8 +25,7 @@ _PROGRESS_SECONDS = 10.0
 first one; one that does not allow the request says nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredHeaders:
+class StoredHeaders(Struct, frozen=True):
     """The headers of one stored message."""
 
     seq: int

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from agent.contract import MessageId
 from agent.jetstream import StreamInfo
 
 
-@dataclass(frozen=True, slots=True)
-class BatchStored:
+class BatchStored(Struct, frozen=True):
     """The leaf's stream acknowledged a batch."""
 
     id: MessageId
@@ -24,22 +24,19 @@ class BatchStored:
     """How far its pull input is with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamFull:
+class StreamFull(Struct, frozen=True):
     """The stream of a class refused a batch for want of room."""
 
     cls: str
 
 
-@dataclass(frozen=True, slots=True)
-class StreamTrimmed:
+class StreamTrimmed(Struct, frozen=True):
     """The agent purged messages of a class that the hub holds."""
 
     cls: str
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSeen:
+class StreamSeen(Struct, frozen=True):
     """The stream of a class was looked at."""
 
     cls: str
@@ -48,27 +45,23 @@ class StreamSeen:
     """The sequence up to which the hub is known to hold all of this epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class EpochBegun:
+class EpochBegun(Struct, frozen=True):
     """The link of a class has begun a new epoch: nothing of it is known to be at the hub."""
 
     cls: str
 
 
-@dataclass(frozen=True, slots=True)
-class StoreLost:
+class StoreLost(Struct, frozen=True):
     """The store of a class was lost or restored from a backup."""
 
     cls: str
 
 
-@dataclass(frozen=True, slots=True)
-class LinkChanged:
+class LinkChanged(Struct, frozen=True):
     """The link of the local server to the hub came up or went down."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionStuck:
+class ConnectionStuck(Struct, frozen=True):
     """The connection to the local server leads nowhere: a new one is needed."""
 
     reason: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Protocol, runtime_checkable
 
@@ -55,8 +54,7 @@ class Chunk(Struct, frozen=True):
             raise ValueError(f"position {position!r:.80} is not printable ASCII of up to {_MAX_HEADER}")
 
 
-@dataclass(frozen=True, slots=True)
-class ResumePoint:
+class ResumePoint(Struct, frozen=True):
     """Where a pull input goes on."""
 
     position: str | None = None

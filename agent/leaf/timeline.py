@@ -9,7 +9,6 @@ segment is left as it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from msgspec import Struct, structs
@@ -41,8 +40,7 @@ class Timeline(Struct, frozen=True):
     doubtful: tuple[Segment, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(Struct, frozen=True):
     """What an instant adds: the timeline with it, by how many ns the wall clock was `stepped` (0: it was
     not), and the `corrections` that follow."""
 

@@ -7,9 +7,10 @@ it takes later is the same on both sides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
 from nats.aio.client import Client
 
 from agent.base.nats_server import merged
@@ -22,8 +23,7 @@ _MOST_ASKED: Final = 10
 """An origin that has not answered so often does not say what it holds."""
 
 
-@dataclass(slots=True)
-class _Newest:
+class _Newest(Struct):
     """The newest message of a mirror when its origin was last silent, and how often that was asked for it."""
 
     seq: int

@@ -8,9 +8,10 @@ changed; it is recreated only if it holds nothing, or if the configuration has `
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from agent.config.mirrors import Declared, ResolvedOrigin, key_of
 from agent.jetstream.info import STALLED, CopyStatus
@@ -40,8 +41,7 @@ class MirrorState(StrEnum):
     AWAY = "away"
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorMemory:
+class MirrorMemory(Struct, frozen=True):
     """What one verdict leaves for the next one; times are monotonic seconds."""
 
     unheard_since: float | None = None
@@ -51,8 +51,7 @@ class MirrorMemory:
     nudged_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorVerdict:
+class MirrorVerdict(Struct, frozen=True):
     state: MirrorState
     sentence: str
     lag: int | None = None

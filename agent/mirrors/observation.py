@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import nats.errors
+from msgspec import Struct
+from msgspec.structs import replace
 from nats.aio.client import Client
 
 from agent import contract
@@ -33,8 +34,7 @@ from agent.jetstream import (
 from agent.jetstream.info import CopyStatus, check_refusal, copy_status, reason_of
 
 
-@dataclass(frozen=True, slots=True)
-class LocalStream:
+class LocalStream(Struct, frozen=True):
     """The stream on this side."""
 
     kind: str
@@ -48,8 +48,7 @@ class LocalStream:
     entries: Mapping[Key, CopyStatus]
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteStream:
+class RemoteStream(Struct, frozen=True):
     kind: Literal["answers", "absent", "silent", "forbidden"]
     created: str = ""
     first: int = 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec import Struct, field
 
 from agent.base.logs import listed
 from agent.base.metrics import Metrics
@@ -32,8 +32,7 @@ _CANCEL_SECONDS: Final = 5.0
 log = structlog.get_logger("leaf")
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(Struct):
     input: Input
     switch: Switch
     ended: asyncio.Event = field(default_factory=asyncio.Event)

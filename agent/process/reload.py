@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import msgspec
 import structlog
+from msgspec import Struct
 from msgspec.structs import fields
 
 from agent.base.listen_sockets import LISTEN_SOCKETS, tcp
@@ -33,8 +33,7 @@ Parts = Mapping[str, bytes]
 """A digest for each part: the tables at the top, and `input.<name>` for each input."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigChange:
+class ConfigChange(Struct, frozen=True):
     """What has to happen: inputs that `end`, and those that `begin`, a changed one both; the tables that are
     taken in while the agent runs; and the parts for which it has to start again, which does all of it."""
 
@@ -144,8 +143,7 @@ class Files(Protocol):
         """What prevents these inputs on this machine, and the agent if it restarts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(Struct, frozen=True):
     """A configuration that is to hold from now on, what changes with it, the inputs that begin, and the parts
     `before` and `after` it."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
+from msgspec import Struct
+
 from agent.config import Config, readers, users_digest
 from agent.jetstream import JetStream, StreamInfo
 from agent.jetstream.readers import StoredHeaders, keep_readers
@@ -19,8 +21,7 @@ from agent.leaf.publish.stream_recovery import StreamRecovery
 from agent.leaf.state_file import StateFile
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyStreams:
+class ReadyStreams(Struct, frozen=True):
     """The streams of all classes, as a connection found or made them."""
 
     infos: dict[str, StreamInfo]

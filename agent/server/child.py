@@ -9,10 +9,10 @@ import json
 import os
 import signal
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from msgspec import Struct
 
 from agent.base.listen_sockets import is_free, near_host
 from agent.base.nats_server import ServerError
@@ -118,8 +118,7 @@ class Watched:
         self.ended.set()
 
 
-@dataclass(frozen=True, slots=True)
-class Greeting:
+class Greeting(Struct, frozen=True):
     """What a nats-server says of itself to each client that connects."""
 
     server_name: str
@@ -127,8 +126,7 @@ class Greeting:
     jetstream: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Stranger:
+class Stranger(Struct, frozen=True):
     """A listener that does not greet as a nats-server does, or hangs."""
 
 

@@ -9,11 +9,11 @@ stream is filled by sources or is replicated, JetStream shuts itself down ("JetS
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
 import structlog
+from msgspec import Struct
 
 from agent.base.files import Room
 from agent.base.logs import LogEdge
@@ -43,8 +43,7 @@ class TroubleKind(Enum):
     """The server reports something else."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """A fault that keeps the server from storing."""
 
     kind: TroubleKind

@@ -8,7 +8,8 @@ mapped), not against the subject of the message within.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from agent.contract import (
     ACCOUNT,
@@ -50,8 +51,7 @@ _PLACING_VERBS = (*_CONSUMER_VERBS, "RESET")
 """What gives a recreated consumer the place that it had."""
 
 
-@dataclass(frozen=True, slots=True)
-class Permissions:
+class Permissions(Struct, frozen=True):
     """What one user may do; `replies` lets it answer each request that reaches it, once, within a minute."""
 
     publish: tuple[str, ...]
@@ -277,8 +277,7 @@ def _consumer_api(stream: str) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LinkRights:
+class LinkRights(Struct, frozen=True):
     """What the agent needs for one declared stream of its own server: the stream's name, the API prefix and
     name of each origin, to ask for, and whether it may delete it, as a mirror that can't go on must be."""
 

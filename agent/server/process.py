@@ -8,7 +8,6 @@ line identifies the process, its greeting confirms that it is the right one.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import re
 import signal
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import structlog
+from msgspec import structs
 
 from agent.base.logs import LogEdge
 from agent.base.nats_server import RenderError, ServerError, find_binary, version_of
@@ -97,7 +97,7 @@ class EmbeddedServer:
     def _placed(self, config: ServerConfig) -> ServerConfig:
         if config.pid_file == self._files.pid:
             return config  # to replace a value checks the keys of all leaves again
-        return dataclasses.replace(config, pid_file=self._files.pid, log_file=self._files.log)
+        return structs.replace(config, pid_file=self._files.pid, log_file=self._files.log)
 
     async def set_config(self, config: ServerConfig) -> None:
         """Run the server with another configuration from now on. If it raises `ServerError`, the server has
@@ -107,13 +107,13 @@ class EmbeddedServer:
     async def set_link(self, open_: bool) -> None:
         """Open or close a leaf's link to its hub. If it raises `ServerError`, nothing changed."""
         if isinstance(self.config, LeafConfig) and self.config.link_open is not open_:
-            await self._change(lambda config: dataclasses.replace(config, link_open=open_))
+            await self._change(lambda config: structs.replace(config, link_open=open_))
 
     async def open_mqtt(self) -> None:
         """Let MQTT devices connect. If it raises `ServerError`, nothing changed."""
         if isinstance(self.config, LeafConfig) and (mqtt := self.config.mqtt) is not None and not mqtt.open:
-            opened = dataclasses.replace(mqtt, open=True)
-            await self._change(lambda config: dataclasses.replace(config, mqtt=opened))
+            opened = structs.replace(mqtt, open=True)
+            await self._change(lambda config: structs.replace(config, mqtt=opened))
 
     async def _change(self, changed: Callable[[Any], ServerConfig]) -> None:
         async with self._changing:  # or one that fails would take another back

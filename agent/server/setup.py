@@ -4,8 +4,9 @@ configuration is rendered."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from agent import contract
 from agent.base.files import FLUSHING, file_system, is_there
@@ -29,8 +30,7 @@ from agent.server.values import (
 from agent.server.workspace import Workspace
 
 
-@dataclass(frozen=True, slots=True)
-class Identities:
+class Identities(Struct, frozen=True):
     """Seed files of the agent's own two connections: its account and the server's system account."""
 
     account: Path

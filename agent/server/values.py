@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from agent.base.nats_server import RenderError, Variable
 from agent.config import listen_address
@@ -31,8 +32,7 @@ PING_SECONDS = 5
 _HOST = re.compile(r"[A-Za-z0-9.:_-]+\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class LeafUser:
+class LeafUser(Struct, frozen=True):
     """A leaf as the hub knows it: its domain, the public key it dials with, the classes it sends, the hub's
     streams that it may take and its own that the hub may."""
 
@@ -53,8 +53,7 @@ class LeafUser:
                 )
 
 
-@dataclass(frozen=True, slots=True)
-class AccountUser:
+class AccountUser(Struct, frozen=True):
     """A program that has an account of its own: its public key (empty: it is not let in), the streams of
     Petiole's that it may read, and what its own may take. On a leaf whose account is linked `link_key_file`
     is the seed that its server dials with; at the hub `link_keys` are those of such leaves."""
@@ -70,16 +69,14 @@ class AccountUser:
         check_user(self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class MqttUser:
+class MqttUser(Struct, frozen=True):
     """A user of MQTT devices, and the file with its password."""
 
     name: str
     password_file: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MqttListener:
+class MqttListener(Struct, frozen=True, kw_only=True):
     """Where devices connect and as whom; with `tls`, a certificate's chain and its key, encrypted. Unless it
     is `open`, no device is let in: without the agent's streams the server would acknowledge readings and drop
     them."""
@@ -101,8 +98,7 @@ class MqttListener:
         return head
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterConfig:
+class ClusterConfig(Struct, frozen=True):
     """The cluster that a hub's server is one of. `include` is the file beside the configuration that holds
     its routes and their password; for an embedded server it is made of `routes` and `password_file`. With
     `tls`, a certificate, its key and the authority of all servers, they meet over TLS."""
@@ -115,8 +111,7 @@ class ClusterConfig:
     tls: tuple[Path, Path, Path] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _AnyConfig:
+class _AnyConfig(Struct, frozen=True, kw_only=True):
     """What every server has. Keys are public; sizes are bytes. `max_file_store` must hold the `max_bytes` of
     all streams together, which JetStream reserves when it makes them. `extra` is added to the configuration
     (`agent.config.server_overlay`). With an `identity` the keys are variables that this file holds."""
@@ -134,8 +129,7 @@ class _AnyConfig:
     log_file: Path | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HubConfig(_AnyConfig):
+class HubConfig(_AnyConfig, frozen=True, kw_only=True):
     """The hub's server, or one of its `cluster`. Its `identity` holds REGISTRAR_KEY, REGISTRAR_SYSTEM_KEY and
     JOBS_KEY, all public."""
 
@@ -166,8 +160,7 @@ class HubConfig(_AnyConfig):
             domains.add(leaf.domain)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeafConfig(_AnyConfig):
+class LeafConfig(_AnyConfig, frozen=True, kw_only=True):
     """A leaf's server, which dials `hub_urls` (`nats-leaf://host:port`) with the seed in `link_key_file`,
     unless the link is not `link_open`. Classes that are `removed` had streams here. `apps` are the local
     programs that have commands of their own, `heard` the subjects on which local programs publish to the

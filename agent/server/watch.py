@@ -12,7 +12,6 @@ agent that is dead leaves the link as it is.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
+from msgspec import structs
 from nats.aio.client import Client
 
 from agent.base.files import Room, room
@@ -149,7 +149,7 @@ class ServerWatch:
         if trouble is None and reported is not None:
             return  # while it is doubted, nothing changes
         if trouble is not None and trouble.kind is TroubleKind.SHUT_DOWN and left is not None and left.low:
-            trouble = dataclasses.replace(trouble, why="its disk is full")
+            trouble = structs.replace(trouble, why="its disk is full")
         self._health.found(trouble, "" if trouble is None else self._remedy(trouble, left))
         if trouble is None:
             self._restarts.well(now)

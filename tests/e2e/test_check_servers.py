@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import os
 import re
 import signal
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -77,7 +77,7 @@ def without(*subjects: str) -> Callable[..., Permissions]:
 
     def lacking(*given: Any, **more: Any) -> Permissions:
         one = complete(*given, **more)
-        return dataclasses.replace(
+        return structs.replace(
             one,
             publish=tuple(subject for subject in one.publish if subject not in subjects),
             subscribe=tuple(subject for subject in one.subscribe if subject not in subjects),
@@ -210,9 +210,7 @@ async def test_the_hub_sees_two_servers_of_one_domain(tmp_path: Path) -> None:
     async with open_server_pair(tmp_path, "edge-1") as servers:
         config = hub_config_of(servers.hub, tmp_path / "state")
         assert bad(await check(config)) == []
-        copy = dataclasses.replace(
-            servers.leaf.config, server_name="edge-1-copy", store_dir=tmp_path / "copy"
-        )
+        copy = structs.replace(servers.leaf.config, server_name="edge-1-copy", store_dir=tmp_path / "copy")
         async with _second(copy, tmp_path / "second", servers):
             found = await check(config)
             assert of(found, "2 servers answer for domain edge-1").exit is Exit.CONFLICT
@@ -222,7 +220,7 @@ async def test_the_hub_sees_two_servers_of_one_domain(tmp_path: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def _second(config: Any, directory: Path, servers: ServerPair) -> AsyncIterator[None]:
-    config = dataclasses.replace(config, listen=f"127.0.0.1:{free_port()}")
+    config = structs.replace(config, listen=f"127.0.0.1:{free_port()}")
     first = servers.leaf
     leaf = Leaf(config, directory, first.keys, {**first._inboxes}, first.proxy)
     await leaf.start()

@@ -4,7 +4,6 @@ gives it what has changed, a renewed certificate too."""
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import pickle
 import signal
@@ -14,12 +13,12 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from agent.base.nats_server import ServerError
 from agent.config.keys import ensure_key
@@ -172,7 +171,7 @@ async def test_a_leaf_that_is_added_is_taken_in_by_a_reload(
     embed: Embed, config: HubConfig, tmp_path: Path
 ) -> None:
     _, pid = await left_running(embed, config)
-    more = dataclasses.replace(config, leaves=(LeafUser("edge-9", ensure_key(tmp_path / "edge-9")),))
+    more = replace(config, leaves=(LeafUser("edge-9", ensure_key(tmp_path / "edge-9")),))
     changed = embed(more)
     assert await changed.start() == "reloaded"
     assert changed.pid == pid
@@ -182,7 +181,7 @@ async def test_what_a_reload_cannot_change_is_brought_in_by_a_new_start(
     embed: Embed, config: HubConfig, tmp_path: Path
 ) -> None:
     _, pid = await left_running(embed, config)
-    moved = embed(dataclasses.replace(config, listen=f"127.0.0.1:{free_port()}"))
+    moved = embed(replace(config, listen=f"127.0.0.1:{free_port()}"))
     assert await moved.start() == "restarted"
     assert moved.pid != pid
 
@@ -191,7 +190,7 @@ async def test_a_configuration_that_the_server_refuses_leaves_the_running_one_al
     embed: Embed, config: HubConfig, tmp_path: Path
 ) -> None:
     server, pid = await left_running(embed, config)
-    wrong = embed(dataclasses.replace(config, max_payload=2**30))
+    wrong = embed(replace(config, max_payload=2**30))
     with pytest.raises(ServerError, match=r"goes on with the old: .*max_payload"):
         await wrong.start()
     wrong.release()
@@ -208,7 +207,7 @@ async def test_a_taken_port_is_named_with_whoever_has_it(
             await server.start()
         assert server.pid is None
     await server.start()
-    other = embed(dataclasses.replace(config, server_name="hub-other"), tmp_path / "other")
+    other = embed(replace(config, server_name="hub-other"), tmp_path / "other")
     with pytest.raises(ServerError, match=rf"{config.listen} is taken by nats-server 'hub-test'"):
         await other.start()
 
@@ -219,7 +218,7 @@ async def test_a_taken_port_of_the_cluster_is_named(embed: Embed, config: HubCon
     password.chmod(0o600)
     listen = f"127.0.0.1:{free_port()}"
     cluster = ClusterConfig(listen, routes=(f"127.0.0.1:{free_port()}",), password_file=password)
-    server = embed(dataclasses.replace(config, cluster=cluster))
+    server = embed(replace(config, cluster=cluster))
     with socket.create_server(address_of(listen)):
         with pytest.raises(ServerError, match=f"^{listen} is taken by another program; end it, or choose"):
             await server.start()
@@ -229,7 +228,7 @@ async def test_a_taken_port_of_the_cluster_is_named(embed: Embed, config: HubCon
 async def test_a_server_that_cannot_start_says_why(embed: Embed, config: HubConfig, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    server = embed(dataclasses.replace(config, store_dir=file))
+    server = embed(replace(config, store_dir=file))
     with pytest.raises(ServerError, match=r"nats-server ended: .*(?i:stor)"):
         await server.start()
 

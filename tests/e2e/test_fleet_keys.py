@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 import signal
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from typer.testing import CliRunner, Result
 
 from agent.cli.main import app

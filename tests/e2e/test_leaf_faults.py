@@ -8,13 +8,13 @@ import base64
 import os
 import time
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from agent.config import Config, Publish, Size, StreamClass
 from agent.contract import H_SEALED_AT, direct_subject, parse_batch_headers

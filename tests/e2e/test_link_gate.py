@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import math
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import structs
 
 from agent.base.metrics import Metrics
 from agent.base.nats_server import ServerError
@@ -41,7 +42,7 @@ async def test_a_link_is_closed_though_another_change_of_the_server_is_refused_m
     servers: ServerPair,
 ) -> None:
     server = servers.leaf.server
-    wrong = dataclasses.replace(server.config, max_payload=2**30)
+    wrong = structs.replace(server.config, max_payload=2**30)
     closed = asyncio.gather(server.set_config(wrong), server.set_link(False), return_exceptions=True)
     refused, _ = await closed
     assert isinstance(refused, ServerError)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from agent.config import Size
 from agent.contract import Committed, announce_subject
@@ -37,7 +38,7 @@ async def servers_without(
 
     def lacking(*leaf: Any, **more: Any) -> Permissions:
         allowed = whole(*leaf, **more)
-        return replace(
+        return structs.replace(
             allowed,
             publish=tuple(one for one in allowed.publish if not missing(one)),
             subscribe=tuple(one for one in allowed.subscribe if not missing(one)),

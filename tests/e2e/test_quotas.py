@@ -4,13 +4,13 @@ full."""
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from agent.config import Size, StreamClass
 from agent.contract import COMMANDS_BYTES, batch_subject, leaf_stream
@@ -126,8 +126,8 @@ async def _allow(servers: ServerPair, classes: tuple[str, ...]) -> None:
     """As when the hub's configuration got another class and its agent was started again, then the leaf's with
     `petiole server stop` before."""
     hub, leaf = servers.hub, servers.leaf
-    users = tuple(dataclasses.replace(one, classes=classes) for one in hub.config.leaves)
-    hub.config = dataclasses.replace(hub.config, leaves=users)
+    users = tuple(structs.replace(one, classes=classes) for one in hub.config.leaves)
+    hub.config = structs.replace(hub.config, leaves=users)
     hub.server.release()
     hub.server = EmbeddedServer(hub.config, hub.directory)
     assert await hub.server.start() == "reloaded"

@@ -8,11 +8,12 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import nats
+from msgspec.structs import replace
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from msgspec import Struct
 
 from agent.base.wait import SPAN
 
@@ -34,8 +34,7 @@ class NotHttpError(ValueError):
         super().__init__(f"the request is not HTTP: {' '.join(reason.split()):.200}")
 
 
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
+class HttpRequest(Struct, frozen=True):
     """A request but for its body."""
 
     method: str

@@ -11,8 +11,9 @@ to `max_ack_pending`), and `seq` stays absent until the next message, so the cal
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from agent.base.logs import listed
 from agent.contract import (
@@ -57,8 +58,7 @@ def source(domain: str, cls: str, epoch: str) -> Source:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class AggregateSettings:
+class AggregateSettings(Struct, frozen=True):
     max_bytes: int
     """Bytes that it may take."""
     replicas: int = 1
@@ -205,8 +205,7 @@ def planned(
     return None if same else new
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(Struct, frozen=True):
     """An aggregate as its server reported it."""
 
     info: StreamInfo

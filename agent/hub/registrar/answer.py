@@ -7,9 +7,8 @@ does not hold. So where two sources of truth differ, the answer is the lower one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
+from msgspec import Struct
 
 from agent.contract import H_MESSAGE_ID, H_SOURCE, Checkpoint, ClassAnswer, ContractError
 from agent.hub.registrar.aggregate import ALIVE, is_full, parse_source_header
@@ -18,8 +17,7 @@ from agent.jetstream import RawMessage, StreamInfo
 from agent.jetstream.info import CopyStatus
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
+class StoredMessage(Struct, frozen=True):
     """A message of a leaf as the aggregate holds it."""
 
     leaf_seq: int

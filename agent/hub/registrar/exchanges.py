@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
+
+from msgspec import Struct
 
 from agent.base.wait import loop_time
 from agent.contract import (
@@ -29,8 +31,7 @@ from agent.hub.registrar.held_messages import ProvenCheckpoints
 from agent.hub.registrar.records import LeafRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(Struct, frozen=True):
     """An announcement and its answer."""
 
     announce: Announce

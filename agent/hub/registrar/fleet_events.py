@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -25,8 +24,7 @@ LinkId = tuple[str, int]
 """The identity of a hub server and its number of the link."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkEvent:
+class LinkEvent(Struct, frozen=True):
     """A leaf's server came or went."""
 
     link: LinkId
@@ -79,8 +77,7 @@ _LEAFZ: Final = msgspec.json.Decoder(_Answer)
 """Only what is needed of megabytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLink:
+class ServerLink(Struct, frozen=True):
     """A link of the list."""
 
     server: str

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import nats.errors
+from msgspec import Struct
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -39,8 +39,7 @@ _PENDING: Final = 65_536
 _ABOUT: Final = "system account"
 
 
-@dataclass(frozen=True, slots=True)
-class LinkedAccounts:
+class LinkedAccounts(Struct, frozen=True):
     """Where and by which keys leaves link to the hub's servers."""
 
     keys: Mapping[str, str]

@@ -8,11 +8,11 @@ word, not six of which five are 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Final, cast
 
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
@@ -95,8 +95,7 @@ class LeadMetrics:
 _LONGEST_VERSION: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class _LeafRow:
+class _LeafRow(Struct, frozen=True):
     """What is shown of one leaf; None where it is not known."""
 
     domain: str
@@ -114,8 +113,7 @@ class _LeafRow:
     sent: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LeafMetric:
+class LeafMetric(Struct, frozen=True):
     """A metric with the label `domain`."""
 
     name: str

@@ -9,8 +9,9 @@ after it. The third time that a run comes back is the sign.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from agent.hub.registrar.records import FRESH
 
@@ -18,8 +19,7 @@ _RETURNS: Final = 3
 _RUNS: Final = 8
 
 
-@dataclass(slots=True)
-class _Runs:
+class _Runs(Struct):
     """The runs that announced one domain, the eldest first, each with when it was last heard."""
 
     heard: dict[str, float] = field(default_factory=dict)

@@ -7,10 +7,11 @@ seconds. Pure: its observations and monotonic times come from the caller.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import structlog
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from agent.hub.registrar.aggregate import ALIVE
 from agent.jetstream.info import STALLED, CopyStatus
@@ -33,8 +34,7 @@ _NAMED: Final = 20
 log = structlog.get_logger("registrar")
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(Struct, frozen=True):
     """A source whose leaf is linked and that has not shown itself. Times are monotonic seconds."""
 
     since: float
@@ -92,8 +92,7 @@ def trouble(state: CopyStatus) -> str | None:
     return f"the hub's server says of its source: {state.error}"
 
 
-@dataclass(slots=True)
-class Verdicts:
+class Verdicts(Struct):
     """What became of the suspects at one look, by the names of their sources."""
 
     again: set[str] = field(default_factory=set)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from agent.contract import MAX_INT, Checkpoint
 from agent.hub.registrar.answer import proposal
@@ -19,8 +20,7 @@ _EXPLAINED_SECONDS: Final = 150.0
 """An agent that lives has announced itself twice by then, also over a `thin` link."""
 
 
-@dataclass(slots=True)
-class SkippedRange:
+class SkippedRange(Struct):
     """Sequences of a leaf that are not in the aggregate though later ones are."""
 
     first: int
@@ -32,8 +32,7 @@ class SkippedRange:
     found_at: float
 
 
-@dataclass(slots=True)
-class Stretch:
+class Stretch(Struct):
     """How far one epoch is known to be in the aggregate without a gap. Pure."""
 
     epoch: str

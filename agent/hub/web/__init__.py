@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from agent.base.http.large_answers import Shared, blocks_of
 from agent.base.http.response import Response
@@ -24,8 +24,7 @@ from agent.hub.web.leaf_page import leaf_page, unknown_page
 _JSON: Final = f"{PATH}.json"
 
 
-@dataclass(slots=True)
-class _Fleet:
+class _Fleet(Struct):
     """All leaves at one moment, in the order of `fleet_rows.rows_of`; `written` are those of the question
     `of`."""
 

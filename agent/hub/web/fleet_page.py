@@ -4,10 +4,12 @@ sorts and filters without scripts and a view can be kept as a bookmark. Pure."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agent.hub import fleet_rows
 from agent.hub.fleet_rows import STATES, FleetRow
@@ -22,8 +24,7 @@ _PAGES: Final = 4
 _WILD: Final = frozenset("*?[")
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """Leaves whose domain fits `domain` and that are in `state` (empty: any), in the order of `sort`,
     backwards when `down`, and which page of them."""
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from agent.config import Seconds
 from agent.leaf.commands.overrides import LINK, CommandError, Overrides, Value
@@ -24,8 +25,7 @@ class ArgumentError(ValueError):
     """An argument is not valid for the verb; nothing was done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """What a handler did."""
 
     text: str
@@ -33,8 +33,7 @@ class Reply:
     """Called once the answer is stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandHandler:
+class CommandHandler(Struct, frozen=True):
     """Carries out the commands of one verb."""
 
     act: Callable[[Mapping[str, Any]], Awaitable[Reply]]
@@ -43,8 +42,7 @@ class CommandHandler:
     """It changes nothing, so it runs whatever the clock says and although nothing can be written."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentControls:
+class AgentControls(Struct, frozen=True):
     """What the handlers may do to the agent."""
 
     status: Callable[[], Mapping[str, Any]]

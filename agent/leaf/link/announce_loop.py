@@ -7,10 +7,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
+from msgspec import Struct
 
 from agent.base.metrics import Metrics
 from agent.base.wait import Backoff, event_within, loop_time, unless
@@ -136,8 +136,7 @@ class AnnounceLoop:
         self._silence = result.silence
 
 
-@dataclass(slots=True)
-class _Rest:
+class _Rest(Struct):
     after: float | None
     place: tuple[object, ...] | None = None
     since: float = 0.0

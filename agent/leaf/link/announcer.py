@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
+from msgspec import Struct, field
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
@@ -37,8 +38,7 @@ _READING: Final = "; monotonic="
 _MOST_IDS: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class AnnouncedLeaf:
+class AnnouncedLeaf(Struct, frozen=True):
     """What a leaf announces of itself."""
 
     domain: str
@@ -55,8 +55,7 @@ class AnnouncedLeaf:
     """Whether the hub may drop the source of a class if it holds all of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnnounceResult:
+class AnnounceResult(Struct, frozen=True):
     """The result of one announcement, by class."""
 
     answer: Answer | None = None

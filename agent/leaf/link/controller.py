@@ -7,10 +7,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
+from msgspec import Struct, field
 
 from agent import contract
 from agent.base.metrics import Metrics
@@ -43,8 +43,7 @@ _REPAIR_LOOK_SECONDS: Final = 0.1
 log = structlog.get_logger("link")
 
 
-@dataclass(slots=True)
-class _Work:
+class _Work(Struct):
     """What is remembered of one class between two looks."""
 
     memory: LinkMemory = field(default_factory=LinkMemory)

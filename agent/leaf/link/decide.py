@@ -7,8 +7,10 @@ in flight, compare, create the new one (0 messages lost, 0 doubled; without the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agent.jetstream import ConsumerInfo
 from agent.leaf.link.guard import EpochReason, NewEpoch
@@ -42,25 +44,21 @@ MOST_PATIENT: Final = 5
 """How often `STUCK_AFTER` is doubled at most: once for each epoch that did not end the stall."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Struct, frozen=True):
     """Pause the link consumer for so many seconds from now."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(Struct, frozen=True):
     """Let the link consumer flow."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnnounceNow:
+class AnnounceNow(Struct, frozen=True):
     """Announce at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(Struct, frozen=True):
     """Begin a new epoch."""
 
     epoch: NewEpoch
@@ -69,8 +67,7 @@ class Repair:
 Action = Pause | Resume | AnnounceNow | Repair
 
 
-@dataclass(frozen=True, slots=True)
-class LinkDecision:
+class LinkDecision(Struct, frozen=True):
     """The state of the link, what to do, and what to remember."""
 
     state: LinkState

@@ -4,8 +4,9 @@ consumer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from agent.contract import Checkpoint
 from agent.leaf.state import Acked
@@ -43,8 +44,7 @@ SENTENCES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RememberedStream:
+class RememberedStream(Struct, frozen=True):
     """One class in the state file."""
 
     epoch: str | None
@@ -52,8 +52,7 @@ class RememberedStream:
     checkpoint: Checkpoint | None
 
 
-@dataclass(frozen=True, slots=True)
-class EpochObservation:
+class EpochObservation(Struct, frozen=True):
     """The stream as its server shows it."""
 
     created: str
@@ -69,8 +68,7 @@ class EpochObservation:
     one."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewEpoch:
+class NewEpoch(Struct, frozen=True):
     """Start a new epoch."""
 
     reason: EpochReason

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
 
+from msgspec import structs
 from nats.aio.client import Client
 
 from agent.base.clock import ClockReader
@@ -205,7 +205,7 @@ class LeafLink:
         status = _UNKNOWN if self._uplink is None else self._uplink.status or _UNKNOWN
         if status.up or not self._view.health.closed:
             return status
-        return dataclasses.replace(status, closed=self._view.health.closed)
+        return structs.replace(status, closed=self._view.health.closed)
 
     def changed(self, _changed: LinkChanged) -> None:
         self.controller.link_changed()

@@ -10,8 +10,9 @@ agreed on earlier (the checkpoint) still shows it. Before data has flowed, the c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from agent.jetstream import ConsumerInfo
 from agent.leaf.link.guard import EpochReason, NewEpoch
@@ -22,8 +23,7 @@ TURN_SECONDS: Final = 60.0
 """A class that has not caught up by then shares the link with the others: it may never catch up."""
 
 
-@dataclass(frozen=True, slots=True)
-class UplinkStatus:
+class UplinkStatus(Struct, frozen=True):
     """The connection of the leaf's server to its hub."""
 
     up: bool
@@ -35,8 +35,7 @@ class UplinkStatus:
     """A sentence if the link is down on purpose."""
 
 
-@dataclass(frozen=True, slots=True)
-class HubComparison:
+class HubComparison(Struct, frozen=True):
     """The hub's answer to one announcement, compared with what the leaf holds."""
 
     asked_at: float
@@ -71,8 +70,7 @@ class HubComparison:
     """False if a power cut at the hub may still take what is at the cursor."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkObservation:
+class LinkObservation(Struct, frozen=True):
     """Everything about one class."""
 
     now: float
@@ -194,8 +192,7 @@ def may_repair_at(consumer: ConsumerInfo | None, due: NewEpoch | None, domain: f
     return own if consumer is None or (due is not None and due.reason is EpochReason.STALLED) else domain
 
 
-@dataclass(frozen=True, slots=True)
-class LinkMemory:
+class LinkMemory(Struct, frozen=True):
     """What one decision leaves for the next one."""
 
     started_at: float = 0.0

@@ -4,11 +4,11 @@ changes), in `/status` and in `petiole status`; the metric has the state's name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 import structlog
+from msgspec import Struct
 
 from agent import contract
 from agent.base.metrics import Metrics
@@ -107,8 +107,7 @@ TRIM_ABOVE: Final = 0.8
 """The part of what its stream may hold above which a class is trimmed."""
 
 
-@dataclass(slots=True)
-class ClassLinkStatus:
+class ClassLinkStatus(Struct):
     """The link of one class."""
 
     state: LinkState

@@ -10,10 +10,9 @@ limits only when a single chunk does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from agent.leaf.intake import Chunk
 from agent.leaf.publish.limits import CREDIT, BatchRate, Lingers
@@ -31,8 +30,7 @@ Key = tuple[str, str]
 """Input and class."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
+class BatchLimits(Struct, frozen=True):
     """When an open batch is sealed: at `bytes` of NDJSON or at `readings`; and how it is held back before:
     by `lingers`, and so that each class has `batches_per_second` on average, with `credit` seconds of unused
     ones at once."""
@@ -63,8 +61,7 @@ class PendingChunk(Struct, Generic[Waiter], eq=False):
     """It was acknowledged as accepted, and no sender waits for it."""
 
 
-@dataclass(slots=True)
-class OpenBatch(Generic[Waiter]):
+class OpenBatch(Struct, Generic[Waiter]):
     """A batch in the making: chunks of one input and class, in the order in which they came, all of them
     readings or all of them `dead` letters."""
 

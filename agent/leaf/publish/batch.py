@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 import zstandard
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agent import contract
 from agent.contract import H_MESSAGE_ID, H_POSITION, REQUEST_BYTES, BatchHeaders, MessageId
@@ -114,8 +114,7 @@ def message_bytes(payload: bytes, entries: Entries) -> int:
     return len(payload) + keys + len(entries[-1].chunk.position or "") + HEADER_BYTES
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(Struct):
     """A batch with a number; `serial` names it in reply subjects. `floor` is a sequence of the stream up to
     which this batch is not stored. `unanswered` counts the attempts over this connection whose answer is
     still to come, `refused_at` is when one was answered by an error that may pass, `claimed` is where an
@@ -214,16 +213,14 @@ class _PubAck(Struct):
 _decode = msgspec.json.Decoder(_PubAck).decode
 
 
-@dataclass(frozen=True, slots=True)
-class StoredAck:
+class StoredAck(Struct, frozen=True):
     """The batch is at `seq`; `duplicate` when an earlier attempt had stored it."""
 
     seq: int
     duplicate: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NotStored:
+class NotStored(Struct, frozen=True):
     """This attempt stored nothing. `reason` is set when trying again soon would be refused again."""
 
     text: str

@@ -8,10 +8,11 @@ how many they were.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import structlog
+from msgspec import Struct
 
 from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
@@ -28,8 +29,7 @@ _MESSAGE_BYTES: Final = 512
 log = structlog.get_logger("letters")
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(Struct, frozen=True):
     """What the limiter admits of a list of letters: as many of the first ones as go into a message."""
 
     payload: bytes

@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from agent.base.wait import loop_time
 from agent.contract import AGENT_INPUT, COMMANDS_INPUT, MAX_UNPACKED_BYTES
@@ -120,8 +121,7 @@ class BatchRate:
             self._spent_until -= self._interval
 
 
-@dataclass(slots=True)
-class Lingers:
+class Lingers(Struct):
     """For how many seconds a batch waits for more readings although nothing is under way; 0 for not at all.
     An input's goes before a class's, that before `default`, and `override` before all."""
 

@@ -14,9 +14,9 @@ and read from the streams where it cannot be known."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import structlog
+from msgspec import Struct
 
 from agent.contract import Letter, Request
 from agent.leaf.intake import (
@@ -42,8 +42,7 @@ def warn_renumbered(input_name: str) -> None:
     )
 
 
-@dataclass(slots=True)
-class _PartialChunk:
+class _PartialChunk(Struct):
     """A piece that is being stored: its number, the positions `before` and behind it, and the `lines` of it
     that are stored, letters counted behind the readings; `settled` once nothing of it is left."""
 
@@ -206,8 +205,7 @@ class PullChunkStore:
         piece.settled = progress.lines is None
 
 
-@dataclass(frozen=True, slots=True)
-class Fragment:
+class Fragment(Struct, frozen=True):
     """Some readings of a piece, for one class: NDJSON of `count` lines, and which of the piece's lines they
     are; `on_settled` is called as that of a chunk, unless the part is stored in several."""
 

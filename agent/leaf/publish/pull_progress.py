@@ -11,8 +11,9 @@ import base64
 import re
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from agent.contract import ContractError
 from agent.leaf.intake import Chunk, ResumePoint
@@ -67,8 +68,7 @@ def unmarked(bitmap: int) -> tuple[int, Shape | None]:
     return bitmap, None
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """How far an input is: `position` is its own, behind the piece of this number. `lines` are those that
     are stored of a piece of this `shape` that is not settled yet (None: it is), `before` is the position
     before it."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from agent.base.clock import Look
 from agent.base.wait import loop_time
@@ -14,8 +15,7 @@ from agent.leaf.publish.accumulator import Accumulator, BatchLimits, Key, OpenBa
 from agent.leaf.publish.settlement import Settlement
 
 
-@dataclass(frozen=True, slots=True)
-class SealedBatch:
+class SealedBatch(Struct, frozen=True):
     """A batch that takes no more chunks, and when it was sealed."""
 
     draft: OpenBatch[Settlement]

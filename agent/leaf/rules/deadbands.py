@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import inf
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec import Struct, field
 
 MAX_SERIES: Final = 10_000
 _KEY_BYTES: Final = 16
@@ -72,8 +72,7 @@ def comparable(value: SeriesValue) -> float | bool | bytes:
     return value
 
 
-@dataclass(slots=True)
-class Flight:
+class Flight(Struct):
     """The moves of a chunk that is handed in; `number` is when it began, in steps."""
 
     moves: Mapping[bytes, LastSent]
@@ -81,8 +80,7 @@ class Flight:
     over: bool = False
 
 
-@dataclass(slots=True)
-class _Series:
+class _Series(Struct):
     """One series."""
 
     last: LastSent | None = None

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from agent.contract import MACHINE_OFFSET, MAX_NAME, MAX_TAGS
 from agent.leaf.rules import Rulebook, RuleResult
@@ -62,8 +61,7 @@ _metric: Final = attrgetter("metric")
 _name: Final = attrgetter("metric", "device")
 
 
-@dataclass(slots=True)
-class Routed:
+class Routed(Struct):
     """The lines of a chunk that go to one class: NDJSON, which of the chunk's lines they are, and what of the
     series under a deadband they send."""
 
@@ -77,8 +75,7 @@ class Routed:
         return b"\n".join(self.rows) + b"\n"
 
 
-@dataclass(slots=True)
-class Gathered:
+class Gathered(Struct):
     """What a chunk adds to windows: the `rows` of each class, and which of the chunk's lines they are.
     `wanted` says that a rule is there to aggregate some, though there may be no place for them."""
 
@@ -101,8 +98,7 @@ class Gathered:
         return [added(window, self.readings[key]) for key, window in self.windows.items()]
 
 
-@dataclass(slots=True)
-class Split:
+class Split(Struct):
     """A chunk taken apart. `as_it_is` is the class when all of it goes there unchanged; otherwise `routed`
     and `gathered`. `dropped` counts readings by rule and reason (`drop`, `deadband` or `sample`)."""
 

@@ -13,9 +13,10 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
+
+from msgspec.structs import replace
 
 from agent.base.machine import machine_id
 from agent.base.nats_server import find_binary

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 import pytest
+from msgspec import field
 
 from agent.base.machine import Notifier
 from agent.base.metrics import Metrics
@@ -31,8 +32,7 @@ class Worker:
         return self.waits
 
 
-@dataclass(frozen=True)
-class Kept(Notifier):
+class Kept(Notifier, frozen=True):
     told: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
 
     def _send(self, *lines: str) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import nkeys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from agent.base.files import write_private
 from agent.base.nats_server import RenderError, find_binary
@@ -45,7 +45,7 @@ LEAF = LeafConfig(
 )
 
 
-MQTT = dataclasses.replace(
+MQTT = structs.replace(
     LEAF,
     mqtt=MqttListener(
         listen="127.0.0.1:1883", users=(MqttUser("plant", Path("plant")), MqttUser("b", Path("b")))
@@ -68,7 +68,7 @@ def test_both_sides_sync_each_message_notice_a_dead_link_and_stay_on_the_loopbac
 def test_the_text_of_many_leaves_comes_in_pieces_of_a_leaf_or_a_permission_each() -> None:
     tenants = [LeafUser(f"edge-{n}", key_of(n), tenant="acme") for n in range(10, 110)]
     own = [LeafUser(f"edge-{n}", key_of(n)) for n in range(110, 210)]
-    config = dataclasses.replace(HUB, leaves=(*tenants, *own))
+    config = structs.replace(HUB, leaves=(*tenants, *own))
     parts = list(pieces(config))
     assert "".join(parts) == render(config)
     assert len(render(config)) > 100_000
@@ -76,7 +76,7 @@ def test_the_text_of_many_leaves_comes_in_pieces_of_a_leaf_or_a_permission_each(
 
 
 def test_only_the_hub_may_sync_at_an_interval() -> None:
-    assert 'sync_interval: "250ms"' in render(dataclasses.replace(HUB, sync_seconds=0.25))
+    assert 'sync_interval: "250ms"' in render(structs.replace(HUB, sync_seconds=0.25))
     assert not hasattr(LEAF, "sync_seconds")
 
 
@@ -102,12 +102,12 @@ def test_a_domain_that_would_share_an_inbox_with_a_part_of_petiole_is_refused(do
     with pytest.raises(RenderError, match="take another"):
         LeafUser(domain, KEY)
     with pytest.raises(RenderError, match="take another"):
-        dataclasses.replace(LEAF, domain=domain)
+        structs.replace(LEAF, domain=domain)
 
 
 def test_a_domain_is_one_machines() -> None:
     with pytest.raises(RenderError, match="stands twice"):
-        dataclasses.replace(HUB, leaves=(LeafUser("a", key_of(6)), LeafUser("a", key_of(7))))
+        structs.replace(HUB, leaves=(LeafUser("a", key_of(6)), LeafUser("a", key_of(7))))
 
 
 class Compared(str):
@@ -128,7 +128,7 @@ def test_twice_as_many_leaves_take_no_more_than_twice_as_many_comparisons() -> N
     for count in (20, 40):
         before = Compared.times
         leaves = (LeafUser(Compared(f"edge-{number}"), key_of(number + 10)) for number in range(count))
-        dataclasses.replace(HUB, leaves=tuple(leaves))
+        structs.replace(HUB, leaves=tuple(leaves))
         counts.append(Compared.times - before)
     assert counts[1] <= 2 * counts[0]
 
@@ -138,19 +138,19 @@ def test_twice_as_many_leaves_take_no_more_than_twice_as_many_comparisons() -> N
 )
 def test_what_is_not_a_public_key_is_refused_and_not_shown(key: str) -> None:
     with pytest.raises(RenderError, match="key of leaf a is not the public key") as refusal:
-        dataclasses.replace(HUB, leaves=(LeafUser("a", key),))
+        structs.replace(HUB, leaves=(LeafUser("a", key),))
     assert not key or key not in str(refusal.value)
 
 
 def test_no_two_users_share_a_key() -> None:
     with pytest.raises(RenderError, match="jobs and leaf a have the same key"):
-        dataclasses.replace(HUB, leaves=(LeafUser("a", HUB.jobs),))
+        structs.replace(HUB, leaves=(LeafUser("a", HUB.jobs),))
 
 
 @pytest.mark.parametrize("listen", ["4222", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:65536", 'x":1', "a b:1"])
 def test_what_is_not_an_address_is_refused(listen: str) -> None:
     with pytest.raises(RenderError, match="host:port"):
-        dataclasses.replace(HUB, listen=listen)
+        structs.replace(HUB, listen=listen)
 
 
 def test_an_address_is_host_and_port() -> None:
@@ -168,7 +168,7 @@ def test_a_domain_or_class_with_a_wildcard_or_a_dot_is_refused() -> None:
 @given(st.text(max_size=40))
 def test_text_from_outside_cannot_break_out_of_its_quotes(name: str) -> None:
     try:
-        text = render(dataclasses.replace(LEAF, server_name=name))
+        text = render(structs.replace(LEAF, server_name=name))
     except RenderError:
         assert not name.isprintable()
         return
@@ -180,7 +180,7 @@ def test_text_from_outside_cannot_break_out_of_its_quotes(name: str) -> None:
 
 def test_mqtt_devices_are_let_in_only_when_the_listener_is_open_and_may_read_nothing() -> None:
     assert MQTT.mqtt is not None
-    closed = dataclasses.replace(MQTT, mqtt=dataclasses.replace(MQTT.mqtt, open=False))
+    closed = structs.replace(MQTT, mqtt=structs.replace(MQTT.mqtt, open=False))
     assert "mqtt: {" in render(closed)
     assert '"plant"' not in render(closed)
     (table,) = [one for one in render(MQTT).split("user:") if one.startswith(' "plant"')]
@@ -214,7 +214,7 @@ def test_a_password_that_others_may_read_is_refused_and_not_shown(tmp_path: Path
 
 @pytest.mark.parametrize("config", [HUB, LEAF, MQTT])
 def test_the_server_reads_what_is_rendered(config: HubConfig | LeafConfig, tmp_path: Path) -> None:
-    odd = dataclasses.replace(config, store_dir=tmp_path / 'a "quoted" \\ path', pid_file=tmp_path / "pid")
+    odd = structs.replace(config, store_dir=tmp_path / 'a "quoted" \\ path', pid_file=tmp_path / "pid")
     file = tmp_path / "nats-server.conf"
     file.write_text(render(odd))
     ensure_key(tmp_path / "link")

@@ -14,9 +14,10 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from agent.leaf.inputs.file.glob import Choice, Match, choose, is_wild, matches, origins
 from agent.leaf.inputs.file.open_file import holds
@@ -32,8 +33,7 @@ _NOTHING: Final = Choice({}, {})
 _NO_PERMIT: Final = -1
 
 
-@dataclass(slots=True, eq=False)
-class TrackedFile:
+class TrackedFile(Struct, eq=False):
     """One file. Times are monotonic seconds."""
 
     tailer: Tailer

@@ -7,7 +7,8 @@ import errno
 import os
 import stat
 from collections.abc import Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from agent.leaf.inputs.file.positions import (
     FINGERPRINT_BYTES,
@@ -22,8 +23,7 @@ class RotatedDuringScanError(Exception):
     """Files were renamed while they were listed: the next scan shows more."""
 
 
-@dataclass(frozen=True, slots=True)
-class TailedLines:
+class TailedLines(Struct, frozen=True):
     """Whole lines of one file, the last perhaps without its newline."""
 
     file: str
@@ -36,8 +36,7 @@ class TailedLines:
     """What tells that position."""
 
 
-@dataclass(frozen=True, slots=True)
-class TailRead:
+class TailRead(Struct, frozen=True):
     """What reading one file gave."""
 
     piece: TailedLines | None = None
@@ -53,8 +52,7 @@ class TailRead:
     """Whether nothing more comes of a file that is read alone."""
 
 
-@dataclass(slots=True)
-class OpenFile:
+class OpenFile(Struct):
     """A file that is being read."""
 
     fd: int

@@ -9,8 +9,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from agent import contract
 from agent.leaf.inputs.file.file_set import FileSet, TrackedFile
@@ -26,8 +28,7 @@ _LEAST: Final = 1024
 """Bytes of room for which no further file is looked at."""
 
 
-@dataclass(slots=True)
-class ReadResult:
+class ReadResult(Struct):
     """What was read of all files."""
 
     pieces: list[TailedLines] = field(default_factory=list)

@@ -5,8 +5,9 @@ in pieces, and from a file that grows. No I/O."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from agent import contract
 from agent.base.wait import Pacer
@@ -28,8 +29,7 @@ _MAX_READINGS: Final = 4 * 2**20
 """Bytes that the readings of a line may have: one of many fields repeats its tags in each reading."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
+class Parsed(Struct, frozen=True):
     """The good lines of a block as NDJSON of `count` readings, and its bad lines."""
 
     payload: bytes
@@ -204,8 +204,7 @@ class LineCutter:
         return b"".join(short)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLimits:
+class ReadLimits(Struct, frozen=True):
     """What is taken at a time: at most `bytes` and `lines`, but always one line where there is one. `line` is
     the longest line in bytes, newline included, and how much is read at once; a longer one is not waited
     for."""

@@ -6,7 +6,6 @@ at 413."""
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any, Final
 
 from agent.base.clock import wall_ns
@@ -53,8 +52,7 @@ def greet(request: HttpRequest, stopping: bool) -> Response:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class DecodedLines(DecodedBody):
+class DecodedLines(DecodedBody, kw_only=True):
     """The readings of a body of line protocol."""
 
     parsing: Parsing

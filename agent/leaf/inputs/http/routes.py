@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from msgspec import Struct, field
 
 from agent import contract
 from agent.base.clock import wall_ns
@@ -36,8 +37,7 @@ _JSON: Final = "application/json"
 _EMPTY: Final = 'the body holds no reading; send at least one, such as {"metric": "pressure", "value": 21.5}'
 
 
-@dataclass(frozen=True, slots=True)
-class RouteSettings:
+class RouteSettings(Struct, frozen=True):
     """What the routes of one input share."""
 
     domain: str
@@ -55,8 +55,7 @@ class RouteSettings:
     """A template of labels for the device of its samples."""
 
 
-@dataclass(slots=True)
-class DecodedBody:
+class DecodedBody(Struct):
     """The readings of a body: NDJSON of `count` lines."""
 
     payload: bytes

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field
 
 from agent import contract
 from agent.base.clock import wall_ns
@@ -33,8 +34,7 @@ _CHUNK_READINGS: Final = 1_000
 """What is stored at a time: with the longest names it fits a batch."""
 
 
-@dataclass(slots=True)
-class _Unit:
+class _Unit(Struct):
     """A unit of the line: when it is asked again after it did not answer."""
 
     backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_DELAY, _LONGEST_DELAY))

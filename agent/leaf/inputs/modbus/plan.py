@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from agent.leaf.inputs.modbus import ADDRESS, BITS, WIDTHS, RegisterSelection, Table, Type
 
@@ -46,8 +47,7 @@ class Value(NamedTuple):
         return self.address + WIDTHS[self.kind]
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     """A request to a unit: `count` registers or bits of a table from `address` on, and the values in them."""
 
     unit: int

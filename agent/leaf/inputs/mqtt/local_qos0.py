@@ -12,12 +12,12 @@ import asyncio
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import structlog
+from msgspec import Struct, field
 from nats.aio.msg import Msg
 
 from agent import contract
@@ -46,8 +46,7 @@ class Qos0Message(NamedTuple):
     data: bytes
 
 
-@dataclass(slots=True)
-class ClassGroup:
+class ClassGroup(Struct):
     """Messages of one class with the lines that were made of them, and letters for what is no reading."""
 
     messages: list[Qos0Message] = field(default_factory=list)

@@ -14,9 +14,9 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from msgspec import Struct
 from paho.mqtt.client import MQTT_ERR_SUCCESS, Client, MQTTMessage, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion
 
@@ -36,8 +36,7 @@ class BrokerError(Exception):
     """The broker cannot be reached, does not let us in, or has gone; the text says which."""
 
 
-@dataclass(frozen=True, slots=True)
-class Broker:
+class Broker(Struct, frozen=True):
     """Where and as whom to connect."""
 
     host: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct, field
 from structlog.typing import FilteringBoundLogger
 
 from agent import contract
@@ -28,8 +28,7 @@ _FULL: Final = 2_500
 it has twice as many."""
 
 
-@dataclass(slots=True)
-class MessagePiece:
+class MessagePiece(Struct):
     """Messages that are submitted together, as `count` readings and letters."""
 
     messages: list[Received] = field(default_factory=list)
@@ -48,8 +47,7 @@ class MessagePiece:
         return Chunk(b"".join(self.payloads), self.count, position=position, letters=letters)
 
 
-@dataclass(slots=True)
-class SortedMessages:
+class SortedMessages(Struct):
     """The first messages of a batch, `taken` of them: `piece` is stored for certain, `lossy` is lost where it
     can't be stored at once. `commands` are to be published."""
 

@@ -11,13 +11,13 @@ import hashlib
 import math
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import msgspec
 from asyncua import ua
 from asyncua.ua.status_codes import StatusCodes
+from msgspec import Struct
 
 from agent import contract
 from agent.base.clock import wall_ns
@@ -50,8 +50,7 @@ class Change(NamedTuple):
     value: object
 
 
-@dataclass(frozen=True, slots=True)
-class NotificationPiece:
+class NotificationPiece(Struct, frozen=True):
     """What is stored together of a message: NDJSON of `count` readings, and letters."""
 
     payload: bytes
@@ -61,8 +60,7 @@ class NotificationPiece:
     """Whether it has all values of its part of the message, for none of them is stored already."""
 
 
-@dataclass(slots=True)
-class SortedNotification:
+class SortedNotification(Struct):
     """A message taken apart."""
 
     pieces: list[NotificationPiece]

@@ -13,7 +13,6 @@ import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from asyncua import ua
@@ -24,6 +23,7 @@ from asyncua.ua.attribute_ids import AttributeIds
 from asyncua.ua.object_ids import ObjectIds
 from asyncua.ua.uaerrors import UaError, UaStatusCodeError
 from cryptography import x509
+from msgspec import Struct, field
 
 from agent.config.keys import SeedError, read_password
 from agent.leaf.inputs.opcua import OpcuaOptions, Position
@@ -54,8 +54,7 @@ class OpcuaError(Exception):
     """The server does not do what is asked of it, or is gone; the text says why."""
 
 
-@dataclass(slots=True)
-class Subscription:
+class Subscription(Struct):
     """A subscription of this session."""
 
     id: int

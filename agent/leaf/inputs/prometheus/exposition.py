@@ -9,10 +9,11 @@ import math
 import ssl
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field
 
 from agent import contract
 from agent.base.files import open_regular
@@ -87,8 +88,7 @@ class ExpositionError(ValueError):
     """What came is no exposition; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampleMapping:
+class SampleMapping(Struct, frozen=True):
     """How samples become readings: the names that are wanted, the device, `labels` for samples that have
     none of that name themselves, and the instant of the scrape (ns since 1970)."""
 
@@ -127,8 +127,7 @@ class SampleMapping:
         return part
 
 
-@dataclass(slots=True)
-class ExpositionPart:
+class ExpositionPart(Struct):
     """Some readings of an exposition: NDJSON of `count`, and how many samples were left out, by reason."""
 
     payload: bytes = b""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar, Final, Generic, TypeVar, final
@@ -51,8 +50,7 @@ class InputOptions(Struct, tag_field="type", forbid_unknown_fields=True, kw_only
         return ()
 
 
-@dataclass(frozen=True, slots=True)
-class LocalServer:
+class LocalServer(Struct, frozen=True):
     """The leaf's own NATS server, for inputs that are its clients."""
 
     url: str

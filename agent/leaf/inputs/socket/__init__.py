@@ -10,11 +10,10 @@ import re
 import socket
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from agent.base.files import UnseenError, mode_at
 from agent.base.listen_sockets import LISTEN_SOCKETS, cannot_listen
@@ -73,8 +72,7 @@ _MAX_PATH: Final = 100
 """Linux takes 107 bytes; a socket is made under a longer name first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """What to listen on: `host` and `port`, or the `path` of a Unix socket."""
 
     scheme: Scheme

@@ -9,8 +9,9 @@ import socket
 import struct
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import Any, Final, cast
+
+from msgspec import Struct
 
 from agent.base.wait import loop_time
 from agent.leaf.inputs.formats import LineCutter, LineParser
@@ -26,8 +27,7 @@ _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (soc
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Struct, frozen=True):
     """What holds for all connections of an input: at most `most` of them, lines of at most `line` bytes, an
     end after `idle` seconds of silence. `shown` gets their number."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from agent.contract import MAX_RECEIVED
 
@@ -20,8 +21,7 @@ _FIRST: Final = 12
 """Bytes by which HTTP is recognised."""
 
 
-@dataclass(slots=True)
-class Cut:
+class Cut(Struct):
     """What some bytes of a stream complete."""
 
     messages: list[bytes] = field(default_factory=list)
@@ -31,8 +31,7 @@ class Cut:
     """Why nothing more can be read of the stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """A stream that can't be cut; `reason` is the label under which that is counted, `rest` was not read."""
 
     reason: str

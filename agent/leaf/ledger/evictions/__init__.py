@@ -23,7 +23,6 @@ import uuid
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -251,8 +250,7 @@ class EvictionRecord(Struct):
                 del self.runs[run]
 
 
-@dataclass(frozen=True, slots=True)
-class StreamObservation:
+class StreamObservation(Struct, frozen=True):
     """A class's stream and then the link consumer of an `epoch` at one moment."""
 
     info: StreamInfo
@@ -262,8 +260,7 @@ class StreamObservation:
     """Up to where the hub is known to hold all of this epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class EvictionVerdict:
+class EvictionVerdict(Struct, frozen=True):
     """Of the messages that are gone: those up to `taken` are at the hub, the next ones up to `doubtful` were
     sent and may be, and the rest up to `gone` are not. `settled` says whether those that were in doubt before
     and are above `taken` are not there either."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
+from msgspec import Struct
 from nats.aio.client import Client
 
 from agent.base.metrics import Metrics
@@ -55,8 +55,7 @@ EPOCH_EVERY: Final = 5.0
 log = structlog.get_logger("link")
 
 
-@dataclass(slots=True)
-class _Answer:
+class _Answer(Struct):
     """What was announced and what the hub answered to it."""
 
     wanted: CommandsWanted

@@ -12,9 +12,10 @@ one that was found to be the same, by sequence and by when the hub stored it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from agent.contract import COMMANDS_CHECKED, CommandKey, CommandsHeld
 
@@ -34,8 +35,7 @@ class MirrorEpochReason(StrEnum):
     MISSED = "the hub has delivered commands that the mirror does not hold"
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorInfo:
+class MirrorInfo(Struct, frozen=True):
     """The mirror as the local server shows it."""
 
     last: int
@@ -52,8 +52,7 @@ class MirrorInfo:
     """When it was created itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorObservation:
+class MirrorObservation(Struct, frozen=True):
     """All that is known of the mirror."""
 
     deliver: str | None
@@ -76,28 +75,24 @@ class MirrorObservation:
     none waits."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewMirrorEpoch:
+class NewMirrorEpoch(Struct, frozen=True):
     """Choose a new epoch and announce it."""
 
     reason: MirrorEpochReason
 
 
-@dataclass(frozen=True, slots=True)
-class Make:
+class Make(Struct, frozen=True):
     """Create the mirror over the hub's consumer, in the place of one that exists."""
 
     origin: str
     """When that of the mirror was created."""
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True):
     """Resume the local programs, each at its position."""
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorDecision:
+class MirrorDecision(Struct, frozen=True):
     """The state of the mirror, and what to do."""
 
     sentence: str

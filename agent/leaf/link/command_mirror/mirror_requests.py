@@ -4,10 +4,10 @@ decides nothing and has no state; every function raises `JetStreamError`."""
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
+from msgspec import structs
 from nats.aio.client import Client
 
 from agent.contract import COMMANDS, CommandKey, command_subjects
@@ -69,7 +69,7 @@ async def settled(js: JetStream) -> list[ConsumerInfo]:
     configs = {info.name: info.config for info in consumers}
     await keep_paused(js, consumers, LEAVING_UNTIL)
     consumers = await _once(js, lambda info: info.ack_pending > 0, SETTLE_SECONDS, LEAVING_UNTIL)
-    return [dataclasses.replace(info, config=configs.get(info.name, info.config)) for info in consumers]
+    return [structs.replace(info, config=configs.get(info.name, info.config)) for info in consumers]
 
 
 def _is_reading(info: ConsumerInfo) -> bool:

@@ -9,7 +9,6 @@ acknowledged, and what it has acknowledged after that is deleted from the new mi
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -50,8 +49,7 @@ class ConsumerPosition(Struct, frozen=True):
         return max(self.floor, self.commands[-1][0] if self.commands else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """Where a consumer resumes in a new mirror."""
 
     start: int

@@ -4,7 +4,6 @@ knows what is in one of metrics, `logs` what is in one of logs."""
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from agent.base.clock import wall_ns
@@ -26,8 +25,7 @@ EXPANSION: Final = 32
 """How many times its size a message may need in memory: an empty part of it is two bytes."""
 
 
-@dataclass(slots=True, kw_only=True)
-class DecodedExport(DecodedBody):
+class DecodedExport(DecodedBody, kw_only=True):
     """The readings of an export."""
 
     export: OtlpExport

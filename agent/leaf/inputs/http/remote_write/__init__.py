@@ -5,7 +5,6 @@ and drops what any other 4xx is the answer to. Of what it drops it counts what t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from agent.base.http.framing import HttpRequest
@@ -24,8 +23,7 @@ _COME_AGAIN: Final = (408, 429)
 _FEWER: Final = "set max_samples_per_send lower in its queue_config"
 
 
-@dataclass(slots=True, kw_only=True)
-class DecodedSamples(DecodedBody):
+class DecodedSamples(DecodedBody, kw_only=True):
     """The readings of a request."""
 
     request: WriteRequest

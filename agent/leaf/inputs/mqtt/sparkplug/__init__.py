@@ -10,10 +10,10 @@ its births. A metric without a known name, type or value is refused with its ali
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec import Struct, field
 
 from agent import contract
 from agent.base.logs import listed
@@ -65,8 +65,7 @@ class Refusal(NamedTuple):
     times: int = 1
 
 
-@dataclass(slots=True)
-class Taken:
+class Taken(Struct):
     """What a message has become: NDJSON of `count` readings, what was refused, what is to be published, and
     the gaps that were seen."""
 
@@ -136,8 +135,7 @@ def _rebirth(ident: NodeId, wall_ns: int) -> NodeCommand:
     return NodeCommand(topic, rebirth_command(wall_ns // 1_000_000))
 
 
-@dataclass(slots=True)
-class _Message:
+class _Message(Struct):
     """A message that is being taken in; its readings are added to `lines`."""
 
     source: Source

@@ -7,8 +7,9 @@ It is bounded: so many nodes, devices and metrics. A node that is dead, or was n
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 MAX_NODES: Final = 1_000
 MAX_DEVICES: Final = 1_000
@@ -41,8 +42,7 @@ class MetricType(NamedTuple):
     datatype: int
 
 
-@dataclass(slots=True)
-class Births:
+class Births(Struct):
     """What the last birth of a node or device says."""
 
     types: dict[str, int] = field(default_factory=dict)
@@ -54,8 +54,7 @@ class Births:
         return 1 + max(len(self.types), len(self.aliases))
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceGap:
+class SequenceGap(Struct, frozen=True):
     """Messages of a node may be missing: `expected` and `received` are numbers (`seq`), None where they are
     unknown. `reason` is `seq`, `no_birth` or `unknown_alias`."""
 
@@ -71,8 +70,7 @@ class SequenceGap:
         return (self.received - self.expected) % _SEQS
 
 
-@dataclass(slots=True)
-class EdgeNode:
+class EdgeNode(Struct):
     """One node. `births` are those of its own metrics (None) and of its devices by name; those of a node that
     is not known to be alive are empty."""
 

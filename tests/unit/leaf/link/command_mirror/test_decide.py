@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agent.contract import COMMANDS_CHECKED, CommandKey, CommandsHeld, command_deliver, new_epoch
 from agent.leaf.link.command_mirror.decide import (
@@ -51,7 +53,7 @@ CASES = [
     Case("all is well", WELL, None, "flowing", 0),
     Case(
         "commands are on their way",
-        replace(WELL, held=replace(HELD, last=44, behind=3)),
+        replace(WELL, held=dataclasses.replace(HELD, last=44, behind=3)),
         None,
         "at most 3 commands",
         3,
@@ -120,39 +122,39 @@ CASES = [
     Case("the hub was not asked yet", replace(WELL, held=None, asked=False), None, "was not asked"),
     Case(
         "the origin was created again",
-        replace(WELL, held=replace(HELD, stream_created=OTHER)),
+        replace(WELL, held=dataclasses.replace(HELD, stream_created=OTHER)),
         NewMirrorEpoch(MirrorEpochReason.RECREATED),
         "deleted and created again",
     ),
     Case(
         "the origin was restored and is behind the mirror",
-        replace(WELL, held=replace(HELD, stream_last=39)),
+        replace(WELL, held=dataclasses.replace(HELD, stream_last=39)),
         NewMirrorEpoch(MirrorEpochReason.RESTORED),
         "backup",
     ),
     Case(
         "the origin was restored and is ahead of the mirror again",
-        replace(WELL, held=replace(HELD, agreed=False)),
+        replace(WELL, held=dataclasses.replace(HELD, agreed=False)),
         NewMirrorEpoch(MirrorEpochReason.RESTORED),
         "backup",
     ),
     Case(
         "the hub has dropped the mirror's newest command",
-        replace(WELL, held=replace(HELD, last=0, agreed=None)),
+        replace(WELL, held=dataclasses.replace(HELD, last=0, agreed=None)),
         None,
         "flowing",
         0,
     ),
     Case(
         "local programs wait until the mirror is filled to their positions",
-        replace(WELL, mirror=MirrorInfo(20, NOW, CREATED), held=replace(HELD, behind=20), top=30),
+        replace(WELL, mirror=MirrorInfo(20, NOW, CREATED), held=dataclasses.replace(HELD, behind=20), top=30),
         None,
         "at most 20 commands",
         20,
     ),
     Case(
         "local programs are let go although more commands are on their way",
-        replace(WELL, mirror=MirrorInfo(30, NOW, CREATED), held=replace(HELD, behind=10), top=30),
+        replace(WELL, mirror=MirrorInfo(30, NOW, CREATED), held=dataclasses.replace(HELD, behind=10), top=30),
         Release(),
         "at most 10 commands",
         10,
@@ -173,7 +175,7 @@ CASES = [
     ),
     Case(
         "commands have come in since the answer",
-        replace(WELL, held=replace(HELD, behind=3)),
+        replace(WELL, held=dataclasses.replace(HELD, behind=3)),
         None,
         "flowing",
         0,
