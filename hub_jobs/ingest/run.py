@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.contract import Committed, ContractError, Exit, aggregate, committed_subject, parse_synced
 from agent.contract.ranges import Range as Sequences
-from agent.contract.ranges import text, union
+from agent.contract.ranges import text, union, without
+from hub_jobs.ingest.beginning import purged_before
 from hub_jobs.ingest.bronze import IngestPart, StreamOrigin, ingest
 from hub_jobs.ingest.unfinished import take_back_unfinished
 from hub_jobs.job_loop import NextJob, Stop, ended, gravest, job_parser, metrics_of, never, run_job, say
@@ -200,6 +201,9 @@ def _commit_next(
         say(_NAME, f"stream {options.stream} was put back to an earlier state while it was read: once more")
         return []
     gaps = union(*(result.gaps for result in done))
+    if before := purged_before(options.server, bronze, known, wanted[0], gaps):
+        gaps = without(gaps, before)
+        say(_NAME, f"sequences {text(before)} of {options.stream} were purged before this lake began")
     last = parts[-1].last
     lost = known.history, gaps, gap_notes.reason_by_limits(info)
     offsets = {known.ingested: last, **gap_notes.offsets_of(bronze, *lost)}

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import nkeys
 import pytest
@@ -31,6 +31,7 @@ from agent.contract import (
 )
 from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
+from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables.delta import ensure_table, open_table
 from hub_jobs.times import micros
 from tests.harness.servers import api, open_server_pair
@@ -193,6 +194,57 @@ async def test_a_gap_stops_nothing_and_is_named_once(fleet: Fleet, capfd: pytest
     assert newest["petiole.gaps"] == "[[6, 7]]"
     assert json.loads(newest["petiole.gaps.why"])[2] == "unknown", "no limit of the stream can have done it"
     assert await fleet.ingest() == Exit.WELL
+
+
+async def purged_while_read(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, keep_from: int) -> Exit:
+    """Run the job; once it has planned, all messages below a sequence are purged."""
+    loop, first = asyncio.get_running_loop(), run_tasks
+
+    def overtaken(*given: Any) -> Any:
+        monkeypatch.setattr(ingest, "run_tasks", first)
+        purge = api(fleet.registrar, f"STREAM.PURGE.{AGGREGATE}", {"seq": keep_from})
+        asyncio.run_coroutine_threadsafe(purge, loop).result(30.0)
+        return first(*given)
+
+    monkeypatch.setattr(ingest, "run_tasks", overtaken)
+    return await fleet.ingest()
+
+
+@pytest.mark.parametrize("keep_from", [3, 6])
+async def test_a_lake_that_is_new_to_a_stream_begins_behind_what_another_one_had_purged(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], keep_from: int
+) -> None:
+    assert await purged_while_read(fleet, monkeypatch, keep_from) == Exit.WELL
+
+    said = capfd.readouterr().err
+    assert f"sequences 1-{keep_from - 1} of {AGGREGATE} were purged before this lake began" in said
+    await fleet.store("edge-1", 4)
+    await fleet.at_hub(7 - keep_from)
+    assert await fleet.ingest() == Exit.WELL
+    assert fleet.bronze("seq") == list(range(keep_from, 7))
+
+
+async def test_what_is_purged_while_a_lake_that_has_begun_reads_is_a_gap(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await fleet.ingest() == Exit.WELL
+    await fleet.store("edge-1", 4, 5)
+    await fleet.at_hub(7)
+
+    assert await purged_while_read(fleet, monkeypatch, 7) == Exit.LOSS
+
+
+async def test_what_is_purged_of_a_stream_that_was_made_anew_is_a_gap(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await fleet.ingest() == Exit.WELL
+    await fleet.servers.hub.wipe()
+    for leaf in fleet.servers.leaves.values():
+        await leaf.wait_linked()
+    await make_aggregate(fleet.registrar, await fleet.new_epochs())
+    await fleet.at_hub(5)
+
+    assert await purged_while_read(fleet, monkeypatch, 3) == Exit.LOSS
 
 
 async def test_an_audit_that_asks_the_hub_says_what_is_on_its_way(
