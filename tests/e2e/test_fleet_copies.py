@@ -108,6 +108,35 @@ async def test_a_registrar_knows_leaves_that_the_leader_of_the_bucket_has_lost(c
     assert message is not None, "it is stored again, in all copies"
 
 
+async def test_that_a_copy_lacks_records_is_over_once_each_of_them_is_stored_again(copies: Copies) -> None:
+    problems = ActiveProblems()
+    store = copies.store(problems)
+    await store.load(DOMAINS)
+    for leaf in LEAVES[:-1]:
+        await store.save_changed(leaf)
+    assert problems.of(f"copies of {BUCKET}") is not None, "one is not stored yet"
+    await store.load(DOMAINS)
+    assert problems.of(f"copies of {BUCKET}") is not None
+
+    await store.save_changed(LEAVES[-1])
+
+    assert problems.of(f"copies of {BUCKET}") is None
+
+
+async def test_a_record_that_a_copy_lacks_is_stored_again_also_where_another_server_leads_by_then(
+    copies: Copies,
+) -> None:
+    store = copies.store(ActiveProblems())
+    await store.load(DOMAINS)
+    whole = next(name for name in copies.cluster.hubs if name != copies.damaged)
+    await until(partial(leads, copies.cluster, whole), "another copy leads")
+    before = (await JetStream(copies.nc).stream_info(BUCKET)).last
+    await store.load(DOMAINS)
+    for leaf in LEAVES:
+        await store.save_changed(leaf)
+    assert (await JetStream(copies.nc).stream_info(BUCKET)).last == before + len(LEAVES)
+
+
 async def test_an_audit_knows_what_a_leaf_announced_though_one_copy_lacks_it(copies: Copies) -> None:
     hub = copies.cluster.hubs[copies.damaged]
     server = Server(hub.url, seed_file=str(hub.keys["jobs"]))

@@ -26,6 +26,7 @@ from agent.jetstream.readers import read_all, read_newest
 
 BUCKET: Final = f"KV_{FLEET_BUCKET}"
 _LET_IN: Final = f"$KV.{FLEET_BUCKET}.let.in"
+_COPIES: Final = f"copies of {BUCKET}"
 _FEW: Final = 100
 """So many records are read one by one."""
 
@@ -48,6 +49,8 @@ class FleetStore:
         self._replicas = replicas
         self._problems = problems
         self._stored: dict[str, LeafRecord] = {}
+        self._lacking: set[str] = set()
+        """The domains whose records one copy was found to lack, until they are stored again."""
         self._created, self._last = "", 0
 
     async def ensure(self) -> None:
@@ -60,6 +63,7 @@ class FleetStore:
         """Replace the record of a leaf. Raises `ApiError` or `UnavailableError`."""
         await self._put(_subject(leaf.domain), encode(leaf))
         self._stored[leaf.domain] = leaf
+        self._lack(self._lacking - {leaf.domain})
 
     def holds(self, leaf: LeafRecord) -> bool:
         """Whether this very record is stored, as far as is known."""
@@ -103,23 +107,31 @@ class FleetStore:
         else:
             found = await bounded_gather(self._load_leaf, domains)
         leaves = {leaf.domain: leaf for leaf in found if leaf is not None}
-        self._stored = dict(leaves)
         if self._replicas > 1:
-            leaves |= await self._load_lacking([domain for domain in domains if domain not in leaves])
+            lacking = await self._load_lacking([domain for domain in domains if domain not in leaves])
+            self._lack(self._lacking.intersection(domains) | lacking.keys())
+            leaves |= lacking
+        # What a copy lacks does not count as stored: the next announcement stores it in all of them.
+        self._stored = {domain: leaf for domain, leaf in leaves.items() if domain not in self._lacking}
         return leaves
+
+    def _lack(self, domains: set[str]) -> None:
+        """One copy lacks the records of these domains by now."""
+        self._lacking = domains
+        if not domains:
+            self._problems.end(_COPIES, f"all copies of {BUCKET} have the records of the fleet again")
 
     async def _load_leaf(self, domain: str) -> LeafRecord | None:
         return self._decoded(await self._leaders(_subject(domain)), domain, decode_leaf)
 
     async def _load_lacking(self, domains: Collection[str]) -> dict[str, LeafRecord]:
-        """The records of these domains, of which the leader has none, in other copies. They do not count as
-        stored, so that the next announcement stores them in all copies."""
+        """The records of these domains, of which the leader has none, in other copies."""
         by_subject = {_subject(domain): domain for domain in domains}
         read = await self._read_copies(list(by_subject))
         if read:
             leader = (await self._js.api(f"STREAM.INFO.{BUCKET}")).get("cluster", {}).get("leader", "")
             self._problems.begin(
-                f"copies of {BUCKET}",
+                _COPIES,
                 f"{leader} lacks {len(read)} records of the fleet that another server of the hub has: "
                 "if its disk fails, start it with an empty store",
                 hub=True,
