@@ -13,6 +13,7 @@ from asyncua.ua.ua_binary import struct_from_binary, struct_to_binary
 from agent.base.http.framing import ChunkedBody, HeadReader, HttpRequest, NotHttpError
 from agent.leaf.inputs.formats import Parsed, join_parsed
 from agent.leaf.inputs.formats.message import TopicNames
+from agent.leaf.inputs.opcua import decoding
 from agent.leaf.inputs.opcua.notifications import FollowedNode, endings, sort
 from agent.leaf.inputs.syslog.framing import Cut, MessageCutter, framed, messages_of
 from agent.leaf.inputs.syslog.parse import MessageParser
@@ -77,6 +78,7 @@ def http_chunks(data: bytes) -> None:
         assert _body([whole + _REST]) == (body[0], body[1] + _REST)
 
 
+decoding.bound()
 _NODES = [FollowedNode(f"i={number}", f"Line/{number}", TopicNames("d", f"m{number}")) for number in range(3)]
 _TIME = ua.DateTime(2026, 3, 1)
 

@@ -26,7 +26,7 @@ from cryptography import x509
 from msgspec import Struct, field
 
 from agent.config.keys import SeedError, read_password
-from agent.leaf.inputs.opcua import OpcuaOptions, Position
+from agent.leaf.inputs.opcua import OpcuaOptions, Position, decoding
 from agent.leaf.inputs.opcua.notifications import FollowedNode
 
 ANSWER_SECONDS: Final = 10.0
@@ -48,6 +48,7 @@ _FAULTS: Final = (UaError, OSError, TimeoutError, ConnectionError)
 for _noisy in ("asyncua", "asyncuacrypto"):
     # What matters is raised; the library also logs each lost connection with a traceback.
     logging.getLogger(_noisy).setLevel(logging.CRITICAL)
+decoding.bound()
 
 
 class OpcuaError(Exception):
