@@ -21,6 +21,7 @@ NAMES: Final[tuple[str, ...]] = (
     "fleet",
     "lake-fleet",
     "fleet-10k",
+    "dials",
     "years",
     "audit",
     "spark-read",

@@ -197,6 +197,9 @@ class Answer:
     """How often the hub's server syncs its disk; 0: before it acknowledges, or it does not say."""
     max_payload: int = 0
     """Bytes that the hub's server takes in a message, 0 if it does not say. A larger one closes the link."""
+    spread_seconds: float = 0.0
+    """What the hub's server takes for the links of all its leaves when they dial at once; 0: little, or it
+    does not say."""
 
     def encode(self) -> bytes:
         return _encoded(self)
@@ -244,4 +247,5 @@ def parse_answer(data: bytes | str) -> Answer:
         check_exchange(row["exchange"]) if row.get("exchange") else "",
         _interval(row["sync_seconds"], "answer: sync_seconds") if row.get("sync_seconds") else 0.0,
         count_of(row, "max_payload", "answer", absent=0),
+        _interval(row["spread_seconds"], "answer: spread_seconds") if row.get("spread_seconds") else 0.0,
     )

@@ -127,6 +127,8 @@ class State(Struct):
     """A random name of the file as it was written, by which what is written later says that it follows."""
     earlier: dict[str, list[Checkpoints]] = {}
     """By class, the checkpoints before the newest."""
+    spread: float = 0.0
+    """What the hub last said of its time for the links of all leaves (`Answer.spread_seconds`)."""
     unconfirmed: dict[str, int] = {}
     """By class that is not configured any more, the newest reading that was seen in its stream and that the
     hub was not known to hold."""

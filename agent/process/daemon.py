@@ -26,6 +26,8 @@ from agent.config.values import Windows
 from agent.contract import Exit
 from agent.leaf import state_file
 from agent.leaf.intake import Input
+from agent.leaf.link.gate import LinkGate
+from agent.leaf.link.observation import UplinkStatus
 from agent.leaf.state_file import OtherDomainError, StateError, StateFile
 from agent.process.admin_server import AdminServer
 from agent.process.own_server import begin_server, open_mqtt, server_watch
@@ -34,7 +36,6 @@ from agent.process.watchdog import ServerSilence, Vitals, Worker
 from agent.server.health import ServerHealth
 from agent.server.process import EmbeddedServer
 from agent.server.setup import server_config
-from agent.server.watch import LinkScheduler
 
 if TYPE_CHECKING:
     from agent.hub.web import FleetPages
@@ -66,6 +67,9 @@ class Role(Worker, Protocol):
 
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""
+
+    def uplink(self) -> UplinkStatus | None:
+        """The connection of its server to the hub, None where it has none or nothing is known of it."""
 
 
 def run(config: Config, inputs: Sequence[Input], metrics: Metrics, files: Files) -> Exit:
@@ -203,8 +207,11 @@ def _services(
     services: dict[str, Callable[[], Awaitable[None]]] = {}
     if (watch := server_watch(config, server, health)) is not None:
         services["server watch"] = watch.run
-    if server is not None and config.link.windows:
-        services["link gate"] = LinkScheduler(server, Windows(config.link.windows), health).run
+    if server is not None and config.role == "leaf":
+        windows = Windows(config.link.windows)
+        services["link gate"] = LinkGate(
+            server, windows, health, role.uplink, lambda: state.current.spread
+        ).run
     if server is not None and config.nats.mqtt.on:
         services["mqtt"] = partial(open_mqtt, server, role)
     if config.role == "hub":

@@ -234,6 +234,9 @@ class HubAgent:
         """The hub's agent publishes no readings."""
         return 0.0
 
+    def uplink(self) -> None:
+        """The hub's server has no link to another one."""
+
     async def _connected(self) -> None:
         self._metrics.connected.set(1)
 

@@ -40,6 +40,7 @@ from agent.leaf.ledger.evictions.service import EvictionMonitor
 from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.link.act import Trimmer
 from agent.leaf.link.link import LeafLink, LinkView
+from agent.leaf.link.observation import UplinkStatus
 from agent.leaf.link.room import TimeToLossReport
 from agent.leaf.publish.accumulator import BatchLimits
 from agent.leaf.publish.core_intake import CoreIntake
@@ -287,6 +288,9 @@ class LeafAgent:
 
     def sentence(self) -> str:
         return self.link.status.sentence
+
+    def uplink(self) -> UplinkStatus | None:
+        return self.link.uplink
 
     def stalled(self) -> float:
         """Seconds for which readings have waited and nothing of the publish path has moved."""

@@ -120,7 +120,7 @@ class ServerHealth:
         self.unstarted: str | None = None
         """Why a server of our own does not run, None while it does."""
         self.closed = ""
-        """Why the link is closed by schedule, "" while it is open."""
+        """Why the link is closed on purpose, "" while it is open."""
         metrics.server_synced.set(_UNKNOWN)
 
     @property

@@ -1,20 +1,12 @@
-"""What looks after a running server: its watch, and the schedule of a leaf's link.
-
-The watch asks through the system account and reports to `ServerHealth`. It restarts an embedded server when
-only that helps, an external one never. It sees a fault within `LOOK_SECONDS` of the first failed write, and
-asks nothing of the streams themselves.
-
-The schedule opens and closes the link by its windows: the remote is disabled in the server's configuration,
-which is reloaded (21 ms on nats-server 2.15.1). A paused consumer would not do, for its heartbeats go on. An
-agent that is dead leaves the link as it is.
-"""
+"""What watches a running server. It asks through the system account and reports to `ServerHealth`. It
+restarts an embedded server when only that helps, an external one never. It sees a fault within `LOOK_SECONDS`
+of the first failed write, and asks nothing of the streams themselves."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,18 +15,13 @@ from msgspec import structs
 from nats.aio.client import Client
 
 from agent.base.files import Room, room
-from agent.base.logs import LogEdge
 from agent.base.nats_server import ServerError
 from agent.base.wait import Backoff, event_within, loop_time
-from agent.config.values import Windows, local_time
 from agent.jetstream import request
 from agent.jetstream.connection import EXPECTED, OpenConnection, connected
 from agent.server.health import ServerHealth, Trouble, TroubleKind, diagnose, sync_seconds, unsynced
-from agent.server.process import EmbeddedServer
 
 LOOK_SECONDS: Final = 2.0
-LINK_SECONDS: Final = 5.0
-"""How often the schedule is looked at."""
 CONFIRM_SECONDS: Final = 5.0
 """For so long a server must report itself unhealthy before that counts, unless it reports that it does not
 write."""
@@ -44,7 +31,6 @@ _FIRST_DELAY, _LONGEST_DELAY = 1.0, 600.0
 _MIB: Final = 2**20
 
 log = structlog.get_logger("server")
-_link_log = structlog.get_logger("link")
 
 
 class Restarts:
@@ -179,39 +165,6 @@ class ServerWatch:
         if self._restart is not None:
             return f"it is restarted as soon as there is room: {place}" if short else "it is restarted"
         return f"{place}, then restart it" if short else "restart it"
-
-
-class LinkScheduler:
-    """The gate of one server's link. Why it is closed stands in `health.closed`."""
-
-    def __init__(
-        self,
-        server: EmbeddedServer,
-        windows: Windows,
-        health: ServerHealth,
-        now: Callable[[], datetime] = local_time,
-    ) -> None:
-        self._server, self._windows, self._health, self._now = server, windows, health, now
-        self._failing = LogEdge(_link_log, error=True)
-
-    async def run(self) -> None:
-        """Follow the windows until cancelled, each time within `LINK_SECONDS`: the clock may be set."""
-        while True:
-            await self.follow()
-            await asyncio.sleep(LINK_SECONDS)
-
-    async def follow(self) -> None:
-        """Open or close the link as it is time to."""
-        closed = self._windows.closed(self._now())
-        try:
-            await self._server.set_link(not closed)
-        except ServerError as error:
-            self._failing.begin("the link cannot be opened or closed", closed=closed, error=str(error))
-            return
-        self._failing.end()
-        if closed != self._health.closed:
-            _link_log.info(closed or "the link is open")
-        self._health.closed = closed
 
 
 def _short(trouble: Trouble, left: Room) -> bool:

@@ -114,7 +114,12 @@ class Announcements:
 
         answers = dict(await bounded_gather(answered, announce.classes))
         await self._store.save_changed(self._fleet.leaves[announce.domain])
-        return Answer(answers, sync_seconds=self._durability.seconds, max_payload=self._js.max_payload)
+        return Answer(
+            answers,
+            sync_seconds=self._durability.seconds,
+            max_payload=self._js.max_payload,
+            spread_seconds=self._fleet.spread_seconds,
+        )
 
     def _rested(self, announce: Announce, cls: str, answer: ClassAnswer, info: StreamInfo) -> ClassAnswer:
         record = self._fleet.leaves[announce.domain].classes[cls]

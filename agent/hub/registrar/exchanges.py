@@ -132,6 +132,8 @@ class StandingAnswers:
         seen before `linked_at` says nothing of the leaf's newest link."""
         if self._fleet.leaves.get(announce.domain) is not leaf or not self._store.holds(leaf):
             return False
+        if answer.spread_seconds != self._fleet.spread_seconds:
+            return False
         now = loop_time()
         not_before = max(linked_at, now - OBSERVED)
         return all(

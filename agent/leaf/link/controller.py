@@ -286,6 +286,9 @@ class LinkController:
             return
         self._status.hub_sync_seconds = result.answer.sync_seconds
         self._status.hub_max_payload = result.answer.max_payload
+        if self._state.current.spread != result.answer.spread_seconds:
+            self._state.current.spread = result.answer.spread_seconds
+            self._state.mark()
         taken = []
         for cls, comparison in result.comparisons.items():
             if comparison.epoch == self._state.current.epochs[cls]:

@@ -174,6 +174,11 @@ class LeafLink:
         self._view.metrics.epochs.labels(cls, epoch.reason.value).inc()
         self.controller.epoch_begun(cls, epoch.reason)
 
+    @property
+    def uplink(self) -> UplinkStatus | None:
+        """The connection of the leaf's server to the hub, None where nothing is known of it."""
+        return None if self._uplink is None else self._uplink.status
+
     def row(self) -> Mapping[str, Any]:
         state = self.status.state
         return {
@@ -202,7 +207,7 @@ class LeafLink:
         return [self._commands.status()]
 
     def _uplink_status(self) -> UplinkStatus:
-        status = _UNKNOWN if self._uplink is None else self._uplink.status or _UNKNOWN
+        status = self.uplink or _UNKNOWN
         if status.up or not self._view.health.closed:
             return status
         return structs.replace(status, closed=self._view.health.closed)

@@ -115,6 +115,7 @@ answers = st.builds(
         max_size=2,
     ),
     max_payload=counts,
+    spread_seconds=st.sampled_from([0.0, 10.0, 2560.0]),
     exchange=st.just("") | st.text("0123456789abcdef", min_size=12, max_size=12),
     refused=st.none() | words,
     commands=st.none()

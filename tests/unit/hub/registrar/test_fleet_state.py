@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from agent.hub.registrar.aggregate import observed, source
-from agent.hub.registrar.fleet_state import FleetState
+from agent.hub.registrar.fleet_state import FleetState, spread_seconds
 from agent.hub.registrar.records import HubPosition, PurgeMarker
 from agent.jetstream import StreamInfo
 from tests.unit.hub.registrar.test_records import AGGREGATE, CHECKPOINT, CREATED, EPOCH, HELD, leaf
@@ -112,3 +112,13 @@ def test_what_a_copied_machine_may_have_mixed_in_is_no_place_to_fall_back_to() -
     fleet.lose("a", "a copy of its machine sent through it too")
     record = fleet.leaves["a"].classes["normal"]
     assert (bool(record.lost), record.proposed) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "seconds"),
+    [(1, 0), (1_999, 0), (2_000, 10), (2_001, 20), (4_000, 40), (10_000, 320), (10**6, 2560)],
+)
+def test_the_time_for_all_links_at_once_grows_with_the_square_of_their_number(
+    leaves: int, seconds: float
+) -> None:
+    assert spread_seconds(leaves) == seconds
