@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all of their own set-up.
-.PHONY: help demo test lint types models fuzz faults bench bench-report dist wheel deb image release reference dashboards
+.PHONY: help demo test lint types models properties fuzz faults bench bench-report dist wheel deb image release reference dashboards
 # `docs` is a folder, too.
 .PHONY: docs soak test-wheel test-package test-deploy test-browser test-delta test-lakes test-spark-next test-security security-table sizing-table recording
 .PHONY: faults-page clean
@@ -17,6 +17,7 @@ help:
 	@echo "make demo HUBS=3   the same with a hub of three machines, of which one is killed"
 	@echo "make test    style, types and all tests (about eleven minutes)"
 	@echo "make models  the state machines, with EXAMPLES=1000 examples each"
+	@echo "make properties  all examples of the properties and machines, of which make test plays a share"
 	@echo "make fuzz    every parser of outside bytes, SECONDS=60 of it in all; build/fuzz/found/"
 	@echo "make faults  every fault, or those of CASE=… (words of its name), SEED=…; build/faults/report.json"
 	@echo "make faults CASE=mixed ROUNDS=n SEED=s  n rounds of two faults that meet, drawn from seed s on"
@@ -72,6 +73,10 @@ types: .venv/ready
 MODELS := tests/unit/models tests/unit/leaf/link/test_model.py tests/unit/leaf/ledger/evictions/test_model.py
 models: .venv/ready
 	@EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest --timeout 0 --numprocesses $(PROCESSES) $(MODELS)
+
+# All that Hypothesis plays, each with its whole count (tests/harness/examples.py).
+properties: .venv/ready
+	@EXAMPLES=all $(BIN)/python -m pytest --numprocesses $(PROCESSES) -m hypothesis tests/unit
 
 fuzz: .venv/ready
 	@$(BIN)/python -c "import atheris" 2>&- || $(BIN)/python -m pip install --quiet -e ".[fuzz]"

@@ -1,26 +1,44 @@
-"""How many examples a state machine plays: a few fixed ones by default, the same in every run; as many as
-`EXAMPLES` says where a long run is wanted (`make models EXAMPLES=5000`), others each time. Beside the fixed
-ones `make test` plays new ones for a few seconds, each batch under a seed by which it is played again."""
+"""How many examples are played of what costs most: of state machines, and of properties whose examples take
+about a second of CPU or more. `make test` plays a share of them, the same in every run, and of the machines
+new ones too, each batch under a seed by which it is played again. `EXAMPLES=all` (`make properties`) plays
+all of them, and `EXAMPLES=5000` (`make models`) so many new ones of each machine."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterator
+from typing import Final
 
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, get_state_machine_test
 
-BATCH = 5
+BATCH: Final = 5
 """Examples under one seed."""
-_SEEDS = 2**32
+_SEEDS: Final = 2**32
+_SHARE: Final = 4
+"""`make test` plays one example of so many."""
+_LEAST: Final = 10
+"""It plays so many in any case."""
+
+
+def costly(examples: int = 100) -> settings:
+    """The settings of a property of which so many examples take about a second of CPU or more."""
+    return settings(max_examples=_played(examples))
+
+
+def _played(examples: int) -> int:
+    if "EXAMPLES" in os.environ:
+        return examples
+    return min(examples, max(examples // _SHARE, _LEAST))
 
 
 def machine(examples: int, steps: int) -> settings:
-    """The settings of a state machine that plays so many examples of so many steps in `make test`."""
-    wanted = int(os.environ.get("EXAMPLES", "0"))
+    """The settings of a state machine that plays so many examples of so many steps, of which `make test`
+    plays a share."""
+    wanted = int(os.environ.get("EXAMPLES", "").replace("all", "") or 0)
     return settings(
-        max_examples=wanted or examples,
+        max_examples=wanted or _played(examples),
         stateful_step_count=steps,
         deadline=None,
         derandomize=not wanted,

@@ -3,10 +3,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import ContractError, Reading, parse_ledger, parse_reading
+from tests.harness.examples import costly
 from tests.unit.contract.readings import lines, readings
 
 
@@ -18,7 +19,7 @@ def test_a_reading_is_one_line_and_read_back(reading: Reading) -> None:
 
 
 @given(lines() | st.binary(max_size=60) | st.text(max_size=60))
-@settings(max_examples=400, deadline=None)
+@costly(400)
 def test_whatever_comes_is_read_or_refused_in_words(line: bytes | str) -> None:
     refusal = ""
     try:

@@ -18,6 +18,7 @@ from agent.contract import (
     numbered_subjects,
     parse_letter,
 )
+from tests.harness.examples import costly
 from tests.unit.contract import values
 
 RUN = contract.new_run(0)
@@ -118,7 +119,7 @@ def _put(value: Any, path: tuple[Any, ...], new: object) -> Any:
 
 @pytest.mark.parametrize("name", RECORDS)
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@costly(150)
 def test_a_record_with_anything_in_any_place_is_read_or_refused_in_words(
     name: str, data: st.DataObject
 ) -> None:

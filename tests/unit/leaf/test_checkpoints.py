@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import Checkpoint, new_run
@@ -18,6 +18,7 @@ from agent.leaf.state import (
     forget_checkpoints,
     with_checkpoint,
 )
+from tests.harness.examples import costly
 
 RUN, OTHER = new_run(0), new_run(1)
 CLS = "normal"
@@ -86,7 +87,7 @@ def test_one_that_is_agreed_on_again_or_soon_after_is_not_noted_again() -> None:
     assert earlier_checkpoints(current.earlier[CLS]) == [checkpoint(1), checkpoint(3)]
 
 
-@settings(max_examples=30)
+@costly(30)
 @given(count=st.integers(0, 800), start=st.integers(1, 9000))
 def test_of_an_epoch_only_what_stands_before_it_stays_agreed_on(count: int, start: int) -> None:
     current = state(row(count))

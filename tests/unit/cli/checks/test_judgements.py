@@ -34,6 +34,7 @@ from agent.cli.checks.machine import Secret
 from agent.cli.checks.streams import Streams, Trace
 from agent.contract import Exit
 from agent.leaf.link.status import ORDINARY, PATIENT, SENTENCES, LinkState
+from tests.harness.examples import costly
 
 OK, WARNING, FAILURE = Level
 GIB = 2**30
@@ -376,6 +377,7 @@ def test_failures_stand_last_next_to_the_sum() -> None:
 
 
 @given(st.lists(words, max_size=30).map(" ".join), words)
+@costly()
 def test_no_line_is_wider_than_the_terminal_or_moves_its_cursor(sentence: str, remedy: str) -> None:
     for line in lines([LINK.failure(sentence, remedy)]):
         assert line.isprintable() or not line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import (
@@ -26,6 +26,7 @@ from agent.hub.registrar import verify
 from agent.hub.registrar.verify import RunScan, begun
 from agent.jetstream import StreamInfo
 from agent.jetstream.readers import StoredHeaders
+from tests.harness.examples import costly
 
 STREAM = "TEL_edge-1_normal"
 RUNS = [new_run(n * 10**15) for n in range(1, 4)]
@@ -91,7 +92,7 @@ def sent(draw: st.DrawFn) -> list[tuple[Batch, bool]]:
 
 
 @given(sent(), st.data())
-@settings(max_examples=400, deadline=None)
+@costly(400)
 def test_what_was_purged_is_never_said_to_be_lacking(
     order: list[tuple[Batch, bool]], data: st.DataObject
 ) -> None:

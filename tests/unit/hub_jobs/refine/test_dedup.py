@@ -13,6 +13,7 @@ from hub_jobs.refine.dedup import DedupDecision, decide
 from hub_jobs.tables.schemas import BRONZE
 from hub_jobs.tables.seen import SeenTable
 from hub_jobs.tables.spaces import ID_COLUMNS, Places
+from tests.harness.examples import costly
 from tests.unit.hub_jobs.refined import earlier
 
 _SCHEMA = pa.schema([BRONZE.field(name) for name in ID_COLUMNS])
@@ -123,6 +124,7 @@ def test_a_batch_on_a_sequence_that_is_used_again_is_known_by_its_own_number_alo
     st.lists(st.tuples(st.integers(1, 6), st.sampled_from([b"a", b"b"]), st.booleans()), max_size=30),
     st.integers(1, 10),
 )
+@costly()
 def test_how_the_rows_are_cut_into_increments_changes_nothing(
     messages: list[tuple[int, bytes, bool]], cut: int
 ) -> None:

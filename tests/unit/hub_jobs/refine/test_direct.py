@@ -13,6 +13,7 @@ from hub_jobs.refine.direct import DirectReadings
 from hub_jobs.refine.readings import Refiner
 from hub_jobs.refine.task import _COLUMNS
 from hub_jobs.tables.schemas import BRONZE
+from tests.harness.examples import costly
 from tests.unit.hub_jobs.rows import batch_row, direct_row, header_block
 
 _SCHEMA = pa.schema(
@@ -87,6 +88,7 @@ def _refined(rows: list[dict[str, Any]], *, by_column: bool) -> tuple[list[Any],
 
 @given(st.lists(_row, min_size=1, max_size=12))
 @example([batch_row(b'{"metric":"m","value":1}\n'), direct_row(b"1.5"), direct_row(b"x")])
+@costly()
 def test_the_column_takes_what_the_refiner_does_and_leaves_it_the_rest(rows: list[dict[str, Any]]) -> None:
     rows = [
         {name: row[name] for name in _COLUMNS} | {"seq": seq, "source_seq": seq}

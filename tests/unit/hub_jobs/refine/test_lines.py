@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.contract import MAX_LARGE_LINE, ContractError, parse_reading
@@ -16,6 +16,7 @@ from hub_jobs.refine.lines import decode_content
 from hub_jobs.refine.messages import BatchText, UnpackError, count_lines, unpack
 from hub_jobs.refine.readings import Refiner
 from hub_jobs.tables.schemas import READINGS
+from tests.harness.examples import costly
 from tests.unit.contract.readings import ODD_LINES
 from tests.unit.hub_jobs.rows import batch_row
 
@@ -110,7 +111,7 @@ def _reference(line: bytes) -> bool:
 
 @given(_lines)
 @example([b'{"metric":"m","value":1}{"metric":"m","value":2}', b""])
-@settings(max_examples=400, deadline=None)
+@costly(400)
 def test_the_lines_of_a_batch_are_taken_or_refused_as_the_reference_does(lines: list[bytes]) -> None:
     lines = [line.replace(b"\n", b" ") for line in lines]
     refiner = Refiner()

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.contract import Correction
@@ -18,6 +18,7 @@ from hub_jobs.refine.messages import BatchText, parse_message
 from hub_jobs.refine.plain_batches import PlainBatches
 from hub_jobs.refine.plain_lines import cut, shape_of
 from hub_jobs.refine.readings import Refiner
+from tests.harness.examples import costly
 from tests.unit.hub_jobs.rows import SEALED_NS, batch_row
 
 _NAMES = ("ts", "device", "metric", "value", "tags")
@@ -81,7 +82,7 @@ _GOOD = b'{"ts":"2026-11-21T06:16:33Z","device":"d","metric":"m","value":1.5,"ta
 @example([_GOOD + _GOOD.replace(b"1.5", b"1,2"), _GOOD + _GOOD.replace(b"metric", b"device", 1)])
 @example([_GOOD + _GOOD.replace(b"device", b"x").replace(b"metric", b"device").replace(b"x", b"metric")])
 @example([_GOOD + _GOOD.replace(b"}}", b"}]"), _GOOD + _GOOD.replace(b"tags", b"rags")])
-@settings(max_examples=200, deadline=None)
+@costly(200)
 def test_lines_become_the_same_whether_they_are_cut_or_decoded(batches: list[bytes]) -> None:
     assert _refined(batches, by_line=False) == _refined(batches, by_line=True)
 

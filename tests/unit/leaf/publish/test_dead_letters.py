@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.contract import MAX_BATCH_BYTES, Letter, parse_letter
 from agent.leaf.publish.dead_letters import BURST_BYTES, RATE_BYTES, LetterLimit
+from tests.harness.examples import costly
 
 
 def letters(count: int, size: int = 200) -> list[Letter]:
@@ -62,7 +63,7 @@ def test_what_was_refused_may_be_kept_the_next_time() -> None:
         limit.give_back("file", again)
 
 
-@settings(deadline=None)
+@costly()
 @given(st.lists(st.tuples(st.integers(0, 300), st.floats(0, 100), st.booleans()), max_size=20))
 def test_no_letter_is_lost_from_the_count_and_the_limit_holds(turns: list[tuple[int, float, bool]]) -> None:
     limit, now, size, told, omitted = LetterLimit(), 0.0, 0, 0, 0

@@ -8,7 +8,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.base.metrics import Metrics
@@ -18,6 +18,7 @@ from agent.leaf.ledger import ClassLedger
 from agent.leaf.publish.dead_letters import DeadLetterWriter
 from agent.leaf.publish.pull_chunks import Fragment, PullChunkStore, whole
 from agent.leaf.publish.pull_progress import MAX_LINES, Progress, Shape, bits, newest, parse_progress
+from tests.harness.examples import costly
 
 METRICS = Metrics()
 texts = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=30)
@@ -177,7 +178,7 @@ class Tailer:
         await self.store.store("tail", "a", chunk, parts)
 
 
-@settings(deadline=None, max_examples=100)
+@costly(100)
 @given(st.randoms(use_true_random=False), st.integers(0, 40))
 def test_each_line_is_stored_once_wherever_the_agent_dies_and_whatever_the_rules_become(
     chance: Random, lines: int

@@ -17,6 +17,7 @@ from hub_jobs.audit.rows import count_rows, mismatches, reconcile
 from hub_jobs.audit.rows.count_rows import RowCounts, Share
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.tables.schemas import BRONZE, QUARANTINE, READINGS
+from tests.harness.examples import costly
 from tests.unit.hub_jobs.rows import RUN, batch_row, correction_row, dead_row, direct_row
 
 MADE, LATER = "2026-11-21T00:00:00Z", "later"
@@ -63,6 +64,7 @@ def _bad_line(n: int, line: int | None) -> dict[str, Any]:
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.sets(st.integers(0, 9)), st.integers(1, 4))
+@costly()
 def test_a_batch_is_complete_when_every_place_is_there_once_and_only_then(
     taken: list[int], bad: set[int], groups: int
 ) -> None:

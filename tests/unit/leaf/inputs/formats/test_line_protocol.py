@@ -14,6 +14,7 @@ from agent.leaf.inputs.formats import line_protocol
 from agent.leaf.inputs.formats.line_cache import LineCache
 from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.ndjson import MAX_COUNTED, MAX_LISTED, BodyTooLargeError
+from tests.harness.examples import costly
 
 NOW = 1_770_000_000_123_456_789
 ARRIVED = "2026-02-02T02:40:00.123456-00:00"
@@ -74,7 +75,7 @@ def line_of(point: tuple[str, dict[str, str], dict[str, Any], int | None]) -> st
 
 
 @given(st.lists(points(), min_size=1, max_size=5))
-@settings(max_examples=300, deadline=None)
+@costly(300)
 @example([("a", {"t": 'say "x"'}, {"f": "two\nlines, and a=b #c"}, 1)])
 def test_every_field_is_a_reading_with_its_value_and_its_tags(given: list[Any]) -> None:
     stored = taken("\n".join(map(line_of, given)).encode())
@@ -170,7 +171,7 @@ def readings(parsing: Parsing) -> list[tuple[contract.Reading, bool]]:
 
 
 @given(form_of_lines | good_lines, st.booleans(), st.sampled_from([1, 10**6]))
-@settings(max_examples=250, deadline=None)
+@costly(250)
 @example(["a,t=x f=1 1790000000000000000", "a f=1 1790000000120000000", "# f=1 1790000000120000000"], True, 1)
 @example(["a,t=x f=1 1790000000000000000", "a,t=x f=1.5 1790000000120000000"], False, 1)
 @example(["a f=1 1790000000000000000", "a f=1790000000000000000 2.5 1790000000000000000"], False, 1)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent import contract
 from agent.leaf.inputs.formats.line_shapes import LineShapes
 from agent.leaf.inputs.formats.ndjson import BadLinesError, decode_ndjson
+from tests.harness.examples import costly
 from tests.unit.contract.readings import lines
 
 COMPACT = b'{"ts":1790000000.123,"device":"p-07","metric":"m","value":20.5,"tags":{"a1":"x","b":"y2"}}'
@@ -99,7 +100,7 @@ DIGITS = st.lists(st.sampled_from(b"0123456789"), min_size=60, max_size=60)
 @given(st.sampled_from(LINES + UNLIKE), DIGITS)
 @example(LINES[0], [0, *[9] * 59])
 @example(LINES[1], [1, 7, 1, 2, 0, *[1] * 55])
-@settings(max_examples=300, deadline=None)
+@costly(300)
 def test_a_line_with_other_digits_is_judged_as_by_the_reference(line: bytes, digits: list[int]) -> None:
     left = iter(digits * 10)
     other = bytes(next(left) if 48 <= byte < 58 else byte for byte in line)
@@ -107,7 +108,7 @@ def test_a_line_with_other_digits_is_judged_as_by_the_reference(line: bytes, dig
 
 
 @given(lines())
-@settings(max_examples=200, deadline=None)
+@costly(200)
 def test_a_line_among_lines_of_known_shapes_is_judged_as_by_the_reference(line: bytes) -> None:
     if line.strip() and b"\n" not in line:
         assert (count(SHAPES, line) == 2 * TIMES) == is_reading(line)

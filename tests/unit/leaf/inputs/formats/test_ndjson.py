@@ -22,6 +22,7 @@ from agent.leaf.inputs.formats.ndjson import (
     join_decoded,
 )
 from agent.leaf.inputs.formats.reading_decoder import ReadingDecoder
+from tests.harness.examples import costly
 from tests.unit.contract.readings import ODD_LINES, lines, readings
 
 DOMAIN = "edge-1"
@@ -56,7 +57,7 @@ def refusal(body: bytes) -> BadLinesError:
 
 
 @given(lines())
-@settings(max_examples=600, deadline=None)
+@costly(600)
 def test_exactly_the_lines_of_the_reference_are_taken(line: bytes) -> None:
     payload, reading = taken(line), reference(line)
     assert (payload is None) == (reading is None)
@@ -92,7 +93,7 @@ TAGS = st.sampled_from(
 
 
 @given(lines() | TAGS.map(lambda tags: (TAGGED[:-1].split(b'{"a')[0].decode() + tags + "}").encode()))
-@settings(max_examples=400, deadline=None)
+@costly(400)
 def test_a_line_among_others_that_are_alike_is_taken_as_by_the_reference(line: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agent.leaf.inputs.formats.ndjson._DECODER", decoder := ReadingDecoder())

@@ -20,6 +20,7 @@ from agent import contract
 from agent.leaf.inputs.http.otlp.export import ExportTooLargeError, status_message
 from agent.leaf.inputs.http.otlp.parse import Export
 from agent.leaf.inputs.http.otlp.source import Sources
+from tests.harness.examples import costly
 
 NOW = 1_770_000_000_123_456_789
 NS = "1790000000500000000"
@@ -271,7 +272,7 @@ points_of_one_form = st.one_of(
 
 
 @given(st.lists(seen_points, max_size=8) | points_of_one_form)
-@settings(max_examples=300, deadline=None)
+@costly(300)
 def test_points_are_taken_alike_whatever_was_seen_before(points: list[NumberDataPoint]) -> None:
     alone = [kept([point], Sources("edge-1")) for point in points]
     expected = b"".join(payload for payload, _ in alone), sum(rejected for _, rejected in alone)
