@@ -8,7 +8,7 @@ For each link that comes up, a hub's nats-server 2.15.1 goes through the interes
 A leaf's server gives up a link of which the hub says nothing within 2 s of its CONNECT, and dials again a
 second later; what the hub's server then does for the link that was given up is wasted. Of some thousand
 leaves that dial at once most are never linked. So each waits for a random part of the time that the hub needs
-for all (`Answer.spread_seconds`), and of up to eight times that after further dials in vain.
+for all (`Answer.spread_seconds`), and of up to four times that after further dials in vain.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ LOOK_SECONDS: Final = 5.0
 or two."""
 _ANSWER_SECONDS: Final = 3.0
 _STEADY_SECONDS: Final = 60.0
-_MOST_DOUBLED: Final = 3
+_MOST_DOUBLED: Final = 2
+"""A leaf whose key the hub learns late is not to wait for hours."""
 
 log = structlog.get_logger("link")
 

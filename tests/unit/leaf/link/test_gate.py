@@ -40,8 +40,8 @@ def test_it_waits_and_then_has_as_much_time_again(dials: DialSpread) -> None:
     assert dials.is_late(DOWN, 220.0 + LOOK_SECONDS)
 
 
-def test_each_further_wait_is_of_twice_as_much_up_to_eight_times(dials: DialSpread) -> None:
-    assert [dials.wait(SPREAD, 0.0) for _ in range(6)] == [20.0, 40.0, 80.0, 160.0, 160.0, 160.0]
+def test_each_further_wait_is_of_twice_as_much_up_to_four_times(dials: DialSpread) -> None:
+    assert [dials.wait(SPREAD, 0.0) for _ in range(6)] == [20.0, 40.0, 80.0, 80.0, 80.0, 80.0]
 
 
 @pytest.mark.parametrize(("lasted", "waits"), [(59.0, 40.0), (60.0, 20.0)])
