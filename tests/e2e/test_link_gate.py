@@ -21,6 +21,7 @@ from agent.leaf.link import gate as link_gate
 from agent.leaf.link.gate import DialSpread, LinkGate
 from agent.leaf.link.status import LinkState
 from agent.server.health import ServerHealth
+from agent.server.process import EmbeddedServer
 from tests.harness.agents import CLASS
 from tests.harness.linked_pair import LinkedPair, open_linked_pair
 from tests.harness.servers import ServerPair
@@ -67,6 +68,20 @@ async def test_a_server_that_is_started_again_while_the_link_is_closed_does_not_
     await servers.leaf.start()
     await asyncio.sleep(0.5)  # it dials 14 ms after its start where it may
     assert not await servers.leaf.linked()
+
+
+async def test_an_agent_that_starts_opens_the_link_that_the_one_before_has_closed(
+    servers: ServerPair,
+) -> None:
+    leaf = servers.leaf
+    pid = leaf.server.pid
+    await leaf.server.set_link(False)
+    await leaf.wait_linked(False)
+    leaf.server.release()
+    leaf.server = EmbeddedServer(leaf.config, leaf.directory)
+    await leaf.start()
+    await leaf.wait_linked()
+    assert leaf.server.pid == pid, "its server has gone on"
 
 
 def seconds_to_loss(pair: LinkedPair) -> float:
