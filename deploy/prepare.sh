@@ -11,14 +11,7 @@ stop() {
 }
 
 install() {
-    command -v apt-get >/dev/null || stop "$1 is missing and there is no apt-get here; install it by hand"
-    if [ "$(id -u)" = 0 ]; then as=""
-    elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then as="sudo"
-    else stop "$1 is missing; install it with: apt-get install $2"
-    fi
-    echo "petiole: $1 is missing, installing $2"
-    { $as apt-get update -qq && DEBIAN_FRONTEND=noninteractive $as apt-get install -y -qq --no-install-recommends $2; } \
-        >/dev/null || stop "$1 is missing and apt-get could not install $2"
+    deploy/install_packages.sh "$1" "$2"
 }
 
 find_python() {
