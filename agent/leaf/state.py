@@ -47,6 +47,8 @@ class Acked(Struct, frozen=True):
     """When that message was stored, as its server wrote it."""
     at: int = 0
     """Nothing of all this was stored later (ns since 1970); 0 where that is not known."""
+    reading: int = 0
+    """The sequence of its last batch of readings or dead letters; 0 where none is known."""
 
     @property
     def last(self) -> int:
@@ -132,6 +134,12 @@ class State(Struct):
     unconfirmed: dict[str, int] = {}
     """By class that is not configured any more, the newest reading that was seen in its stream and that the
     hub was not known to hold."""
+
+    def newest_reading(self, cls: str) -> int:
+        """The sequence of the newest reading that the stream of a class is known to have held, by the agent's
+        own batches and, after the class was removed, by what was seen there; 0 where none is known."""
+        acked = self.acked.get(cls)
+        return max(self.unconfirmed.get(cls, 0), 0 if acked is None else acked.reading)
 
     def removed_classes(self, configured: Iterable[str]) -> list[str]:
         """The classes that had a stream here and are not configured any more."""

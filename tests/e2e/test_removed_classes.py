@@ -9,14 +9,17 @@ import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 
-from agent.contract import clock_subject, direct_subject, leaf_stream, ledger_subject, new_epoch
+from agent.config import StreamClass
+from agent.contract import Checkpoint, clock_subject, direct_subject, leaf_stream, ledger_subject, new_epoch
 from agent.jetstream import JetStream
+from agent.leaf.intake import Chunk
 from agent.leaf.publish import removed_classes
 from agent.leaf.publish.removed_classes import RemovedClasses
 from agent.leaf.publish.stream_recovery import CurrentRecovery, StreamRecovery
 from agent.leaf.state import VERSION, State
 from agent.leaf.state_file import StateFile, load
-from tests.harness.agents import CLASS
+from tests.harness.agents import CLASS, agent, leaf_config
+from tests.harness.linked_pair import QUICK
 from tests.harness.servers import ServerPair
 from tests.harness.streams import make_leaf_stream
 from tests.harness.wait import until
@@ -118,3 +121,29 @@ async def test_a_removed_class_is_named_though_its_store_is_lost_or_restored(
         running.cancel()
     assert not RemovedClasses(recovery, file, [CLASS]).rows
     assert not file.current.unconfirmed, "the class is configured again"
+
+
+@pytest.mark.parametrize("fault", ["lost", "restored"])
+async def test_a_class_that_is_removed_while_its_store_is_lost_or_restored_is_named(
+    servers: ServerPair, tmp_path: Path, fault: str
+) -> None:
+    config = leaf_config(servers.leaf, tmp_path / "state", QUICK, StreamClass())
+    async with agent(config) as one:
+        await one.submit(Chunk(b'{"metric":"n","value":1}\n', 1))
+        await servers.leaf.back_up(tmp_path / "copy")
+        await one.submit(Chunk(b'{"metric":"n","value":2}\n', 1))
+        await one.stop()
+    assert one.state().acked[CLASS].seq > one.state().newest_reading(CLASS), "it ends with a record"
+    await (servers.leaf.wipe() if fault == "lost" else servers.leaf.restore(tmp_path / "copy"))
+    recovery, nc = CurrentRecovery(), await servers.leaf.connect("agent")
+    with recovery.connected(StreamRecovery(nc, JetStream(nc), DOMAIN)):
+        classes = RemovedClasses(recovery, StateFile(one.state_path, one.state()), [])
+        running = asyncio.create_task(classes.run())
+        await shows(classes, f"the store of {STREAM} is lost or restored", checked=True)
+        running.cancel()
+
+        state = one.state()
+        state.checkpoint[CLASS] = Checkpoint(state.newest_reading(CLASS), "id", "TELEMETRY_0", 1)
+        confirmed = RemovedClasses(recovery, StateFile(one.state_path, state), [])
+        assert await confirmed._check(CLASS)
+        assert not confirmed.rows, "the hub has all readings"

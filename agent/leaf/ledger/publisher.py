@@ -77,7 +77,7 @@ class LedgerPublisher:
         self._discards.stored(ident.cls, batch.seq, ident.run, ident.n, batch.readings)
         if batch.position is not None:
             self._state.current.place(batch.input, ident.cls, PullPosition(batch.position, batch.seq))
-        self._stored(ident.cls, batch.seq)
+        self._stored(ident.cls, batch.seq, batch.seq)
 
     def remember_position(self, input_name: str, cls: str, text: str) -> None:
         """Note how far an input is where no message can say so, for it holds nothing that is stored."""
@@ -85,7 +85,7 @@ class LedgerPublisher:
         self._state.current.place(input_name, cls, PullPosition(text, 0 if known is None else known.seq))
         self._state.note()
 
-    def _stored(self, cls: str, seq: int) -> None:
+    def _stored(self, cls: str, seq: int, reading: int = 0) -> None:
         ledger, known = self._ledgers[cls], self._state.current.acked.get(cls)
         stream = self._created[cls]
         if known is None or known.created != stream:
@@ -99,6 +99,7 @@ class LedgerPublisher:
             top=known.top,
             top_time=known.top_time,
             at=max(known.at, time.time_ns()),
+            reading=max(reading, known.reading),
         )
         self._state.note()
 
@@ -227,7 +228,8 @@ def _completed(known: Acked, stored_since: Iterable[StoredHeaders], letters: str
             known = structs.replace(known, run=ident.run, n=0, readings=Readings(), closed=False)
         if ident.run == known.run:
             known = _with_batch(known, ident.n, count, dead=message.subject.startswith(letters))
-        known = structs.replace(known, seq=message.seq, at=max(known.at, message.stored_ns))
+        at = max(known.at, message.stored_ns)
+        known = structs.replace(known, seq=message.seq, at=at, reading=message.seq)
     return known
 
 

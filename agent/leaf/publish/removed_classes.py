@@ -69,7 +69,7 @@ class RemovedClasses:
                     checked=False,
                 )
             return False
-        noted = state.unconfirmed.get(cls, 0)
+        noted = state.newest_reading(cls)
         if noted > confirmed and (newest is None or 0 < newest < noted):
             self._show(
                 cls,
