@@ -1,22 +1,26 @@
-"""A hub of three machines whose leader is killed, stopped or cut off from the others while a leaf stores."""
+"""A hub of three machines whose leader is killed, stopped, cut off from the others or without room on its
+disk while a leaf stores."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import signal
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from agent.contract import FLEET_BUCKET, Committed, committed_subject
+from agent.demo.plan import HubMachine
 from agent.jetstream import JetStream, JetStreamError
 from tests.faults.report import Case
 from tests.faults.schedule import seed_of
-from tests.faults.tools import partition
+from tests.faults.tools import disk, partition
 from tests.harness.fleet import ids_in
-from tests.harness.hub_machines import HubMachines, connected_to, hubs_and_leaf
+from tests.harness.hub_machines import HubMachines, Place, connected_to, hubs_and_leaf
 from tests.harness.registrar import LeafHand
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until, wait_for
@@ -27,6 +31,8 @@ TAKEOVER_SECONDS = 57.0
 """A lease's three seconds, and twice nine for each of three groups of servers (meta, bucket and aggregate):
 nine are the longest that a server of 2.15.1 waits before it stands for election, twice where votes split."""
 _EVERY = 0.05
+FULL_ROUNDS = 2
+_NO_ROOM = b"no space left"
 
 
 async def store(leaf: LeafHand, over: asyncio.Event) -> None:
@@ -72,6 +78,24 @@ async def test_the_leading_machine_of_a_hub_is_killed_or_stopped_again_and_again
         over.set()
         await storing
         await judge(case, hubs, leaf)
+
+
+async def stop_where_full(case: Case, hubs: HubMachines, disks: Mapping[str, disk.SmallDisk]) -> None:
+    """Fill the disk of the machine that leads and stop its agent, until another one leads."""
+    first = await asyncio.to_thread(hubs.leader)
+    agent = hubs.agents[first]
+    assert agent.process is not None
+    log = agent.member.state / "nats" / "nats-server.log"
+    begin = log.stat().st_size
+    disks[first].fill()
+    await until(lambda: _NO_ROOM in log.read_bytes()[begin:], "its server finds no room")
+    case.saw(f"the server of {first} finds no room")
+    agent.process.send_signal(signal.SIGSTOP)
+    second = await asyncio.to_thread(hubs.leader, first, TAKEOVER_SECONDS)
+    case.saw(f"{second} leads instead of {first}, which is stopped")
+    disks[first].free()
+    agent.process.send_signal(signal.SIGCONT)
+    await asyncio.to_thread(wait_for, lambda: "standby" in agent.status(), "it stands by")
 
 
 async def judge(case: Case, hubs: HubMachines, leaf: LeafHand) -> None:
@@ -161,3 +185,27 @@ async def test_the_leading_machine_of_a_hub_is_cut_off_from_the_two_others(
             reply = await jobs.request(committed_subject(AGGREGATE), request, timeout=10)
             assert json.loads(reply.data)["purged"] == 20
             await jobs.close()
+
+
+@pytest.mark.skipif(disk.missing() is not None, reason=str(disk.missing()))
+@pytest.mark.timeout(600)
+async def test_the_leading_machine_of_a_hub_is_stopped_when_its_disk_is_full(
+    case: Case, tmp_path: Path
+) -> None:
+    case.expected = "another machine leads, the first stands by once there is room; each message once"
+    disks: dict[str, disk.SmallDisk] = {}
+    with ExitStack() as stack:
+
+        def on_a_small_disk(machine: HubMachine) -> Place:
+            store = machine.member.state / "nats" / "store"
+            disks[machine.member.domain] = stack.enter_context(disk.small_disk(store, 64))
+            return Place()
+
+        async with hubs_and_leaf(tmp_path, on_a_small_disk) as (hubs, leaf):
+            over = asyncio.Event()
+            storing = asyncio.create_task(store(leaf, over))
+            for _ in range(FULL_ROUNDS):
+                await stop_where_full(case, hubs, disks)
+            over.set()
+            await storing
+            await judge(case, hubs, leaf)
