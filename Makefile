@@ -1,7 +1,7 @@
 # `make demo` and `make test` do all of their own set-up.
 .PHONY: help demo test lint types models properties fuzz faults bench bench-report dist wheel deb image release reference dashboards
 # `docs` is a folder, too.
-.PHONY: docs soak test-wheel test-package test-deploy test-browser test-delta test-lakes test-spark-next test-security security-table sizing-table recording
+.PHONY: docs soak test-wheel test-package test-deploy test-browser test-connect test-delta test-lakes test-spark-next test-security security-table sizing-table recording
 .PHONY: faults-page clean
 
 BIN := .venv/bin
@@ -38,6 +38,7 @@ help:
 	@echo "make test-package  the Debian package in a clean Debian, under systemd (root; a few minutes)"
 	@echo "make test-deploy   what Prometheus says of the metrics and rules (promtool)"
 	@echo "make test-browser  the fleet page in a headless Chromium"
+	@echo "make test-connect  every job on a server of Spark Connect, as without it"
 	@echo "make test-delta    Spark with Delta's own jar reads and rewrites the tables (three minutes)"
 	@echo "make test-lakes    lakes at Azure and Google, as others imitate them (npm, Go; ten minutes)"
 	@echo "make test-spark-next  the tests of Spark with PySpark 4.3, in an environment of its own (ten minutes)"
@@ -152,6 +153,10 @@ soak: .venv/ready
 test-browser: .venv/ready
 	@$(BIN)/python -m pytest tests/browser
 
+# `make test` runs ingest and refine on such a server, and kills it under a job.
+test-connect: .venv/ready
+	@$(BIN)/python -m pytest tests/connect
+
 # The jars come from Maven Central once, and stay in build/ivy.
 test-delta: .venv/ready
 	@$(BIN)/python -m pytest tests/delta
@@ -172,7 +177,7 @@ build/spark-next/ready: .venv/ready
 	@touch $@
 
 test-spark-next: build/spark-next/ready
-	@build/spark-next/bin/python -m pytest -n 2 tests/spark
+	@build/spark-next/bin/python -m pytest -n 2 tests/spark tests/connect
 
 # The picture of the terminal in README.md, from a run of the demonstration.
 recording: .venv/ready

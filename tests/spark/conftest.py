@@ -1,15 +1,17 @@
-"""The one Spark session of the tests: local, small, on the loopback."""
+"""The one Spark session of the tests, local, small, on the loopback; and a server of Spark Connect."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 
-from tests.harness.standalone import BRIEF_JAVA
+from tests.harness.standalone import BRIEF_JAVA, ConnectServer
+from tests.spark.connect_client import Client
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,3 +51,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def connect(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ConnectServer]:
+    """A server of Spark Connect that runs."""
+    server = ConnectServer(tmp_path_factory.mktemp("connect"))
+    try:
+        await server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def client(connect: ConnectServer) -> Iterator[Client]:
+    """A process on that server."""
+    process = Client(connect.environment)
+    yield process
+    process.close()
