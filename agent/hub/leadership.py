@@ -29,7 +29,7 @@ from agent.base.logs import LogEdge
 from agent.contract import COMMANDS, ContractError
 from agent.hub.lease import LEASE, RENEW_EVERY, Election, Lease, parse_lease
 from agent.hub.registrar.aggregate import fleet_config
-from agent.hub.registrar.fleet_store import BUCKET, BucketRoom, in_turn
+from agent.hub.registrar.fleet_store import BUCKET, BucketRoom, in_turn, read_copies
 from agent.hub.registrar.metrics import LeadMetrics
 from agent.jetstream import STREAM_NOT_FOUND, ApiError, JetStream, JetStreamError, UnavailableError
 from agent.jetstream.info import PubAck
@@ -209,9 +209,21 @@ class Leadership:
             await self._js.get_or_create_stream(fleet_config(self._replicas))
             message = None
         if message is None:
-            self._election.observed(0, None, _now())
+            lacked = None if self._replicas == 1 else await self._lacked()
+            self._election.observed(0, None, _now(), lacked)
         else:
             self._election.observed(message.seq, parse_lease(message.data), _now())
+
+    async def _lacked(self) -> Lease | None:
+        """The lease in another copy of the bucket than that of its leader, None where none is found in time:
+        then its holder is waited for, and its connections are not cut."""
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                data = (await read_copies(self._nc, [LEASE])).get(LEASE)
+        except (TimeoutError, UnavailableError) as error:
+            log.info("copies of the lease not read", reason=str(error) or "no answer in time")
+            return None
+        return None if data is None else parse_lease(data)
 
     async def _put(self, lease: Lease) -> int:
         data = msgspec.json.encode(lease)

@@ -79,14 +79,17 @@ class Election:
         """Whether this agent may write at `now`."""
         return now < self._until
 
-    def observed(self, revision: int, lease: Lease | None, now: float) -> None:
-        """The lease as it was read, the answer at `now`."""
+    def observed(self, revision: int, lease: Lease | None, now: float, lacked: Lease | None = None) -> None:
+        """The lease as it was read, the answer at `now`. Where the bucket's leader has none, `lacked` is that
+        of another copy: its holder may write still, and is waited for."""
         if self._since == _UNREAD or revision != self.revision or (lease is None) != (self.lease is None):
             self._since = now
         if lease is None or lease.holder != self._me:
             self._until = _NEVER
         self.revision, self.lease = revision, lease
         self._newest = self.before
+        if lacked is not None and (self._newest is None or lacked.term > self._newest.term):
+            self._newest = lacked
 
     def may_take(self, now: float) -> bool:
         """Whether the lease is free, or the holder cannot rely on it any more."""

@@ -1,11 +1,11 @@
-"""The records of the fleet on three servers, of which one has lost a part of its copy."""
+"""The records of the fleet and the lease on three servers, of which one has lost a part of its copy."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,15 @@ from nats.errors import Error as NatsError
 
 from agent.contract import FLEET_BUCKET
 from agent.demo.loopback import Proxy
+from agent.hub.lease import LEASE
 from agent.hub.registrar.fleet_store import BUCKET, FleetStore
 from agent.hub.registrar.problems import ActiveProblems
 from agent.hub.registrar.records import LeafRecord
-from agent.jetstream import JetStream
+from agent.jetstream import ApiError, JetStream
 from agent.server import process
 from hub_jobs.audit.in_transit import ask_hub
 from hub_jobs.source.server import Server
+from tests.harness.candidates import Candidate, candidate
 from tests.harness.cluster import Cluster, open_cluster
 from tests.harness.registrar import MACHINE
 from tests.harness.servers import ask
@@ -41,7 +43,8 @@ class Copies:
 
     cluster: Cluster
     damaged: str
-
+    holder: Candidate
+    """The agent that led, beside another server, and stands still since."""
     nc: Client
 
     def store(self, problems: ActiveProblems) -> FleetStore:
@@ -72,10 +75,13 @@ async def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     """The first block of the bucket, with the records of leaves, is damaged at one server, which leads it."""
     # The harness adds the cluster to a configuration of one server, which would not take the store again.
     monkeypatch.setattr(process, "store_problem", lambda _: None)
-    async with open_cluster(tmp_path, monkeypatch, Proxy(0)) as cluster:
+    async with open_cluster(tmp_path, monkeypatch, Proxy(0)) as cluster, AsyncExitStack() as stack:
         nc = await next(iter(cluster.hubs.values())).connect("registrar")
         store = FleetStore(nc, JetStream(nc), len(cluster.hubs), ActiveProblems())
         await store.ensure()
+        holder = await stack.enter_async_context(candidate(cluster.servers, "a", replicas=3))
+        await holder.leads()
+        await holder.stop()
         await store.save_all(LEAVES)
         for part in range(_PARTS):
             await store.save_audit(part, random.randbytes(_PART_BYTES))
@@ -84,7 +90,7 @@ async def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
             return bool(await leader(cluster))
 
         await until(whole, "three servers are current")
-        damaged = await leader(cluster)
+        damaged = list(cluster.hubs)[-1]
         hub = cluster.hubs[damaged]
         await hub.kill()
         blocks = hub.config.store_dir.glob(f"**/streams/{BUCKET}/msgs/*.blk")
@@ -95,7 +101,7 @@ async def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         first.with_name("index.db").unlink(missing_ok=True)
         await hub.start()
         await until(partial(leads, cluster, damaged), "the damaged copy leads")
-        yield Copies(cluster, damaged, await hub.connect("registrar"))
+        yield Copies(cluster, damaged, holder, await hub.connect("registrar"))
 
 
 async def test_a_registrar_knows_leaves_that_the_leader_of_the_bucket_has_lost(copies: Copies) -> None:
@@ -143,3 +149,24 @@ async def test_an_audit_knows_what_a_leaf_announced_though_one_copy_lacks_it(cop
     for _ in range(10):
         found = await asyncio.to_thread(ask_hub, server, [], DOMAINS)
         assert (sorted(found.leaves), found.faults) == (DOMAINS, [])
+
+
+async def test_a_new_holder_follows_the_one_whose_lease_the_leader_of_the_bucket_has_lost(
+    copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = copies.holder.lead
+    monkeypatch.setattr(first._election, "leads", lambda now: True)
+    assert first.holds(), "a clock that stands still"
+    assert await JetStream(copies.nc).get_message(BUCKET, last_by_subject=LEASE) is None
+
+    async with candidate(copies.cluster.servers, "b", replicas=3) as second:
+        await second.leads()
+
+        assert not first.holds(), "its connections are cut"
+        lease = second.lead._election.lease
+        assert lease is not None
+        assert lease.term == 2
+        monkeypatch.setattr(first, "holds", lambda: True)
+        with pytest.raises(ApiError, match="wrong last sequence"):
+            await copies.holder.js.publish(f"$KV.{FLEET_BUCKET}.edge-0", b"stale")
+        await second.js.publish(f"$KV.{FLEET_BUCKET}.edge-0", b"{}")

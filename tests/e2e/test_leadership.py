@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from nats.aio.msg import Msg
 
-from agent.base.metrics import Metrics
 from agent.contract import inbox_prefix
 from agent.demo.loopback import Proxy
 from agent.hub import leadership, lease
-from agent.hub.leadership import Leadership, LeadJetStream, NotLeadingError, while_leading
+from agent.hub.leadership import NotLeadingError, while_leading
 from agent.hub.registrar import aggregate
 from agent.hub.registrar.aggregate import AggregateSettings, aggregate_config, fleet_config
-from agent.hub.registrar.metrics import LeadMetrics
 from agent.jetstream import ApiError, JetStream
 from agent.jetstream.connection import CancellableClient
 from agent.process.hub import ForgetfulClient
+from tests.harness.candidates import Candidate, candidate
 from tests.harness.cluster import open_cluster
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
@@ -35,39 +33,6 @@ def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lease of a second and a half."""
     monkeypatch.setattr(lease, "SECONDS", 1.5)
     monkeypatch.setattr(leadership, "RENEW_EVERY", 0.1)
-
-
-class Candidate:
-    """One agent's part in the lead, and the API as its registrar has it."""
-
-    def __init__(self, lead: Leadership, js: LeadJetStream, task: asyncio.Task[None]) -> None:
-        self.lead, self.js, self._task = lead, js, task
-
-    async def leads(self) -> None:
-        """Return once it does."""
-        async with asyncio.timeout(30):
-            await self.lead.taken.wait()
-
-    async def stop(self) -> None:
-        """It does nothing any more, and notices nothing: neither that its time is over nor an answer."""
-        self._task.cancel()
-        await asyncio.wait([self._task])
-
-
-@asynccontextmanager
-async def candidate(
-    servers: ServerPair, name: str, server: str = "", replicas: int = 1
-) -> AsyncIterator[Candidate]:
-    """An agent that takes the lead when it can, beside a `server` of this name if it is not the hub's."""
-    nc, system = await servers.hub.connect("registrar"), await servers.hub.connect("registrar_system")
-    if server:
-        nc._server_info["server_name"] = server
-    lead = Leadership(nc, system, name, replicas, (), LeadMetrics(Metrics().registry))
-    task = asyncio.create_task(lead.run())
-    try:
-        yield Candidate(lead, LeadJetStream(lead._nc, lead), task)
-    finally:
-        task.cancel()
 
 
 async def test_a_holder_that_does_not_know_better_is_refused_by_the_server(

@@ -127,7 +127,7 @@ class FleetStore:
     async def _load_lacking(self, domains: Collection[str]) -> dict[str, LeafRecord]:
         """The records of these domains, of which the leader has none, in other copies."""
         by_subject = {_subject(domain): domain for domain in domains}
-        read = await self._read_copies(list(by_subject))
+        read = await read_copies(self._nc, list(by_subject))
         if read:
             leader = (await self._js.api(f"STREAM.INFO.{BUCKET}")).get("cluster", {}).get("leader", "")
             self._problems.begin(
@@ -194,25 +194,12 @@ class FleetStore:
         data = await self._leaders(subject)
         if data is not None or self._replicas == 1:
             return data
-        return (await self._read_copies([subject])).get(subject)
+        return (await read_copies(self._nc, [subject])).get(subject)
 
     async def _leaders(self, subject: str) -> bytes | None:
         """The leader's record of a subject."""
         message = await self._js.get_message(BUCKET, last_by_subject=subject)
         return None if message is None else message.data
-
-    async def _read_copies(self, subjects: list[str]) -> dict[str, bytes]:
-        """What any copy has of these subjects. A server whose disk has damaged a block lacks its messages for
-        good, as leader for all (seen on nats-server 2.15.1)."""
-        found: dict[str, bytes] = {}
-        for start in range(0, len(subjects), _AT_ONCE):
-            lacking = subjects[start : start + _AT_ONCE]
-            for _ in range(_DRAWS):
-                found |= await read_newest(self._nc, BUCKET, lacking)
-                lacking = [subject for subject in lacking if subject not in found]
-                if not lacking:
-                    break
-        return found
 
     def _decoded(self, data: bytes | None, what: str, decode: Callable[[bytes], Record]) -> Record | None:
         if not data:
@@ -222,6 +209,20 @@ class FleetStore:
         except ContractError as error:
             self._problems.begin(f"record of {what}", f"the hub's record of {what} cannot be read: {error}")
             return None
+
+
+async def read_copies(nc: Client, subjects: list[str]) -> dict[str, bytes]:
+    """What any copy of the bucket has of these subjects. A server whose disk has damaged a block lacks its
+    messages for good, as leader for all (seen on nats-server 2.15.1). Raises `UnavailableError`."""
+    found: dict[str, bytes] = {}
+    for start in range(0, len(subjects), _AT_ONCE):
+        lacking = subjects[start : start + _AT_ONCE]
+        for _ in range(_DRAWS):
+            found |= await read_newest(nc, BUCKET, lacking)
+            lacking = [subject for subject in lacking if subject not in found]
+            if not lacking:
+                break
+    return found
 
 
 def _subject(domain: str) -> str:
