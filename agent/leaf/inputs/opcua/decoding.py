@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from asyncua.common.utils import Buffer, NotEnoughData
 from asyncua.ua import ua_binary
 
+_read = Buffer.read
 _reshape = ua_binary._reshape
 
 
@@ -27,6 +29,14 @@ class _NullArray:
         return ()
 
 
+def _read_forwards(buffer: Buffer, size: int) -> bytes:
+    """What comes next. Raises `NotEnoughData` also for a negative size, such as a text may say that it has:
+    asyncua goes back by that, so that an array reads the same bytes over and over."""
+    if size < 0:
+        raise NotEnoughData(f"a length of {size} bytes")
+    return _read(buffer, size)
+
+
 def _reshaped(flat: list[Any], dims: list[int]) -> list[Any]:
     """The values of an array by its dimensions; flat where these are none, or declare more values than there
     are. asyncua fills up to a million with empty lists."""
@@ -41,3 +51,4 @@ def bound() -> None:
     ua_binary.Primitives1.Null = _NullArray  # type: ignore[attr-defined]
     ua_binary._create_uatype_array_deserializer.cache_clear()
     ua_binary._reshape = _reshaped
+    Buffer.read = _read_forwards  # type: ignore[assignment, method-assign]
