@@ -47,7 +47,13 @@ log = structlog.get_logger("connection")
 
 class CancellableClient(Client):
     """A client in which a task that is cancelled ends: the library's own catches the cancellation while it
-    flushes (nats-py 2.16, `Client._flush_pending`), and a cancelled task would go on."""
+    flushes (nats-py 2.16, `Client._flush_pending`), and a cancelled task would go on. It closes a connection
+    whose handshake failed before it dials again, which the library's own forgets
+    (`Client._attempt_reconnect`)."""
+
+    async def _connect_to_server(self, server: Any) -> None:
+        abort(self)
+        await super()._connect_to_server(server)
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
         try:

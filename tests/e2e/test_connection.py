@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
@@ -17,7 +18,7 @@ from agent.base.metrics import Metrics
 from agent.config.keys import ensure_key
 from agent.demo.loopback import free_port
 from agent.jetstream import connection
-from agent.jetstream.connection import ServerConnection, connected, listening_again
+from agent.jetstream.connection import CancellableClient, ServerConnection, connected, listening_again
 from tests.harness.configured import ConfiguredServer
 from tests.harness.wait import until
 
@@ -109,6 +110,34 @@ async def test_a_server_that_listens_all_the_time_is_not_tried_before_its_time()
         await until(lambda: accepted > 0, "it is looked whether the server listens")
         assert not waiting.done()
         waiting.cancel()
+
+
+@pytest.mark.filterwarnings("error")
+async def test_a_client_that_dials_again_closes_a_connection_whose_handshake_failed(tmp_path: Path) -> None:
+    port, public = free_port(), ensure_key(tmp_path / "seed")
+    users = f"authorization {{ users: [ {{ nkey: {public} }} ] }}"
+    server = ConfiguredServer(tmp_path, "local", port, f'listen: "127.0.0.1:{port}"\n{users}\n')
+    dialled = 0
+
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal dialled
+        dialled += 1
+        writer.close()
+
+    client = CancellableClient()
+    await server.start()
+    try:
+        await client.connect(
+            server.url, nkeys_seed=str(tmp_path / "seed"), max_reconnect_attempts=-1, reconnect_time_wait=0
+        )
+        await server.kill()
+        async with await asyncio.start_server(hang_up, "127.0.0.1", port):
+            await until(lambda: dialled > 3, "it dials again and again")
+            client.options["max_reconnect_attempts"] = 1
+            await client.close()
+    finally:
+        await server.kill()
+    gc.collect()  # what nobody closed is a warning
 
 
 async def test_what_is_sent_arrives_in_order_and_a_receiver_that_fails_ends_nothing(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from agent.base.nats_server import find_binary
 from agent.config.keys import ensure_key, seed_line
 from agent.contract import inbox_prefix
 from agent.demo.loopback import Proxy, free_port
+from agent.jetstream.connection import CancellableClient
 from agent.server.child import Watched, greeting, reap, spawn
 from agent.server.render import LINK_INCLUDE
 from tests.harness.declared import End
@@ -118,7 +119,8 @@ class OpenServer(ConfiguredServer):
 
     async def end(self, stack: AsyncExitStack, seed: Path | None = None) -> End:
         """This server's JetStream, as the user of a seed."""
-        client = await nats.connect(
+        client = CancellableClient()
+        await client.connect(
             self.url,
             nkeys_seed=str(seed or self.seed),
             max_reconnect_attempts=-1,

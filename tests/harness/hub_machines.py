@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import nats
 from msgspec.structs import replace
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
@@ -23,6 +22,7 @@ from agent.demo import plan
 from agent.demo.loopback import Proxy
 from agent.demo.plan import HubMachine
 from agent.jetstream import JetStreamError
+from agent.jetstream.connection import CancellableClient
 from tests.harness.agent_process import Agent
 from tests.harness.registrar import LeafHand
 from tests.harness.servers import Leaf, make_leaf
@@ -141,11 +141,13 @@ async def hubs_and_leaf(
 async def connected_to(hubs: HubMachines, identity: str, name: str) -> Client:
     """A connection of the `jobs` or the `registrar` to one of the servers."""
     member = hubs.agents[name].member
-    return await nats.connect(
+    client = CancellableClient()
+    await client.connect(
         member.nats_url,
         nkeys_seed=str(member.state / "keys" / f"{identity}.nk"),
         inbox_prefix=inbox_prefix(identity).encode(),
     )
+    return client
 
 
 async def answered(leaf: LeafHand) -> bool:

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-import nats
 from msgspec.structs import replace
 from nats.aio.client import Client
 from nats.errors import NoRespondersError
@@ -26,6 +25,7 @@ from nats.errors import TimeoutError as NoAnswerError
 from agent.config.keys import ensure_key
 from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
 from agent.demo.loopback import Proxy, free_port
+from agent.jetstream.connection import CancellableClient
 from agent.server.permissions import LinkRights
 from agent.server.process import EmbeddedServer
 from agent.server.values import HubConfig, LeafConfig, LeafUser, ServerConfig, address_of
@@ -138,7 +138,8 @@ class Node:
         async def note(error: Exception) -> None:
             self.errors.append(error)
 
-        client = await nats.connect(
+        client = CancellableClient()
+        await client.connect(
             **{
                 "servers": self.url,
                 "nkeys_seed": str(self.keys[identity]),
