@@ -46,3 +46,9 @@ def test_a_small_request_of_one_line_over_and_over_is_cheap(line: bytes) -> None
     for name in PARSERS:
         found = cost(name, came, encoding)
         assert found.is_fair(yard), (name, found)
+
+
+def test_an_array_of_tiny_elements_takes_little_memory() -> None:
+    came, encoding = request(b"[" + b"1," * 500_000 + b"1]", 0)
+    found = cost("array", came, encoding)
+    assert found.is_fair(10 * yardstick()), found
