@@ -96,6 +96,8 @@ class Screen:
 
     async def _heard(self, input_name: str, cls: str, chunk: Chunk) -> None:
         await self.dead_letter(input_name, cls, chunk.letters)
+        if not chunk.count and not chunk.letters:
+            return  # a position that is kept before its lines come
         self.heard.add(input_name)
         self.news.set()
 

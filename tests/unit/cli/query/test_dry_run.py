@@ -146,6 +146,15 @@ async def test_a_look_ends_when_each_input_has_said_something() -> None:
     assert await look(first, second) == (b"1\n2\n", [], True)
 
 
+async def test_a_look_does_not_end_with_a_position_whose_lines_are_still_to_come() -> None:
+    screen = Screen("edge-1", lambda _: None, lambda _: None)
+    await screen.submit("file", "normal", Chunk(b"", 0, position="before"))
+    assert screen.heard == set()
+
+    await screen.submit("file", "normal", Chunk(b"1\n", 1, position="behind"))
+    assert screen.heard == {"file"}
+
+
 async def test_a_look_ends_in_time_where_an_input_says_nothing() -> None:
     assert await look(Speaker("one", Chunk(b"1\n", 1)), Speaker("mute"), seconds=0.05) == (b"1\n", [], True)
 
