@@ -20,6 +20,7 @@ from nats.aio.client import Client
 
 from agent.base.nats_server import ask, find_binary
 from agent.demo.loopback import free_port
+from agent.jetstream.connection import CancellableClient, abort
 from tests.harness.configured import ConfiguredServer, closed
 from tests.harness.wait import until
 
@@ -167,12 +168,17 @@ async def _refused(directory: Path, more: str) -> str:
 
 async def connected(stack: AsyncExitStack, server: ConfiguredServer, credentials: Path) -> Client:
     """A user's client, which ends with the stack. Raises what nats-py does."""
-    client = await nats.connect(
-        server.url,
-        user_credentials=str(credentials),
-        allow_reconnect=False,
-        max_reconnect_attempts=1,
-        reconnect_time_wait=0,
-    )
+    client = CancellableClient()
+    try:
+        await client.connect(
+            server.url,
+            user_credentials=str(credentials),
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+        )
+    except BaseException:
+        abort(client)  # nats-py leaves the socket of a client that is refused open
+        raise
     stack.push_async_callback(closed, client)
     return client
