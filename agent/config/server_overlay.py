@@ -52,6 +52,7 @@ HUB_TAKEN: Final[Mapping[str, Any]] = _COMMON_TAKEN | {
         ("listen", "no_advertise", "isolate_leafnode_interest", "authorization"), True
     ),
     "cluster": dict.fromkeys(("name", "listen", "no_advertise", "routes", INCLUDE), True),
+    "feature_flags": {"js_api_reply_v2": True},
 }
 LEAF_TAKEN: Final[Mapping[str, Any]] = _COMMON_TAKEN | {"leafnodes": {"remotes": True}, "cluster": True}
 REMOTE_TAKEN: Final[Mapping[str, Any]] = dict.fromkeys(

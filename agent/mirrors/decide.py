@@ -218,7 +218,7 @@ def needed_subjects(origin: ResolvedOrigin) -> list[str]:
         f"{api}.STREAM.INFO.{origin.stream}",
         f"$JS.FC.{origin.stream}.>",
         f"{origin.deliver or '$JS.*'}.> (from the origin)",
-        "$JSC.R.* (both ways)",
+        "$JSC.R.> (both ways)",
     ]
 
 

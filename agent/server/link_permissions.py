@@ -49,8 +49,9 @@ def leaf_link(
     are streams of the hub that it may mirror or source, `gives` its own that the hub may. In the account of a
     `tenant` the hub's questions come with reply subjects of the server's own making, below `_R_`.
 
-    `$JSC.R.*` stands on both sides because each server answers the other's RESET of a durable consumer there;
-    `allow_responses` does not cover it.
+    Each server answers the other's RESET of a durable consumer below `$JSC.R`: the hub's under the name of
+    the leaf that it asks (`js_api_reply_v2` in `agent.server.render`), the leaf's, and a hub's without that
+    flag, under one token. `allow_responses` does not cover it.
     """
     streams = [leaf_stream(domain, cls) for cls in classes]
     consumer, api = command_consumer(domain), api_prefix(domain)
@@ -66,7 +67,7 @@ def leaf_link(
             verify_subject(domain),
             f"{hub_api(tenant=tenant)}.CONSUMER.RESET.{COMMANDS}.{consumer}",
             f"$JS.FC.{COMMANDS}.{consumer}.>",
-            *(("_R_.>",) if tenant else ("$JSC.R.*", f"{leaf_inbox(domain)}.>")),
+            *(("_R_.>",) if tenant else ("$JSC.R.*", answers_to_hub(domain), f"{leaf_inbox(domain)}.>")),
         ),
         subscribe=(
             *given,
@@ -98,6 +99,11 @@ def _taken(api: str, streams: Iterable[str]) -> tuple[str, ...]:
             f"$JS.FC.{stream}.>",
         )
     )
+
+
+def answers_to_hub(domain: str) -> str:
+    """Where a leaf's server answers what the hub's server itself asks it."""
+    return f"$JSC.R.{domain}.>"
 
 
 def leaf_inbox(domain: str) -> str:

@@ -96,6 +96,9 @@ def _hub(config: HubConfig) -> dict[str, Any]:
             "compression": "accept",  # what the leaf's remote asks for; see `_LINK_COMPRESSION`
             "authorization": {"timeout": 10},
         },
+        # What the server asks a leaf is answered on a subject of that leaf. By default every link hears of
+        # every such subject: 120 KB a day on each for each leaf that is away.
+        "feature_flags": {"js_api_reply_v2": True},
         **({} if config.cluster is None else {"cluster": _cluster(config.cluster)}),
         "accounts": _with_users(accounts, config.users)
         | tenant_blocks(crossed, {tenant: [_leaf_users(leaves)] for tenant, leaves in tenants.items()}),

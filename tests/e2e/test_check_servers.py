@@ -63,7 +63,7 @@ async def test_all_is_well_and_looking_at_it_changes_nothing(servers: ServerPair
         leaf = await check(config_of(servers.leaf, tmp_path / "state"))
         hub = await check(hub_config_of(servers.hub, tmp_path / "state"))
         assert (bad(leaf), bad(hub)) == ([], [])
-        of(leaf, "has all 15 permissions of the link")
+        of(leaf, "has all 16 permissions of the link")
         of(leaf, "this clock and the hub's differ by less than")
         after = [await state_of(agent, "TEL_edge-1_normal"), await state_of(registrar, AGGREGATE, "COMMANDS")]
         assert before[0] == after[0]

@@ -68,7 +68,7 @@ async def test_without_its_reset_answers_the_link_is_unheard_and_flows_once_they
     monkeypatch.setattr(stalled_sources, "_FIRST_WAIT", 0.5)
     with pytest.MonkeyPatch.context() as wrong:
         async with (
-            servers_without(tmp_path, wrong, lambda subject: subject == "$JSC.R.*") as servers,
+            servers_without(tmp_path, wrong, lambda subject: subject.startswith("$JSC.R.")) as servers,
             open_linked_pair(servers, tmp_path / "state") as pair,
         ):
             await pair.send(3)

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from agent.base.nats_server import subject_covers, subjects_overlap
 from agent.cli.checks import Finding, Group
 from agent.contract import ACCOUNT, COMMANDS, announce_subject, deliver_subject, inbox_prefix, leaf_stream
-from agent.server.link_permissions import leaf_inbox
+from agent.server.link_permissions import answers_to_hub, leaf_inbox
 from agent.server.permissions import Permissions
 
 GROUP: Final = Group("permissions")
@@ -100,6 +100,11 @@ def _effect(domain: str, side: Side, subject: str) -> tuple[str, bool]:
         return "nothing that is stored here arrives", True
     if subject in ("$JSC.R.*", "_R_.>"):
         return "nothing flows, in either direction", True
+    if subject == answers_to_hub(domain):
+        return (
+            "with the feature flag js_api_reply_v2 at the hub's server nothing flows, and without it what it"
+            " asks other leaves crosses this link, too"
+        ), False
     if subject == f"{inbox_prefix(domain)}.>":
         return "the hub's answers do not arrive", True
     if COMMANDS in subject or subject.startswith("petiole.command."):

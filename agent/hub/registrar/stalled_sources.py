@@ -26,7 +26,7 @@ _HOPELESS_TRIES = 3
 _FIRST_WAIT, _LONGEST_WAIT = 3.0, 300.0
 _NEVER_HEARD = (
     "its leaf is linked, but the hub never hears from it: the link consumer is missing on the leaf, or one "
-    "side lacks a permission of the link ($JSC.R.*, the deliver subject, the consumer's RESET), which "
+    "side lacks a permission of the link ($JSC.R.>, the deliver subject, the consumer's RESET), which "
     "neither server says; start both servers with the configuration that petiole renders"
 )
 _NAMED: Final = 20

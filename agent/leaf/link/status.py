@@ -95,8 +95,8 @@ def hint(state: LinkState, domain: str, cls: str) -> str:
     stream = contract.leaf_stream(domain, cls)
     if state is LinkState.UNHEARD:
         return (
-            f"publish {contract.deliver_subject(domain, cls, '*')} and $JSC.R.*, subscribe "
-            f"{contract.api_prefix(domain)}.CONSUMER.RESET.{stream}.* and $JSC.R.*"
+            f"publish {contract.deliver_subject(domain, cls, '*')}, $JSC.R.* and $JSC.R.{domain}.>, "
+            f"subscribe {contract.api_prefix(domain)}.CONSUMER.RESET.{stream}.* and $JSC.R.*"
         )
     if state is LinkState.STUCK:
         return f"the hub's user of this leaf needs subscribe $JS.FC.{stream}.>"
