@@ -1,7 +1,8 @@
 """A hub of thousands of leaves whose server has started: all of them dial it at once. Links that close their
 gate as `agent.leaf.link.gate` decides, beside links that dial on, as nats-server does by itself.
 
-The hub's server is real. The leaves are played in this process (`bench.dialled_link`), on the same cores.
+The hub's server is real, and has a source for each leaf. The leaves are played in this process
+(`bench.dialled_link`), on the same cores.
 `LEAVES=10000 python -m bench dials` for another number than 4,000.
 """
 
@@ -17,16 +18,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import nats
 import psutil
 import uvloop
 
-from agent.contract import server_name
+from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
 from agent.demo.loopback import free_port
+from agent.hub.registrar.aggregate import AggregateSettings, aggregate_config, source
 from agent.hub.registrar.fleet_state import spread_seconds
+from agent.jetstream import JetStream
 from agent.server.process import EmbeddedServer
 from agent.server.values import HubConfig, LeafUser
 from bench.dialled_link import DialledLink
-from bench.fleet_hub import MACHINE, make_key
+from bench.fleet_hub import MACHINE, SOURCES, make_key
+from bench.fleet_leaves import Counted, SmallLeaf
 from bench.fleet_wire import LinkKey
 from bench.result import Against, Result, Row, measuring
 
@@ -36,7 +41,9 @@ _PATIENCE: Final = 3.0
 _LEAST_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.5
 _CLOSE_FILES: Final = 64
-_STORE: Final = 1 << 30
+_STORE: Final = 4 << 30
+_STREAM_BYTES: Final = 64 << 20
+_API_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +72,21 @@ def run() -> Result:
     return result
 
 
-async def _both(directory: Path, leaves: int) -> list[Row]:
-    keys = [make_key(number) for number in range(leaves)]
-    config = _hub(directory, keys)
+async def _both(directory: Path, count: int) -> list[Row]:
+    keys = [make_key(number) for number in range(count)]
+    registrar, public = make_key(count)
+    config = _hub(directory, keys, public)
     server = EmbeddedServer(config, directory)
-    links = [key for key, _ in keys]
-    spread = spread_seconds(leaves)
-    ours = await _side(server, config.leaf_listen, links, spread, max(_LEAST_SECONDS, _PATIENCE * spread))
-    theirs = await _side(server, config.leaf_listen, links, 0.0, ours.seconds)
-    all_of = f"{leaves:,} links dial at once"
+    leaves = [SmallLeaf(key, MACHINE, Counted()) for key, _ in keys]
+    await server.start()
+    await _give_sources(server.url, registrar, leaves)
+    await server.end()
+    spread = spread_seconds(count)
+    links = [DialledLink(config.leaf_listen, leaf, spread) for leaf in leaves]
+    ours = await _side(server, links, max(_LEAST_SECONDS, _PATIENCE * spread))
+    links = [DialledLink(config.leaf_listen, leaf, 0.0) for leaf in leaves]
+    theirs = await _side(server, links, ours.seconds)
+    all_of = f"{count:,} links dial at once"
     return [
         Row(
             f"{all_of}, each in its turn: up in the end",
@@ -94,15 +107,12 @@ async def _both(directory: Path, leaves: int) -> list[Row]:
     ]
 
 
-async def _side(
-    server: EmbeddedServer, listen: str, keys: list[LinkKey], spread: float, seconds: float
-) -> Side:
+async def _side(server: EmbeddedServer, links: list[DialledLink], seconds: float) -> Side:
     """All links from the start of the server on, until all are up or so many seconds have passed."""
     await server.start()
-    assert server.pid is not None
-    process, began = psutil.Process(server.pid), time.monotonic()
-    links = [DialledLink(listen, key, spread) for key in keys]
     try:
+        assert server.pid is not None
+        process, began = psutil.Process(server.pid), time.monotonic()
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(part()) for link in links for part in (link.dial, link.follow)]
             with suppress(TimeoutError):
@@ -117,19 +127,35 @@ async def _side(
     return Side(up, took, dials, cpu.user + cpu.system)
 
 
+async def _give_sources(url: str, registrar: LinkKey, leaves: list[SmallLeaf]) -> None:
+    """Have the hub's streams source all leaves."""
+    client = await nats.connect(
+        url, nkeys_seed_str=registrar.seed, inbox_prefix=inbox_prefix("registrar").encode()
+    )
+    js = JetStream(client, timeout=_API_SECONDS)
+    settings = AggregateSettings(_STREAM_BYTES)
+    for begin in range(0, len(leaves), SOURCES):
+        group = leaves[begin : begin + SOURCES]
+        sources = [source(leaf.domain, DEFAULT_CLASS, leaf.epoch) for leaf in group]
+        name = aggregate(begin // SOURCES)
+        await js.api(f"STREAM.CREATE.{name}", aggregate_config(name, settings, sources))
+    await client.close()
+
+
 async def _all_up(links: list[DialledLink]) -> None:
     while not all(link.up for link in links):  # noqa: ASYNC110 - of thousands, each with an event
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _hub(directory: Path, keys: list[tuple[LinkKey, str]]) -> HubConfig:
+def _hub(directory: Path, keys: list[tuple[LinkKey, str]], registrar: str) -> HubConfig:
     return HubConfig(
         server_name=server_name("hub", MACHINE),
         store_dir=directory / "store",
         max_file_store=_STORE,
-        registrar=make_key(0)[1],
+        registrar=registrar,
         registrar_system=make_key(0)[1],
         jobs=make_key(0)[1],
+        aggregates=tuple(aggregate(number) for number in range(-(-len(keys) // SOURCES))),
         leaves=tuple(LeafUser(key.domain, public, ("normal",)) for key, public in keys),
         listen=f"127.0.0.1:{free_port()}",
         leaf_listen=f"127.0.0.1:{free_port()}",

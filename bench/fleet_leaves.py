@@ -182,25 +182,30 @@ class SmallLeaf(AnnouncingLeaf):
     """A leaf of this process alone."""
 
     commands_idle = True
+    _flows = ""
+    _beat: asyncio.TimerHandle | None = None
 
     async def connect(self, hub: int) -> None:
         """Link to the hub. Raises `OSError` or `TimeoutError` after some attempts: a server of thousands of
         links cuts one now and then while they join, and a leaf tries again."""
         self.reachable = False
-        self._flows = ""
-        self._beat: asyncio.TimerHandle | None = None
         for attempt in range(_ATTEMPTS):
-            self.wire = Wire(self.received, key=self.key)
-            self.wire.interest = self._interest
+            wire = Wire(self.received, key=self.key)
+            wire.interest = self._interest
             try:
-                await Wire.connect(hub, self.wire)
+                await Wire.connect(hub, wire)
                 break
             except OSError:
                 if attempt == _ATTEMPTS - 1:
                     raise
                 await asyncio.sleep(_RECONNECT_SECONDS)
-        self.wire.subscribe(f"{api_prefix(self.domain)}.CONSUMER.RESET.{self.stream}.*")
-        self.wire.subscribe(self._inbox)
+        self.serve(wire)
+
+    def serve(self, wire: Wire) -> None:
+        """Answer for its stream over a link that is up."""
+        self.wire, wire.interest = wire, self._interest
+        wire.subscribe(f"{api_prefix(self.domain)}.CONSUMER.RESET.{self.stream}.*")
+        wire.subscribe(self._inbox)
 
     def received(self, subject: str, reply: str, body: bytes) -> None:
         if ".CONSUMER.RESET." in subject:

@@ -125,8 +125,7 @@ class Wire(asyncio.Protocol):
                 b"CONNECT " + json.dumps(self._hello(json.loads(line[5:]))).encode() + b"\r\nPING\r\n"
             )
         elif line.startswith((b"LS+", b"LS-")) and self.interest is not None:
-            if not line.startswith(b"$JSC.R.", 4):  # what the hub asks of one leaf, goes to each
-                self.interest(line.split()[1].decode(), line[2:3] == b"+")
+            self.interest(line.split()[1].decode(), line[2:3] == b"+")
         elif line.startswith(b"-ERR"):
             self.refused = line.decode(errors="replace")
 
