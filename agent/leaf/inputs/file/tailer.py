@@ -67,7 +67,6 @@ class Tailer:
         self._after: int | None = None
         self._from_end = from_end
         self._sought: FilePosition | None = None
-        self._awaited: FilePosition | None = None
         self._taken = position
         if position is not None:
             self._seek(position)
@@ -80,11 +79,15 @@ class Tailer:
 
     @property
     def position(self) -> FilePosition | None:
-        """The position behind what was taken last: the beginning of a file of which nothing was, or before
-        the first file that is still to come; None before the first look."""
-        if self._taken is None and self._file is not None:
+        """The position behind what was taken last: the beginning of a file of which nothing was, or, while
+        none is open, before the first file that is to be read next; None before the first look."""
+        if self._taken is not None:
+            return self._taken
+        if self._file is not None:
             return FilePosition(self._file.inode, 0, Fingerprint().digest(), self._file.modified)
-        return self._taken or self._awaited
+        if self._sought is not None or self._after is None:
+            return self._sought
+        return changed_after(self._after)
 
     @property
     def inode(self) -> int | None:
@@ -179,7 +182,6 @@ class Tailer:
         """Nothing is there to read: whatever is changed later than the rotated files that are there by now
         is read, whatever its name is by then."""
         self._after = max((file.modified for file in self._rotated()), default=0)
-        self._awaited = changed_after(self._after)
 
     def _find(self, sought: FilePosition, live: ListedFile | None) -> TailRead:
         """Go on at the place that is sought. While there is no file at the path, a place that is not found

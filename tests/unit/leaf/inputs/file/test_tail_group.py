@@ -276,6 +276,53 @@ def test_a_file_whose_place_is_in_its_copy_has_no_piece_that_is_read_again() -> 
     course.teardown()
 
 
+def test_a_file_that_is_copied_and_truncated_before_any_of_it_is_stored_is_read_from_its_copy() -> None:
+    course = RotatedFilesMatchToo()
+    course.begin({"b"}, stores=False)
+    course.rotate_by_copying_and_truncating("b")
+    course.write("a", 1)
+    course.die_between_parts()
+    course.teardown()
+
+
+def test_a_file_that_was_emptied_before_any_of_it_was_stored_is_read_after_its_next_rotation(
+    tmp_path: Path, reader_of: Callable[..., Reader]
+) -> None:
+    reader = reader_of(tmp_path / "*.log")
+    append(tmp_path / "b.log", "removed by its writer\n")
+    reader.look(take=False)
+    os.truncate(tmp_path / "b.log", 0)
+    append(tmp_path / "a.log", "1\n")
+    reader.settle()
+    append(tmp_path / "b.log", "2\n")
+    (tmp_path / "b.log").rename(tmp_path / "b.log.1")
+    append(tmp_path / "b.log", "3\n")
+    reader.restart()
+    reader.settle()
+    assert reader.stored == ["1", "2", "3"]
+
+
+def test_a_file_that_was_deleted_before_its_first_line_was_whole_is_read_after_its_next_rotation(
+    tmp_path: Path, reader_of: Callable[..., Reader]
+) -> None:
+    reader = reader_of(tmp_path / "*.log")
+    append(tmp_path / "b.log", "removed by its wri")
+    os.utime(tmp_path / "b.log", (1_700_000_000, 1_700_000_000))
+    reader.settle()
+    (tmp_path / "b.log").unlink()
+    reader.settle()
+    reader.now += REST
+    reader.settle()
+    append(tmp_path / "a.log", "1\n")
+    reader.settle()
+    append(tmp_path / "b.log", "2\n")
+    (tmp_path / "b.log").rename(tmp_path / "b.log.1")
+    append(tmp_path / "b.log", "3\n")
+    reader.restart()
+    reader.settle()
+    assert reader.stored == ["1", "2", "3"]
+
+
 def test_files_take_turns_and_share_a_batch(tmp_path: Path, reader_of: Callable[..., Reader]) -> None:
     reader = reader_of(tmp_path / "*.log")
     long = "x" * 1000 + "\n"
