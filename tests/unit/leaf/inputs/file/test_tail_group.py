@@ -116,6 +116,7 @@ class ManyFiles(RuleBasedStateMachine):
         self.written: list[str] = []
         self.ticks = itertools.count(1_700_000_000_000_000_000, 1_000_000_000)
         self.renamed = itertools.count()
+        self.deleted: set[str] = set()
 
     def stamp(self, path: Path) -> None:
         tick = next(self.ticks)
@@ -198,6 +199,7 @@ class ManyFiles(RuleBasedStateMachine):
     def delete(self, name: str, rest: bool) -> None:
         self.reader.settle()
         self.path(name).unlink(missing_ok=True)
+        self.deleted.add(name)
         if rest:
             self.reader.settle()
             self.reader.now += REST
@@ -226,6 +228,9 @@ class ManyFiles(RuleBasedStateMachine):
                 old.rename(self.folder / f"{name}.log.{number + 1}")
 
     def teardown(self) -> None:
+        # The position in a deleted file is waited for as long as no file is at its path.
+        for name in sorted(name for name in self.deleted if not self.path(name).exists()):
+            self.write(name, 1)
         for _ in range(20):
             self.reader.settle()
         self.reader.following.close()
@@ -321,6 +326,24 @@ def test_a_file_that_was_deleted_before_its_first_line_was_whole_is_read_after_i
     reader.restart()
     reader.settle()
     assert reader.stored == ["1", "2", "3"]
+
+
+def test_what_was_rotated_after_a_file_was_deleted_is_read_once_a_file_is_at_its_path(
+    tmp_path: Path, reader_of: Callable[..., Reader]
+) -> None:
+    reader = reader_of(tmp_path / "*.log")
+    append(tmp_path / "a.log", "1\n")
+    os.utime(tmp_path / "a.log", (1_700_000_000, 1_700_000_000))
+    reader.settle()
+    (tmp_path / "a.log").unlink()
+    append(tmp_path / "a.log.1", "2\n")
+    reader.restart()
+    reader.settle()
+    assert reader.stored == ["1"]
+    append(tmp_path / "a.log", "3\n")
+    reader.settle()
+    assert reader.stored == ["1", "2", "3"]
+    assert len(reader.lost) == 1
 
 
 def test_files_take_turns_and_share_a_batch(tmp_path: Path, reader_of: Callable[..., Reader]) -> None:
