@@ -96,8 +96,7 @@ def _hub(config: HubConfig) -> dict[str, Any]:
             "compression": "accept",  # what the leaf's remote asks for; see `_LINK_COMPRESSION`
             "authorization": {"timeout": 10},
         },
-        # What the server asks a leaf is answered on a subject of that leaf. By default every link hears of
-        # every such subject: 120 KB a day on each for each leaf that is away.
+        # A leaf answers the server on a subject of its own; by default each link hears of all such subjects.
         "feature_flags": {"js_api_reply_v2": True},
         **({} if config.cluster is None else {"cluster": _cluster(config.cluster)}),
         "accounts": _with_users(accounts, config.users)

@@ -25,8 +25,8 @@ from hub_jobs.tables.commits import CommitOutcome, TableChange
 from hub_jobs.tables.parquet import PartFile, why_gone
 from hub_jobs.tables.places import Place, delta_options, plain
 from hub_jobs.tables.schemas import SCHEMAS, VERSION
+from hub_jobs.tables.table_checks import VERSION_KEY
 
-_VERSION_KEY: Final = "petiole.version"
 _WIDENINGS: Final = 3
 _LOG_KEY: Final = "delta.logRetentionDuration"
 _LOG_KEPT: Final = "interval 7 days"
@@ -99,7 +99,7 @@ class Table:
         """Delete files all of whose rows arrived before `since` (microseconds), for their age. Older
         programs, which would miss them, no longer read the table. `kept_since` never goes back: what was
         deleted for its age stays explained by it. Raises as `rewrite`."""
-        if self.delta.metadata().configuration.get(_VERSION_KEY) != str(VERSION):
+        if self.delta.metadata().configuration.get(VERSION_KEY) != str(VERSION):
             self._raise_version()
         seconds = max(since // _SECOND, self.offset(commits.KEPT_SINCE) or 0)
         self.rewrite([], paths, {commits.KEPT_SINCE: seconds}, changed=True)
@@ -156,7 +156,7 @@ class Table:
     def _raise_version(self) -> None:
         try:
             self.delta.alter.set_table_properties(
-                {_VERSION_KEY: str(VERSION)}, raise_if_not_exists=False, commit_properties=_ONCE
+                {VERSION_KEY: str(VERSION)}, raise_if_not_exists=False, commit_properties=_ONCE
             )
         except (DeltaError, OSError) as error:
             raise ConflictError(f"table {self.path}: another writer was first: {plain(error)}") from error
@@ -167,14 +167,12 @@ class Table:
         if why := why_gone(self.path, paths):
             self.discard(files)
             raise ConflictError(f"table {self.path}: {why}")
-        found = {app_id: self.offset(app_id) for app_id in change.offsets}
-        change = dataclasses.replace(change, before=found)
+        change = dataclasses.replace(change, before={name: self.offset(name) for name in change.offsets})
         snapshot = self.delta
         error: Exception | None = None
         # delta-rs removes files that are not in the table any more without a word: both copies of rows stay.
         is_current = not change.replaced or change.replaced <= commits.active(snapshot)
-        attempts = commits.ATTEMPTS if is_current else 0
-        for _ in range(attempts):
+        for _ in range(commits.ATTEMPTS if is_current else 0):
             done = commits.attempt(self.path, snapshot, change)
             if done.outcome is CommitOutcome.COMMITTED:
                 self.sync()
@@ -229,17 +227,10 @@ def open_table(lake: Place, name: str) -> Table | None:
 
 def _usable(lake: Place, name: str, delta: DeltaTable) -> Table:
     """A snapshot as a table. Raises `TableError` where the jobs would misread it."""
-    path = lake / name
-    version = delta.metadata().configuration.get(_VERSION_KEY)
-    if version is None or not version.isdigit():
-        raise TableError(f"table {path} was not made by Petiole: it has no {_VERSION_KEY}")
-    if int(version) > VERSION:
-        raise TableError(
-            f"table {path} is of version {version} and this program knows versions up to {VERSION}: "
-            "use the newer program"
-        )
+    if why := table_checks.foreign(delta):
+        raise TableError(f"table {lake / name} {why}")
     if why := table_checks.unusable(delta):
-        raise TableError(f"table {path} can't be used: {why}")
+        raise TableError(f"table {lake / name} can't be used: {why}")
     return Table(lake, name, delta)
 
 
@@ -266,7 +257,7 @@ def _ensured(lake: Place, name: str, opened: Table | None) -> Table:
             schema=SCHEMAS[name],
             mode="ignore",
             name=name,
-            configuration={_VERSION_KEY: str(VERSION), _LOG_KEY: _LOG_KEPT},
+            configuration={VERSION_KEY: str(VERSION), _LOG_KEY: _LOG_KEPT},
             raise_if_key_not_exists=False,
             storage_options=delta_options(lake),
             commit_properties=_ONCE,
@@ -284,8 +275,7 @@ def _ensured(lake: Place, name: str, opened: Table | None) -> Table:
 
 
 def _with_short_log(table: Table) -> Table:
-    """A table that an earlier release made, told how long its log is kept. Where that fails the next run
-    tells it."""
+    """A table of an earlier release, told how long its log is kept; the next run tells it if that fails."""
     with suppress(DeltaError, OSError):
         table.delta.alter.set_table_properties(
             {_LOG_KEY: _LOG_KEPT}, raise_if_not_exists=False, commit_properties=_ONCE

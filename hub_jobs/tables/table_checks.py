@@ -12,7 +12,10 @@ from deltalake.exceptions import DeltaError
 
 from hub_jobs.tables.commits import CommitOutcome, TableChange, attempt
 from hub_jobs.tables.places import S3, ObjectPath, Place, delta_options
+from hub_jobs.tables.schemas import VERSION
 
+VERSION_KEY: Final = "petiole.version"
+"""The property of a table that says by which version of the schemas it was made."""
 _ENTRY_GONE: Final = ("No table metadata or protocol", "found gap")
 """What delta-rs says of a log that lacks an entry."""
 _MADE_AGAIN: Final = ("seen", "clocks", "settled")
@@ -38,6 +41,18 @@ def remedy(error: Exception, name: str) -> str:
         "; a checkpoint of its log is damaged: move _last_checkpoint and the newest *.checkpoint.parquet out "
         "of its _delta_log, and the table is read from the entries that the checkpoint replaces"
     )
+
+
+def foreign(delta: DeltaTable) -> str | None:
+    """Why a table is not one of ours, or of a newer program."""
+    version = delta.metadata().configuration.get(VERSION_KEY)
+    if version is None or not version.isdigit():
+        return f"was not made by Petiole: it has no {VERSION_KEY}"
+    if int(version) > VERSION:
+        return (
+            f"is of version {version} and this program knows versions up to {VERSION}: use the newer program"
+        )
+    return None
 
 
 def unusable(delta: DeltaTable) -> str | None:
