@@ -78,7 +78,15 @@ async def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     async with open_cluster(tmp_path, monkeypatch, Proxy(0)) as cluster, AsyncExitStack() as stack:
         nc = await next(iter(cluster.hubs.values())).connect("registrar")
         store = FleetStore(nc, JetStream(nc), len(cluster.hubs), ActiveProblems())
-        await store.ensure()
+
+        async def made() -> bool:
+            try:
+                await store.ensure()
+            except ApiError:  # a server that has just joined is not placed on yet
+                return False
+            return True
+
+        await until(made, "the bucket is made")
         holder = await stack.enter_async_context(candidate(cluster.servers, "a", replicas=3))
         await holder.leads()
         await holder.stop()

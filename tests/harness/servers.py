@@ -12,7 +12,7 @@ import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -163,7 +163,8 @@ class Node:
         for client in self._clients:
             # nats-py 2.16 loses a cancellation of its reconnect now and then, and then it never ends.
             client.options["max_reconnect_attempts"] = 1
-            await client.close()
+            with suppress(OSError):  # it writes to a server that was killed
+                await client.close()
         await self.stop()
 
     def _signal(self, number: signal.Signals) -> None:
