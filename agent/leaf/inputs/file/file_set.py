@@ -131,7 +131,7 @@ class FileSet:
         live = self._choice.live
         holders: dict[int, list[TrackedFile]] = defaultdict(list)
         for file in self._by_path.values():
-            if file.tailer.inode is not None and file.tailer.position is not None:
+            if file.tailer.inode is not None:
                 holders[file.tailer.inode].append(file)
         moves: dict[str, FilePosition] = {}
         left: dict[str, FilePosition] = {}
@@ -141,7 +141,7 @@ class FileSet:
             if own is not None and _is_at_home(own.tailer, match):
                 continue
             holder = next((file for file in holders[match.inode] if self._has_left(file, path)), None)
-            if holder is not None and (position := holder.tailer.position) is not None:
+            if holder is not None and (position := holder.tailer.position_in_file) is not None:
                 moves[path] = left[holder.tailer.path] = position
             elif own is None and (key := self._stored_at(path, match)) is not None:
                 moves[path] = claimed[key] = self._stored[key]

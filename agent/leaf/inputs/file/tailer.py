@@ -81,13 +81,20 @@ class Tailer:
     def position(self) -> FilePosition | None:
         """The position behind what was taken last: the beginning of a file of which nothing was, or, while
         none is open, before the first file that is to be read next; None before the first look."""
-        if self._taken is not None:
-            return self._taken
-        if self._file is not None:
-            return FilePosition(self._file.inode, 0, Fingerprint().digest(), self._file.modified)
+        if self._taken is not None or self._file is not None:
+            return self._taken or self.position_in_file
         if self._sought is not None or self._after is None:
             return self._sought
         return changed_after(self._after)
+
+    @property
+    def position_in_file(self) -> FilePosition | None:
+        """The position in the file that is being read, or was before it was let go: its beginning while
+        nothing of it was taken, though something of the file before it was."""
+        file, taken = self._file, self._taken
+        if file is None or (file.offset and taken is not None and taken.inode == file.inode):
+            return taken
+        return FilePosition(file.inode, 0, Fingerprint().digest(), file.modified)
 
     @property
     def inode(self) -> int | None:
@@ -104,8 +111,8 @@ class Tailer:
     def is_in(self, path: str) -> bool:
         """Whether the file at a path is the one that is being read, or was before it was let go, and still
         holds what was read of it."""
-        position = self.position
-        return position is not None and position.inode == self.inode and holds(path, position)
+        position = self.position_in_file
+        return position is not None and holds(path, position)
 
     def look(self, now: float, limits: ReadLimits) -> TailRead:
         """Read on, one piece at most. `now` is monotonic, in seconds. Raises `OSError` where a file can't be

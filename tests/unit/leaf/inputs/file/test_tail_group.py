@@ -328,6 +328,25 @@ def test_a_file_that_was_deleted_before_its_first_line_was_whole_is_read_after_i
     assert reader.stored == ["1", "2", "3"]
 
 
+def test_a_file_that_is_renamed_before_any_of_it_is_stored_is_read_once_though_its_path_had_another(
+    tmp_path: Path, reader_of: Callable[..., Reader]
+) -> None:
+    reader = reader_of(tmp_path / "*.log")
+    append(tmp_path / "a.log", "1\n")
+    reader.settle()
+    (tmp_path / "a.log").rename(tmp_path / "a.log.1")
+    append(tmp_path / "a.log", "2\n")
+    while not any(piece.lines == b"2\n" for piece in reader.seen[-1].pieces):
+        reader.now += max(QUIET, SCAN)
+        reader.look(take=False)
+    (tmp_path / "a.log").rename(tmp_path / "b.log")
+    reader.now += SCAN
+    reader.settle()
+    append(tmp_path / "a.log", "3\n")
+    reader.settle()
+    assert reader.stored == ["1", "2", "3"]
+
+
 def test_what_was_rotated_after_a_file_was_deleted_is_read_once_a_file_is_at_its_path(
     tmp_path: Path, reader_of: Callable[..., Reader]
 ) -> None:
