@@ -162,10 +162,11 @@ class TailGroup:
             if piece is not None:
                 # By now the file may be followed at another path than the one at which it was read; and the
                 # position of a file that was copied and truncated has the inode of one that is read
-                # from its beginning.
+                # from its beginning, perhaps at a path that is not beside the copy.
                 at_path = [other for other in files if other.tailer.path == piece.file]
+                own = [file] if file.key == key else []
                 same = [other for other in files if other.tailer.inode == end.inode]
-                return next(iter([*at_path, *same]), file), piece
+                return next(iter([*at_path, *own, *same]), file), piece
         return None
 
     def _read(self, now: float, gathered: ReadResult) -> None:

@@ -347,6 +347,17 @@ def test_a_file_that_is_renamed_before_any_of_it_is_stored_is_read_once_though_i
     assert reader.stored == ["1", "2", "3"]
 
 
+def test_a_piece_that_is_read_again_from_a_copy_is_stored_once_where_its_file_was_renamed() -> None:
+    course = ManyFiles()
+    course.begin({"a"}, stores=False)
+    course.die_between_parts()
+    course.look(take=False)
+    course.rotate_by_copying_and_truncating("a")
+    course.time_passes()
+    course.rename_to_another_path_that_is_followed("a", again=False, looks=0, scans=True)
+    course.teardown()
+
+
 def test_what_was_rotated_after_a_file_was_deleted_is_read_once_a_file_is_at_its_path(
     tmp_path: Path, reader_of: Callable[..., Reader]
 ) -> None:
