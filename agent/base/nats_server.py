@@ -44,8 +44,9 @@ async def version_of(binary: Path) -> str:
     return check_version(said, str(binary))
 
 
-async def ask(binary: Path, *arguments: str) -> tuple[int, str]:
-    """Exit code and output of a short run of a binary. Raises `ServerError` when it can't be run or hangs."""
+async def ask(binary: Path, *arguments: str, seconds: float = _SECONDS) -> tuple[int, str]:
+    """Exit code and output of a short run of a binary. Raises `ServerError` when it can't be run, or does not
+    end within so many seconds."""
     try:
         process = await asyncio.create_subprocess_exec(
             binary,
@@ -57,13 +58,13 @@ async def ask(binary: Path, *arguments: str) -> tuple[int, str]:
     except OSError as error:
         raise ServerError(f"{binary} cannot be run: {error.strerror}") from None
     try:
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(seconds):
             said, _ = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.wait()
         asked = " ".join(arguments)
-        raise ServerError(f"{binary} {asked} did not end within {_SECONDS:.0f} s") from None
+        raise ServerError(f"{binary} {asked} did not end within {seconds:.0f} s") from None
     assert process.returncode is not None
     return process.returncode, said.decode(errors="replace")
 
