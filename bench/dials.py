@@ -1,9 +1,9 @@
 """A hub of thousands of leaves whose server has started: all of them dial it at once. Links that close their
 gate as `agent.leaf.link.gate` decides, beside links that dial on, as nats-server does by itself.
 
-The hub's server is real, and has a source for each leaf. The leaves are played in this process
-(`bench.dialled_link`), on the same cores.
-`LEAVES=10000 python -m bench dials` for another number than 4,000.
+The hub's server is real. The leaves are played in this process (`bench.dialled_link`), on the same cores. A
+fifth of them have a source at the hub, the classes of the others rest.
+`LEAVES=10000 REAL=0 python -m bench dials` for other numbers than 4,000 and a fifth.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ class Side:
 
 def run() -> Result:
     leaves = int(os.environ.get("LEAVES", _LEAVES))
+    real = int(os.environ.get("REAL", leaves // 5))
     with (
-        measuring("dials", {"leaves": str(leaves)}) as result,
+        measuring("dials", {"leaves": str(leaves), "real": str(real)}) as result,
         tempfile.TemporaryDirectory(prefix="petiole-bench-") as directory,
     ):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -68,25 +69,25 @@ def run() -> Result:
                 f"{leaves} links need as many open files, {most} are allowed; raise `ulimit -n`"
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        result.rows += uvloop.run(_both(Path(directory), leaves))
+        result.rows += uvloop.run(_both(Path(directory), leaves, real))
     return result
 
 
-async def _both(directory: Path, count: int) -> list[Row]:
+async def _both(directory: Path, count: int, real: int) -> list[Row]:
     keys = [make_key(number) for number in range(count)]
     registrar, public = make_key(count)
     config = _hub(directory, keys, public)
     server = EmbeddedServer(config, directory)
     leaves = [SmallLeaf(key, MACHINE, Counted()) for key, _ in keys]
     await server.start()
-    await _give_sources(server.url, registrar, leaves)
+    await _give_sources(server.url, registrar, leaves[:real])
     await server.end()
     spread = spread_seconds(count)
     links = [DialledLink(config.leaf_listen, leaf, spread) for leaf in leaves]
     ours = await _side(server, links, max(_LEAST_SECONDS, _PATIENCE * spread))
     links = [DialledLink(config.leaf_listen, leaf, 0.0) for leaf in leaves]
     theirs = await _side(server, links, ours.seconds)
-    all_of = f"{count:,} links dial at once"
+    all_of = f"{count:,} links dial at once, {real:,} with a source"
     return [
         Row(
             f"{all_of}, each in its turn: up in the end",
@@ -128,7 +129,7 @@ async def _side(server: EmbeddedServer, links: list[DialledLink], seconds: float
 
 
 async def _give_sources(url: str, registrar: LinkKey, leaves: list[SmallLeaf]) -> None:
-    """Have the hub's streams source all leaves."""
+    """Have the hub's streams source leaves."""
     client = await nats.connect(
         url, nkeys_seed_str=registrar.seed, inbox_prefix=inbox_prefix("registrar").encode()
     )
