@@ -15,7 +15,7 @@ from hub_jobs.maintain import expire
 from hub_jobs.maintain import run as maintain
 from hub_jobs.maintain.run import MaintainOptions
 from hub_jobs.rollup import run as rollup
-from hub_jobs.tables import delta
+from hub_jobs.tables import table_checks
 from hub_jobs.tables.commits import ROLLED_UP
 from hub_jobs.tables.compaction import FEW, compacted
 from hub_jobs.tables.delta import TableError, ensure_table, open_table
@@ -309,11 +309,11 @@ def test_an_older_program_reads_no_table_from_which_rows_are_deleted(
         {"petiole.version": str(VERSION - 1)}, raise_if_not_exists=False
     )
     with monkeypatch.context() as older:
-        older.setattr(delta, "VERSION", VERSION - 1)
+        older.setattr(table_checks, "VERSION", VERSION - 1)
         assert open_table(lake, "readings") is not None
     keep(lake)
 
-    monkeypatch.setattr(delta, "VERSION", VERSION - 1)
+    monkeypatch.setattr(table_checks, "VERSION", VERSION - 1)
     with pytest.raises(TableError, match="use the newer program"):
         open_table(lake, "readings")
 
