@@ -8,7 +8,6 @@ import asyncio
 import json
 import random
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from agent.base.wait import loop_time
@@ -78,10 +77,6 @@ class _Attempt(Wire):
         self._timer = asyncio.get_running_loop().call_later(seconds, act)
 
 
-def _same(attempt: _Attempt) -> _Attempt:
-    return attempt
-
-
 class DialledLink:
     """One link, which begins to dial within two seconds. Where `spread` is not 0, its gate is closed for a
     part of that."""
@@ -102,16 +97,13 @@ class DialledLink:
 
     async def dial(self) -> None:
         """Keep the link until cancelled, as a leaf's server does."""
-        loop = asyncio.get_running_loop()
         await asyncio.sleep(random.uniform(0.0, 2 * _REDIAL_SECONDS))
         try:
             while True:
                 await self._open.wait()
                 self.dials += 1
-                self._attempt = attempt = _Attempt(self._leaf, self._taken)
                 try:
-                    async with asyncio.timeout(_DIAL_SECONDS):
-                        await loop.create_connection(partial(_same, attempt), *self._address)
+                    attempt = await self._connect()
                 except (OSError, TimeoutError):
                     await asyncio.sleep(random.uniform(_REDIAL_SECONDS, 2 * _REDIAL_SECONDS))
                     continue
@@ -121,6 +113,12 @@ class DialledLink:
                 await asyncio.sleep(_REDIAL_SECONDS)
         finally:
             self._close()
+
+    async def _connect(self) -> _Attempt:
+        self._attempt = attempt = _Attempt(self._leaf, self._taken)
+        async with asyncio.timeout(_DIAL_SECONDS):
+            await asyncio.get_running_loop().create_connection(lambda: attempt, *self._address)
+        return attempt
 
     async def follow(self) -> None:
         """Open and close the gate until cancelled, of a hub that always answers."""

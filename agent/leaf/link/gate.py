@@ -8,7 +8,7 @@ For each link that comes up, a hub's nats-server 2.15.1 goes through the interes
 A leaf's server gives up a link of which the hub says nothing within 2 s of its CONNECT, and dials again a
 second later; what the hub's server then does for the link that was given up is wasted. Of some thousand
 leaves that dial at once most are never linked. So each waits for a random part of the time that the hub needs
-for all (`Answer.spread_seconds`), and of up to four times that after further dials in vain.
+for all (`Answer.spread_seconds`), and of up to four times that after further dials that failed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import structlog
 
 from agent.base.logs import LogEdge
 from agent.base.nats_server import ServerError
-from agent.base.wait import loop_time
+from agent.base.wait import Backoff, loop_time
 from agent.config.values import Windows, local_time
 from agent.leaf.link.observation import UplinkStatus
 from agent.server.health import ServerHealth
@@ -37,8 +37,8 @@ LOOK_SECONDS: Final = 5.0
 or two."""
 _ANSWER_SECONDS: Final = 3.0
 _STEADY_SECONDS: Final = 60.0
-_MOST_DOUBLED: Final = 2
-"""A leaf whose key the hub learns late is not to wait for hours."""
+_LONGEST: Final = 4.0
+"""Times the hub's own time. A leaf whose key the hub learns late is not to wait for hours."""
 
 log = structlog.get_logger("link")
 
@@ -51,14 +51,14 @@ class DialSpread:
         self._part = part
         self._dialled = self._until = 0.0
         self._answering: float | None = None
-        self._vain = 0
+        self._factor = Backoff(1.0, _LONGEST)
 
     def is_waiting(self, link: UplinkStatus, now: float) -> bool:
         """Whether the link is not to be dialled yet."""
         if link.up:
             self._until, self._answering = 0.0, None
             if now - link.since >= _STEADY_SECONDS:
-                self._vain = 0
+                self._factor.reset()
             return False
         if self._until and now >= self._until:
             self._dialled, self._until = now, 0.0
@@ -79,8 +79,7 @@ class DialSpread:
     def wait(self, spread: float, now: float) -> float:
         """The seconds to wait, where the hub takes `spread` seconds for the links of all its leaves, answers
         and has not taken this one."""
-        seconds = self._part() * spread * 2.0 ** min(self._vain, _MOST_DOUBLED)
-        self._vain += 1
+        seconds = self._part() * spread * self._factor.next()
         self._until = now + seconds
         return seconds
 
