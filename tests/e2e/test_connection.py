@@ -137,7 +137,7 @@ async def test_a_client_that_dials_again_closes_a_connection_whose_handshake_fai
             await client.close()
     finally:
         await server.kill()
-    gc.collect()  # what nobody closed is a warning
+    gc.collect()  # a socket that was left open is a warning
 
 
 async def test_what_is_sent_arrives_in_order_and_a_receiver_that_fails_ends_nothing(tmp_path: Path) -> None:

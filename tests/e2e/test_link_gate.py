@@ -116,6 +116,17 @@ async def test_a_closed_link_says_so_and_readings_wait_until_it_opens(
 
 
 @asynccontextmanager
+async def pair_of_large_fleet(
+    servers: ServerPair, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[LinkedPair]:
+    """A linked leaf whose hub has said that the links of all its leaves take ten seconds."""
+    monkeypatch.setattr(fleet_state, "_WORK_SECONDS", fleet_state._LEAST_SPREAD)
+    async with open_linked_pair(servers, directory / "state") as pair:
+        await until(lambda: pair.agent.leaf._state.current.spread > 0, "the hub has said for how long")
+        yield pair
+
+
+@asynccontextmanager
 async def spread_dials(pair: LinkedPair, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[set[str]]:
     """The gate of a leaf whose hub has so many leaves that each waits four seconds, and why it was closed."""
     monkeypatch.setattr(link_gate, "LOOK_SECONDS", 2.5)
@@ -144,34 +155,34 @@ async def spread_dials(pair: LinkedPair, monkeypatch: pytest.MonkeyPatch) -> Asy
 async def test_a_hub_that_answers_and_takes_no_link_is_dialled_again_after_a_while(
     servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet_state, "_WORK_SECONDS", fleet_state._LEAST_SPREAD)
-    async with open_linked_pair(servers, tmp_path / "state") as pair:
-        await until(lambda: pair.agent.leaf._state.current.spread > 0, "the hub has said for how long")
-        async with spread_dials(pair, monkeypatch) as why:
-            await pair.send(20)
-            servers.hub.pause()
-            servers.leaf.proxy.cut()
-            servers.leaf.proxy.restore()
-            await pair.reaches(LinkState.CLOSED)
-            await pair.send(20)
-            servers.hub.resume()
-            assert not await servers.leaf.linked()
-            await pair.reaches(LinkState.FLOWING)
-            await pair.exactly_once()
+    async with (
+        pair_of_large_fleet(servers, tmp_path, monkeypatch) as pair,
+        spread_dials(pair, monkeypatch) as why,
+    ):
+        await pair.send(20)
+        servers.hub.pause()
+        servers.leaf.proxy.cut()
+        servers.leaf.proxy.restore()
+        await pair.reaches(LinkState.CLOSED)
+        await pair.send(20)
+        servers.hub.resume()
+        assert not await servers.leaf.linked()
+        await pair.reaches(LinkState.FLOWING)
+        await pair.exactly_once()
     assert {text[:24] for text in why} == {"", "the link is closed until"}
 
 
 async def test_a_hub_that_is_not_there_is_dialled_all_the_time(
     servers: ServerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet_state, "_WORK_SECONDS", fleet_state._LEAST_SPREAD)
-    async with open_linked_pair(servers, tmp_path / "state") as pair:
-        await until(lambda: pair.agent.leaf._state.current.spread > 0, "the hub has said for how long")
-        async with spread_dials(pair, monkeypatch) as why:
-            servers.leaf.proxy.cut()
-            await down_for_looks(pair)
-            servers.leaf.proxy.restore()
-            await servers.leaf.wait_linked()
+    async with (
+        pair_of_large_fleet(servers, tmp_path, monkeypatch) as pair,
+        spread_dials(pair, monkeypatch) as why,
+    ):
+        servers.leaf.proxy.cut()
+        await down_for_looks(pair)
+        servers.leaf.proxy.restore()
+        await servers.leaf.wait_linked()
     assert why == {""}
 
 

@@ -188,7 +188,7 @@ async def test_a_file_that_was_not_there_is_read_after_its_rotation_between_two_
 ) -> None:
     core = Core()
     async with running(path, core):
-        await until(lambda: bool(logged), "it is told that there is no file")
+        await until(lambda: bool(logged), "a warning says that there is no file")
         await until(lambda: core.kept is not None, "what comes next is known")
     write(path, 1)
     rotate(path)
