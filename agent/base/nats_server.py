@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from agent.base.wait import timeout
+
 Version = tuple[int, int, int]
 MINIMUM: Final[Version] = (2, 15, 1)
 """Before 2.15 the hub silently skips a stream that was recreated at the leaf; all measurements here are of
@@ -58,7 +60,7 @@ async def ask(binary: Path, *arguments: str, seconds: float = _SECONDS) -> tuple
     except OSError as error:
         raise ServerError(f"{binary} cannot be run: {error.strerror}") from None
     try:
-        async with asyncio.timeout(seconds):
+        async with timeout(seconds):
             said, _ = await process.communicate()
     except TimeoutError:
         process.kill()

@@ -101,27 +101,42 @@ async def restart_failing(
     while not stopping.is_set():
         settled = loop.call_later(_SETTLED_SECONDS, fault.end)
         try:
-            await run()
-            return
-        except BaseException as error:
-            # A failing part must not end the others, nor pass for a cancellation of this task: a part that
-            # awaits a task which it has cancelled itself raises that. What a library in Rust panics with is
-            # no `Exception` either.
-            cancelled = isinstance(error, asyncio.CancelledError) and _is_cancelled()
-            if cancelled or isinstance(error, KeyboardInterrupt | GeneratorExit):
-                raise
-            if stopping.is_set():
-                logger.warning(f"{kind} failed while it was stopping", error=_text(error))
-                return
-            text = _text(error)
-            if isinstance(error, CONDITIONS):
-                reason = text if isinstance(error, OSError) else str(error)
-                fault.begin(f"{kind} failed and is retried", reason=reason)
-            else:
-                fault.begin(f"{kind} failed and is retried", error=text, exc_info=error)
+            # A task of its own: a `TaskGroup` that fails leaves the task in which it ran marked as cancelled
+            # (Python before 3.13, `TaskGroup.__aexit__`), and this task must know whether it is.
+            error = await asyncio.create_task(_attempt(run))
         finally:
             settled.cancel()
+        if error is None:
+            return
+        cancelled = _is_cancelled()
+        if cancelled and isinstance(error, asyncio.CancelledError):
+            raise error
+        if cancelled or stopping.is_set():
+            logger.warning(f"{kind} failed while it was stopping", error=_text(error))
+            if cancelled:
+                raise asyncio.CancelledError
+            return
+        text = _text(error)
+        if isinstance(error, CONDITIONS):
+            reason = text if isinstance(error, OSError) else str(error)
+            fault.begin(f"{kind} failed and is retried", reason=reason)
+        else:
+            fault.begin(f"{kind} failed and is retried", error=text, exc_info=error)
+        del error  # and not what its frames hold for as long as the next run lasts
         await event_within(stopping, backoff.next())
+
+
+async def _attempt(run: Callable[[], Awaitable[Any]]) -> BaseException | None:
+    """Run a part once; returns its error, None if it ended. A failing part must not end the others, nor pass
+    for a cancellation of the task that restarts it: a part that awaits a task which it has cancelled itself
+    raises that. What a library in Rust panics with is no `Exception` either."""
+    try:
+        await run()
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        return error
+    return None
 
 
 def _is_cancelled() -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
-from types import coroutine
+from types import TracebackType, coroutine
 from typing import Any, Final, TypeVar
 
 from tenacity import RetryCallState, Retrying, wait_exponential
@@ -29,10 +29,47 @@ def loop_time() -> float:
     return _clock()
 
 
+def timeout(seconds: float | None) -> Timeout:
+    """`asyncio.timeout`, in a task that was cancelled before too."""
+    return Timeout(asyncio.timeout(seconds))
+
+
+def timeout_at(deadline: float | None) -> Timeout:
+    """`asyncio.timeout_at`, in a task that was cancelled before too."""
+    return Timeout(asyncio.timeout_at(deadline))
+
+
+class Timeout:
+    """Raises `TimeoutError` where the limit of its scope is reached.
+
+    `asyncio.Timeout` of Python up to 3.11.2, which Debian 12 has, raises `CancelledError` instead if the task
+    was cancelled earlier, by a `TaskGroup` that failed or before it cleans up (`Timeout.__aexit__`, mended in
+    3.11.3). Not needed where 3.12 is the oldest Python."""
+
+    __slots__ = ("_before", "_limit", "_task")
+
+    def __init__(self, limit: asyncio.Timeout) -> None:
+        self._limit = limit
+
+    async def __aenter__(self) -> asyncio.Timeout:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._before = task, task.cancelling()
+        return await self._limit.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._limit.__aexit__(kind, error, trace)
+        expired = kind is asyncio.CancelledError and self._limit.expired()
+        if expired and self._task.cancelling() <= self._before:
+            raise TimeoutError from error
+
+
 async def event_within(event: asyncio.Event, seconds: float | None) -> bool:
     """Wait for an event, at most so many seconds (None: without limit). Returns whether it was set."""
     try:
-        async with asyncio.timeout(seconds):
+        async with timeout(seconds):
             return await event.wait()
     except TimeoutError:
         return False

@@ -20,6 +20,7 @@ import zstandard
 
 from agent import contract
 from agent.base import logs
+from agent.base.wait import timeout
 from agent.cli.configuration import (
     AsJson,
     ConfigFile,
@@ -235,7 +236,7 @@ async def _send(
 ) -> SentCommand:
     account_key(settings)
     try:
-        async with asyncio.timeout(_CONNECT_SECONDS) as connecting, own_server(settings) as link:
+        async with timeout(_CONNECT_SECONDS) as connecting, own_server(settings) as link:
             connecting.reschedule(None)
             js = JetStream(link.nc)
             watch = AnswerWatch(js, aggregates(settings), domain)
@@ -259,7 +260,7 @@ async def _send(
 
 async def _answer(watch: AnswerWatch, ident: str, patience: float) -> CommandAnswer | None:
     try:
-        async with asyncio.timeout(patience):
+        async with timeout(patience):
             return await watch.answer(ident)
     except (TimeoutError, JetStreamError):
         # The command is stored whatever becomes of this watch.

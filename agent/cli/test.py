@@ -22,7 +22,7 @@ from agent.base import logs
 from agent.base.logs import harmless, shown
 from agent.base.metrics import Metrics
 from agent.base.terminal import closed_pipe
-from agent.base.wait import unless
+from agent.base.wait import timeout, unless
 from agent.cli.configuration import (
     ConfigFile,
     configuration,
@@ -137,7 +137,7 @@ async def run(
 
     tasks = [asyncio.create_task(guarded(input_)) for input_ in inputs]
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
+        async with timeout(seconds):
             await _enough(tasks, screen, stopping, once=once)
     stopping.set()
     _, late = await asyncio.wait(tasks, timeout=END_SECONDS)

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+from agent.base.wait import timeout
+
 _STOP_SECONDS = 30.0
 GROUP, SERVER, DONE = "group", "server", "done"
 """How the lines for the reaper begin."""
@@ -95,7 +97,7 @@ class Processes:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            async with asyncio.timeout(_STOP_SECONDS):
+            async with timeout(_STOP_SECONDS):
                 code = await process.wait()
         except TimeoutError:
             raise DemoError(f"{name} does not end; see {self.log(name)}") from None

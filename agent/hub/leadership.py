@@ -26,6 +26,7 @@ from nats.aio.msg import Msg
 
 from agent.base.clock import machine
 from agent.base.logs import LogEdge
+from agent.base.wait import timeout
 from agent.contract import COMMANDS, ContractError
 from agent.hub.lease import LEASE, RENEW_EVERY, Election, Lease, parse_lease
 from agent.hub.registrar.aggregate import fleet_config
@@ -218,7 +219,7 @@ class Leadership:
         """The lease in another copy of the bucket than that of its leader, None where none is found in time:
         then its holder is waited for, and its connections are not cut."""
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with timeout(_ANSWER_SECONDS):
                 data = (await read_copies(self._nc, [LEASE])).get(LEASE)
         except (TimeoutError, UnavailableError) as error:
             log.info("copies of the lease not read", reason=str(error) or "no answer in time")

@@ -24,7 +24,7 @@ from agent import contract
 from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.nats_server import ServerError
-from agent.base.wait import Backoff, event_within
+from agent.base.wait import Backoff, event_within, timeout
 from agent.jetstream import JetStreamError, end_if_cancelled
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 1.0
@@ -173,7 +173,7 @@ async def end(nc: Client) -> None:
     try:
         # A transport of uvloop that has broken raises RuntimeError where the client sends what is left.
         with contextlib.suppress(*EXPECTED, RuntimeError):
-            async with asyncio.timeout(_CLOSE_SECONDS):
+            async with timeout(_CLOSE_SECONDS):
                 await nc.close()
     finally:
         abort(nc)
@@ -194,7 +194,7 @@ async def listening_again(url: str, seconds: float) -> None:
     address = urlsplit(url)
     refused = False
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
+        async with timeout(seconds):
             while not await _listens(address.hostname or "", address.port or 0):
                 refused = True
                 await asyncio.sleep(_PROBE_SECONDS)
@@ -261,7 +261,7 @@ class ServerConnection:
                 self._link = link
                 try:
                     async with contextlib.AsyncExitStack() as session:
-                        async with asyncio.timeout(_PREPARE_SECONDS):
+                        async with timeout(_PREPARE_SECONDS):
                             await session.enter_async_context(self._session(link.nc))
                         self._well()
                         await link.ended()

@@ -15,6 +15,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
+from agent.base.wait import timeout
 from agent.contract import USER_CONSUMERS
 from agent.jetstream import JetStream, JetStreamError
 from agent.jetstream.info import StreamInfo, UnavailableError
@@ -149,7 +150,7 @@ async def _pull(
             await nc.publish(subject, json.dumps({"batch": size, "no_wait": True}).encode(), inbox)
             while taken < end and not ended:
                 arrived.clear()
-                async with asyncio.timeout(_PROGRESS_SECONDS):
+                async with timeout(_PROGRESS_SECONDS):
                     await arrived.wait()
         return _Read(taken, last, pending - taken, False)
     finally:
@@ -222,7 +223,7 @@ async def _get_directly(nc: Client, stream: str, question: Mapping[str, Any]) ->
             await nc.publish(f"$JS.API.DIRECT.GET.{stream}", json.dumps(question).encode(), reply=inbox)
             while not ended.is_set():
                 progress.clear()
-                async with asyncio.timeout(_PROGRESS_SECONDS):
+                async with timeout(_PROGRESS_SECONDS):
                     await progress.wait()
         finally:
             if not nc.is_closed:

@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from agent import contract
-from agent.base.wait import Backoff
+from agent.base.wait import Backoff, timeout_at
 from agent.contract import H_MESSAGE_ID, Checkpoint, ContractError, CursorAnswer, CursorRequest
 from agent.jetstream import JetStream, JetStreamError, request
 from agent.leaf.intake import Level, NotAtHubError
@@ -56,7 +56,7 @@ class HubAckWaiters:
         self._waiting[outcome] = self._waiting.get(outcome, 0) + 1
         self.wanted.set()
         try:
-            async with asyncio.timeout_at(deadline):
+            async with timeout_at(deadline):
                 error = await asyncio.shield(outcome)
         except TimeoutError:
             error = self._not_yet(cls, self._sentence(cls))

@@ -21,7 +21,7 @@ from agent.base import logs
 from agent.base.metrics import Metrics
 from agent.base.nats_server import ServerError
 from agent.base.supervisor import keep_serving
-from agent.base.wait import Backoff, event_within, unless
+from agent.base.wait import Backoff, event_within, timeout, unless
 from agent.config import Config, aggregates, members_digest, users_digest
 from agent.hub.leadership import Leadership, LeadJetStream
 from agent.hub.registrar.metrics import LeadMetrics
@@ -266,7 +266,7 @@ class HubAgent:
         client = ForgetfulClient()
         try:
             # The library itself would try for ever, even while the agent stops.
-            async with asyncio.timeout(_CONNECT_SECONDS):
+            async with timeout(_CONNECT_SECONDS):
                 await client.connect(
                     self._config.nats.url,
                     name=f"petiole {contract.REGISTRAR}",

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from agent.base.logs import listed
 from agent.base.metrics import Metrics
 from agent.base.supervisor import Switch, restart_failing
+from agent.base.wait import timeout
 from agent.config import Config
 from agent.jetstream import JetStreamError
 from agent.leaf.intake import Input, Intake, Level, QuickIntake
@@ -204,7 +205,7 @@ async def drain(
     nothing new."""
     log.info("draining", at_most_seconds=seconds)
     try:
-        async with asyncio.timeout(seconds):
+        async with timeout(seconds):
             # What an input has read already it may still hand in.
             publisher.batches.flush()
             if inputs:

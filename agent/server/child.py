@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from agent.base.listen_sockets import is_free, near_host
 from agent.base.nats_server import ServerError
+from agent.base.wait import timeout
 
 _SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
@@ -134,12 +135,12 @@ async def greeting(address: tuple[str, int]) -> Greeting | Stranger | None:
     """Who answers on an address within a second; None if nothing listens there."""
     host, port = address
     try:
-        async with asyncio.timeout(_GREETING_SECONDS):
+        async with timeout(_GREETING_SECONDS):
             reader, writer = await asyncio.open_connection(near_host(host), port)
     except (OSError, TimeoutError):
         return None
     try:
-        async with asyncio.timeout(_GREETING_SECONDS):
+        async with timeout(_GREETING_SECONDS):
             line = await reader.readline()
     except (OSError, ValueError, TimeoutError):
         return Stranger()

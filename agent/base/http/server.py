@@ -15,7 +15,7 @@ import structlog
 from agent.base.http.framing import HeadReader, HttpRequest, NotHttpError
 from agent.base.http.response import Response
 from agent.base.listen_sockets import PortServer
-from agent.base.wait import unless
+from agent.base.wait import timeout, unless
 
 TEXT: Final = "text/plain; charset=utf-8"
 _CLOSING: Final = 1.0
@@ -103,7 +103,7 @@ class QuestionServer:
             # may take the answer with it.
             writer.write_eof()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CLOSING):
+                async with timeout(_CLOSING):
                     while await reader.read(_READ):
                         pass
         writer.close()

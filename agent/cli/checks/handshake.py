@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from agent.base.wait import timeout
+
 LINE: Final = 2**20
 _SECONDS: Final = 3.0
 _SHOWN: Final = 40
@@ -61,14 +63,14 @@ async def greet(address: tuple[str, int], tls: Tls | None = None) -> Greeted | N
 async def _plain(address: tuple[str, int]) -> Greeted | Nowhere:
     """`unknown` where something listens and says nothing."""
     try:
-        async with asyncio.timeout(_SECONDS):
+        async with timeout(_SECONDS):
             reader, writer = await asyncio.open_connection(*address, limit=LINE)
     except TimeoutError:
         return Nowhere(f"nothing answers there within {_SECONDS:.0f} s: a wrong address, or a firewall")
     except OSError as error:
         return Nowhere(f"it cannot be reached ({_reason(error)})")
     try:
-        async with asyncio.timeout(_SECONDS):
+        async with timeout(_SECONDS):
             line = await reader.readline()
     except TimeoutError:
         writer.transport.abort()
@@ -95,7 +97,7 @@ def _greeted(line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWr
 async def _upgraded(plain: Greeted, host: str, tls: ssl.SSLContext) -> Greeted | Nowhere:
     """The same connection after its TLS handshake, with a certificate of any issuer."""
     try:
-        async with asyncio.timeout(_SECONDS):
+        async with timeout(_SECONDS):
             await plain.writer.start_tls(tls, server_hostname=host)
     except (OSError, TimeoutError) as error:
         plain.close()
@@ -105,7 +107,7 @@ async def _upgraded(plain: Greeted, host: str, tls: ssl.SSLContext) -> Greeted |
 
 async def _secured_first(address: tuple[str, int], tls: ssl.SSLContext) -> Greeted | Nowhere:
     try:
-        async with asyncio.timeout(_SECONDS):
+        async with timeout(_SECONDS):
             reader, writer = await asyncio.open_connection(
                 *address, limit=LINE, ssl=tls, server_hostname=address[0]
             )

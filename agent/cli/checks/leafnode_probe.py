@@ -24,6 +24,7 @@ import nkeys
 
 from agent.base.files import is_there, open_regular
 from agent.base.nats_server import MINIMUM, parse_version
+from agent.base.wait import timeout
 from agent.cli.checks.handshake import LINE, Greeted, Nowhere, Tls, greet, reading
 from agent.cli.checks.permissions import is_granted, sample
 from agent.cli.checks.streams import Trace, parse_trace, trace_headers
@@ -102,7 +103,7 @@ async def dial(url: str, seed: Path | None, needed: Permissions, tls: Tls | None
         credentials = _credentials(parts, seed, greeting.info)
         if credentials is None:
             return Dialled(url, greeting)
-        async with asyncio.timeout(2 * _SECONDS):
+        async with timeout(2 * _SECONDS):
             outcome = await _join(greeting, credentials, needed)
     except TimeoutError:
         outcome = LeafRefused(SILENCE)
@@ -143,7 +144,7 @@ async def _join(
     }
     writer.write(b"CONNECT " + json.dumps(hello).encode() + b"\r\nPING\r\n")
     info: dict[str, Any] = {}
-    async with asyncio.timeout(_SECONDS):
+    async with timeout(_SECONDS):
         while not (line := await reader.readline()).startswith(b"PONG"):
             if line.startswith(b"INFO"):
                 info = json.loads(line[4:])
@@ -181,7 +182,7 @@ async def _try(
     refused: list[str] = []
     traces: dict[str, Trace] = {}
     with suppress(TimeoutError):
-        async with asyncio.timeout(_TRACES):
+        async with timeout(_TRACES):
             # A server that hears something that it does not allow hangs up.
             while len(traces) < len(publish) and (line := await reader.readline()):
                 if line.startswith(b"-ERR"):

@@ -16,6 +16,7 @@ from typing import Any, Final
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from agent.base.wait import timeout
 from agent.cli.checks.permissions import PROBE, sample, violated
 from agent.cli.checks.streams import Streams, Trace, parse_trace, trace_headers
 from agent.jetstream import request
@@ -77,7 +78,7 @@ async def account(
     """
     refusals: list[str] = []
     try:
-        async with asyncio.timeout(_CONNECT + 2 * _SECONDS), _open(url, seed, identity, refusals) as link:
+        async with timeout(_CONNECT + 2 * _SECONDS), _open(url, seed, identity, refusals) as link:
             nc = link.nc
             info, streams, answered = await asyncio.gather(
                 _info(nc), _streams(nc, own, refusals), _answered(nc, questions)
@@ -98,7 +99,7 @@ async def system(url: str, seed: Path, identity: str, server: str) -> System:
     refusals: list[str] = []
     try:
         longest = _CONNECT + HEALTH_SECONDS + _SECONDS
-        async with asyncio.timeout(longest), _open(url, seed, identity, refusals) as link:
+        async with timeout(longest), _open(url, seed, identity, refusals) as link:
             answers = await asyncio.gather(
                 *(
                     _health(link.nc, server)

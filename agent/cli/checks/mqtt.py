@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from agent.base.wait import timeout
 from agent.cli.checks import Finding, Group
 from agent.cli.checks.handshake import reading
 
@@ -22,13 +23,13 @@ async def look(address: tuple[str, int], secure: bool) -> Finding:
     where = f"{address[0]}:{address[1]}"
     start = "restart the agent, whose server has this listener, and see nats/nats-server.log"
     try:
-        async with asyncio.timeout(_SECONDS):
+        async with timeout(_SECONDS):
             reader, writer = await asyncio.open_connection(*address, ssl=reading() if secure else None)
     except (OSError, TimeoutError) as error:
         why = str(error) or "it does not answer"
         return GROUP.failure(f"no MQTT device can connect to {where} ({why})", start)
     try:
-        async with asyncio.timeout(_SECONDS):
+        async with timeout(_SECONDS):
             writer.write(bytes([0x10, len(_CONNECT)]) + _CONNECT)
             answer = await reader.readexactly(4)
     except (OSError, TimeoutError, asyncio.IncompleteReadError):

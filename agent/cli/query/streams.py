@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agent.base.terminal import GOOD, WAITS, TerminalLine, cut_short, table
+from agent.base.wait import timeout
 from agent.cli.query import NONSENSE, cannot_ask, own_server
 from agent.config import Config
 from agent.contract import (
@@ -75,7 +76,7 @@ async def look(
     this creation time. Raises `HubBacklogError`."""
     backlog = HubBacklog()
     try:
-        async with asyncio.timeout(_SECONDS), own_server(config) as link:
+        async with timeout(_SECONDS), own_server(config) as link:
             js = JetStream(link.nc)
             for stream in streams:
                 info = await js.stream_info(stream)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import typer
 
 from agent.base import machine
+from agent.base.wait import timeout
 from agent.cli.configuration import end
 from agent.cli.query import AdminStatusError, own_server, status_of
 from agent.cli.site.edit import MemberError
@@ -89,7 +90,7 @@ async def _reloaded(config: Config, whose: str, applied: Callable[[], bool]) -> 
     os.kill(pid, signal.SIGHUP)
     seconds = SECONDS + len(config.leaf) * _LEAF_SECONDS
     try:
-        async with asyncio.timeout(seconds):
+        async with timeout(seconds):
             while True:
                 await asyncio.sleep(_POLL)
                 if applied():
@@ -116,7 +117,7 @@ async def forget_leaf(config: Config, domain: str) -> bool:
     """Remove what the hub remembers of a leaf: its record and the consumer of its commands. Its readings
     stay. Whether there was a record. Raises `NotAppliedError`."""
     try:
-        async with asyncio.timeout(_CONNECT_SECONDS) as connecting, own_server(config) as link:
+        async with timeout(_CONNECT_SECONDS) as connecting, own_server(config) as link:
             connecting.reschedule(None)
             js = JetStream(link.nc)
             record = {"filter": f"$KV.{FLEET_BUCKET}.{domain}"}

@@ -14,7 +14,7 @@ import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
 from agent.base.nats_server import merged
-from agent.base.wait import event_within, loop_time
+from agent.base.wait import event_within, loop_time, timeout
 from agent.hub.registrar.aggregate import (
     ALIVE,
     AggregateSettings,
@@ -133,7 +133,7 @@ class AggregateController:
     async def settled(self, sources: Mapping[str, Source], seconds: float) -> bool:
         """Whether these sources stand in the aggregate, as soon as they do or after so many seconds."""
         try:
-            async with asyncio.timeout(seconds), self._changed:
+            async with timeout(seconds), self._changed:
                 await self._changed.wait_for(lambda: self._has(sources))
         except TimeoutError:
             return False

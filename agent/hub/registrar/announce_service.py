@@ -10,7 +10,7 @@ import structlog
 from nats.aio.msg import Msg
 
 from agent.base.logs import Sparse
-from agent.base.wait import loop_time
+from agent.base.wait import loop_time, timeout
 from agent.contract import Answer, ContractError
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.command_consumers import CommandConsumers
@@ -125,7 +125,7 @@ class AnnounceService:
 
     async def _answer(self, domain: str, msg: Msg) -> None:
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS), self._places:
+            async with timeout(_ANSWER_SECONDS), self._places:
                 answer = await self._answered(domain, msg.data)
         except ContractError as error:
             answer = Answer(refused=str(error))

@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 from nats.aio.client import Client
 
-from agent.base.wait import Pacer, bounded_gather, loop_time
+from agent.base.wait import Pacer, bounded_gather, loop_time, timeout
 from agent.contract import (
     H_MESSAGE_ID,
     H_SOURCE,
@@ -202,7 +202,7 @@ class GapSearch:
             return stretch.doubt_until is None or loop_time() > until
 
         try:
-            async with asyncio.timeout(_STALLED_SECONDS):
+            async with timeout(_STALLED_SECONDS):
                 return await read_headers(self._nc, self._js, info.name, start, take, enough)
         except (TimeoutError, JetStreamError) as error:
             why = str(error) or "no answer"

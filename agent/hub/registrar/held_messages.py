@@ -14,7 +14,7 @@ import msgspec
 import structlog
 from nats.aio.msg import Msg
 
-from agent.base.wait import loop_time
+from agent.base.wait import loop_time, timeout
 from agent.contract import (
     Checkpoint,
     ContractError,
@@ -177,7 +177,7 @@ class Cursors:
 
     async def _answer(self, domain: str, msg: Msg) -> None:
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with timeout(_ANSWER_SECONDS):
                 answer = await self._answered(domain, parse_cursor_request(msg.data))
         except (ContractError, JetStreamError) as error:
             answer = CursorAnswer(refused=str(error))

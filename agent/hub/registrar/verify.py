@@ -16,7 +16,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from agent.base.wait import loop_time
+from agent.base.wait import loop_time, timeout
 from agent.contract import (
     H_MESSAGE_ID,
     H_RESENT,
@@ -149,7 +149,7 @@ class Verifier:
 
     async def _answer(self, domain: str, msg: Msg) -> None:
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS), self._places:
+            async with timeout(_ANSWER_SECONDS), self._places:
                 answer = await self._look(domain, parse_verify_request(msg.data))
         except ContractError as error:
             answer = VerifyAnswer(refused=str(error))

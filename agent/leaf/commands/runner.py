@@ -22,7 +22,7 @@ import structlog
 from agent.base.clock import Look, wall_ns
 from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
-from agent.base.wait import event_within, unless
+from agent.base.wait import event_within, timeout, unless
 from agent.contract import (
     APP,
     COMMANDS,
@@ -211,7 +211,7 @@ class CommandRunner:
                 unsafe = f"not run: the state file cannot be written ({error}), so it might run twice"
                 return CommandOutcome.FAILED, Reply(unsafe)
         try:
-            async with asyncio.timeout(HANDLER_SECONDS):
+            async with timeout(HANDLER_SECONDS):
                 return CommandOutcome.DONE, await handler.act(command.args)
         except ArgumentError as error:
             return CommandOutcome.MALFORMED, Reply(str(error))

@@ -25,7 +25,7 @@ import structlog
 
 from agent.base.logs import LogEdge
 from agent.base.nats_server import ServerError
-from agent.base.wait import Backoff, loop_time
+from agent.base.wait import Backoff, loop_time, timeout
 from agent.config.values import Windows, local_time
 from agent.leaf.link.observation import UplinkStatus
 from agent.server.health import ServerHealth
@@ -157,10 +157,10 @@ async def answers(urls: Iterable[str]) -> bool:
     for url in urls:
         address = urlsplit(url)
         with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with timeout(_ANSWER_SECONDS):
                 reader, writer = await asyncio.open_connection(address.hostname, address.port)
             try:
-                async with asyncio.timeout(_ANSWER_SECONDS):
+                async with timeout(_ANSWER_SECONDS):
                     if await reader.read(1):
                         return True
             except TimeoutError:

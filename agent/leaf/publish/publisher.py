@@ -15,7 +15,7 @@ from functools import partial
 
 from agent.base.clock import Look
 from agent.base.metrics import Metrics
-from agent.base.wait import loop_time
+from agent.base.wait import loop_time, timeout_at
 from agent.contract import Request
 from agent.leaf.acks import HubAckWaiters, store_lost
 from agent.leaf.intake import Chunk, Level, RefusalReason, RefusedError, Settled, UnknownOutcomeError
@@ -148,7 +148,7 @@ class Publisher:
             if self._budget.take(len(chunk.payload)):
                 self._gather(key, entry)
                 return None
-        async with asyncio.timeout_at(deadline):
+        async with timeout_at(deadline):
             known = None if chunk.request is None else await self._claim(entry, chunk.request, key[1], early)
             if known is None:
                 await self._admit(key, entry)

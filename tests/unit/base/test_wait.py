@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from agent.base import wait
-from agent.base.wait import Backoff, bounded_gather, event_within, loop_time, unless
+from agent.base.wait import Backoff, bounded_gather, event_within, loop_time, timeout, timeout_at, unless
 
 
 async def test_an_event_is_awaited_no_longer_than_its_timeout() -> None:
@@ -24,6 +24,73 @@ async def test_the_cancellation_of_a_wait_is_not_taken_for_its_timeout() -> None
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def _waits_in_vain(seconds: float) -> str:
+    try:
+        async with timeout(seconds):
+            await asyncio.sleep(60)
+    except TimeoutError:
+        return "timed out"
+    return "ended"
+
+
+async def _fails() -> None:
+    raise ValueError("one")
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 0.01])
+async def test_a_timeout_after_a_group_has_failed_is_a_timeout(seconds: float) -> None:
+    with pytest.raises(ExceptionGroup):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_fails())
+    assert await _waits_in_vain(seconds) == "timed out"
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 0.01])
+async def test_a_cancelled_task_that_cleans_up_has_its_timeouts(seconds: float) -> None:
+    cleaned = list[str]()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaned.append(await _waits_in_vain(seconds))
+            cleaned.append(await _waits_in_vain(seconds))
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cleaned == ["timed out", "timed out"]
+
+
+async def test_a_cancellation_that_meets_a_timeout_is_not_lost() -> None:
+    async def work() -> None:
+        async with timeout_at(loop_time()) as limit:
+            task = asyncio.current_task()
+            assert task is not None
+            try:
+                await asyncio.sleep(60)
+            finally:
+                assert limit.expired()
+                task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(work())
+
+
+async def test_an_error_of_its_own_passes_a_timeout_that_has_expired() -> None:
+    async def work() -> None:
+        async with timeout(0):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                await _fails()
+
+    with pytest.raises(ValueError, match="one"):
+        await work()
 
 
 async def test_a_wait_ends_when_the_agent_stops() -> None:

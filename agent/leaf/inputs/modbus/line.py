@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pymodbus.client import AsyncModbusSerialClient, AsyncModbusTcpClient
 from pymodbus.exceptions import ModbusException
 
+from agent.base.wait import timeout
 from agent.leaf.inputs.modbus import BITS, ModbusOptions, parse_link
 from agent.leaf.inputs.modbus.plan import Read
 
@@ -100,7 +101,7 @@ class Line:
     async def _connect(self) -> None:
         """Open the line; raises `BusError`."""
         try:
-            async with asyncio.timeout(max(self._timeout, 3.0)):
+            async with timeout(max(self._timeout, 3.0)):
                 is_open = await self._client.connect()
         except (OSError, TimeoutError, ModbusException, ValueError, termios.error) as error:
             self._client.close()

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.base.metrics import Metrics
-from agent.base.wait import unless
+from agent.base.wait import timeout, unless
 from agent.config.keys import SeedError
 from agent.leaf.inputs.mqtt import MqttOptions, broker, file_problems, problems
 from agent.leaf.inputs.mqtt.redelivery import MessageIdentity, Redelivery, are_same_messages
@@ -116,7 +116,7 @@ class MqttInput(SessionInput[MqttOptions]):
         batch: list[Received] = []
         left = len(begun.held)
         try:
-            async with asyncio.timeout(_AGAIN_SECONDS):
+            async with timeout(_AGAIN_SECONDS):
                 while left > 0 and session.over is None and not self._stopping.is_set():
                     messages = await self._next(session, left)
                     batch += messages

@@ -20,6 +20,8 @@ from msgspec import Struct
 from paho.mqtt.client import MQTT_ERR_SUCCESS, Client, MQTTMessage, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion
 
+from agent.base.wait import timeout
+
 MAX_WAITING: Final = 1_000
 MAX_WAITING_BYTES: Final = 4 * 2**20
 MAX_PACKET: Final = 8 * 2**20
@@ -157,7 +159,7 @@ class Session:
 
     async def _let_in(self) -> None:
         try:
-            async with asyncio.timeout(_CONNECT_SECONDS):
+            async with timeout(_CONNECT_SECONDS):
                 refusal = await self._answer
         except TimeoutError:
             raise BrokerError("it does not answer in time") from None
@@ -207,7 +209,7 @@ class Session:
         with contextlib.suppress(OSError, ValueError), socket.socket(fileno=os.dup(sock.fileno())) as kept:
             self._client.disconnect()
             self._client.loop_write()  # closes its own descriptor
-            async with asyncio.timeout(_LEAVE_SECONDS):
+            async with timeout(_LEAVE_SECONDS):
                 while await self._loop.sock_recv(kept, _DISCARDED):
                     pass
 

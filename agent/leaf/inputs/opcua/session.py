@@ -8,7 +8,6 @@ transferred to its new session, and is sent again what was not acknowledged.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import socket
@@ -25,6 +24,7 @@ from asyncua.ua.uaerrors import UaError, UaStatusCodeError
 from cryptography import x509
 from msgspec import Struct, field
 
+from agent.base.wait import timeout
 from agent.config.keys import SeedError, read_password
 from agent.leaf.inputs.opcua import OpcuaOptions, Position, decoding
 from agent.leaf.inputs.opcua.notifications import FollowedNode
@@ -80,10 +80,10 @@ async def connected(options: OpcuaOptions, domain: str) -> AsyncIterator[Session
         yield Session(client, options)
     finally:
         with contextlib.suppress(*_FAULTS):
-            async with asyncio.timeout(_CLOSE_SECONDS):
+            async with timeout(_CLOSE_SECONDS):
                 await client.uaclient.close_session(False)
         with contextlib.suppress(*_FAULTS):
-            async with asyncio.timeout(_CLOSE_SECONDS):
+            async with timeout(_CLOSE_SECONDS):
                 # Ends what the library runs beside; the session is closed already.
                 await client.disconnect()
 
@@ -207,7 +207,7 @@ class Session:
     async def again(self, subscription: Subscription, sequence: int) -> ua.NotificationMessage | None:
         """A notification that was not acknowledged, once more; None where the server does not have it."""
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with timeout(ANSWER_SECONDS):
                 message = await self._service.republish(subscription.id, sequence)
         except UaStatusCodeError:
             return None
@@ -284,7 +284,7 @@ def _item(handle: int, node: FollowedNode, options: OpcuaOptions) -> ua.Monitore
 async def _ask(request: Awaitable[Any], seconds: float = ANSWER_SECONDS * 3) -> Any:
     """The answer to a request; raises `OpcuaError` for whatever the library raises."""
     try:
-        async with asyncio.timeout(seconds):
+        async with timeout(seconds):
             return await request
     except TimeoutError:
         raise OpcuaError(f"the server has not answered within {seconds:.0f} s") from None

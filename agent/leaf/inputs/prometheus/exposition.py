@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from agent import contract
 from agent.base.files import open_regular
 from agent.base.http.access import AccessError, read_token
+from agent.base.wait import timeout
 from agent.leaf.inputs.formats import split_valid
 from agent.leaf.inputs.prometheus import PrometheusOptions
 from agent.leaf.inputs.shared.samples import Names, SampleLine, encode
@@ -43,7 +44,7 @@ async def scrape(session: aiohttp.ClientSession, url: str, options: PrometheusOp
             token = await asyncio.to_thread(read_token, options.token_file)
             headers["Authorization"] = f"Bearer {token.decode()}"
         async with (
-            asyncio.timeout(options.timeout),
+            timeout(options.timeout),
             session.get(url, headers=headers, allow_redirects=False) as answer,
         ):
             if answer.status != 200:
