@@ -49,7 +49,8 @@ class FleetRow(Struct, frozen=True):
     behind: int | None
     """Messages that the hub lacked then."""
     loss: float | None
-    """Seconds until a class would have lost something, as it said then; infinity where nothing threatened."""
+    """Seconds until a class loses something at the rates that it announced then; infinity where nothing
+    threatened."""
     machine: str
     run: str
     versions: Mapping[str, str]
@@ -122,6 +123,7 @@ def ordered(rows: Iterable[FleetRow], sort: str, *, down: bool) -> list[FleetRow
 def _row(domain: str, leaf: Mapping[str, Any], now: datetime) -> FleetRow:
     classes = leaf.get("classes", {})
     losses = [seconds for cls in classes.values() if (seconds := loss_of(cls)) is not None]
+    heard = seconds_since(str(leaf.get("announced_at", "")), now)
     audit = leaf.get("audit")
     audited = None if audit is None else seconds_since(str(audit["at"]), now)
     lags = [lag for cls in classes.values() if (lag := behind_of(cls)) is not None]
@@ -130,9 +132,9 @@ def _row(domain: str, leaf: Mapping[str, Any], now: datetime) -> FleetRow:
         state=str(leaf.get("word", "trouble")),
         sentence=str(leaf["state"]),
         linked=bool(leaf["linked"]),
-        heard=seconds_since(str(leaf.get("announced_at", "")), now),
+        heard=heard,
         behind=sum(lags) if lags else None,
-        loss=min(losses, default=None),
+        loss=max(0.0, min(losses) - (heard or 0.0)) if losses else None,
         machine=str(leaf.get("machine", "")),
         run=str(leaf.get("run", "")),
         versions=leaf.get("versions", {}),

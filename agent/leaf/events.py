@@ -28,6 +28,8 @@ class StreamFull(Struct, frozen=True):
     """The stream of a class refused a batch for want of room."""
 
     cls: str
+    size: int
+    """The bytes of its message at most."""
 
 
 class StreamTrimmed(Struct, frozen=True):

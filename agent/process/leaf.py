@@ -110,6 +110,7 @@ class LeafAgent:
             hub=self._waits,
         )
         self._publisher.admission.hub_takes = lambda: view.status.hub_max_payload
+        view.time_to_loss.refusing = self._publisher.admission.refusing
         self._sender = Sender(
             self._publisher,
             ledgers,
@@ -184,8 +185,8 @@ class LeafAgent:
             lambda batch: waits.stored(batch.id.cls, batch.seq, str(batch.id)),
             lambda batch: controller.idle.moved(batch.id.cls),
         )
-        events.on(StreamFull, lambda _: controller.announce_now())
-        events.on(StreamTrimmed, lambda trim: self._sender.has_room(trim.cls))
+        events.on(StreamFull, self._view.full, lambda _: controller.announce_now())
+        events.on(StreamTrimmed, lambda trim: self._sender.has_room(trim.cls), self._view.trimmed)
         events.on(
             StreamSeen,
             lambda seen: self._ledger_publisher.seen(seen.cls, seen.info),

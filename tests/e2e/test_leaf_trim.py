@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from pathlib import Path
 
@@ -110,6 +111,31 @@ async def test_a_full_stream_takes_readings_again_once_the_hub_has_them(
     refused = {n for first, last, _ in record.refused for n in range(first, last + 1)}
     assert refused
     assert numbers | refused == set(range(1, record.n + 1))
+
+
+async def test_a_full_class_has_no_time_left_while_it_refuses_and_after_a_restart_until_the_hub_takes_some(
+    servers: ServerPair, probe: StreamProbe, tmp_path: Path
+) -> None:
+    config = small_leaf(servers, tmp_path)
+
+    def said(one: Agent) -> tuple[float, bool, float]:
+        row = one.leaf.status()["classes"][CLASS]
+        return (
+            row["seconds_to_loss"],
+            row["held_back"] is not None,
+            one.value("petiole_seconds_to_loss", **{"class": CLASS}),
+        )
+
+    async with agent(config) as one:
+        await fill(one)
+        assert said(one) == (0.0, True, 0.0)
+        await _stuff(probe)
+        await one.crash()
+    async with agent(config) as one:
+        await until(lambda: one.leaf.status()["classes"][CLASS]["last"] > 0, "the stream was looked at")
+        assert said(one) == (0.0, True, 0.0)
+        async with registrar(servers, tmp_path):
+            await until(lambda: said(one) == (math.inf, False, math.inf), "the hub has taken it")
 
 
 async def test_a_request_whose_batch_was_trimmed_is_known_after_a_crash(

@@ -68,7 +68,7 @@ class TimeToFull:
         """Seconds until an aggregate is full by its own limit, or by the disk on which all of them stand with
         so many bytes `free` (None: not known); infinity where nothing comes in."""
         stream = self._streams[name]
-        if stream.room == 0.0:
+        if stream.room == 0.0 or (free is not None and free <= 0):
             return 0.0
         rates = sum(each.rate for each in self._streams.values())
         ways = [(stream.room, stream.rate)] + ([] if free is None else [(free, rates)])
@@ -83,7 +83,7 @@ class TimeToFull:
         """The same in a sentence."""
         seconds, since = self.seconds(name, free), self.since_commit(name, now)
         if seconds == 0.0:
-            full = "it is full, so the leaves wait: run ingest"
+            full = "there is no room left, so the leaves wait: run ingest, or give the disk room"
         elif seconds >= NO_THREAT:
             full = "hardly anything comes in, so it does not fill"
         else:

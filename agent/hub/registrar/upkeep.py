@@ -136,9 +136,9 @@ class Upkeep:
             self._metrics.since_commit.labels(name).set(self._time_to_full.since_commit(name, now))
 
     def _free(self) -> int | None:
-        """Bytes that are free on the disk of the hub's server, None where that is not this machine's."""
+        """Bytes above the reserve on the disk of the hub's server, None where that is not this machine's."""
         left = None if self._disk is None else room(self._disk)
-        return None if left is None else left.free
+        return None if left is None else max(0, left.free - left.reserve)
 
 
 def spare_collections() -> None:

@@ -16,7 +16,7 @@ from agent.config import Config
 from agent.contract import Previous, hub_api, leaf_stream
 from agent.jetstream import JetStream
 from agent.leaf.acks import HubAckWaiters, HubCursorPoller
-from agent.leaf.events import Events, LinkChanged, StreamSeen
+from agent.leaf.events import Events, LinkChanged, StreamFull, StreamSeen, StreamTrimmed
 from agent.leaf.link.act import Trimmer
 from agent.leaf.link.announcer import AnnouncedLeaf, Announcer
 from agent.leaf.link.command_mirror.controller import CommandMirror
@@ -25,7 +25,7 @@ from agent.leaf.link.command_mirror.rest import MirrorRest
 from agent.leaf.link.controller import LinkController
 from agent.leaf.link.guard import NewEpoch
 from agent.leaf.link.observation import UplinkStatus
-from agent.leaf.link.room import DiskQuota, TimeToLoss
+from agent.leaf.link.room import FULL, DiskQuota, TimeToLoss
 from agent.leaf.link.status import ORDINARY, PATIENT, LinkStatus
 from agent.leaf.link.uplink import UplinkMonitor
 from agent.leaf.state_file import StateFile
@@ -45,7 +45,7 @@ class LinkView:
 
     def __init__(self, config: Config, metrics: Metrics, health: ServerHealth, events: Events) -> None:
         self._domain, self.metrics, self.health = config.domain, metrics, health
-        classes = {cls.name: cls for cls in config.class_}
+        classes = self._classes = {cls.name: cls for cls in config.class_}
         embedded = config.nats.server == "embedded"
         self.time_to_loss = TimeToLoss(
             {cls.name: cls.max_bytes for cls in config.class_},
@@ -67,6 +67,21 @@ class LinkView:
         room = self.health.room
         free = None if room is None else max(0, room.free - room.reserve)
         self.time_to_loss.observe(seen.cls, seen.info, seen.confirmed, loop_time(), free)
+
+    def full(self, full: StreamFull) -> None:
+        """Reckon with a message that had no room."""
+        self.time_to_loss.refused(full.cls, full.size, loop_time())
+
+    def trimmed(self, trimmed: StreamTrimmed) -> None:
+        """Reckon with room that was made."""
+        self.time_to_loss.trimmed(trimmed.cls)
+
+    def held_back(self, cls: str) -> str | None:
+        """Why a class takes nothing in now, None while it takes readings in."""
+        if (why := self.time_to_loss.refusing(cls)) is not None:
+            return why
+        full = self._classes[cls].discard == "new" and self.time_to_loss.seconds[cls] == 0.0
+        return FULL if full else None
 
     def _short_of_room(self) -> bool:
         room = self.health.room
@@ -151,7 +166,7 @@ class LeafLink:
                 every=self._config.link.announce_seconds,
                 state=self._state,
                 ledger=self._ledger,
-                seconds_to_loss=self.time_to_loss.seconds.__getitem__,
+                seconds_to_loss=self.time_to_loss.left,
                 clock=lambda: str(self._clock.read()),
                 is_idle=self.controller.idle.is_idle,
             ),
@@ -198,8 +213,8 @@ class LeafLink:
             "last": link.last,
             "confirmed": link.confirmed,
             "hub_stream": link.hub_stream,
-            "seconds_to_loss": self.time_to_loss.seconds[cls],
-            "held_back": self._view.disk_quota.refusal(cls),
+            "seconds_to_loss": self.time_to_loss.left(cls),
+            "held_back": self._view.held_back(cls),
         }
 
     def mirror_rows(self) -> list[Mapping[str, Any]]:

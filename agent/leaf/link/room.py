@@ -4,7 +4,8 @@ The time to loss: for each class the seconds until its first unconfirmed message
 lack of room; shown as a gauge and as a reading a minute, so that a fleet can be watched from the table. What
 the hub has confirmed does not count, for it is trimmed as soon as its room is needed. A stream that is caught
 up, or whose backlog shrinks, loses nothing: infinity. A backlog that stays as it is because the stream
-discards the oldest of it grows all the same.
+discards the oldest of it grows all the same. At the limit the time is 0, whatever the rates: a stream that
+refuses everything does not grow.
 
 The quota: which classes are still stored when the disk runs short. What the classes that go first may still
 need is reserved for them, so that bulk cannot push out critical. It holds back what comes through the agent;
@@ -39,6 +40,15 @@ MEMORY_SECONDS: Final = 60.0
 """The time constant of the rates: growth counts for less by a factor of e each such time."""
 CAUGHT_UP_SECONDS: Final = 30.0
 """A backlog of what arrived in this time is in transit between two announcements; it does not grow."""
+BATCH_BYTES: Final = 256 * 1024
+"""A stream with less room than a batch has none; of a small stream, less than a twentieth."""
+REFUSED_SECONDS: Final = 60.0
+"""For so long after a refusal the time is 0, unless the stream was trimmed: what limits it may be another
+limit than those that are known here. A sender that was asked to wait is back by then."""
+FULL: Final = (
+    "its stream has no room for a further batch: readings are refused, and their senders must keep them, "
+    "until the hub has taken some; restore the link, or give the class more room (max_bytes)"
+)
 _MIB: Final = 2**20
 
 log = structlog.get_logger("link")
@@ -65,8 +75,11 @@ class _Class:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.created = ""
-        self.at = self.unconfirmed = self.held = 0.0
+        self.at = self.unconfirmed = self.held = self.size = 0.0
         self.first = self.last = 0
+        self.wanted = 0
+        """Bytes of the message that was refused last, 0 if none was."""
+        self.refused_at = -math.inf
         self.growth, self.inflow = _Rate(), _Rate()
 
     def observe(self, info: StreamInfo, confirmed: int, now: float) -> None:
@@ -80,7 +93,15 @@ class _Class:
             self.growth.add(unconfirmed + discarded - self.unconfirmed, now - self.at)
             self.inflow.add(size * (info.last - self.last), now - self.at)
         self.created, self.first, self.last, self.at = info.created, info.first, info.last, now
-        self.unconfirmed, self.held = unconfirmed, float(info.bytes)
+        self.unconfirmed, self.held, self.size = unconfirmed, float(info.bytes), size
+        if self.held + self.wanted <= self.max_bytes:
+            self.wanted = 0
+
+    def is_at_limit(self, now: float) -> bool:
+        """Whether a batch has no room, or a message was refused that would still have none."""
+        batch = max(self.size, min(BATCH_BYTES, self.max_bytes / 20))
+        full = self.unconfirmed > 0 and self.max_bytes - self.unconfirmed < batch
+        return full or self.wanted > 0 or now - self.refused_at < REFUSED_SECONDS
 
     @property
     def grows(self) -> float:
@@ -102,17 +123,29 @@ class TimeToLoss:
         self._classes = {name: _Class(max_bytes) for name, max_bytes in classes.items()}
         self._max_file_store = max_file_store
         self.seconds = dict.fromkeys(classes, math.inf)
+        self.refusing: Callable[[str], str | None] = lambda _cls: None
+        """Why a class takes nothing in now for another reason than its stream, None if there is none."""
+
+    def left(self, cls: str) -> float:
+        """Seconds until a class loses a reading, as of now: 0 where it takes nothing in."""
+        return self.seconds[cls] if self.refusing(cls) is None else 0.0
 
     def observe(
         self, cls: str, info: StreamInfo, confirmed: int, now: float, free: int | None = None
     ) -> float:
         """Seconds until the class loses a reading, from its stream, the sequence up to which the hub holds
         everything (0 if unknown), the time on a monotonic clock and the bytes that are `free` on the disk of
-        the store. Infinity at the first look, since a rate takes two."""
+        the store. Infinity at the first look at a stream that has room, since a rate takes two."""
         stream = self._classes[cls]
         stream.observe(info, confirmed, now)
+        if stream.is_at_limit(now):
+            self.seconds[cls] = 0.0
+            return 0.0
         limits = [(stream.max_bytes - stream.unconfirmed, stream.grows)]
         shared = self._shared_room(free)
+        if shared is not None and shared < stream.size and stream.unconfirmed > 0:
+            self.seconds[cls] = 0.0
+            return 0.0
         if shared is not None:
             limits.append((shared, sum(other.grows for other in self._classes.values())))
         self.seconds[cls] = min(
@@ -120,6 +153,16 @@ class TimeToLoss:
             default=math.inf,
         )
         return self.seconds[cls]
+
+    def refused(self, cls: str, size: int, now: float) -> None:
+        """The stream of a class had no room for a message of `size` bytes."""
+        stream = self._classes[cls]
+        stream.wanted, stream.refused_at = max(stream.wanted, size), now
+        self.seconds[cls] = 0.0
+
+    def trimmed(self, cls: str) -> None:
+        """The stream of a class has room again; the next look says how much."""
+        self._classes[cls].refused_at = -math.inf
 
     def held(self, cls: str) -> float:
         """The bytes of a class's stream at the last look."""
@@ -150,7 +193,7 @@ class TimeToLossReport:
         self._time_to_loss, self._cls, self._seconds = time_to_loss, cls, seconds
         self._reported = 0
         for name in time_to_loss.seconds:
-            metrics.seconds_to_loss.labels(name).set_function(partial(time_to_loss.seconds.__getitem__, name))
+            metrics.seconds_to_loss.labels(name).set_function(partial(time_to_loss.left, name))
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         """Report each minute in which something moved, until `stopping` is set."""
@@ -168,8 +211,13 @@ class TimeToLossReport:
             return
         now = machine_time(wall_ns())
         lines = [
-            Reading(TIME_TO_LOSS_METRIC, min(left, FARTHEST), ts=now, tags={"class": name}).encode()
-            for name, left in self._time_to_loss.seconds.items()
+            Reading(
+                TIME_TO_LOSS_METRIC,
+                min(self._time_to_loss.left(name), FARTHEST),
+                ts=now,
+                tags={"class": name},
+            ).encode()
+            for name in self._time_to_loss.seconds
         ]
         try:
             await intake.submit(self.name, self._cls, Chunk(b"\n".join(lines) + b"\n", len(lines)))

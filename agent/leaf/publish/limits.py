@@ -202,10 +202,15 @@ class Admission:
         not find the server there."""
         if self.stopping:
             raise stopping()
-        if not early and self._away_since is not None and loop_time() - self._away_since > AWAY_GRACE:
-            raise RefusedError(RefusalReason.UNAVAILABLE, "the local NATS server does not answer", 5.0)
-        if (why := self.refusal(cls)) is not None:
+        why = self.refusal(cls) if early else self.refusing(cls)
+        if why is not None:
             raise RefusedError(RefusalReason.UNAVAILABLE, why, 5.0)
+
+    def refusing(self, cls: str) -> str | None:
+        """Why what is to be stored of a class is refused now, None where it is not."""
+        if self._away_since is not None and loop_time() - self._away_since > AWAY_GRACE:
+            return "the local NATS server does not answer"
+        return self.refusal(cls)
 
     def check_chunk(self, input_name: str, chunk: Chunk) -> None:
         """Raises `RefusedError` for what is too large, or above the rate that a command allows."""

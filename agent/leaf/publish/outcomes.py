@@ -21,7 +21,14 @@ from agent.jetstream import RawMessage
 from agent.leaf.events import BatchStored, Events, StreamFull
 from agent.leaf.intake import RefusalReason, RefusedError
 from agent.leaf.ledger import ClassLedger
-from agent.leaf.publish.batch import TAKEN, Batch, Entries, count_readings, promised_readings
+from agent.leaf.publish.batch import (
+    TAKEN,
+    Batch,
+    Entries,
+    count_readings,
+    message_bytes,
+    promised_readings,
+)
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.send_queue import SealedBatch
 
@@ -178,7 +185,7 @@ class Outcomes:
         self.delayed(cls, text)
         if reason is RefusalReason.FULL:
             self._pause(cls)
-            self.awaits_room(cls)
+            self.awaits_room(batch)
             refusal = self.no_room(cls, text)
         else:
             refusal = RefusedError(reason, f"the local stream refuses: {text}")
@@ -199,10 +206,10 @@ class Outcomes:
         self._pauses[cls] = began, pause
         self._full_until[cls] = began + pause
 
-    def awaits_room(self, cls: str) -> None:
+    def awaits_room(self, batch: Batch) -> None:
         """The stream of a class has no room for a batch now."""
-        self._publisher.stream_full(cls)
-        self._events.emit(StreamFull(cls))
+        self._publisher.stream_full(batch.id.cls)
+        self._events.emit(StreamFull(batch.id.cls, message_bytes(batch.payload, batch.entries)))
 
     def delayed(self, cls: str, text: str) -> None:
         """The stream of a class does not store now."""

@@ -281,7 +281,7 @@ class Sender:
             case NotStored(text, RefusalReason.FULL) if batch.store_lost:
                 # Refused, its readings would come again in another batch, which the hub takes for others.
                 self._retry_later(batch, text)
-                self._outcomes.awaits_room(batch.id.cls)
+                self._outcomes.awaits_room(batch)
             case NotStored(text, reason) if reason is not None and batch.unanswered <= 0:
                 # While another attempt is under way that one may still be stored: its answer decides.
                 self._forget(batch)

@@ -97,6 +97,13 @@ def test_a_name_with_escape_codes_is_shown_as_text_and_keeps_its_column() -> Non
     assert found[1:] == [TerminalLine("\\x1b[2Jx   1"), TerminalLine("y         22")]
 
 
+@pytest.mark.parametrize(("announced", "left"), [(3630.0, 3600.0), (10.0, 0.0), ("inf", float("inf"))])
+def test_the_time_to_first_loss_has_gone_on_since_its_leaf_announced_it(announced: Any, left: float) -> None:
+    leaf = _leaf("away")
+    leaf["classes"]["normal"]["seconds_to_loss"] = announced
+    assert rows_of({"leaves": {"a-1": leaf}}, NOW)[0].loss == left
+
+
 def test_a_loss_in_more_than_ten_years_is_none() -> None:
     assert [until(seconds) for seconds in (float("inf"), 1.3e14, 90_000.0, None)] == [
         "none",

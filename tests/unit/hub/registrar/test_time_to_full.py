@@ -57,6 +57,7 @@ def test_a_hub_into_which_nothing_comes_does_not_fill_and_a_full_one_has_no_time
     horizon.see([info(1000)], 0)
     horizon.see([info(1000)], 10)
     assert math.isinf(horizon.seconds(A, 5))
+    assert horizon.seconds(A, 0) == 0.0, "the disk has no room"
     horizon.see([info(LIMIT // SIZE)], 20)
     assert horizon.seconds(A, None) == 0.0
     assert "run ingest" in horizon.words(A, None, 20)

@@ -46,8 +46,52 @@ def test_a_leaf_whose_hub_is_away_says_when_its_stream_is_full() -> None:
 
 def test_a_first_look_says_nothing_and_a_full_stream_says_nought() -> None:
     horizon = TimeToLoss({"normal": MAX_BYTES})
-    assert horizon.observe("normal", stream(990), 0, 0.0) == math.inf
+    assert horizon.observe("normal", stream(900), 0, 0.0) == math.inf
     assert horizon.observe("normal", stream(1000), 0, 10.0) == 0.0
+
+
+@pytest.mark.parametrize("messages", [951, 1000])
+def test_a_backlog_that_leaves_no_room_for_a_batch_says_nought_at_the_first_look_and_ever_after(
+    messages: int,
+) -> None:
+    horizon = TimeToLoss({"normal": MAX_BYTES})
+    assert [horizon.observe("normal", stream(messages), 0, 1e5 * look) for look in range(5)] == [0.0] * 5
+    assert TimeToLoss({"normal": MAX_BYTES}).observe("normal", stream(1000), 999, 0.0) == math.inf, "trimmed"
+
+
+def test_a_stream_that_refuses_everything_says_nought_until_what_it_refused_would_have_room() -> None:
+    horizon = TimeToLoss({"normal": MAX_BYTES})
+    horizon.observe("normal", stream(700), 0, 0.0)
+    horizon.refused("normal", 400_000, 1.0)
+    horizon.refused("normal", 10_000, 2.0)
+    assert horizon.left("normal") == 0.0
+    assert {horizon.observe("normal", stream(700 + look), 0, 1e3 * look) for look in range(1, 90)} == {0.0}
+    horizon.trimmed("normal")
+    assert horizon.observe("normal", stream(790, first=500), 0, 1e6) > 0.0
+
+
+def test_a_refusal_for_another_limit_than_those_known_here_says_nought_for_a_minute() -> None:
+    horizon = TimeToLoss({"normal": MAX_BYTES})
+    horizon.refused("normal", 1000, 0.0)
+    assert horizon.observe("normal", stream(100), 0, 59.0) == 0.0
+    assert horizon.observe("normal", stream(100), 0, 61.0) == math.inf
+    horizon.refused("normal", 1000, 62.0)
+    horizon.trimmed("normal")
+    assert horizon.observe("normal", stream(100), 0, 63.0) == math.inf
+
+
+def test_a_class_that_takes_nothing_in_for_another_reason_says_nought_meanwhile() -> None:
+    horizon, reasons = TimeToLoss({"normal": MAX_BYTES}), {"normal": "the disk is short"}
+    horizon.refusing = reasons.get
+    assert horizon.left("normal") == 0.0
+    reasons.clear()
+    assert horizon.left("normal") == math.inf
+
+
+def test_a_disk_without_room_says_nought_though_nothing_comes() -> None:
+    horizon = TimeToLoss({"normal": MAX_BYTES})
+    assert horizon.observe("normal", stream(100), 0, 0.0, free=0) == 0.0
+    assert horizon.observe("normal", stream(100), 100, 10.0, free=0) == math.inf, "all can be trimmed"
 
 
 def test_a_stream_that_discards_goes_on_losing_and_one_that_is_trimmed_does_not() -> None:
