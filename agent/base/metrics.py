@@ -92,6 +92,11 @@ class Metrics:
             "Times that the source of an input may have had changes that it does not have any more.",
             ["input"],
         )
+        self.skipped_retained = counter(
+            "petiole_skipped_retained_messages",
+            "Retained messages of a broker that were not stored, by the option `retained`.",
+            ["input"],
+        )
         self.dropped = counter(
             "petiole_dropped_messages",
             "Datagrams or messages that were dropped before an input had read them.",

@@ -143,7 +143,7 @@ def account_key(config: Config) -> Path:
 
 def local_server(config: Config) -> LocalServer:
     """The server of this machine, for inputs that connect to it."""
-    return LocalServer(config.nats.url, identities(config).account)
+    return LocalServer(config.nats.url, identities(config).account, config.state_dir)
 
 
 class HasObstacles(Protocol):

@@ -80,6 +80,10 @@ def _inputs(config: Config) -> Iterator[Problem]:
                 'take "stored" or "hub"',
             )
         yield from unknown_class(key, input_.class_, config.class_names)
+        for earlier, other in numbered(config.input[: number - 1]):
+            if (clash := input_.doubles(other)) is not None:
+                text, _, remedy = clash.partition("; ")
+                yield Problem(key, f'beside input[{earlier}] "{other.name}" {text}', remedy)
 
 
 def _role(config: Config) -> Iterator[Problem]:

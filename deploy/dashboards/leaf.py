@@ -204,8 +204,10 @@ LEAF: Final = Dashboard(
                     [
                         Query(rate("petiole_dropped_messages_total", "input"), "{{input}}"),
                         Query(rate("petiole_source_gaps_total", "input"), "{{input}} gaps"),
+                        Query(rate("petiole_skipped_retained_messages_total", "input"), "{{input}} retained"),
                     ],
-                    "Messages came too fast to be stored; a source has dropped what it had.",
+                    "Messages came too fast to be stored; a source has dropped what it had; a broker "
+                    "has sent retained messages again.",
                 ),
                 Panel("Open connections", [Query("petiole_input_connections" + HERE, "{{input}}")]),
                 Panel(

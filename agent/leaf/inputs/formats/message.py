@@ -130,6 +130,17 @@ def _line(members: dict[str, Any], names: TopicNames, value: msgspec.Raw | None 
     return _encode(line).replace(b"\n", b" ").replace(b"\r", b" ")
 
 
+def tagged(line: bytes, name: str) -> bytes:
+    """A line with one tag more, of the value `true`."""
+    members = _members(line)
+    tags = members.get("tags")
+    try:
+        known = {} if tags is None else _OBJECT.decode(tags)
+    except _FAULTS:
+        return line  # it is no reading
+    return _encode(members | {"tags": known | {name: msgspec.Raw(b'"true"')}})
+
+
 def _words(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 

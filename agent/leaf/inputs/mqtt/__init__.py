@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +14,13 @@ from agent.base.files import open_regular
 from agent.config import Seconds
 from agent.config.keys import check_password, read_password
 from agent.leaf.inputs.formats.message import TopicNames, fill_template, template_problem
+from agent.leaf.inputs.mqtt.filters import doubled, group_of, matches, overlap, unused, widest, without_group
 from agent.leaf.inputs.shared import InputOptions, missing_extra, url_problem
 
 if TYPE_CHECKING:
     from agent.leaf.inputs.mqtt.session import Broker
 
 _MOST: Final = 65_535
-_SHARED: Final = re.compile(r"\$share/[^/+#]+/")
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 _MIN_KEEPALIVE, _MAX_KEEPALIVE = 1.0, 3600.0
 
@@ -41,6 +40,24 @@ class MqttOptions(InputOptions, tag="mqtt", kw_only=True):
     tls_cert: Path | None = None
     tls_key: Path | None = None
     keepalive: Seconds = Seconds(30.0)
+    retained: Literal["once", "tag", "skip"] = "once"
+
+    @property
+    def filters(self) -> list[str]:
+        """The filters to subscribe to: those that no other covers."""
+        return widest([topic.filter for topic in self.topics])
+
+    def doubles(self, other: InputOptions) -> str | None:
+        if not isinstance(other, MqttOptions) or _address(self) != _address(other):
+            return None
+        if self.client_id is not None and self.client_id == other.client_id:
+            return "they have one client_id, so the broker disconnects each for the other; give each its own"
+        for own in self.filters:
+            for theirs in other.filters:
+                # A group shares out the messages of one filter.
+                if overlap(own, theirs) and not (own == theirs and group_of(own)):
+                    return f"both receive what matches {own!r:.80} and {theirs!r:.80}; move it to one of them"
+        return None
 
 
 class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -55,7 +72,7 @@ class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
     format: Literal["json", "sparkplug"] = "json"
 
     def problems(self) -> Iterator[str]:
-        levels = _own(self.filter).split("/")
+        levels = without_group(self.filter).split("/")
         wrong = (
             any(("#" in level or "+" in level) and len(level) > 1 for level in levels) or "#" in levels[:-1]
         )
@@ -71,14 +88,7 @@ class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
                 yield "device and metric are said by Sparkplug B; leave them out of its topics"
 
     def matches(self, topic: str) -> bool:
-        levels, filter_levels = topic.split("/"), _own(self.filter).split("/")
-        if filter_levels[-1] == "#":
-            filter_levels.pop()
-            if len(levels) < len(filter_levels):
-                return False
-        elif len(levels) != len(filter_levels):
-            return False
-        return all(expected in ("+", level) for level, expected in zip(levels, filter_levels, strict=False))
+        return matches(self.filter, topic)
 
     def place(self, topic: str) -> TopicNames:
         """What the topic says."""
@@ -89,11 +99,6 @@ class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
 def template_of(topics: list[TopicTemplate], topic: str) -> TopicTemplate | None:
     """The first entry that covers a topic; None where none does."""
     return next((template for template in topics if template.matches(topic)), None)
-
-
-def _own(filter_: str) -> str:
-    """The filter of a shared subscription without its group."""
-    return _SHARED.sub("", filter_, count=1)
 
 
 def problems(options: MqttOptions) -> Iterator[str]:
@@ -110,12 +115,30 @@ def _values(options: MqttOptions) -> Iterator[str]:
         yield 'topics is empty; write topics = [{ filter = "plant/+/#" }]'
     for topic in options.topics:
         yield from topic.problems()
+    filters = [topic.filter for topic in options.topics]
+    for first, second in unused(filters):
+        yield f"filter {second!r:.80} has no effect behind {first!r:.80}; write it before, or leave it out"
+    for first, second in doubled(filters):
+        yield (
+            f"filters {first!r:.80} and {second!r:.80} overlap, so a broker may send their messages twice; "
+            "add a filter that covers both behind them, or make them distinct"
+        )
     if not _MIN_KEEPALIVE <= options.keepalive <= _MAX_KEEPALIVE:
         yield f"keepalive is {options.keepalive} s; take 1s to 1h"
     if options.password_file is not None and options.user is None:
         yield "password_file stands without user; give both"
     if (options.tls_cert is None) != (options.tls_key is None):
         yield "tls_cert and tls_key go together; give both, or none"
+
+
+def _address(options: MqttOptions) -> tuple[str, int]:
+    """The host and port of the broker, as far as the URL tells them."""
+    try:
+        parts = urlsplit(options.url)
+        host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)
+    except ValueError:
+        return options.url, 0  # another problem
+    return "127.0.0.1" if host in ("localhost", "::1") else host, port
 
 
 def file_problems(options: MqttOptions) -> Iterator[str]:

@@ -21,6 +21,7 @@ from agent.base.metrics import Metrics
 from agent.base.wait import timeout, unless
 from agent.config.keys import SeedError
 from agent.leaf.inputs.mqtt import MqttOptions, broker, file_problems, problems
+from agent.leaf.inputs.mqtt.memory import BrokerMemory
 from agent.leaf.inputs.mqtt.redelivery import MessageIdentity, Redelivery, are_same_messages
 from agent.leaf.inputs.mqtt.sorter import MessagePiece, Sorter, identity
 from agent.leaf.inputs.shared import NO_SERVER, LocalServer
@@ -52,7 +53,9 @@ class MqttInput(SessionInput[MqttOptions]):
         super().__init__(options, metrics, server, options.url)
         self._redelivery = Redelivery()
         self._begun: _Begun | None = None
-        self._sorter = Sorter(options, self._redelivery, metrics, self._log)
+        directory = None if server.state_dir is None else server.state_dir / "mqtt"
+        self._memory = BrokerMemory(directory, options.name, self._log)
+        self._sorter = Sorter(options, self._redelivery, self._memory, metrics, self._log)
 
     def _mistakes(self) -> Iterator[str]:
         return problems(self._options)
@@ -66,11 +69,19 @@ class MqttInput(SessionInput[MqttOptions]):
         from agent.leaf.inputs.mqtt.session import BrokerError, Session  # with paho, where it is needed
 
         self._up.set(0)
+        self._memory.load()
         await self._restore()
+        filters = self._options.filters
+
+        def note_ended() -> None:
+            self._memory.note_filters(filters)
 
         async def hold() -> str:
-            session = Session(broker(self._options, intake.domain), self._flows)
-            async with session.connected([topic.filter for topic in self._options.topics]):
+            session = Session(broker(self._options, intake.domain), self._flows, note_ended)
+            earlier = [*self._memory.earlier_filters(), *(topic.filter for topic in self._options.topics)]
+            ended = [filter_ for filter_ in dict.fromkeys(earlier) if filter_ not in filters]
+            self._memory.note_filters([*filters, *ended])
+            async with session.connected(filters, ended):
                 self._redelivery.connected(time.monotonic(), resumed=session.resumed)
                 return await self._pump(session)
 
@@ -120,7 +131,7 @@ class MqttInput(SessionInput[MqttOptions]):
                 while left > 0 and session.over is None and not self._stopping.is_set():
                     messages = await self._next(session, left)
                     batch += messages
-                    left -= sum(1 for message in messages if message.qos and self._is_new(message))
+                    left = len(begun.held) - len(self._sorter.stored_messages(batch, self._news(batch)))
         except TimeoutError:
             pass
         is_cut = left > 0 and (session.over is not None or self._stopping.is_set())
@@ -136,21 +147,25 @@ class MqttInput(SessionInput[MqttOptions]):
     async def _handle(self, batch: list[Received], begun: _Begun | None, session: Session) -> None:
         """Store messages and acknowledge them. What is left when the agent stops comes again."""
         while batch:
-            part = self._sorter.sort(batch, [self._is_new(message) for message in batch], self._intake.domain)
+            part = self._sorter.sort(batch, self._news(batch), self._intake.domain)
             taken, batch = batch[: part.taken], batch[part.taken :]
             for command in part.commands:
                 session.publish(*command)
-            if part.lossy.lines:
-                await self._try(part.lossy)
+            if part.lossy.lines and await self._try(part.lossy):
+                self._memory.remember(part.lossy.values)
             if part.piece.lines:
                 is_safe = await self._store(part.piece, begun)
             else:
                 is_safe = not any(message.qos for message in taken) or await self._reach()
             if not is_safe:
                 return
+            self._memory.remember(part.piece.values)
             for message in taken:
                 if session.acknowledge(message):
                     self._redelivery.acknowledged()
+
+    def _news(self, batch: list[Received]) -> list[bool]:
+        return [self._is_new(message) for message in batch]
 
     def _is_new(self, message: Received) -> bool:
         return not (message.qos and message.repeat and self._redelivery.is_stored(identity(message)))
@@ -169,8 +184,9 @@ class MqttInput(SessionInput[MqttOptions]):
                 self._redelivery.store(message, time.monotonic())
         return is_stored
 
-    async def _try(self, piece: MessagePiece) -> None:
-        """Submit what came with QoS 0 once: the broker does not have it any more."""
+    async def _try(self, piece: MessagePiece) -> bool:
+        """Submit what came with QoS 0 once, for the broker does not have it any more; whether it is
+        stored."""
         cls = self._options.class_
         try:
             if piece.count:
@@ -179,5 +195,8 @@ class MqttInput(SessionInput[MqttOptions]):
                 await self._intake.dead_letter(self.name, cls, piece.letters)
         except RefusedError as refusal:
             self._storing.begin(f"what came with QoS 0 is dropped: {refusal}")
+            return False
         except UnknownOutcomeError as error:
             self._storing.begin(str(error))
+            return False
+        return True

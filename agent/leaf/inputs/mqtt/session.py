@@ -51,20 +51,24 @@ class Broker(Struct, frozen=True):
 
 
 class Received(NamedTuple):
-    """A message; `repeat` as the broker marks it."""
+    """A message; `repeat` and `retained` as the broker marks it."""
 
     topic: str
     payload: bytes
     qos: int
     packet_id: int
     repeat: bool
+    retained: bool = False
+    """Whether the broker sends it because of the subscription, so that its age is unknown."""
 
 
 class Session:
     """A connection that lasts as long as the context of `connected`; `subscribed` is called once the broker
-    has granted the subscriptions."""
+    has granted the subscriptions, `unsubscribed` once it has ended others."""
 
-    def __init__(self, broker: Broker, subscribed: Callable[[], None]) -> None:
+    def __init__(
+        self, broker: Broker, subscribed: Callable[[], None], unsubscribed: Callable[[], None]
+    ) -> None:
         self._broker, self._ready = broker, subscribed
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Received] = deque()
@@ -92,6 +96,7 @@ class Session:
             client.tls_set_context(broker.tls)
         client.on_connect = self._connected
         client.on_subscribe = self._subscribed
+        client.on_unsubscribe = lambda *_: unsubscribed()
         client.on_message = self._message
         client.on_disconnect = self._disconnected
         client.on_socket_close = self._closed
@@ -103,16 +108,20 @@ class Session:
         return self._over
 
     @contextlib.asynccontextmanager
-    async def connected(self, filters: list[str]) -> AsyncIterator[None]:
-        """Connect and ask for the subscriptions; when they are refused, the connection is over. That is not
-        waited for: what the broker kept comes before its answer. Raises `BrokerError`."""
+    async def connected(self, filters: list[str], ended: list[str]) -> AsyncIterator[None]:
+        """Connect and ask for the subscriptions, and for the end of others; when the subscriptions are
+        refused, the connection is over. Neither is waited for: what the broker kept comes before its answer.
+        Raises `BrokerError`."""
         self._filters = filters
         looking: asyncio.Task[None] | None = None
         try:
             await self._dial()
             looking = asyncio.create_task(self._look())
             await self._let_in()
+            # In this order a message between the two may come twice, and none is missed.
             self._client.subscribe([(filter_, 1) for filter_ in filters])
+            if ended:
+                self._client.unsubscribe(ended)
             yield
         finally:
             if looking is not None:
@@ -254,7 +263,14 @@ class Session:
         except UnicodeDecodeError:
             topic = bytes(message._topic).decode(errors="backslashreplace")
         self._waiting.append(
-            Received(topic, bytes(message.payload), message.qos, message.mid, bool(message.dup))
+            Received(
+                topic,
+                bytes(message.payload),
+                message.qos,
+                message.mid,
+                bool(message.dup),
+                bool(message.retain),
+            )
         )
         self._bytes += len(message.payload)
         self._arrived.set()

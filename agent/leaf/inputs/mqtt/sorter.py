@@ -14,8 +14,9 @@ from agent.base.logs import Sparse
 from agent.base.metrics import Metrics
 from agent.contract import Letter
 from agent.leaf.inputs.formats import MAX_LINE, split_valid
-from agent.leaf.inputs.formats.message import MessageError, message_lines
+from agent.leaf.inputs.formats.message import MessageError, message_lines, tagged
 from agent.leaf.inputs.mqtt import MqttOptions, TopicTemplate, template_of
+from agent.leaf.inputs.mqtt.memory import BrokerMemory, TopicValue, value_of
 from agent.leaf.inputs.mqtt.redelivery import MessageIdentity, Redelivery, identity_of
 from agent.leaf.intake import Chunk
 
@@ -28,6 +29,10 @@ _FULL: Final = 2_500
 it has twice as many."""
 
 
+RETAINED: Final = "retained"
+"""The tag of readings whose message the broker had kept since an unknown time."""
+
+
 class MessagePiece(Struct):
     """Messages that are submitted together, as `count` readings and letters."""
 
@@ -35,6 +40,8 @@ class MessagePiece(Struct):
     payloads: list[bytes] = field(default_factory=list)
     count: int = 0
     letters: list[Letter] = field(default_factory=list)
+    values: dict[bytes, bytes] = field(default_factory=dict)
+    """The newest content of each topic, as digests."""
 
     @property
     def lines(self) -> int:
@@ -61,10 +68,17 @@ class Sorter:
     """Takes apart what one input receives."""
 
     def __init__(
-        self, options: MqttOptions, redelivery: Redelivery, metrics: Metrics, log: FilteringBoundLogger
+        self,
+        options: MqttOptions,
+        redelivery: Redelivery,
+        memory: BrokerMemory,
+        metrics: Metrics,
+        log: FilteringBoundLogger,
     ) -> None:
         self._topics, self._name, self._log = options.topics, options.name, log
-        self._redelivery, self._metrics = redelivery, metrics
+        self._retained = options.retained
+        self._redelivery, self._memory, self._metrics = redelivery, memory, metrics
+        self._skipped = metrics.skipped_retained.labels(options.name)
         self._sparse = Sparse()
         self.has_sparkplug = any(topic.format == "sparkplug" for topic in options.topics)
         self._sparkplug: SparkplugDecoder | None = None
@@ -77,19 +91,45 @@ class Sorter:
             if self.has_sparkplug and part.piece.lines >= _FULL:
                 break
             part.taken += 1
+            template = template_of(self._topics, message.topic)
+            is_sparkplug = template is not None and template.format == "sparkplug"
+            piece = part.piece if message.qos or is_sparkplug else part.lossy
+            value = _value(message, template)
+            if is_new and self._is_skipped(message, value, piece.values):
+                self._skipped.inc()
+                continue
+            if self._retained == "once":
+                piece.values[value.topic] = value.content
             if not is_new:
                 continue
             if message.qos and not message.repeat:
                 self._redelivery.note(identity(message))
-            template = template_of(self._topics, message.topic)
-            if template is not None and template.format == "sparkplug":
-                part.piece.messages.append(message)
+            piece.messages.append(message)
+            if is_sparkplug:
                 self._take_sparkplug(message, domain, part)
             else:
-                piece = part.piece if message.qos else part.lossy
-                piece.messages.append(message)
                 self._take_json(message, template, domain, piece)
         return part
+
+    def stored_messages(self, messages: list[Received], new: list[bool]) -> list[Received]:
+        """Those of the `new` messages with QoS 1 that are to be stored."""
+        chosen, values = [], dict[bytes, bytes]()
+        for message, is_new in zip(messages, new, strict=True):
+            value = _value(message, template_of(self._topics, message.topic))
+            if not message.qos or (is_new and self._is_skipped(message, value, values)):
+                continue
+            values[value.topic] = value.content
+            if is_new:
+                chosen.append(message)
+        return chosen
+
+    def _is_skipped(self, message: Received, value: TopicValue, before: dict[bytes, bytes]) -> bool:
+        """Whether a retained message is not to be stored; `before` is what is being stored with it."""
+        if not message.retained or self._retained == "tag":
+            return False
+        if self._retained == "skip" or before.get(value.topic) == value.content:
+            return True
+        return value.topic not in before and self._memory.is_known(value)
 
     def _fitting(self, batch: list[Received], new: list[bool]) -> list[Received]:
         """So many messages as certainly make no more lines than a piece may have, at least one; those that
@@ -117,6 +157,8 @@ class Sorter:
         else:
             try:
                 lines = message_lines(message.payload, template.place(message.topic))
+                if message.retained:
+                    lines = [tagged(line, RETAINED) for line in lines]
                 parsed = split_valid(b"\n".join(lines), domain, wall_ns())
             except MessageError as error:
                 self._refuse(message, "bad_message", str(error), piece)
@@ -134,7 +176,10 @@ class Sorter:
         taken = self._sparkplug.take(
             message.topic, message.payload, time.monotonic(), wall_ns(), repeat=message.repeat
         )
-        part.piece.payloads.append(taken.payload)
+        payload = taken.payload
+        if message.retained:
+            payload = b"".join(tagged(line, RETAINED) + b"\n" for line in payload.splitlines())
+        part.piece.payloads.append(payload)
         part.piece.count += taken.count
         for refusal in taken.refused:
             self._keep(refusal.letter, refusal.reason, refusal.times, part.piece)
@@ -161,3 +206,9 @@ class Sorter:
 def identity(message: Received) -> MessageIdentity:
     """What tells a message from others."""
     return identity_of(message.packet_id, message.topic, message.payload)
+
+
+def _value(message: Received, template: TopicTemplate | None) -> TopicValue:
+    """What a message says of its topic, under other names another value."""
+    names = () if template is None else (template.device, template.metric)
+    return value_of(message.topic, message.payload, *names)

@@ -27,6 +27,18 @@ class NatsOptions(InputOptions, tag="nats", kw_only=True):
     queue: str = ""
     pending: Size = Size(4 * 2**20)
 
+    def doubles(self, other: InputOptions) -> str | None:
+        if not isinstance(other, NatsOptions) or (self.queue and self.queue == other.queue):
+            return None  # a queue group shares out what several of its subjects match
+        for own in self.subjects:
+            for theirs in other.subjects:
+                if subjects_overlap(own.filter, theirs.filter):
+                    return (
+                        f"both receive what matches {own.filter!r:.80} and {theirs.filter!r:.80}; move it to "
+                        "one of them, or give both one queue"
+                    )
+        return None
+
     @property
     def subscribe_subjects(self) -> tuple[str, ...]:
         return tuple(subject.filter for subject in self.subjects)

@@ -43,6 +43,11 @@ class InputOptions(Struct, tag_field="type", forbid_unknown_fields=True, kw_only
         """The address on which the input listens, as the option has it; None for an input that does not."""
         return None
 
+    def doubles(self, other: InputOptions) -> str | None:
+        """Why readings would be stored twice, or not at all, by this input beside another, with a remedy;
+        None where they would not."""
+        return None
+
     @property
     def subscribe_subjects(self) -> tuple[str, ...]:
         """The subjects of the local server that the agent's user subscribes to for this input, and that local
@@ -51,11 +56,13 @@ class InputOptions(Struct, tag_field="type", forbid_unknown_fields=True, kw_only
 
 
 class LocalServer(Struct, frozen=True):
-    """The leaf's own NATS server, for inputs that are its clients."""
+    """The leaf's own NATS server, for inputs that are its clients, and its state directory."""
 
     url: str
     seed_file: Path
     """The seed of the agent's identity on that server."""
+    state_dir: Path | None = None
+    """Where an input may keep files below a folder of its type; None where it is only checked."""
 
 
 NO_SERVER: Final = LocalServer("nats://127.0.0.1:4222", Path())

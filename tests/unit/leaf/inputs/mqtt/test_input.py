@@ -109,3 +109,19 @@ async def test_a_piece_is_handed_in_again_as_it_was_though_the_connection_is_cut
     pieces = [chunk for chunk in core.stored if chunk.position is not None]
     assert [(chunk.count, chunk.position) for chunk in pieces] == [(len(begun) * MEMBERS, core.place.until)]
     assert core.values().count(5) == MEMBERS, "what comes with QoS 0 does not come again"
+
+
+async def test_a_piece_is_handed_in_again_as_it_was_though_a_retained_copy_was_left_out_of_it() -> None:
+    stored, begun = [message(10)], [message(number) for number in range(20, 24)]
+    copy = begun[0]._replace(packet_id=30, retained=True)
+    core = await handed_in_again(stored, begun, [*stored, begun[0], copy, *begun[1:]])
+    assert [(chunk.count, chunk.position) for chunk in core.stored] == [
+        (len(begun) * MEMBERS, core.place.until)
+    ]
+
+
+async def test_a_retained_copy_of_what_was_stored_before_a_kill_is_left_out() -> None:
+    stored, begun = [message(10)], [message(20)]
+    copy = stored[0]._replace(packet_id=11, repeat=False, retained=True)
+    core = await handed_in_again(stored, begun, [*stored, copy, *begun])
+    assert 10 not in core.values()

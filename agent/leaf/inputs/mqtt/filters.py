@@ -1,0 +1,94 @@
+"""Compares topic filters by the topics that they match (MQTT 3.1.1, section 4.7). No I/O.
+
+A broker may send a copy of a message for each subscription that matches it (3.3.5); nats-server 2.15.1 does.
+So the subscriptions of an input must not overlap.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Final
+
+_SHARED: Final = re.compile(r"\$share/[^/+#]+/|\$queue/")
+"""Before the filter of a shared subscription; `$queue` is that of EMQX."""
+
+
+def without_group(filter_: str) -> str:
+    """The filter of a shared subscription without its group."""
+    return _SHARED.sub("", filter_, count=1)
+
+
+def group_of(filter_: str) -> str:
+    """The group of a shared subscription; empty for another."""
+    match = _SHARED.match(filter_)
+    return match[0] if match is not None else ""
+
+
+def matches(filter_: str, topic: str) -> bool:
+    """Whether a filter matches a topic, which has no wildcards."""
+    return covers(without_group(filter_), topic)
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Whether `wide` matches each topic that `narrow` does; neither names a group."""
+    if _differ_by_dollar(wide, narrow):
+        return False
+    have, want = wide.split("/"), narrow.split("/")
+    if have[-1] == "#":
+        have.pop()
+        if len(want) < len(have):
+            return False
+        want = want[: len(have)]
+    return len(have) == len(want) and all(
+        left == right or (left == "+" and right != "#") for left, right in zip(have, want, strict=True)
+    )
+
+
+def overlap(first: str, second: str) -> bool:
+    """Whether some topic matches both filters, whatever their groups."""
+    first, second = without_group(first), without_group(second)
+    if _differ_by_dollar(first, second) or _differ_by_dollar(second, first):
+        return False
+    left_levels, right_levels = first.split("/"), second.split("/")
+    for left, right in zip(left_levels, right_levels, strict=False):
+        if "#" in (left, right):
+            return True
+        if "+" not in (left, right) and left != right:
+            return False
+    shorter, longer = sorted((left_levels, right_levels), key=len)
+    return longer[len(shorter) :] in ([], ["#"])
+
+
+def widest(filters: Sequence[str]) -> list[str]:
+    """The filters that no other of the same group covers: subscriptions to these receive all."""
+    return [
+        filter_
+        for filter_ in filters
+        if not any(
+            other != filter_
+            and group_of(other) == group_of(filter_)
+            and covers(without_group(other), without_group(filter_))
+            for other in filters
+        )
+    ]
+
+
+def doubled(filters: Sequence[str]) -> list[tuple[str, str]]:
+    """Pairs of the widest filters that overlap."""
+    return [pair for pair in combinations(widest(filters), 2) if overlap(*pair)]
+
+
+def unused(filters: Sequence[str]) -> list[tuple[str, str]]:
+    """Filters that an earlier filter covers, each behind that: the first match says what a topic means."""
+    return [
+        (first, second)
+        for first, second in combinations(filters, 2)
+        if covers(without_group(first), without_group(second))
+    ]
+
+
+def _differ_by_dollar(wide: str, narrow: str) -> bool:
+    """Whether the topics of one begin with `$`, which a wildcard does not match (4.7.2)."""
+    return narrow.startswith("$") and wide[0:1] in ("+", "#")
