@@ -31,7 +31,9 @@ VERSION: Final = 1
 """The version `v` of records."""
 MAX_INT: Final = 2**63 - 1
 
-_DOMAIN = re.compile(r"[A-Za-z0-9_-]{1,32}\Z")
+_DOMAIN = re.compile(r"(?!(?:ACK|API|EVENT|FC|SNAPSHOT)\Z)[A-Za-z0-9_-]{1,32}\Z")
+"""A domain is the second token of `$JS.<domain>.API`. nats-server uses the excluded names there itself and,
+from 2.15.3, does not start with four of them (`isReservedDomainName` in server/jetstream.go)."""
 _CLASS = re.compile(r"[a-z0-9]{1,16}\Z")
 _INPUT = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}\Z")
 _MACHINE = re.compile(r"[a-z0-9-]{1,64}\Z")
@@ -53,7 +55,13 @@ def matching(pattern: re.Pattern[str], value: object, what: str, rule: str) -> s
 
 
 def check_domain(value: object) -> str:
-    return matching(_DOMAIN, value, "domain", "1 to 32 letters, digits, '_' or '-' (a dot is not allowed)")
+    return matching(
+        _DOMAIN,
+        value,
+        "domain",
+        "1 to 32 letters, digits, '_' or '-' (a dot is not allowed)"
+        ", other than ACK, API, EVENT, FC and SNAPSHOT",
+    )
 
 
 def check_class(value: object) -> str:

@@ -65,6 +65,14 @@ def test_a_domain_that_could_not_be_one_token_is_refused(domain: object) -> None
         contract.check_domain(domain)
 
 
+@pytest.mark.parametrize("domain", ["ACK", "API", "EVENT", "FC", "SNAPSHOT"])
+def test_a_domain_that_nats_server_uses_in_its_own_subjects_is_refused(domain: str) -> None:
+    with pytest.raises(ContractError, match=f"{domain}.* other than ACK, API"):
+        contract.check_domain(domain)
+    assert contract.check_domain(domain.lower()) == domain.lower()
+    assert contract.check_domain(f"{domain}-1") == f"{domain}-1"
+
+
 @pytest.mark.parametrize("token", ["_x", "", "a.b", "a b", "*", ">", "a\n", "a\x00"])
 def test_a_device_must_be_one_token_that_is_not_the_agents(token: str) -> None:
     with pytest.raises(ContractError):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agent import contract
 from agent.contract import MAX_INT
 
-domains = st.from_regex(r"[A-Za-z0-9_-]{1,32}", fullmatch=True)
+domains = st.from_regex(r"(?!(ACK|API|EVENT|FC|SNAPSHOT)\Z)[A-Za-z0-9_-]{1,32}", fullmatch=True)
 classes = st.from_regex(r"[a-z0-9]{1,16}", fullmatch=True)
 inputs = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,31}", fullmatch=True)
 machines = st.from_regex(r"[a-z0-9-]{1,64}", fullmatch=True)
