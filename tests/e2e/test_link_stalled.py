@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from agent.base.nats_server import find_binary, parse_version, version_of
 from agent.config import LinkConfig
 from agent.contract import link_consumer
 from agent.jetstream import JetStreamError
@@ -20,6 +21,10 @@ from agent.server import permissions
 from tests.harness.servers import open_server_pair
 from tests.harness.wait import WAIT_SECONDS, until
 from tests.harness.watched_link import WatchedLink, open_watched_link
+
+ASKS_AGAIN = (2, 15, 3)
+"""From this nats-server on a source asks the leaf again after such a reset, so the hub does not stall
+(`processInboundSourceMsg` in server/stream.go)."""
 
 
 @pytest_asyncio.fixture
@@ -39,15 +44,19 @@ async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 async def test_a_link_whose_hub_takes_nothing_is_seen_and_flows_again_losing_nothing(
     pair: WatchedLink,
 ) -> None:
+    version = parse_version(await version_of(find_binary()))
+    assert version is not None
+    stalls = version < ASKS_AGAIN
     for _ in range(400):
         await pair.sends(1)
     await pair.nothing_lost_or_doubled()
     async with pair.flows_on(5):
         reset = time.monotonic()
         await _reset_behind_all(pair)
-        assert "takes nothing of what was sent" in await pair.was(LinkState.REPAIRING, reset)
+        if stalls:
+            assert "takes nothing of what was sent" in await pair.was(LinkState.REPAIRING, reset)
         await until(lambda: pair.state is LinkState.FLOWING, "data flows again")
-    assert pair.epochs("stalled") == 1
+    assert pair.epochs("stalled") == stalls
     await pair.nothing_lost_or_doubled()
 
 

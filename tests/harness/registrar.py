@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -264,11 +265,11 @@ async def saying(version: str | None, port: int) -> AsyncIterator[int]:
     if version is None:
         yield port
         return
-    said, instead = b'"version":"2.15.1"', f'"version":"{version}"'.encode()
+    said, instead = re.compile(rb'"version":"[0-9.]+"'), f'"version":"{version}"'.encode()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
-            writer.write(data.replace(said, instead))
+            writer.write(said.sub(instead, data))
             await writer.drain()
         writer.close()
 
