@@ -176,7 +176,9 @@ def _remote(
         "first_info_timeout": "10s",
         "compression": _LINK_COMPRESSION,
         "disabled": not config.link_open,
-        **({"deny_imports": list(kept)} if kept else {}),
+        # From nats-server 2.15.3 on a denied import no longer keeps the hub from hearing the subject, as it did
+        # before; a denied export does on each version.
+        **({"deny_imports": list(kept), "deny_exports": list(kept)} if kept else {}),
         **seed,
     }
     return merged(body, with_variables(config.remote))
