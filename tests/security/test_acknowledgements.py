@@ -27,10 +27,11 @@ async def test_a_forged_acknowledgement_acknowledges_nothing(tmp_path: Path) -> 
         async with raw_link(plant.hub_leaf_port, "edge-3", plant.keys["links"]["edge-3"]) as link:
             link.publish(f"$JS.ACK.{COMMANDS}.{name}.1.1.1.1.0", b"+ACK forged")
             await link.flush()
-            assert not link.over
-        await until(
-            lambda: b"+ACK forged" in hub.heard, "the forged acknowledgement is in the hub's account", 60
-        )
+            refused = link.over  # from nats-server 2.15.3 on
+        if not refused:
+            await until(
+                lambda: b"+ACK forged" in hub.heard, "the forged acknowledgement is in the hub's account", 60
+            )
         info = await api(hub.client, f"CONSUMER.INFO.{COMMANDS}.{name}")
         assert info["ack_floor"]["stream_seq"] == 0
         assert info["num_ack_pending"] == 1

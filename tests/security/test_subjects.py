@@ -15,7 +15,7 @@ from typing import TypedDict
 
 import pytest
 
-from agent.base.nats_server import find_binary
+from agent.base.nats_server import find_binary, version_of
 from agent.contract import ACCOUNT
 from tests.security import catalogue
 from tests.security.catalogue import OPERATIONS, Subject, subjects
@@ -26,6 +26,8 @@ ALLOWED = Path(__file__).with_name("allowed.json")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
 BEGIN, END = "<!-- what was tried: begin -->\n", "<!-- what was tried: end -->\n"
 OWNER = "owner of the hub"
+TABLE_SERVER = "2.15.1"
+"""The nats-server that the table was made with; a newer one may let less through."""
 _SENDS, _HEARS = "→", "←"
 
 
@@ -41,6 +43,17 @@ def told(identity: Identity, found: Found) -> Allowed:
     return {
         "sends": _named(identity, found.sent),
         "hears": _named(identity, found.heard),
+    }
+
+
+def _ways(allowed: Mapping[str, Allowed]) -> set[tuple[str, str, str, str]]:
+    """Each way apart: identity, direction, template, place."""
+    return {
+        (name, direction, template, place)
+        for name, one in allowed.items()
+        for direction, found in (("sends", one["sends"]), ("hears", one["hears"]))
+        for template, places in found.items()
+        for place in places
     }
 
 
@@ -187,8 +200,10 @@ async def test_nothing_gets_through_but_what_is_written_down(tmp_path: Path) -> 
             seen[one.name] = told(one, await found(plant, one, tried))
     if WRITES:
         write(seen, EVERY)
-    else:
+    elif await version_of(find_binary()) == TABLE_SERVER:
         assert seen == expected, "after a wanted change: make security-table, and read what changed"
+    else:
+        assert _ways(seen) <= _ways(expected), "a newer server lets more through than the table states"
 
 
 def test_the_document_shows_what_is_written_down() -> None:
