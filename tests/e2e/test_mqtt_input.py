@@ -83,19 +83,28 @@ async def test_a_message_becomes_readings_or_a_dead_letter(broker: Mosquitto) ->
             ("plant/pump.7/oil/temp", b"21.5"),
             ("plant/pump-7/state", b'{"value": "on", "device": "other"}'),
             ("zigbee/lamp", b'{"on": true, "power": {"now": 3, "max": null}}'),
+            ("zigbee/lamp", b'{"apower": 12.5, "errors": ["overtemp"], "in": [{"rssi": -48}], "t": nan}'),
             ("plant/pump-7/x", b"no reading"),
             ("elsewhere", b"1"),
             ("zigbee/lamp", b"1"),
         ):
             await asyncio.to_thread(publish, broker.port, topic, payload)
         await asyncio.to_thread(publish, broker.port, "plant/q/zero", b"0", qos=0)
-        await until(lambda: 0 in core.values() and len(core.letters) == 3, "all is taken")
+        await until(lambda: 0 in core.values() and len(core.letters) == 4, "all is taken")
         assert core.named() == [
             ("pump.7", "oil.temp", 21.5),
             ("other", "state", "on"),
             ("edge-1", "on", True),
             ("edge-1", "power_now", 3),
+            ("edge-1", "apower", 12.5),
             ("q", "zero", 0),
+        ]
+        odd = core.letters.pop(0)
+        assert odd.reason.endswith(": errors, in, t")
+        assert odd.received.splitlines() == [
+            b'{"metric":"errors","value":["overtemp"]}',
+            b'{"metric":"in","value":[{"rssi": -48}]}',
+            b'{"metric":"t","value":nan}',
         ]
         assert [(one.at, one.received) for one in core.letters] == [
             ("plant/pump-7/x", b"no reading"),
@@ -103,7 +112,7 @@ async def test_a_message_becomes_readings_or_a_dead_letter(broker: Mosquitto) ->
             ("zigbee/lamp", b"1"),
         ]
         sample = metrics.registry.get_sample_value
-        for reason, count in (("bad_message", 2), ("bad_topic", 1)):
+        for reason, count in (("bad_message", 5), ("bad_topic", 1)):
             labels = {"input": "mqtt", "reason": reason}
             assert sample("petiole_invalid_requests_total", labels) == count
 

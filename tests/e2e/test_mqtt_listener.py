@@ -14,10 +14,12 @@ from typing import TypeVar
 import pytest
 
 from agent import contract
+from agent.demo.loopback import free_port
 from agent.jetstream import RawMessage
 from agent.testing.stored_stream import lines_of
 from tests.harness.agent_process import Agent
 from tests.harness.agents import StreamProbe, ask_stream
+from tests.harness.mqtt_broker import Mosquitto, publish
 from tests.harness.mqtt_client import PASSWORD, USER, Listening, device, listening
 from tests.harness.wait import wait_for
 
@@ -162,6 +164,23 @@ def test_mosquitto_s_own_client_is_served(plant: Listening) -> None:
         )
     assert direct(leaf, "pump-9") == [("state", b"11"), ("state", b'"on"')]
     wait_for(lambda: batched(leaf, "pump-9") == [("state", 10)], "QoS 0 is stored")
+
+
+def test_a_bridge_of_mosquitto_needs_the_documented_lines(plant: Listening, tmp_path: Path) -> None:
+    leaf, port = plant
+    document = (Path(__file__).parents[2] / "docs" / "inputs" / "mqtt.md").read_text()
+    lines = document.partition("connection leaf")[1:]
+    text = "".join(lines).partition("```")[0]
+    text = text.replace("edge-1:1883", f"127.0.0.1:{port}").replace(
+        "remote_password …", f"remote_password {PASSWORD}"
+    )
+    broker = Mosquitto(tmp_path, free_port(), f"allow_anonymous true\n{text}")
+    broker.start()
+    try:
+        publish(broker.port, "plant/pump-10/pressure", b"21.5")
+        wait_for(lambda: direct(leaf, "pump-10") == [("pressure", b"21.5")], "it is stored")
+    finally:
+        broker.stop()
 
 
 def test_a_device_is_not_answered_while_the_stream_is_full(tmp_path: Path) -> None:

@@ -80,9 +80,11 @@ async def test_messages_become_readings_named_by_their_subject(server: Leaf) -> 
             b'{\n "value":\n 5\n}',
             b"nonsense",
             b'{"value": [1,"x"]}',
+            b'{"a": 6, "errors": ["x"], "b": nan}',
+            b"7\nbad row\n8",
         ):
             await one.program.publish("plant.pump-7.pressure.in", payload)
-        await until(lambda: len(one.rows()) == 8 and len(one.core.letters) == 2, "all are taken")
+        await until(lambda: len(one.rows()) == 11 and len(one.core.letters) == 5, "all are taken")
         due = {"device": "pump-7", "metric": "pressure.in"}
         assert one.rows() == [
             {**due, "value": 21.5},
@@ -93,9 +95,18 @@ async def test_messages_become_readings_named_by_their_subject(server: Leaf) -> 
             {**due, "value": 3},
             {**due, "metric": "m", "value": 4},
             {**due, "value": 5},
+            {**due, "metric": "pressure.in_a", "value": 6},
+            {**due, "value": 7},
+            {**due, "value": 8},
         ]
-        made = b'{"device":"pump-7","metric":"pressure.in","value":[1,"x"]}'
-        assert {letter.received for letter in one.core.letters} == {b"nonsense", made}
+        made = b'{"device":"pump-7","metric":"pressure.in%s","value":%s}'
+        assert {letter.received for letter in one.core.letters} == {
+            b"nonsense",
+            made % (b"", b'[1,"x"]'),
+            made % (b"_errors", b'["x"]'),
+            made % (b"_b", b"nan"),
+            b"bad row",
+        }
         assert {letter.at for letter in one.core.letters} == {"plant.pump-7.pressure.in"}
 
 

@@ -1,6 +1,6 @@
 """One message of a device: a bare value (bytes only as a reading), a reading, or an object whose members are
-values. What it does not
-say of itself its name says (a topic, a subject), by templates of device and metric. No I/O.
+values. What it does not say of itself its name says (a topic, a subject), by templates of device and metric.
+A member that is no value becomes a line that is no reading, so it takes no other member with it. No I/O.
 
 In a template `{1}` is the first part of the name, `{2}` the second, `{2+}` the second and all after it with
 dots between, `{0}` the whole name; a missing part is empty.
@@ -9,6 +9,7 @@ dots between, `{0}` the whole name; a missing part is empty.
 from __future__ import annotations
 
 import re
+import secrets
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -17,11 +18,19 @@ from agent import contract
 
 _MAX_LEVELS: Final = 8
 _MAX_MEMBERS: Final = 2_000
+_METRIC: Final = re.compile(rb'"metric":("(?:[^"\\]|\\.)*+")')
 _PART: Final = re.compile(r"\{(0|[1-9][0-9]?)(\+?)\}")
 _NUMBERS = list[float | int]
 _SCALAR: Final = msgspec.json.Decoder(float | int | str | bool | _NUMBERS)
-_ARRAY: Final = msgspec.json.Decoder(_NUMBERS)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_MENDED: Final = 64 * 1024
+"""Bytes of a message that is searched for what no JSON has, such as `nan`: programs write so few values."""
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+\\?"?|[^\s,:\[\]{}"]+', re.DOTALL)
+_JSON_TOKEN: Final = re.compile(
+    rb'".*+|-?(?:0|[1-9]\d*+)(?:\.\d++)?(?:[eE][+-]?\d++)?|true|false|null', re.DOTALL
+)
+_NO_JSON: Final = f'[["{secrets.token_hex(8)}",'.encode()
+"""Begins the value that stands in for a token that is no JSON; no sender knows it."""
 _FAULTS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encode = msgspec.json.encode
 
@@ -54,7 +63,7 @@ def reading_line(payload: bytes, names: TopicNames, *, fixed: bool = False) -> b
 def message_lines(payload: bytes, names: TopicNames) -> list[bytes]:
     """Like `reading_line`, and an object that has neither `value` nor `metric` is a reading a member: members
     of objects within are named `outer_inner`, `null` is left out, `ts` is the time of all. Raises
-    `MessageError`."""
+    `MessageError`. What is no value, such as an array of texts or `nan`, has a line like the others."""
     text = payload.strip()
     if not text.startswith(b"{"):
         return [reading_line(text, names)]
@@ -62,7 +71,7 @@ def message_lines(payload: bytes, names: TopicNames) -> list[bytes]:
     if "value" in members or "metric" in members:
         return [_line(members, names)]
     ts = members.pop("ts", None)
-    shared = {} if ts is None else {"ts": ts}
+    shared = {} if ts is None or bytes(ts) == b"null" else {"ts": ts}
     lines = []
     for name, value in _flat(members, names.metric):
         lines.append(_line(shared, TopicNames(names.device, name), value))
@@ -85,7 +94,21 @@ def _members(text: bytes) -> dict[str, Any]:
     try:
         return _OBJECT.decode(text)
     except _FAULTS as error:
-        raise MessageError(f"not a JSON object: {_words(error)}") from None
+        fault = error
+    if len(text) <= _MENDED:
+        try:
+            return _OBJECT.decode(_TOKEN.sub(_mended, text))
+        except _FAULTS:
+            pass
+    raise MessageError(f"not a JSON object: {_words(fault)}")
+
+
+def _mended(match: re.Match[bytes]) -> bytes:
+    """A token as it is, or in the place of what is no JSON an array that is no value."""
+    token = match[0]
+    if _JSON_TOKEN.fullmatch(token):
+        return token
+    return _NO_JSON + _encode(token.decode(errors="backslashreplace")) + b"]]"
 
 
 def _text(raw: msgspec.Raw) -> object:
@@ -96,30 +119,19 @@ def _text(raw: msgspec.Raw) -> object:
 
 
 def _flat(members: dict[str, Any], before: str | None, level: int = 1) -> list[tuple[str, msgspec.Raw]]:
-    if level > _MAX_LEVELS:
-        raise MessageError("nested too deeply")
     flat = []
     for member, raw in members.items():
         name = member if before is None else f"{before}_{member}"
         text = bytes(raw)
-        # Each value within would repeat it.
-        if len(name) > contract.MAX_NAME and text != b"null":
-            raise MessageError(f"member {name!r:.80} makes a name longer than {contract.MAX_NAME} characters")
         if text.startswith(b"{"):
-            flat += _flat(_members(text), name, level + 1)
-        elif text.startswith(b"["):
-            flat.append((name, _array(name, raw)))
+            # Each value within would repeat a long name.
+            if level < _MAX_LEVELS and len(name) <= contract.MAX_NAME:
+                flat += _flat(_members(text), name, level + 1)
+            else:
+                flat.append((name, msgspec.Raw(b"[" + text + b"]")))  # which is no value
         elif text != b"null":
             flat.append((name, raw))
     return flat
-
-
-def _array(name: str, raw: msgspec.Raw) -> msgspec.Raw:
-    try:
-        _ARRAY.decode(raw)
-    except _FAULTS:
-        raise MessageError(f"member {name!r:.80} is an array, and not of numbers") from None
-    return raw
 
 
 def _line(members: dict[str, Any], names: TopicNames, value: msgspec.Raw | None = None) -> bytes:
@@ -127,18 +139,32 @@ def _line(members: dict[str, Any], names: TopicNames, value: msgspec.Raw | None 
     line |= members
     if value is not None:
         line["value"] = value
+    return _encoded(line)
+
+
+def _encoded(line: dict[str, Any]) -> bytes:
+    for name, raw in line.items():
+        if isinstance(raw, msgspec.Raw) and bytes(raw).startswith(_NO_JSON):
+            ((_, token),) = msgspec.json.decode(raw)
+            line[name] = msgspec.Raw(token.encode())
     return _encode(line).replace(b"\n", b" ").replace(b"\r", b" ")
+
+
+def metric_of(line: bytes) -> str:
+    """The metric of a line of `message_lines`, also where the line is no reading."""
+    match = _METRIC.search(line)
+    return "" if match is None else msgspec.json.decode(match[1], type=str)
 
 
 def tagged(line: bytes, name: str) -> bytes:
     """A line with one tag more, of the value `true`."""
-    members = _members(line)
-    tags = members.get("tags")
     try:
+        members = _OBJECT.decode(line)
+        tags = members.get("tags")
         known = {} if tags is None else _OBJECT.decode(tags)
     except _FAULTS:
         return line  # it is no reading
-    return _encode(members | {"tags": known | {name: msgspec.Raw(b'"true"')}})
+    return _encoded(members | {"tags": known | {name: msgspec.Raw(b'"true"')}})
 
 
 def _words(error: Exception) -> str:

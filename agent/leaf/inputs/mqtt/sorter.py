@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
@@ -10,11 +11,11 @@ from structlog.typing import FilteringBoundLogger
 
 from agent import contract
 from agent.base.clock import wall_ns
-from agent.base.logs import Sparse
+from agent.base.logs import Sparse, listed
 from agent.base.metrics import Metrics
 from agent.contract import Letter
 from agent.leaf.inputs.formats import MAX_LINE, split_valid
-from agent.leaf.inputs.formats.message import MessageError, message_lines, tagged
+from agent.leaf.inputs.formats.message import MessageError, message_lines, metric_of, tagged
 from agent.leaf.inputs.mqtt import MqttOptions, TopicTemplate, template_of
 from agent.leaf.inputs.mqtt.memory import BrokerMemory, TopicValue, value_of
 from agent.leaf.inputs.mqtt.redelivery import MessageIdentity, Redelivery, identity_of
@@ -159,11 +160,14 @@ class Sorter:
                 lines = message_lines(message.payload, template.place(message.topic))
                 if message.retained:
                     lines = [tagged(line, RETAINED) for line in lines]
-                parsed = split_valid(b"\n".join(lines), domain, wall_ns())
             except MessageError as error:
                 self._refuse(message, "bad_message", str(error), piece)
                 return
-            if parsed.bad:
+            block = b"\n".join(lines)
+            parsed = split_valid(block, domain, wall_ns())
+            if parsed.bad and parsed.count:
+                self._keep(_odd_members(message, block, parsed.bad), "bad_message", len(parsed.bad), piece)
+            elif parsed.bad:
                 self._refuse(message, "bad_message", parsed.bad[0][1], piece)
             piece.payloads.append(parsed.payload)
             piece.count += parsed.count
@@ -212,3 +216,10 @@ def _value(message: Received, template: TopicTemplate | None) -> TopicValue:
     """What a message says of its topic, under other names another value."""
     names = () if template is None else (template.device, template.metric)
     return value_of(message.topic, message.payload, *names)
+
+
+def _odd_members(message: Received, block: bytes, bad: Sequence[tuple[int, str]]) -> Letter:
+    """A letter with the lines of a message that are no readings, beside others that are."""
+    lines = [block[offset : block.find(b"\n", offset) % (len(block) + 1)] for offset, _ in bad]
+    names = listed([metric_of(line) for line in lines])
+    return Letter(b"\n".join(lines), message.topic, f"{bad[0][1]}: {names}")

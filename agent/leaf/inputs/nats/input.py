@@ -146,7 +146,7 @@ class NatsInput(ConfiguredInput[NatsOptions]):
             self._start(self._settle(message, names))
             return
         try:
-            lines = await _lines(message.data, names)
+            lines = await _lines(message.data, names, whole=False)
         except MessageError as error:
             dead = letter(message.data, message.subject, str(error))
             self._source.dead_letter("bad_message", [dead])
@@ -202,8 +202,9 @@ class NatsInput(ConfiguredInput[NatsOptions]):
             self._connecting.begin(f"a request cannot be answered: {error}")
 
 
-def lines_of(payload: bytes, names: TopicNames) -> Iterator[bytes]:
-    """The lines of readings that a payload holds, some at a time; raises `MessageError`."""
+def lines_of(payload: bytes, names: TopicNames, *, whole: bool = True) -> Iterator[bytes]:
+    """The lines of readings that a payload holds, some at a time. Raises `MessageError`; of a payload of
+    several rows that need not be taken `whole`, a bad row is a line that is no reading."""
     try:
         lines = message_lines(payload, names)
     except MessageError:
@@ -211,7 +212,13 @@ def lines_of(payload: bytes, names: TopicNames) -> Iterator[bytes]:
         if len(rows) < 2:
             raise
         for row in rows:
-            yield _ended(message_lines(row, names))
+            try:
+                lines = message_lines(row, names)
+            except MessageError:
+                if whole:
+                    raise
+                lines = [row.replace(b"\r", b" ")]
+            yield _ended(lines)
     else:
         yield _ended(lines)
 
@@ -220,9 +227,9 @@ def _ended(lines: list[bytes]) -> bytes:
     return b"".join([line + b"\n" for line in lines])
 
 
-async def _lines(payload: bytes, names: TopicNames) -> bytes:
+async def _lines(payload: bytes, names: TopicNames, *, whole: bool = True) -> bytes:
     pacer, parts = Pacer(), []
-    for part in lines_of(payload, names):
+    for part in lines_of(payload, names, whole=whole):
         parts.append(part)
         await pacer.give_way()
     return b"".join(parts)

@@ -17,6 +17,7 @@ from agent.leaf.inputs.formats.message import (
     TopicNames,
     fill_template,
     message_lines,
+    metric_of,
     reading_line,
     template_problem,
 )
@@ -69,16 +70,46 @@ def test_an_object_of_values_is_a_reading_a_member() -> None:
         *(
             b"{}",
             b'{"a": null}',
-            b'{"a": ["b"]}',
-            b'{"a": [[1]]}',
             b'{"a":1',
-            b'{"a":' * 20 + b"1" + b"}" * 20,
+            b'{"a":1 nan}',
+            b'{"a":nan' + b" " * 70_000 + b"}",
         ),
     ],
 )
 def test_what_holds_no_value_is_refused(payload: bytes) -> None:
     with pytest.raises(MessageError):
         message_lines(payload, PLACE)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *(b'["overtemp"]', b'[{"rssi": -48}]', b"[]", b"[[1]]", b"[1, null]", b"[true]", b"[1, NaN]"),
+        *(b"nan", b"NaN", b"-inf", b"Infinity", b"undefined", b"None", b"True", b"1.#QNAN", b"01", b".5"),
+        *(b"1e999", b"9" * 400, b'{"a":' * 20 + b"1" + b"}" * 20, b'"' + b"x" * 70_000 + b'"'),
+    ],
+    ids=lambda odd: odd[:12].decode(),
+)
+def test_a_member_that_is_no_value_takes_no_other_member_with_it(odd: bytes) -> None:
+    payload = b'{"temp": 21.5, "inner": {"odd": ' + odd + b'}, "text": "nan, [}", "on": true}'
+    lines = message_lines(payload, TopicNames("pump", None))
+    parsed = split_valid(b"\n".join(lines), "edge-1", 0)
+    rows = [json.loads(line) for line in parsed.payload.splitlines()]
+    assert [(row["metric"], row["value"]) for row in rows] == [
+        ("temp", 21.5),
+        ("text", "nan, [}"),
+        ("on", True),
+    ]
+    (bad,) = (line for line in lines if split_valid(line, "edge-1", 0).bad)
+    assert metric_of(bad).startswith("inner_odd")
+
+
+def test_a_name_of_a_member_that_is_too_long_or_empty_takes_no_other_member_with_it() -> None:
+    payload = b'{"' + b"x" * 300 + b'": 1, "": 2, "a\\u0000": 3, "temp": 21.5, "ts": null}'
+    parsed = split_valid(b"\n".join(message_lines(payload, TopicNames("pump", None))), "edge-1", 0)
+    (row,) = map(json.loads, parsed.payload.splitlines())
+    assert row["metric"] == "temp"
+    assert len(parsed.bad) == 3
 
 
 _JSON = st.recursive(
@@ -104,8 +135,8 @@ def test_a_long_name_is_not_repeated_for_each_value_within() -> None:
     payload = b'{"' + b"x" * 100_000 + b'":{' + b",".join(b'"%d":1' % n for n in range(1_900)) + b"}}"
     tracemalloc.start()
     try:
-        with pytest.raises(MessageError, match="a name longer than 255 characters"):
-            message_lines(payload, TopicNames("d", None))
+        (line,) = message_lines(payload, TopicNames("d", None))
+        assert split_valid(line, "edge-1", 0).bad
         assert tracemalloc.get_traced_memory()[1] < 20 * len(payload)
     finally:
         tracemalloc.stop()
