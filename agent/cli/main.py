@@ -34,6 +34,7 @@ _COMMANDS: Final = {
     "new": "agent.cli.new:app",
     "sizing": "agent.cli.sizing:command",
     "fleet": "agent.cli.fleet:app",
+    "lake": "agent.cli.lake:app",
     "user": "agent.cli.user:app",
     "completion": "agent.cli.main:completion",
     "version": "agent.cli.main:version",

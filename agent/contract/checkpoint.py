@@ -35,6 +35,7 @@ from agent.contract.checks import (
     nullable,
     open_record,
 )
+from agent.contract.lake import check_lake
 
 __all__ = [
     "Checkpoint",
@@ -92,6 +93,10 @@ class Committed:
     seq: int
     arrived: int = 0
     """When the hub took the message at `seq`, in microseconds since 1970; 0 where that is not known."""
+    lake: str = ""
+    """The id of the lake that holds it (`agent.contract.lake`); empty in a question."""
+    place: str = ""
+    """Where that lake is, for people."""
 
     def encode(self) -> bytes:
         return encoded(asdict(self))
@@ -100,11 +105,14 @@ class Committed:
 def parse_committed(data: bytes | str) -> Committed:
     """Read a committed record; raises `ContractError`."""
     row = open_record(data, "committed")
+    seq = count_of(row, "seq", "committed")
     return Committed(
         field_of(row, "stream", str, "committed"),
         field_of(row, "created", str, "committed"),
-        count_of(row, "seq", "committed"),
+        seq,
         count_of(row, "arrived", "committed", absent=0),
+        check_lake(row.get("lake")) if seq else "",
+        nullable(row, "place", str, "committed") or "",
     )
 
 

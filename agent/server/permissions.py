@@ -15,6 +15,7 @@ from agent.contract import (
     ACCOUNT,
     COMMANDS,
     FLEET_BUCKET,
+    HUB_LAKE,
     MQTT_MESSAGES,
     MQTT_RETAINED,
     REGISTRAR,
@@ -25,6 +26,7 @@ from agent.contract import (
     committed_subject,
     cursor_subject,
     inbox_prefix,
+    lake_subject,
     leaf_stream,
     mqtt_subject,
     tenant_account,
@@ -99,6 +101,7 @@ def registrar(
             REGISTRAR_TRACES,
             f"$KV.{FLEET_BUCKET}.>",
             "cmd.>",
+            lake_subject(),
             *asked,
             *declared_link(links),
         ),
@@ -109,6 +112,7 @@ def registrar(
             verify_subject("*"),
             committed_subject("*"),
             audited_subject(),
+            lake_subject(),
         ),
         replies=True,
     )
@@ -116,7 +120,7 @@ def registrar(
 
 def jobs(aggregates: Iterable[str]) -> Permissions:
     """The jobs: read the aggregates through consumers of their own, say what they have committed and what an
-    audit found, and look up the newest record of a leaf in the fleet.
+    audit found, and look up the newest record of a leaf in the fleet, and of the hub's lake.
 
     For a client of the hub `$JS.hub.API` is mapped to `$JS.API` before the check, so that both work.
     """
@@ -135,6 +139,7 @@ def jobs(aggregates: Iterable[str]) -> Permissions:
                 )
             ),
             f"{_API}.DIRECT.GET.{_FLEET_STREAM}.$KV.{FLEET_BUCKET}.*",
+            f"{_API}.DIRECT.GET.{_FLEET_STREAM}.$KV.{FLEET_BUCKET}.{HUB_LAKE}",
             audited_subject(),
         ),
         subscribe=(f"{inbox_prefix(JOBS)}.>",),

@@ -16,7 +16,7 @@ from agent.jetstream import JetStream, StreamInfo
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.server import Server
 from tests.harness.hub_machines import HubMachines, answered, connected_to, hubs_and_leaf
-from tests.harness.registrar import LeafHand
+from tests.harness.registrar import LAKE, LeafHand
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until, wait_for
 
@@ -50,7 +50,7 @@ async def test_a_leader_that_was_stopped_past_its_lease_changes_nothing_when_it_
     jobs = await connected_to(hubs, "jobs", first)
     await leaf.store(20)
     info = await holds(JetStream(jobs), 20)
-    request = Committed(AGGREGATE, info.created, 20).encode()
+    request = Committed(AGGREGATE, info.created, 20, lake=LAKE).encode()
     assert stopped.process is not None
     stopped.process.send_signal(signal.SIGSTOP)
     # Only the stopped agent has this request, in the buffer of its socket: nobody else takes any yet.

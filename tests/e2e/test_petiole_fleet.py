@@ -25,6 +25,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from typer.testing import CliRunner, Result
 
 from agent.cli.main import app
+from agent.contract import Committed, committed_subject
 from tests.harness.agent_process import PETIOLE, Agent, hub_and_leaf
 from tests.harness.wait import WAIT_SECONDS, wait_for
 
@@ -198,3 +199,42 @@ def test_each_consumer_is_shown_with_how_far_it_is_and_what_is_left(pair: Pair) 
     assert head.split()[:2] == ["STREAM", "CONSUMER"]
     assert [STREAM, "slow", "1", "2"] in [line.split()[:4] for line in printed]
     assert pair.says(pair.leaf, "status", "--consumers", "--watch").exit_code == 2
+
+
+def test_a_lake_is_shown_and_replaced_by_a_person_at_the_hub_alone(pair: Pair) -> None:
+    first, second = (f"00000000-0000-4000-8000-00000000000{n}" for n in (1, 2))
+    assert "knows no lake yet" in pair.says(pair.hub, "lake", "show").stdout
+    adopt = ("lake", "adopt", second, "--instead-of")
+    for side, words, code, said in (
+        (pair.leaf, (*adopt, first), 2, "name the hub's configuration"),
+        (pair.hub, ("lake", "adopt", "mine", "--instead-of", first), 2, "is not the id of a lake"),
+        (pair.hub, (*adopt, first), 4, "knows no lake yet"),
+    ):
+        ended = pair.says(side, *words)
+        assert (ended.exit_code, said in ended.stderr) == (code, True), ended.stderr
+    _commits(pair, first)
+    shown = json.loads(pair.says(pair.hub, "lake", "show", "--json").stdout)
+    assert (shown["id"], shown["place"]) == (first, "/srv/lake on hub-1")
+    assert pair.says(pair.hub, *adopt, second).exit_code == 4, "the hub's lake is another one"
+    assert pair.says(pair.hub, *adopt, first).exit_code == 0
+    assert second in pair.says(pair.hub, "lake", "show").stdout
+    assert "lake adopted" in pair.hub.log.read_text()
+
+
+def _commits(pair: Pair, lake: str) -> None:
+    """What a first `ingest` of this lake reports."""
+
+    async def report() -> None:
+        seed = str(pair.hub.member.state / "keys" / "jobs.nk")
+        jobs = await nats.connect(pair.hub.member.nats_url, nkeys_seed=seed, inbox_prefix="_INBOX_jobs")
+        pair.leaf.post(READING, "one")
+        seq = 0
+        while not seq:
+            info = json.loads((await jobs.request("$JS.API.STREAM.INFO.TELEMETRY_0", b"")).data)
+            seq = info["state"]["last_seq"]
+        record = Committed("TELEMETRY_0", info["created"], seq, 0, lake, "/srv/lake on hub-1")
+        answer = await jobs.request(committed_subject("TELEMETRY_0"), record.encode(), timeout=WAIT_SECONDS)
+        assert "refused" not in json.loads(answer.data)
+        await jobs.close()
+
+    asyncio.run(report())

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ from tests.harness.wait import SERVER_RETRY_SECONDS, until
 
 MACHINE = "test"
 KEEP = 5
+LAKE = "00000000-0000-4000-8000-000000000001"
 
 
 class LeafHand:
@@ -243,8 +245,9 @@ class HubHand:
         return [leaf_seq for name, leaf_seq in found if name == leaf_stream(domain, "normal")]
 
     async def committed(self, record: Committed, stream: str = AGGREGATE) -> dict[str, Any]:
-        """What the registrar answers to `ingest`."""
-        reply = await self.jobs.request(committed_subject(stream), record.encode(), timeout=30)
+        """What the registrar answers to `ingest`, of the lake `LAKE` where the record names none."""
+        whole = record if record.lake else replace(record, lake=LAKE)
+        reply = await self.jobs.request(committed_subject(stream), whole.encode(), timeout=30)
         answer: dict[str, Any] = json.loads(reply.data)
         return answer
 

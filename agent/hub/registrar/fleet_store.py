@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from agent.base.wait import Pacer, bounded_gather
-from agent.contract import FLEET_BUCKET, AuditPart, ContractError
+from agent.contract import FLEET_BUCKET, HUB_LAKE, AuditPart, ContractError
 from agent.hub.registrar.aggregate import fleet_config
 from agent.hub.registrar.problems import ActiveProblems
 from agent.hub.registrar.records import LeafRecord, PurgeMarker, decode_leaf, decode_noted, encode
@@ -26,6 +26,7 @@ from agent.jetstream.readers import read_all, read_newest
 
 BUCKET: Final = f"KV_{FLEET_BUCKET}"
 _LET_IN: Final = f"$KV.{FLEET_BUCKET}.let.in"
+_LAKE: Final = f"$KV.{FLEET_BUCKET}.{HUB_LAKE}"
 _COPIES: Final = f"copies of {BUCKET}"
 _FEW: Final = 100
 """So many records are read one by one."""
@@ -155,6 +156,15 @@ class FleetStore:
     async def save_let_in(self, keys: Iterable[str]) -> None:
         """Replace the keys that are let in. Raises `ApiError` or `UnavailableError`."""
         await self._put(_LET_IN, "\n".join(sorted(keys)).encode())
+
+    async def load_lake(self) -> bytes:
+        """The record of the hub's lake, empty where there is none. Raises `ApiError` or
+        `UnavailableError`."""
+        return await self._newest(_LAKE) or b""
+
+    async def save_lake(self, data: bytes) -> None:
+        """Replace the record of the hub's lake. Raises `ApiError` or `UnavailableError`."""
+        await self._put(_LAKE, data)
 
     async def save_audit(self, part: int, data: bytes) -> None:
         """Replace a part of the newest audit. Raises `ApiError` or `UnavailableError`."""

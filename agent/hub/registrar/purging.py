@@ -20,6 +20,7 @@ from agent.hub.registrar.durability import Durability
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.held_messages import HeldMessages
+from agent.hub.registrar.lake_keeper import LakeKeeper
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.records import ClassRecord, LeafRecord, PurgeMarker
 from agent.jetstream import JetStream, StreamInfo, nanoseconds
@@ -40,6 +41,7 @@ class Purging:
         held: HeldMessages,
         metrics: RegistrarMetrics,
         durability: Durability,
+        lake: LakeKeeper,
     ) -> None:
         self._js = js
         self._keep = keep
@@ -49,6 +51,7 @@ class Purging:
         self._held = held
         self._metrics = metrics
         self._durability = durability
+        self._lake = lake
 
     async def answer(self, stream: str, data: bytes) -> dict[str, Any]:
         """Purge what was committed, or say what is on disk; `stream` is that of the subject. Raises
@@ -71,6 +74,7 @@ class Purging:
         stream = committed.stream
         seen = await self._aggregates.controllers[stream].observe()
         up_to = purge_up_to(committed, seen.info, self._keep)
+        await self._lake.admit(committed)
         if up_to < seen.info.first:
             return 0
         await self._remember(seen, up_to)

@@ -28,6 +28,7 @@ from agent.contract import (
     audited_subject,
     committed_subject,
     cursor_subject,
+    lake_subject,
     tenant_account,
     user_account,
     verify_subject,
@@ -46,6 +47,7 @@ from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.fleet_watch import FleetWatch, LinkedAccounts
 from agent.hub.registrar.gaps import GapSearch
 from agent.hub.registrar.held_messages import Cursors, HeldMessages
+from agent.hub.registrar.lake_keeper import LakeKeeper
 from agent.hub.registrar.link_cutter import LinkCutter
 from agent.hub.registrar.metrics import LeafCollector, RegistrarMetrics, shown_leaves
 from agent.hub.registrar.problems import ActiveProblems, Readiness
@@ -149,6 +151,8 @@ class Registrar:
             self._problems,
             self._metrics,
         )
+        self.lake = LakeKeeper(self._store, self._readiness)
+        """The lake behind which this hub purges."""
         self._cursors = Cursors(held, self._fleet, self._aggregates, self._classes, self._readiness)
         self._purging = Purging(
             js,
@@ -159,6 +163,7 @@ class Registrar:
             held,
             self._metrics,
             self._durability,
+            self.lake,
         )
         self._verifier = Verifier(nc, js, self._classes, self._fleet)
         self._upkeep = Upkeep(
@@ -197,6 +202,7 @@ class Registrar:
                 cursor_subject("*"): partial(self._cursors.receive, group=group),
                 verify_subject("*"): partial(self._verifier.take, group=group),
                 audited_subject(): self.audits.receive,
+                lake_subject(): self.lake.receive,
             }
             subscriptions = [
                 await self._nc.subscribe(
@@ -215,7 +221,8 @@ class Registrar:
         """The aggregates, and every configured leaf with its state in one sentence."""
         known = self._known(tuple(self._classes))
         fleet = fleet_status(known, self._upkeep.ahead(), self.trouble(), self.audits.head)
-        return {**fleet, "configured": self._configured, "links_settled": self._cutter.settled}
+        lake = None if self.lake.known is None else self.lake.known.as_row()
+        return {**fleet, "lake": lake, "configured": self._configured, "links_settled": self._cutter.settled}
 
     def _known(self, domains: Sequence[str]) -> KnownFleet:
         """What is known now, of which these domains are to be shown."""
@@ -266,6 +273,7 @@ class Registrar:
         self._commands.begin()
         seen = await self._aggregates.begin()
         await self._durability.begin()
+        await self.lake.begin()
         await self.audits.begin()
         for name, wanted in self._readers.items():
             await keep_readers(self._js, name, wanted)

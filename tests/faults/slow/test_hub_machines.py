@@ -21,7 +21,7 @@ from tests.faults.schedule import seed_of
 from tests.faults.tools import disk, partition
 from tests.harness.fleet import ids_in
 from tests.harness.hub_machines import HubMachines, Place, connected_to, hubs_and_leaf
-from tests.harness.registrar import LeafHand
+from tests.harness.registrar import LAKE, LeafHand
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import until, wait_for
 
@@ -151,7 +151,8 @@ async def test_the_leading_machine_of_a_hub_is_cut_off_from_the_two_others(
                 return (await js.stream_info(AGGREGATE)).messages >= leaf.sent
 
             await until(arrived, "the messages are at the hub")
-            request = Committed(AGGREGATE, (await js.stream_info(AGGREGATE)).created, 20).encode()
+            created = (await js.stream_info(AGGREGATE)).created
+            request = Committed(AGGREGATE, created, 20, lake=LAKE).encode()
             over = asyncio.Event()
             storing = asyncio.create_task(store(leaf, over))
             case.begins()

@@ -22,6 +22,7 @@ from tests.harness.examples import costly
 from tests.unit.contract import values
 
 RUN = contract.new_run(0)
+LAKE = "00000000-0000-4000-8000-000000000001"
 
 
 def _announce(data: bytes | str) -> contract.Announce:
@@ -34,6 +35,7 @@ RECORDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[bytes | str], Any]]] 
     "announce": (values.announces, _announce),
     "answer": (values.answers, contract.parse_answer),
     "committed": (values.committed, contract.parse_committed),
+    "lake": (values.hub_lakes, contract.parse_hub_lake),
     "command": (values.commands, contract.parse_command),
     "verify": (values.verify_requests, contract.parse_verify_request),
     "verified": (values.verify_answers, contract.parse_verify_answer),
@@ -51,7 +53,8 @@ GOOD: dict[str, dict[str, Any]] = {
         ).encode()
     ),
     "answer": json.loads(contract.Answer({"c": contract.ClassAnswer("s", 1, "", "well")}).encode()),
-    "committed": {"v": 1, "stream": "s", "created": "now", "seq": 1},
+    "committed": {"v": 1, "stream": "s", "created": "now", "seq": 1, "lake": LAKE},
+    "lake": json.loads(contract.HubLake(LAKE, "here", "now", {"s": ("now", 1)}).encode()),
     "command": {"v": 1, "id": "x", "args": {}, "expires": None},
     "verify": json.loads(contract.VerifyRequest("c", RUN).encode()),
     "verified": json.loads(contract.VerifyAnswer("s", "now").encode()),
@@ -176,6 +179,8 @@ def test_a_record_with_anything_in_any_place_is_read_or_refused_in_words(
         ("answer", {"exchange": "x"}, "exchange"),
         ("answer", {"commands": {"epoch": "0" * 13}}, "stream_created"),
         ("committed", {"seq": "1"}, "seq"),
+        ("committed", {"lake": None}, "the id of a lake"),
+        ("committed", {"lake": "mine"}, "the id of a lake"),
         ("command", {"id": ""}, "id"),
         ("command", {"id": "x" * 65}, "id"),
         ("command", {"args": []}, "args"),

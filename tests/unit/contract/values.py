@@ -129,7 +129,10 @@ answers = st.builds(
         agreed=st.none() | st.booleans(),
     ),
 )
-committed = st.builds(contract.Committed, words, words, counts, counts)
+lakes = st.uuids().map(str)
+done = st.dictionaries(words, st.tuples(words, counts), max_size=3)
+committed = st.builds(contract.Committed, words, words, counts.filter(bool), counts, lakes, words)
+hub_lakes = st.builds(contract.HubLake, words, words, words, done, done)
 commands = st.builds(
     contract.Command,
     id=st.from_regex(r"[!-~]{1,64}", fullmatch=True),
