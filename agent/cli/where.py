@@ -18,7 +18,7 @@ import typer
 
 from agent.cli.configuration import AsJson, ConfigFile, account_key, configuration, end, quiet
 from agent.config import Config, Seconds, aggregates
-from agent.contract import DEFAULT_CLASS, MAX_NAME, ContractError, check_domain
+from agent.contract import DEFAULT_CLASS, MAX_NAME, VERSION, ContractError, check_domain, parse_hub_lake
 
 if TYPE_CHECKING:
     from agent.cli.query.where_reasons import DomainObservation, LeafReport
@@ -65,6 +65,7 @@ def command(
     failed |= lake is not None and tables is None
     if settings.role == "hub":
         failed |= _hub(settings, domain, seen, tables, unseen)
+        failed |= tables is not None and _is_other_lake(settings, tables, unseen)
     else:
         unseen.append("the hub's streams: this is the leaf's configuration; run it at the hub")
     if tables is not None:
@@ -206,6 +207,22 @@ def _hub(
     if seen.hub.cut:
         unseen.append(f"all that waits at the hub: only {streams.MOST:,} messages of it were")
     return False
+
+
+def _is_other_lake(settings: Config, tables: Lake, unseen: list[str]) -> bool:
+    """Whether these are not the tables of the hub's lake, or of an older state of it."""
+    from agent.cli.query import AdminStatusError, status_of
+    from hub_jobs.tables.hub_lake import why_not_hubs
+
+    try:
+        row = status_of(settings.admin)["fleet"].get("lake")
+    except AdminStatusError:
+        return False  # that the agent does not answer is said already
+    known = parse_hub_lake(json.dumps({"v": VERSION, **row})) if row else None
+    why = why_not_hubs(known, tables.path, tables.bronze)
+    if why:
+        unseen.append(f"the tables of the hub: {why}")
+    return why is not None
 
 
 def _tables(

@@ -32,6 +32,8 @@ _SAID: Final = {
     GapReason.EXPIRED: "expired at the hub: its stream had a max_age, which the hub's agent sets back to 0",
     GapReason.LIMIT: "went at the hub by a limit of its stream, which should refuse new messages instead",
     GapReason.NOT_SOURCED: "were never at the hub: its source passed them over",
+    GapReason.OTHER_LAKE: "are in the lake behind which the hub purged before this one was adopted; this one "
+    "never had them",
     GapReason.REMOVED: "were in bronze, and bronze no longer has them",
     GapReason.STORE_LOST: "stood in a store of the leaf that was lost before the hub had them",
     GapReason.UNREADABLE: "are in a file of bronze that can't be read",

@@ -8,34 +8,32 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from agent.contract import FLEET_BUCKET, ContractError
+from agent.contract import ContractError
 from agent.contract.checks import fields_as_row
 from agent.contract.ranges import Range, size, text, union, without
 from hub_jobs.audit.ledgers import Origin
 from hub_jobs.source.protocol import ApiError, Denied, UnknownIdentity, Unreachable
 from hub_jobs.source.server import Server, unknown_key
+from hub_jobs.tables.hub_lake import known_lake, newest_record
 from hub_jobs.tables.spaces import SeenNumbers, source_space
 
 if TYPE_CHECKING:
-    from agent.contract import ClassState, FleetRecord, Previous
+    from agent.contract import ClassState, FleetRecord, HubLake, Previous
     from hub_jobs.source.connection import Connection
     from hub_jobs.source.streams import StreamInfo
 
 _NO_STREAM: Final = 404
-_DRAWS: Final = 32
-"""Questions that are each answered by a server of a cluster by chance. One whose disk has damaged a block
-lacks the records in it (seen on nats-server 2.15.1); of three servers one answers none of so many once in
-400,000."""
 
 
 @dataclass(slots=True)
 class HubClient:
-    """What the hub said: its streams, and of every leaf that was asked about its newest record.
+    """What the hub said: its streams, its lake, and of every leaf that was asked about its newest record.
     `faults` are sentences about what it did not say."""
 
     streams: dict[str, StreamInfo] = field(default_factory=dict)
     leaves: dict[str, FleetRecord] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
+    lake: HubLake | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +117,7 @@ def ask_hub(server: Server, streams: Iterable[str], domains: Iterable[str] = ())
     try:
         # A connection of its own: what is refused ends it.
         with Connection(server) as conn:
+            hub.lake = known_lake(conn)
             for domain in sorted(asked.union(domains)):
                 _look_up(conn, domain, hub)
     except Denied:
@@ -132,12 +131,8 @@ def ask_hub(server: Server, streams: Iterable[str], domains: Iterable[str] = ())
 
 
 def _look_up(conn: Connection, domain: str, hub: HubClient) -> None:
-    subject = f"DIRECT.GET.KV_{FLEET_BUCKET}.$KV.{FLEET_BUCKET}.{domain}"
-    for _ in range(_DRAWS if conn.clustered else 1):
-        data = conn.request(f"{conn.server.api_prefix}.{subject}", b"")
-        if data:
-            break
-    else:
+    data = newest_record(conn, domain)
+    if not data:
         return
     from agent.contract import parse_fleet_record
 

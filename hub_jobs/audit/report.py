@@ -52,6 +52,8 @@ class AuditReport:
     """What the next audit need not read, and why this one has read all of it."""
     hub_fault: str = ""
     """Why the hub that was asked said nothing."""
+    other_lake: str = ""
+    """Why this is not the lake of the hub that was asked."""
 
     @property
     def unknown_transit(self) -> str | None:
@@ -79,6 +81,7 @@ class AuditReport:
         moving = (sentence for transit in self.in_transit or () for sentence in transit.sentences())
         gaps = map(str, sorted(self.gaps, key=lambda gap: not gap.lost))
         return [
+            *([self.other_lake] if self.other_lake else []),
             *map(str, self.unreadable),
             *self.untrue,
             *self.unexplained,
@@ -91,6 +94,12 @@ class AuditReport:
     @property
     def verdict(self) -> str:
         """All of it in one sentence."""
+        if self.other_lake:
+            return f"this is not the hub's lake, or not its newest state; of itself: {self._own_verdict}"
+        return self._own_verdict
+
+    @property
+    def _own_verdict(self) -> str:
         if not self.lost:
             well = "nothing is missing, nothing is doubled"
             return f"{well}; but a table is not as it was" if self.untrue else well

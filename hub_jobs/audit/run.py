@@ -34,6 +34,7 @@ from hub_jobs.source.protocol import WireError
 from hub_jobs.source.server import Server, add_server_options, server_of
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.delta import Table, ensure_table, open_table
+from hub_jobs.tables.hub_lake import why_not_hubs
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.stream_history import StreamHistory
 
@@ -74,7 +75,9 @@ def main(argv: Sequence[str] | None = None) -> Exit:
         metrics.set_settled(found.settled.until)
         head, leaves = outcome.head_of(found, given.lake, deep=given.deep), outcome.leaves_of(found)
         metrics.set_audit(head, leaves)
-        why = outcome.tell_hub(server, head, leaves) if server is not None and given.tell else ""
+        why = found.other_lake
+        if not why and server is not None and given.tell:
+            why = outcome.tell_hub(server, head, leaves)
         if why:
             say(_NAME, f"the hub's agent does not know of this audit: {why}")
 
@@ -127,7 +130,7 @@ def run(
         return Exit.LOSS
     if unreachable is not None:
         return Exit.UNREACHABLE
-    return Exit.FAILED if audited.untrue else Exit.WELL
+    return Exit.FAILED if audited.untrue or audited.other_lake else Exit.WELL
 
 
 def _streams(lake: Place, more: Sequence[str]) -> list[str]:
@@ -214,6 +217,7 @@ def _audited(
         [*bronze_contents.stale_sentences(held, cache, readings, histories)],
         altered=altered,
         settled=Settled(until),
+        other_lake=why_not_hubs(hub.lake, lake, bronze) or "" if hub else "",
     )
 
 

@@ -10,6 +10,7 @@ process. `--then refine` runs that job after each run, in the same process and S
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +18,15 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from agent.contract import Committed, ContractError, Exit, aggregate, committed_subject, parse_synced
+from agent.contract import (
+    Committed,
+    ContractError,
+    Exit,
+    HubLake,
+    aggregate,
+    committed_subject,
+    parse_synced,
+)
 from agent.contract.ranges import Range as Sequences
 from agent.contract.ranges import text, union, without
 from hub_jobs.ingest.beginning import purged_before
@@ -36,6 +45,8 @@ from hub_jobs.source.streams import StreamInfo, stream_info
 from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables import gap_notes, stream_history
 from hub_jobs.tables.delta import Table, ensure_table
+from hub_jobs.tables.gap_notes import GapReason
+from hub_jobs.tables.hub_lake import check_lake, known_lake, place_of
 from hub_jobs.tables.parquet import MAX_FILE_BYTES
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.stream_history import MessageMark, StreamHistory, differs
@@ -103,11 +114,13 @@ def run(options: IngestOptions, stop: Stop = never, metrics: JobMetrics | None =
     stop."""
     metrics = metrics or JobMetrics(_NAME)
     metrics.add_ingested(options.stream, 0, 0)
-    end = _end(options)
+    end, hub_lake = _begin(options)
     spark: SparkSession | None = None
     gaps: list[Sequences] = []
     # It refuses a new bronze next to old readings.
-    bronze = ensure_table(options.lake, "bronze", stream_history.open_bronze(options.lake))
+    opened = stream_history.open_bronze(options.lake)
+    check_lake(hub_lake, options.lake, opened)
+    bronze = ensure_table(options.lake, "bronze", opened)
     while True:
         with Connection(options.server) as conn:
             info = stream_info(conn, options.stream)
@@ -125,10 +138,10 @@ def run(options: IngestOptions, stop: Stop = never, metrics: JobMetrics | None =
             from hub_jobs.spark.session import session
 
             spark = session(_NAME)
-        gaps += _commit_next(spark, options, bronze, info, known, (first, last), metrics)
+        gaps += _commit_next(spark, options, bronze, info, known, (first, last), metrics, hub_lake)
         bronze = bronze.newest()
     bronze.sync()  # what the registrar purges is nowhere else
-    _tell_registrar(options, info, known)
+    _tell_registrar(options, info, known, bronze)
     if gaps:
         say(_NAME, f"stream {options.stream} has lost sequences {text(union(gaps))}")
         return Exit.LOSS
@@ -143,9 +156,9 @@ def _waits_since(conn: Connection, info: StreamInfo, seq: int) -> float | None:
     return None
 
 
-def _end(options: IngestOptions) -> int:
-    """The last sequence now that a power cut at the hub can't take; what the hub refuses here is most often a
-    wrong option, and is said in its words."""
+def _begin(options: IngestOptions) -> tuple[int, HubLake | None]:
+    """The last sequence now that a power cut at the hub can't take, and the hub's lake; what the hub refuses
+    here is most often a wrong option, and is said in its words."""
     server = options.server
     try:
         conn = Connection(server)
@@ -154,7 +167,7 @@ def _end(options: IngestOptions) -> int:
     with conn:
         try:
             info = stream_info(conn, options.stream)
-            return info.last_seq if not info.sync_seconds else _on_disk(conn, info)
+            return info.last_seq if not info.sync_seconds else _on_disk(conn, info), known_lake(conn)
         except (Denied, ApiError) as error:
             if isinstance(error, ApiError) and error.err_code != _NO_STREAM:
                 raise
@@ -185,6 +198,7 @@ def _commit_next(
     known: StreamHistory,
     wanted: Sequences,
     metrics: JobMetrics,
+    hub_lake: HubLake | None,
 ) -> list[Sequences]:
     """Read the next ranges, write and commit them; what of them the stream no longer has."""
     parts = _parts(info, wanted, tasks_at_once(spark))
@@ -205,13 +219,21 @@ def _commit_next(
         gaps = without(gaps, before)
         say(_NAME, f"sequences {text(before)} of {options.stream} were purged before this lake began")
     last = parts[-1].last
-    lost = known.history, gaps, gap_notes.reason_by_limits(info)
+    lost = known.history, gaps, _reason(info, gaps, hub_lake)
     offsets = {known.ingested: last, **gap_notes.offsets_of(bronze, *lost)}
     bronze.commit(files, offsets, gap_notes.notes_of(*lost))
     messages = sum(file.rows for file in files)
     metrics.add_ingested(options.stream, messages, sum(file.size for file in files))
     say(_NAME, f"{messages} messages of {options.stream} up to {last} are in bronze")
     return gaps
+
+
+def _reason(info: StreamInfo, gaps: Sequence[Sequences], hub_lake: HubLake | None) -> GapReason:
+    """Why sequences are gone: what another lake had reported before this one was adopted, the hub purged."""
+    created, done = hub_lake.left.get(info.name, ("", 0)) if hub_lake else ("", 0)
+    if gaps and created == info.created and gaps[-1][1] <= done:
+        return GapReason.OTHER_LAKE
+    return gap_notes.reason_by_limits(info)
 
 
 def _is_still(
@@ -236,16 +258,25 @@ def _parts(info: StreamInfo, wanted: Sequences, cores: int) -> list[Range]:
     return split([Range(info.name, info.created, first, last)], wanted_parts, most)
 
 
-def _tell_registrar(options: IngestOptions, info: StreamInfo, known: StreamHistory) -> None:
-    """What is committed, with the message where that ends: by now the stream may be restored from a copy."""
+def _tell_registrar(options: IngestOptions, info: StreamInfo, known: StreamHistory, bronze: Table) -> None:
+    """What is committed, with the message where that ends: by now the stream may be restored from a copy.
+    Raises `OtherLakeError` where another lake has become the hub's meanwhile."""
     if known.done is None:
         return
-    committed = Committed(info.name, info.created, known.done, known.end.arrived if known.end else 0)
+    arrived = known.end.arrived if known.end else 0
+    place = place_of(options.lake)
+    committed = Committed(info.name, info.created, known.done, arrived, bronze.id, place)
     try:
         with Connection(options.server) as conn:
-            conn.request(committed_subject(info.name), committed.encode(), _NOTICE_SECONDS)
-    except WireError as error:
+            row = json.loads(conn.request(committed_subject(info.name), committed.encode(), _NOTICE_SECONDS))
+            if "refused" not in row:
+                return
+            hub_lake = known_lake(conn)
+    except (WireError, ValueError) as error:
         say(_NAME, f"the registrar does not know yet what it may purge; the next run tells it: {error}")
+        return
+    check_lake(hub_lake, options.lake, bronze.newest())
+    say(_NAME, f"the registrar purges nothing: {row['refused']}")
 
 
 class _Asked(NamedTuple):

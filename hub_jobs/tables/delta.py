@@ -60,11 +60,16 @@ class Table:
         self.aside: set[str] = set()
         self._offsets: dict[tuple[int, str], int | None] = {}
 
+    @property
+    def id(self) -> str:
+        """What Delta calls the table since it was made; a copy of it has the same id."""
+        return str(self.delta.metadata().id)
+
     def newest(self) -> Table:
         """The table as it is now, by what was committed since: `open_table` reads all that the log holds. It
         takes the place of this snapshot, on which nothing can be planned or committed afterwards. Raises
-        `TableError`."""
-        delta = self.delta
+        `TableError`, also where another table lies there now, as where a disk was unmounted."""
+        delta, mine = self.delta, self.id
         del self.delta
         entry = self.path / "_delta_log" / commits.entry_name(delta.version())
         with suppress(DeltaError, OSError):  # `open_table` says what is wrong
@@ -72,8 +77,9 @@ class Table:
                 delta.update_incremental()
                 return _usable(self.path.parent, self.name, delta)
         table = open_table(self.path.parent, self.name)
-        if table is None:
-            raise TableError(f"table {self.path} went away while it was in use")
+        if table is None or table.id != mine:
+            what = "went away" if table is None else "was replaced by another one"
+            raise TableError(f"table {self.path} {what} while it was in use: mount its disk, and run again")
         return table
 
     def lacking(self) -> list[Field]:

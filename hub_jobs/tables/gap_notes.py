@@ -40,6 +40,7 @@ class GapReason(StrEnum):
     EXPIRED = "expired"
     LIMIT = "hub limit"
     NOT_SOURCED = "not sourced"
+    OTHER_LAKE = "other lake"
     REMOVED = "removed"
     STORE_LOST = "store lost"
     UNREADABLE = "unreadable"

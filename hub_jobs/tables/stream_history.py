@@ -120,7 +120,7 @@ def current(bronze: Table, info: StreamInfo, conn: Connection) -> StreamHistory:
 
 
 def _newest(bronze: Table, info: StreamInfo) -> tuple[StreamHistory, StreamHistory]:
-    names = _names(info)
+    names = _names(info.name, info.created)
     last = next(names)
     for following in names:
         if bronze.offset(following.ingested) is None:
@@ -129,10 +129,21 @@ def _newest(bronze: Table, info: StreamInfo) -> tuple[StreamHistory, StreamHisto
     raise AssertionError("names do not end")
 
 
-def _names(info: StreamInfo) -> Iterator[StreamHistory]:
-    yield StreamHistory(info.name, info.created)
+def ingested_to(bronze: Table, stream: str, created: str) -> int:
+    """The highest sequence that bronze holds of any history of a stream that was made then, 0 for none."""
+    done = 0
+    for history in _names(stream, created):
+        offset = bronze.offset(history.ingested)
+        if offset is None:
+            return done
+        done = max(done, offset)
+    raise AssertionError("names do not end")
+
+
+def _names(stream: str, created: str) -> Iterator[StreamHistory]:
+    yield StreamHistory(stream, created)
     for number in count(2):
-        yield StreamHistory(info.name, f"{info.created}~{number}")
+        yield StreamHistory(stream, f"{created}~{number}")
 
 
 def _end_of(bronze: Table, known: StreamHistory, done: int) -> MessageMark | None:
