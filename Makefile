@@ -45,10 +45,17 @@ help:
 	@echo "make recording     the recorded terminal of README.md (two minutes)"
 	@echo "make clean   remove what was built, keep .venv"
 
-.venv/ready: pyproject.toml deploy/constraints.txt deploy/prepare.sh
-	@deploy/prepare.sh
+.venv/wheel .venv/demo .venv/ready: pyproject.toml deploy/constraints.txt deploy/prepare.sh
+	@deploy/prepare.sh $(@F)
 
-demo: .venv/ready
+# A .venv of another Python than PYTHON=… names is made again.
+ifdef PYTHON
+ifneq ($(shell PYTHON='$(PYTHON)' deploy/prepare.sh python),same)
+.PHONY: .venv/wheel .venv/demo .venv/ready
+endif
+endif
+
+demo: .venv/demo
 	@$(BIN)/petiole demo $(if $(HUBS),--hubs $(HUBS))
 
 # Each process of the tests imports all of them, and they start agents and jobs by the hundred: what is compiled is kept,
@@ -99,7 +106,7 @@ bench-report: .venv/ready
 dist: .venv/ready
 	@$(BIN)/python -m deploy.dist
 
-wheel: .venv/ready
+wheel: .venv/wheel
 	@$(BIN)/python -m deploy.wheel
 
 deb: .venv/ready
@@ -136,7 +143,7 @@ security-table: .venv/ready
 sizing-table: .venv/ready
 	@PETIOLE_WRITE=1 $(BIN)/python -m pytest --quiet tests/docs/test_sizing_document.py -k shows_them
 
-test-wheel: .venv/ready
+test-wheel: .venv/wheel
 	@$(BIN)/python -m pytest --timeout 1800 tests/package/test_wheel.py
 
 test-package: .venv/ready
