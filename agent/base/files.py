@@ -3,13 +3,17 @@ and again in place; the paths of secrets; and the room that a disk has left."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
 import re
 import secrets
 import stat
 import struct
+import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path, PosixPath
 from typing import BinaryIO, Final
 
@@ -65,13 +69,13 @@ def private_directory(path: Path) -> Path:
     return path
 
 
-def write_private(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Put a file of this mode with this content in place, so that a crash leaves the old or the new one,
-    whole; one writer at a time. Raises `OSError`."""
+def write_private(path: Path, data: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
+    """Put a file of this mode, and of this `owner` (user, group), with this content in place, so that a crash
+    leaves the old or the new one, whole; one writer at a time. Raises `OSError`."""
     aside = path.with_name(f".{path.name}.new")
     aside.unlink(missing_ok=True)
     try:
-        _write(aside, data, mode)
+        _write(aside, data, mode, owner)
         aside.replace(path)
     except OSError as error:
         aside.unlink(missing_ok=True)
@@ -79,6 +83,49 @@ def write_private(path: Path, data: bytes, mode: int = 0o600) -> None:
             error.filename = str(path)  # the kernel says of a full disk only that it is full
         raise
     _sync_directory(path.parent)
+
+
+class LockedError(Exception):
+    """Another process holds the lock of a file; the text says which, and for how long it was awaited."""
+
+
+@contextlib.contextmanager
+def locked(path: Path, seconds: float) -> Iterator[None]:
+    """Hold the lock of a file that several commands read, edit and write, for the scope. The lock is a file
+    beside it that stays, and goes with the process whatever ends that. Raises `LockedError` after so many
+    seconds, or `OSError`."""
+    descriptor = _open_lock(path.with_name(f".{path.name}.lock"), path.stat())
+    try:
+        deadline = time.monotonic() + seconds
+        while not _has_locked(descriptor):
+            if time.monotonic() > deadline:
+                holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+                raise LockedError(f"process {holder} has been changing it for {seconds:.0f} s")
+            time.sleep(0.05)
+        with contextlib.suppress(OSError):  # a full disk
+            os.pwrite(descriptor, f"{os.getpid():<20}".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _open_lock(path: Path, like: os.stat_result) -> int:
+    """Open the file of a lock. What root makes belongs to the owner of the file that it locks."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if os.geteuid() == 0:
+        os.fchown(descriptor, like.st_uid, like.st_gid)
+    return descriptor
+
+
+def _has_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def create_private(path: Path, data: bytes) -> None:

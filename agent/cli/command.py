@@ -204,7 +204,7 @@ def _command(
 ) -> Command:
     if settings.role != "hub":
         end(["commands are sent at the hub; name the hub's configuration with -c"])
-    domains = [leaf.domain for leaf in settings.leaf]
+    domains = [leaf.domain for leaf in settings.leaves]
     if domain not in domains:
         end([f"the hub knows no leaf {domain!r}; it knows {', '.join(sorted(domains)) or 'none'}"])
     try:

@@ -6,8 +6,9 @@ machine, which may go."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, Protocol
 
@@ -26,6 +27,9 @@ from agent.server.setup import identities
 DEFAULT_FILE: Final = Path("/etc/petiole.toml")
 """Where the units, the Debian package and the container image have it."""
 VARIABLE: Final = "PETIOLE_CONFIG"
+_BUSY_SECONDS: Final = 60.0
+_NOT_READ: Final = "cannot be read ({}); name a file with -c or PETIOLE_CONFIG"
+_NOT_WRITTEN: Final = "cannot be written ({}); run this as a user who may, such as root"
 
 
 def default_file() -> Path:
@@ -107,22 +111,64 @@ def end_unreachable(config: Config, error: BaseException, whose: str = "the loca
     end([problem], Exit.UNREACHABLE)
 
 
-def store_or_end(path: Path, text: str) -> None:
-    """Put the new text in place of the old; a file that cannot be written ends the process."""
-    try:
-        store(path, text)
-    except OSError as error:
-        end([f"{path}: cannot be written ({error.strerror}); run this as a user who may, such as root"])
+class Edit:
+    """One change of a file: the text that was read, and how another one is put in its place."""
+
+    def __init__(self, path: Path, read: bytes) -> None:
+        self.path = path
+        self._read = read
+
+    @property
+    def text(self) -> str:
+        """The text that was read. Raises `UnicodeDecodeError`."""
+        return self._read.decode()
+
+    def store(self, text: str) -> None:
+        """Put a text in place of what was read, with its mode and owner; a link to the file stays. If it
+        cannot be written, or an editor has written it meanwhile, that ends the process."""
+        from agent.base.files import write_private
+
+        try:
+            place = self.path.resolve(strict=True)
+            before = place.stat()
+            if place.read_bytes() != self._read:
+                end([f"{self.path}: another program has changed it meanwhile; repeat this"], Exit.CONFLICT)
+            owner = (before.st_uid, before.st_gid) if os.geteuid() == 0 else None
+            write_private(place, text.encode(), before.st_mode & 0o777, owner)
+        except OSError as error:
+            end([f"{self.path}: {_NOT_WRITTEN.format(error.strerror)}"])
 
 
-def store(path: Path, text: str) -> None:
-    """Put the new text in place of the old, with its mode and owner."""
-    from agent.base.files import write_private
+@contextlib.contextmanager
+def editing(path: Path) -> Iterator[Edit]:
+    """Keep other commands from changing a file for the scope, and read it. An obstacle ends the process."""
+    with only_command(path, _NOT_WRITTEN):
+        try:
+            edit = Edit(path, path.read_bytes())
+        except OSError as error:
+            end([f"{path}: {_NOT_READ.format(error.strerror)}"])
+        yield edit
 
-    before = path.stat()
-    write_private(path, text.encode(), before.st_mode & 0o777)
-    if os.geteuid() == 0:
-        os.chown(path, before.st_uid, before.st_gid)
+
+@contextlib.contextmanager
+def only_command(path: Path, unlocked: str = "") -> Iterator[None]:
+    """Keep other commands from changing a file for the scope. One that goes on for a minute ends the process,
+    and so does a directory that cannot be written if `unlocked` has the words for that."""
+    from agent.base.files import LockedError, locked
+
+    with contextlib.ExitStack() as held:
+        try:
+            place = path.resolve(strict=True)
+        except OSError as error:
+            end([f"{path}: {_NOT_READ.format(error.strerror)}"])
+        try:
+            held.enter_context(locked(place, _BUSY_SECONDS))
+        except LockedError as error:
+            end([f"{path}: {error}; repeat this when that has ended"], Exit.CONFLICT)
+        except OSError as error:
+            if unlocked:
+                end([f"{path}: {unlocked.format(error.strerror)}"])
+        yield
 
 
 def quiet(config: Config) -> None:

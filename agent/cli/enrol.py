@@ -17,7 +17,7 @@ import typer
 from agent.base.files import write_private
 from agent.base.machine import machine_id, unwritable
 from agent.base.nats_server import quoted
-from agent.cli.configuration import ConfigFile, end
+from agent.cli.configuration import ConfigFile, end, only_command
 from agent.config import Config, ConfigError, load
 from agent.config.keys import SeedError, ensure_key, public_key, renew_key, seed_line
 from agent.contract import server_name
@@ -76,10 +76,9 @@ def write_identity(config: Config, directory: Path) -> Path:
         ]
     path = directory / IDENTITY
     try:
-        owner = directory.stat()
-        write_private(path, "".join(lines).encode())
-        if os.geteuid() == 0:
-            os.chown(path, owner.st_uid, owner.st_gid)
+        above = directory.stat()
+        owner = (above.st_uid, above.st_gid) if os.geteuid() == 0 else None
+        write_private(path, "".join(lines).encode(), owner=owner)
     except OSError as error:
         raise SeedError(f"{path} cannot be written: {error.strerror}") from None
     return path
@@ -101,6 +100,11 @@ New = Annotated[
 
 def command(config: ConfigFile, server_directory: ServerDirectory = None, new: New = False) -> None:
     """Make the missing keys of this machine, and print the table that lets it in at the hub."""
+    with only_command(config):
+        _enrol(config, server_directory, new=new)
+
+
+def _enrol(config: Path, server_directory: Path | None, *, new: bool) -> None:
     try:
         settings = load(config, OPTIONS)
         if new and settings.role != "leaf":

@@ -2,8 +2,8 @@
 trouble first, and which of them are let in with which key. Without a word it lists them.
 
 Exit codes: 0 done; 2 wrong usage, or what is asked for cannot be done; 3 a listed leaf needs a person, its
-agent is silent, it is linked and nothing flows, or its readings are not all accounted for; 5 the hub's agent
-does not answer, or the change is in the file and the agent has not applied it.
+agent is silent, it is linked and nothing flows, or its readings are not all accounted for; 4 another program
+changes the file; 5 the hub's agent does not answer, or has not applied the change, which is in the file.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from agent.cli.configuration import (
     VARIABLE,
     AsJson,
     ConfigFile,
+    Edit,
     account_key,
     configuration,
     default_file,
+    editing,
     end,
-    store,
-    store_or_end,
 )
 from agent.config import Config, ConfigError, read_table
 from agent.contract import ContractError, Exit, check_domain
@@ -158,8 +158,8 @@ def add(
     else:
         leaf = Enrolled(domain, key, tuple(classes or ()), tenant)
     _check(leaf)
-    settings = _change(config, out, leaf.domain, lambda text: added(text, leaf), f"{leaf.domain} is let in")
-    if settings is not None and tenant:
+    applied = _change(config, out, leaf.domain, lambda text: added(text, leaf), f"{leaf.domain} is let in")
+    if applied and tenant:
         typer.echo(f"{leaf.domain} itself needs [link] tenant = true, or it gets no commands")
 
 
@@ -196,25 +196,30 @@ def forget(config: File, domain: Domain, out: Out = None) -> None:
         check_domain(domain)  # its record is named by a subject, in which * would be those of all leaves
     except ContractError as error:
         end([str(error)])
-    settings = _change(
+
+    def forget_record(settings: Config) -> None:
+        account_key(settings)
+        try:
+            was_known = asyncio.run(forget_leaf(settings, domain))
+        except NotAppliedError as error:
+            end([str(error)], Exit.UNREACHABLE)
+        typer.echo(
+            f"{domain} is forgotten; its readings stay"
+            if was_known
+            else f"the hub has no record of {domain!r}"
+        )
+
+    applied = _change(
         config,
         out,
         domain,
         lambda text: forgotten(text, LEAVES, domain),
         f"{domain} is shut out",
         f"{config} has no leaf {domain!r}",
+        forget_record,
     )
-    if settings is None:
+    if not applied:
         typer.echo(f"then, on the hub: petiole fleet forget {domain} -c /etc/petiole.toml")
-        return
-    account_key(settings)
-    try:
-        was_known = asyncio.run(forget_leaf(settings, domain))
-    except NotAppliedError as error:
-        end([str(error)], Exit.UNREACHABLE)
-    typer.echo(
-        f"{domain} is forgotten; its readings stay" if was_known else f"the hub has no record of {domain!r}"
-    )
 
 
 def _check(leaf: Enrolled) -> None:
@@ -227,40 +232,49 @@ def _check(leaf: Enrolled) -> None:
 
 
 def _change(
-    path: Path, out: Path | None, domain: str, edit: Callable[[str], str], done: str, unchanged: str = ""
-) -> Config | None:
-    """Change the leaves of a file and have the hub's agent reload them, or render the topology. Says that it
-    is `done`, or of a file that stays as it is what `unchanged` says, if it says anything. Returns the hub's
-    configuration, None for a topology."""
+    path: Path,
+    out: Path | None,
+    domain: str,
+    edit: Callable[[str], str],
+    done: str,
+    unchanged: str = "",
+    then: Callable[[Config], None] = lambda _: None,
+) -> bool:
+    """Change the leaves of a file and have the hub's agent reload them, or render the topology; meanwhile no
+    other command changes the file. Prints that it is `done`, or of a file that stays as it is the sentence
+    `unchanged`, if there is any. Then calls `then` with the hub's configuration. Returns whether the file is
+    one, and not a topology."""
     from agent.cli.site.apply import edited_or_end, loaded_or_end
 
-    try:
-        table = read_table(path)
-    except ConfigError as error:
-        end(error.problems)
-    text = edited_or_end(path, edit)
-    is_unchanged = bool(unchanged) and text == path.read_text()
-    if "role" not in table:
-        if is_unchanged:
-            typer.echo(unchanged)
-        _render(path, text, out, done)
-        return None
-    if out is not None:
-        end(["--out is for a topology, and this is the configuration of an agent"])
-    settings = loaded_or_end(path, text)
-    if settings.role != "hub":
-        end(["leaves are let in at the hub; name the hub's configuration with -c"])
-    store_or_end(path, text)
-    _apply(settings, domain, unchanged if is_unchanged else done)
-    return settings
+    with editing(path) as file:
+        try:
+            table = read_table(path)
+        except ConfigError as error:
+            end(error.problems)
+        text = edited_or_end(file, edit)
+        is_unchanged = bool(unchanged) and text == file.text
+        if "role" not in table:
+            if is_unchanged:
+                typer.echo(unchanged)
+            _render(file, text, out, done)
+            return False
+        if out is not None:
+            end(["--out is for a topology, and this is the configuration of an agent"])
+        settings = loaded_or_end(path, text)
+        if settings.role != "hub":
+            end(["leaves are let in at the hub; name the hub's configuration with -c"])
+        file.store(text)
+        _apply(settings, domain, unchanged if is_unchanged else done)
+        then(settings)
+        return True
 
 
-def _render(path: Path, text: str, out: Path | None, done: str) -> None:
+def _render(file: Edit, text: str, out: Path | None, done: str) -> None:
     from agent.cli.render import render_or_end
 
     if out is None:
         end(["name the directory that this topology is rendered into with --out"])
-    written = render_or_end(lambda: tomllib.loads(text), out, partial(store, path, text))
+    written = render_or_end(lambda: tomllib.loads(text), out, partial(file.store, text))
     changed = [name for name in written.changed if name.startswith("hub")]
     if changed:
         typer.echo(f"{done} once these are in place on the hub:")

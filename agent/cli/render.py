@@ -14,7 +14,7 @@ import typer
 from msgspec import Struct
 
 from agent.base.files import write_private
-from agent.cli.configuration import end
+from agent.cli.configuration import end, only_command
 from agent.cli.site import Topology
 from agent.cli.site.rendering import CLUSTER, MARK, SHARED, rendered
 from agent.config import ConfigError, read_struct, read_table
@@ -82,7 +82,8 @@ TopologyFile = Annotated[Path, typer.Argument(help="The topology file (TOML).", 
 def command(topology: TopologyFile, out: Out) -> None:
     """Write the configurations of all servers and agents, and a README that says what goes where. Files that
     have not changed stay as they are."""
-    render_or_end(lambda: read_table(topology), out)
+    with only_command(topology):
+        render_or_end(lambda: read_table(topology), out)
 
 
 def render_or_end(

@@ -1,8 +1,8 @@
 """`petiole user list | add | replace | revoke | forget`: programs that have an account of their own on the
 agent's server, in which they make streams and buckets.
 
-Exit codes: 0 done; 2 wrong usage, or what is asked for cannot be done; 5 the change is in the file, and the
-agent has not applied it.
+Exit codes: 0 done; 2 wrong usage, or what is asked for cannot be done; 4 another program changes the file; 5
+the change is in the file, and the agent has not applied it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.configuration import ConfigFile, configuration, end, store_or_end
+from agent.cli.configuration import ConfigFile, configuration, editing, end
 from agent.config import Config
 
 app = typer.Typer(help="Programs with an account of their own on the server here.", no_args_is_help=True)
@@ -26,7 +26,7 @@ def listed(config: ConfigFile) -> None:
     """List the users: name, account, what each may read."""
     from agent.contract import user_account
 
-    for user in configuration(config).user:
+    for user in configuration(config).users:
         state = "let in" if user.key else "revoked"
         reads = ", ".join(user.reads) or "nothing"
         linked = ", linked" if user.linked else ""
@@ -99,15 +99,22 @@ def forget(config: ConfigFile, name: Name) -> None:
     """Shut a program out and remove its account. Its streams stay on disk until its name is let in again."""
     from agent.cli.site.edit import USERS, forgotten
 
-    _change(config, lambda text: forgotten(text, USERS, name), f"{name} is shut out")
+    _change(
+        config,
+        lambda text: forgotten(text, USERS, name),
+        f"{name} is shut out",
+        f"{config} has no user {name!r}",
+    )
 
 
-def _change(path: Path, edit: Callable[[str], str], done: str) -> Config:
-    """Change the users of a file, and have the running agent reload them."""
+def _change(path: Path, edit: Callable[[str], str], done: str, unchanged: str = "") -> Config:
+    """Change the users of a file, and have the running agent reload them. Prints that it is `done`, or of a
+    file that stays as it is the sentence `unchanged`, if there is any."""
     from agent.cli.site.apply import apply_or_end, apply_users, edited_or_end, loaded_or_end
 
-    text = edited_or_end(path, edit)
-    settings = loaded_or_end(path, text)
-    store_or_end(path, text)
-    apply_or_end("the agent", settings, apply_users(settings), done)
+    with editing(path) as file:
+        text = edited_or_end(file, edit)
+        settings = loaded_or_end(path, text)
+        file.store(text)
+        apply_or_end("the agent", settings, apply_users(settings), (text == file.text and unchanged) or done)
     return settings

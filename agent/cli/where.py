@@ -197,7 +197,7 @@ def _hub(
     from agent.cli.query import streams
 
     account_key(settings)
-    classes = next((leaf.classes for leaf in settings.leaf if leaf.domain == domain), [DEFAULT_CLASS])
+    classes = next((leaf.classes for leaf in settings.leaves if leaf.domain == domain), [DEFAULT_CLASS])
     try:
         ingested = tables.ingested if tables is not None else lambda _stream, _created: 0
         seen.hub = asyncio.run(streams.look(settings, domain, aggregates(settings), classes, ingested))
@@ -246,7 +246,7 @@ def _tables(
 
 def _known(settings: Config, domain: str, seen: DomainObservation) -> None:
     """A domain that neither the configuration nor the tables have is a wrong one."""
-    domains: list[Any] = [leaf.domain for leaf in settings.leaf] if settings.role == "hub" else [domain]
+    domains: list[Any] = [leaf.domain for leaf in settings.leaves] if settings.role == "hub" else [domain]
     if domain in domains or (seen.tables is not None and seen.tables.classes):
         return
     end([f"there is no leaf {domain!r}; the hub's configuration has {', '.join(sorted(domains)) or 'none'}"])

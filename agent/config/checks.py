@@ -231,4 +231,4 @@ def _sizes(config: Config) -> Iterator[Problem]:
 
 
 def _users_bytes(config: Config) -> int:
-    return sum(user.max_bytes for _, user in numbered(config.user))
+    return sum(user.max_bytes for user in config.users)

@@ -109,8 +109,9 @@ class Admin(Struct, forbid_unknown_fields=True):
 class LeafMember(Struct, forbid_unknown_fields=True):
     """A leaf that the hub lets in (role hub): its domain, public key and classes; which of the hub's streams
     it may mirror or source (`takes`), and which of its own the hub may (`gives`). `revoked` are keys that it
-    had and that are no longer accepted; without a `key` it is not let in. With a `tenant` it is in that one's
-    account. `users` are the keys with which its server links the accounts of users, by the users' names."""
+    had and that are no longer accepted; without a `key` it is not let in. Of a leaf that is `forgotten` only
+    these keys are known. With a `tenant` it is in that one's account. `users` are the keys with which its
+    server links the accounts of users, by the users' names."""
 
     domain: str
     key: str = ""
@@ -118,6 +119,7 @@ class LeafMember(Struct, forbid_unknown_fields=True):
     takes: list[str] = []
     gives: list[str] = []
     revoked: list[str] = []
+    forgotten: bool = False
     tenant: str = ""
     users: dict[str, str] = {}
 
@@ -130,6 +132,7 @@ class User(Struct, forbid_unknown_fields=True):
     name: str
     key: str = ""
     revoked: list[str] = []
+    forgotten: bool = False
     reads: list[str] = []
     max_bytes: Size = Size(256 * 2**20)
     linked: bool = False
@@ -247,6 +250,16 @@ class Config(Struct, forbid_unknown_fields=True):
         return [cls.name for cls in self.class_ if cls is not None]
 
     @property
+    def leaves(self) -> list[LeafMember]:
+        """The leaves, those left out that are forgotten or could not be read (None)."""
+        return [leaf for leaf in self.leaf if leaf is not None and not leaf.forgotten]
+
+    @property
+    def users(self) -> list[User]:
+        """The same of the users."""
+        return [user for user in self.user if user is not None and not user.forgotten]
+
+    @property
     def heard(self) -> tuple[str, ...]:
         """The subjects on which local programs publish to inputs of the agent."""
         return tuple(subject for input_ in self.input for subject in input_.subscribe_subjects)
@@ -270,7 +283,7 @@ class Config(Struct, forbid_unknown_fields=True):
 def aggregates(config: Config) -> tuple[str, ...]:
     """The names of the hub's aggregates: enough for every class of every configured leaf, and as many as
     `[registrar] aggregates` asks for."""
-    sources = sum(len(leaf.classes) for leaf in config.leaf if leaf is not None)
+    sources = sum(len(leaf.classes) for leaf in config.leaves)
     needed = -(-sources // config.registrar.max_sources)
     return tuple(contract.aggregate(number) for number in range(max(1, needed, config.registrar.aggregates)))
 

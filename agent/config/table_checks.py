@@ -206,6 +206,7 @@ def check_members(config: Config) -> Iterator[Problem]:
             yield reserved_domain(f"{key}.domain", leaf.domain, "name the leaf's domain")
         if not leaf.key and not leaf.revoked:
             yield Problem(f"{key}.key", "is missing", _COPY.format(_OF_LEAVES[0]))
+        yield from _forgotten(key, leaf)
         for place, text in _keys(key, leaf):
             yield from _key(place, text, keys, *_OF_LEAVES)
         if leaf.tenant:
@@ -226,9 +227,10 @@ def _tenant(key: str, leaf: LeafMember) -> Iterator[Problem]:
 def check_users(config: Config) -> Iterator[Problem]:
     """All problems of the users, and of the users that leaves link."""
     names: set[str] = set()
-    keys: set[str] = set()
+    keys = {text for _, leaf in numbered(config.leaf) for text in leaf.revoked}
     for number, user in numbered(config.user):
         yield from _user(config, f"user[{number}]", user, names, keys)
+    names -= {user.name for _, user in numbered(config.user) if user.forgotten}
     for number, leaf in numbered(config.leaf):
         for name, key in leaf.users.items():
             place = f"leaf[{number}].users.{name}"
@@ -244,6 +246,7 @@ def _user(config: Config, key: str, user: User, names: set[str], keys: set[str])
     yield from duplicate(f"{key}.name", user.name, names)
     if not user.key and not user.revoked:
         yield Problem(f"{key}.key", "is missing", "make a key with: petiole user add " + user.name)
+    yield from _forgotten(key, user)
     for place, text in _keys(key, user):
         yield from _key(place, text, keys, *_OF_USERS)
     readable = aggregates(config) if config.role == "hub" else config.class_names
@@ -254,6 +257,11 @@ def _user(config: Config, key: str, user: User, names: set[str], keys: set[str])
             yield Problem(f"{key}.reads", f'there is no {kind} "{name}"', remedy)
     if user.linked and config.role == "hub":
         yield Problem(f"{key}.linked", "the hub dials no other server", "set it on the leaf")
+
+
+def _forgotten(key: str, member: LeafMember | User) -> Iterator[Problem]:
+    if member.forgotten and member.key:
+        yield Problem(f"{key}.forgotten", "stands beside a key, which would let it in", "remove one of them")
 
 
 def _keys(key: str, member: LeafMember | User) -> list[tuple[str, str]]:

@@ -179,7 +179,7 @@ def account_users(config: Config, *, make_keys: bool = True) -> tuple[AccountUse
     """The users of the configuration, as its server has them; keys of their links that are missing are made.
     Raises `SeedError` or `RenderError`."""
     found = []
-    for user in config.user:
+    for user in config.users:
         link = user_link_key_file(config, user.name) if user.linked else None
         if link is not None and make_keys:
             ensure_key(link)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from agent.config.keys import ensure_key
 from agent.contract import Exit, announce_subject, leaf_stream
 from agent.demo import plan
 from agent.demo.loopback import free_port
+from agent.demo.processes import program
 from agent.server.setup import leaf_users
 from agent.server.values import HubConfig, LeafConfig
 from tests.harness.agent_process import Agent
@@ -25,6 +27,7 @@ from tests.harness.keyed import Pair, pair
 from tests.harness.registrar import HubHand, LeafHand, hub_of
 from tests.harness.servers import Hub, Leaf, ServerPair, is_answered
 from tests.harness.wait import until, wait_for
+from tests.unit.server.test_render import key_of
 
 __all__ = ["pair"]
 
@@ -35,7 +38,28 @@ def test_a_running_hub_takes_a_leaf_in_and_shuts_it_out(pair: Pair) -> None:
     assert pair.hub.status()["fleet"]["leaves"]["edge-1"]["state"] == "never seen"
     assert "edge-1 is shut out" in pair.fleet("revoke", "edge-1")
     assert "is revoked" in pair.hub.status()["fleet"]["leaves"]["edge-1"]["state"]
+    assert "edge-1 is shut out" in pair.fleet("forget", "edge-1")
+    assert pair.hub.status()["fleet"]["leaves"] == {}
+    assert "this key was revoked of edge-1" in pair.fleet("add", "-", stdin=pair.key(), code=Exit.USAGE)
+    assert "edge-1 is let in" in pair.fleet("add", "-", stdin=pair.key("--new"))
     assert pair.hub.server() == server, "all that by reloading the hub's server"
+
+
+def test_changes_that_are_made_at_once_are_each_applied_by_the_running_hub(pair: Pair) -> None:
+    domains = [f"edge-{number}" for number in range(2, 6)]
+    config = str(pair.hub.member.config)
+    commands = [
+        subprocess.Popen(
+            [program("petiole"), "fleet", "add", domain, key_of(number), "-c", config],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number, domain in enumerate(domains)
+    ]
+    for domain, command in zip(domains, commands, strict=True):
+        said, _ = command.communicate(timeout=120)
+        assert (command.returncode, said) == (0, f"{domain} is let in\n")
+    assert pair.hub.status()["fleet"]["leaves"].keys() == set(domains)
 
 
 def test_what_cannot_be_taken_in_leaves_the_file_and_the_running_hub_as_they_are(pair: Pair) -> None:

@@ -14,7 +14,7 @@ import typer
 
 from agent.base import machine
 from agent.base.wait import timeout
-from agent.cli.configuration import end
+from agent.cli.configuration import Edit, end
 from agent.cli.query import AdminStatusError, own_server, status_of
 from agent.cli.site.edit import MemberError
 from agent.config import Config, ConfigError, load, members_digest, users_digest
@@ -36,14 +36,14 @@ class NotAppliedError(Exception):
     """The agent has not applied the configuration; the text says what to do."""
 
 
-def edited_or_end(path: Path, edit: Callable[[str], str]) -> str:
+def edited_or_end(edit: Edit, change: Callable[[str], str]) -> str:
     """The text of a file after a change to its leaves or users; one that cannot be made ends the process."""
     try:
-        return edit(path.read_text())
-    except OSError as error:
-        end([f"{path}: cannot be read ({error.strerror}); name a file with -c or PETIOLE_CONFIG"])
+        return change(edit.text)
+    except UnicodeDecodeError as error:
+        end([f"{edit.path}: byte {error.start} is not UTF-8; save the file as UTF-8"])
     except MemberError as error:
-        end([f"{path}: {error}"])
+        end([f"{edit.path}: {error}"])
 
 
 def loaded_or_end(path: Path, text: str) -> Config:

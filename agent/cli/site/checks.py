@@ -107,6 +107,8 @@ def _leaf(key: str, site: Topology, leaf: SiteLeaf, domains: set[str], keys: set
         elif text in keys:
             yield Problem(place, f'"{text}" is there twice', "make a key for each leaf, never use one again")
         keys.add(text)
+    if leaf.forgotten and leaf.key:
+        yield Problem(f"{key}.forgotten", "stands beside a key, which would let it in", "remove one of them")
     if leaf.tenant and leaf.tenant not in site.tenants:
         yield Problem(f"{key}.tenant", f'there is no tenant "{leaf.tenant}"', "add it to tenants")
     if leaf.tenant and (leaf.takes or leaf.gives):

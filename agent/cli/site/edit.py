@@ -100,24 +100,28 @@ def added(text: str, member: Enrolled | NewUser) -> str:
         replace = f"by: {members.command} replace {ident} …"
         if key and key != member.key:
             raise MemberError(f"{ident} is there already with another key; let it in with this one {replace}")
-        if row is not None and not key and row.get("revoked"):
+        if row is not None and not key and row.get("revoked") and not row.get("forgotten"):
             raise MemberError(f"{ident} was revoked; let it in again {replace}")
-        _unused([other for other in rows if other is not row], members, member.key)
+        for new in (member.key, *given.get("users", {}).values()):
+            _unused(rows, members, new, row)
         if row is None:
             rows.append(row := {})
+        row.pop("forgotten", None)
         row |= given
 
     return edited(text, members, change)
 
 
 def replaced(text: str, members: MemberList, ident: str, key: str) -> str:
-    """The file with another key of a leaf or user, and the old one revoked. Raises `MemberError`."""
+    """The file with another key of a leaf or user, and the old one revoked. Of a leaf the keys of its users'
+    links are, too. Raises `MemberError`."""
 
     def change(rows: list[Row]) -> None:
         row = _known(rows, members, ident)
-        _unused(rows, members, key)
-        _revoke_key(row)
-        row["key"] = key
+        _unused(rows, members, key, row)
+        if row.get("key") != key:
+            _revoke_keys(row)
+            row["key"] = key
 
     return edited(text, members, change)
 
@@ -127,28 +131,34 @@ def revoked(text: str, members: MemberList, ident: str) -> str:
 
     def change(rows: list[Row]) -> None:
         row = _known(rows, members, ident)
-        if not row.get("key"):
+        if not row.get("key") and not row.get("revoked"):
             raise MemberError(f"{ident} has no key that could be revoked; it is not let in")
-        _revoke_key(row)
+        _revoke_keys(row)
 
     return edited(text, members, change)
 
 
 def forgotten(text: str, members: MemberList, ident: str) -> str:
-    """The file without a leaf or user. Raises `MemberError`; a leaf that is not there may still be known to
-    the hub, so for that one it is the same text."""
+    """The file without a leaf or user; of its table stay the keys that it had, so that none is let in again.
+    The same text if it is not there: it may still have to be applied. Raises `MemberError`."""
 
     def change(rows: list[Row]) -> None:
-        if members is USERS or _row(rows, members, ident) is not None:
-            rows.remove(_known(rows, members, ident))
+        if (row := _row(rows, members, ident)) is None:
+            return
+        _revoke_keys(row)
+        if keys := row.get("revoked"):
+            row.clear()
+            row |= {members.ident: ident, "revoked": keys, "forgotten": True}
+        else:
+            rows.remove(row)
 
     return edited(text, members, change)
 
 
-def _revoke_key(row: Row) -> None:
-    """Move the key of a table to its revoked ones."""
-    if old := row.pop("key", ""):
-        row["revoked"] = [*row.get("revoked", []), old]
+def _revoke_keys(row: Row) -> None:
+    """Move the key of a table to its revoked ones, and those with which a leaf links its users' accounts."""
+    if old := [key for key in (row.pop("key", ""), *row.pop("users", {}).values()) if key]:
+        row["revoked"] = [*row.get("revoked", []), *old]
 
 
 def _row(rows: Sequence[Row], members: MemberList, ident: str) -> Row | None:
@@ -157,16 +167,17 @@ def _row(rows: Sequence[Row], members: MemberList, ident: str) -> Row | None:
 
 def _known(rows: Sequence[Row], members: MemberList, ident: str) -> Row:
     row = _row(rows, members, ident)
-    if row is None:
+    if row is None or row.get("forgotten"):
         add = f"{members.command} add {ident}{members.added_with}"
         raise MemberError(f"there is no {members.name} {ident!r}; it is let in by: {add}")
     return row
 
 
-def _unused(rows: Sequence[Row], members: MemberList, key: str) -> None:
+def _unused(rows: Sequence[Row], members: MemberList, key: str, own: Row | None) -> None:
+    """Raise `MemberError` for a key that was revoked, or is that of another table than the `own` one."""
     for row in rows:
         whose = row.get(members.ident)
-        if row.get("key") == key:
+        if row.get("key") == key and row is not own:
             raise MemberError(f"this is the key of {whose}; {members.key_taken}")
         if key in row.get("revoked", []):
             raise MemberError(f"this key was revoked of {whose}; {members.key_revoked}")

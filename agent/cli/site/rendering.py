@@ -54,7 +54,7 @@ def rendered(
     configs: dict[str, Config] = {}
     files: list[RenderedFile] = []
     for leaf in site.leaf:
-        if leaf is None:
+        if leaf is None or leaf.forgotten:
             continue
         name = f"leaf-{leaf.domain}"
         table = leaf_table(site, leaf)
@@ -224,7 +224,7 @@ def readme(site: Topology, names: Sequence[str]) -> str:
         "What `enrol` prints goes into the topology (`petiole fleet add`), which is then rendered again.",
         "",
     ]
-    waiting = [leaf.domain for leaf in site.leaf if leaf is not None and not leaf.key]
+    waiting = [leaf.domain for leaf in site.leaf if leaf is not None and not leaf.key and not leaf.forgotten]
     if waiting:
         lines += ["Not let in, for the topology has no key of them: " + ", ".join(waiting) + ".", ""]
     return "\n".join(lines)

@@ -82,11 +82,11 @@ class Registrar:
         self._nc = nc
         self._leadership = leadership
         self._replicas = config.registrar.replicas
-        self._classes = {leaf.domain: frozenset(leaf.classes) for leaf in config.leaf}
+        self._classes = {leaf.domain: frozenset(leaf.classes) for leaf in config.leaves}
         self._metrics = RegistrarMetrics(registry)
         self._problems = ActiveProblems()
         self._js = js = JetStream(nc) if leadership is None else LeadJetStream(nc, leadership)
-        self._fleet = FleetState({leaf.domain for leaf in config.leaf if not leaf.key})
+        self._fleet = FleetState({leaf.domain for leaf in config.leaves if not leaf.key})
         self._store = FleetStore(nc, js, self._replicas, self._problems)
         self._aggregates = Aggregates(
             js,
@@ -127,7 +127,7 @@ class Registrar:
             LinkedAccounts(
                 {leaf.key: leaf.domain for leaf in config.leaf if leaf.key},
                 [ACCOUNT, *sorted({tenant_account(leaf.tenant) for leaf in config.leaf if leaf.tenant})],
-                [user_account(user.name) for user in config.user],
+                [user_account(user.name) for user in config.users],
                 self._replicas,
             ),
             self._fleet,

@@ -13,6 +13,7 @@ from msgspec.structs import FieldInfo, fields
 from agent.config import Config, ConfigError, Linger, Nats, Size, load
 from agent.config.server_checks import check_files
 from agent.leaf.inputs import OPTIONS
+from tests.unit.server.test_render import key_of
 
 EXAMPLE = Path(__file__).parents[3] / "config.example.toml"
 LEAF = 'domain = "edge-1"\n[nats]\nhub_urls = ["nats-leaf://hub.example:7422"]\n'
@@ -163,6 +164,11 @@ def test_all_problems_are_told_at_once_each_with_its_key(file: Path) -> None:
         (LEAF + '[[input]]\ntype = "http"\nlisten = "127.0.0.1:9464"', "port 9464 is also that of admin"),
         (LEAF + '[[input]]\ntype = "http"\nlisten = "0.0.0.0:4222"', "port 4222 is also that of nats.listen"),
         (LEAF + f'[[leaf]]\ndomain = "x"\nkey = "{KEY}"', "leaf: only the hub lets leaves in"),
+        (HUB + f'[[leaf]]\ndomain = "x"\nkey = "{KEY}"\nforgotten = true', "forgotten: stands beside a key"),
+        (HUB + f'[[leaf]]\ndomain = "x"\nrevoked = ["{KEY}"]\nforgotten = true\n'
+         f'[[leaf]]\ndomain = "y"\nkey = "{KEY}"', f'leaf[2].key: "{KEY}" is there twice'),
+        (HUB + f'[[leaf]]\ndomain = "x"\nrevoked = ["{KEY}"]\n[[user]]\nname = "y"\nkey = "{KEY}"',
+         f'user[1].key: "{KEY}" is there twice'),
         (LEAF + '[[mirror]]\nof = "A"', "mirror[1].name: is missing"),
         (LEAF + '[[mirror]]\nname = "COMMANDS"', "is the name of a stream of another kind"),
         (LEAF + '[[mirror]]\nname = "TEL_x"', "is the name of a stream of another kind"),
@@ -447,3 +453,12 @@ def test_a_domain_that_names_a_part_of_the_product_is_told_with_all_else(file: P
 
 def test_a_source_that_keeps_what_is_not_stored_may_wait_for_the_hub(file: Path) -> None:
     assert config(file, LEAF + FILE + 'ack = "hub"').input[0].ack == "hub"
+
+
+def test_of_a_forgotten_leaf_or_user_the_keys_alone_are_known(tmp_path: Path) -> None:
+    path, row = tmp_path / "hub.toml", "forgotten = true\n"
+    leaf = f'[[leaf]]\ndomain = "x"\nrevoked = ["{KEY}"]\n{row}'
+    path.write_text(f'{HUB}{leaf}[[user]]\nname = "y"\nrevoked = ["{key_of(1)}"]\n{row}')
+    config = load(path, OPTIONS)
+    assert (config.leaves, config.users) == ([], [])
+    assert (config.leaf[0].revoked, config.user[0].revoked) == ([KEY], [key_of(1)])

@@ -22,7 +22,7 @@ from agent.cli.site.edit import (
 )
 from tests.unit.server.test_render import key_of
 
-ONE, TWO, THREE = (key_of(number) for number in (1, 2, 3))
+ONE, TWO, THREE, FOUR = (key_of(number) for number in (1, 2, 3, 4))
 FILE = f"""\
 # The hub of the plant.
 role = "hub"
@@ -49,19 +49,39 @@ def test_a_life_from_the_first_key_to_the_end_leaves_the_rest_as_it_was() -> Non
     assert leaves(text)["edge-2"]["revoked"] == [TWO]
     text = revoked(text, LEAVES, "edge-2")
     assert leaves(text)["edge-2"] == {"classes": ["normal"], "tenant": "acme", "revoked": [TWO, THREE]}
+    assert revoked(text, LEAVES, "edge-2") == text, "a change may have to be applied once more"
     assert leaves(text)["edge-1"] == leaves(FILE)["edge-1"]
     for kept in ("# The hub of the plant.", "# its name", "# the press", "# not more"):
         assert kept in text
     text = forgotten(text, LEAVES, "edge-2")
-    assert tomllib.loads(text) == tomllib.loads(FILE)
+    assert leaves(text)["edge-2"] == {"revoked": [TWO, THREE], "forgotten": True}
     assert forgotten(text, LEAVES, "edge-2") == text
+    text = added(text, Enrolled("edge-2", FOUR))
+    assert leaves(text)["edge-2"] == {"revoked": [TWO, THREE], "key": FOUR}
+    assert replaced(text, LEAVES, "edge-2", FOUR) == text
+
+
+def test_a_leaf_that_never_had_a_key_is_forgotten_without_a_trace() -> None:
+    text = FILE + '[[leaf]]\ndomain = "edge-2"\n'
+    assert tomllib.loads(forgotten(text, LEAVES, "edge-2")) == tomllib.loads(FILE)
+
+
+@pytest.mark.parametrize(
+    "change", [revoked, forgotten, lambda text, of, ident: replaced(text, of, ident, FOUR)]
+)
+def test_with_its_key_a_leaf_loses_the_keys_that_link_its_users(change: Callable[..., str]) -> None:
+    text = change(added(FILE, Enrolled("edge-2", TWO, users={"app": THREE})), LEAVES, "edge-2")
+    assert leaves(text)["edge-2"]["revoked"] == [TWO, THREE]
+    assert "users" not in leaves(text)["edge-2"]
+    with pytest.raises(MemberError, match="was revoked of edge-2"):
+        added(text, Enrolled("edge-1", ONE, users={"app": THREE}))
 
 
 def test_the_first_leaf_goes_into_a_file_without_any_and_the_last_one_out_of_it() -> None:
     bare = 'role = "hub"\ndomain = "hub"\n'
     text = added(bare, Enrolled("edge-1", ONE))
     assert leaves(text) == {"edge-1": {"key": ONE}}
-    assert tomllib.loads(forgotten(text, LEAVES, "edge-1")) == tomllib.loads(bare)
+    assert leaves(forgotten(text, LEAVES, "edge-1")) == {"edge-1": {"revoked": [ONE], "forgotten": True}}
 
 
 def test_a_leaf_that_is_there_with_its_key_gets_what_else_is_given_and_nothing_twice() -> None:
@@ -104,14 +124,17 @@ def test_what_enrol_prints_is_read_back() -> None:
             lambda text: added(revoked(text, LEAVES, "edge-1"), Enrolled("edge-2", ONE)),
             "was revoked of edge-1",
         ),
-        (lambda text: replaced(text, LEAVES, "edge-1", ONE), "the key of edge-1"),
+        (lambda text: added(forgotten(text, LEAVES, "edge-1"), Enrolled("edge-2", ONE)), "was revoked of"),
+        (lambda text: added(forgotten(text, LEAVES, "edge-1"), Enrolled("edge-1", ONE)), "was revoked of"),
+        (lambda text: replaced(forgotten(text, LEAVES, "edge-1"), LEAVES, "edge-1", TWO), "no leaf 'edge-1'"),
+        (lambda text: revoked(forgotten(text, LEAVES, "edge-1"), LEAVES, "edge-1"), "no leaf 'edge-1'"),
         (
             lambda text: replaced(replaced(text, LEAVES, "edge-1", TWO), LEAVES, "edge-1", ONE),
             "was revoked of edge-1",
         ),
         (lambda text: replaced(text, LEAVES, "edge-9", TWO), "no leaf 'edge-9'"),
         (lambda text: revoked(text, LEAVES, "edge-9"), "no leaf 'edge-9'"),
-        (lambda text: revoked(revoked(text, LEAVES, "edge-1"), LEAVES, "edge-1"), "not let in"),
+        (lambda text: revoked(text + '[[leaf]]\ndomain = "x"\n', LEAVES, "x"), "not let in"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_what_to_do(change: object, words: str) -> None:
@@ -153,7 +176,8 @@ def test_a_users_life_from_the_first_key_to_the_end_leaves_the_rest_as_it_was() 
     assert users(text)["app"] == users(OF_AN_AGENT)["app"]
     assert "# the press" in text
     assert "# for the night shift" in text
-    assert tomllib.loads(forgotten(text, USERS, "plc")) == tomllib.loads(OF_AN_AGENT)
+    assert users(forgotten(text, USERS, "plc"))["plc"] == {"revoked": [TWO, THREE], "forgotten": True}
+    assert forgotten(OF_AN_AGENT, USERS, "plc") == OF_AN_AGENT
 
 
 @pytest.mark.parametrize(
@@ -164,8 +188,8 @@ def test_a_users_life_from_the_first_key_to_the_end_leaves_the_rest_as_it_was() 
         (lambda text: added(text, NewUser("plc", ONE)), "the key of app"),
         (lambda text: added(revoked(text, USERS, "app"), NewUser("plc", ONE)), "was revoked of app"),
         (lambda text: replaced(text, USERS, "plc", TWO), "no user 'plc'"),
-        (lambda text: revoked(revoked(text, USERS, "app"), USERS, "app"), "not let in"),
-        (lambda text: forgotten(text, USERS, "plc"), "no user 'plc'"),
+        (lambda text: added(forgotten(text, USERS, "app"), NewUser("plc", ONE)), "was revoked of app"),
+        (lambda text: revoked(forgotten(text, USERS, "app"), USERS, "app"), "no user 'app'"),
     ],
 )
 def test_what_makes_no_sense_for_a_user_is_refused_with_what_to_do(

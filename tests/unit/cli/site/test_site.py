@@ -96,6 +96,19 @@ def test_a_leaf_without_a_key_is_rendered_and_not_let_in(site: Site) -> None:
     assert {"leaf-edge-1.toml", "README.md"} <= {path.name for path in site.out.iterdir()}
 
 
+def test_a_forgotten_leaf_is_not_rendered_and_the_hub_keeps_its_keys(site: Site) -> None:
+    forgotten = f'[[leaf]]\ndomain = "edge-3"\nrevoked = ["{key_of(3)}"]\nforgotten = true\n'
+    result = site.petiole(SITE + forgotten)
+    assert result.exit_code == 0, result.output
+    assert "edge-3" not in result.output
+    hub = tomllib.loads((site.out / "hub.toml").read_text())
+    assert hub["leaf"][1]["revoked"] == [key_of(3)]
+    assert "edge-3" not in (site.out / "hub.conf").read_text() + (site.out / "README.md").read_text()
+    assert not list(site.out.glob("leaf-edge-3*"))
+    with pytest.raises(ConfigError, match="is there twice"):
+        site.write(SITE.replace(key_of(1), key_of(3)) + forgotten)
+
+
 def test_rendering_again_writes_only_what_changed_and_names_what_is_of_nobody_any_more(site: Site) -> None:
     first = site.write(SITE)
     assert site.write(SITE).changed == []
