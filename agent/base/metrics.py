@@ -184,6 +184,11 @@ class Metrics:
         self.clock_synchronised = gauge(
             "petiole_clock_synchronised", "1 while the kernel calls its clock synchronised."
         )
+        self.clock_ahead = gauge(
+            "petiole_clock_ahead_seconds",
+            "Seconds by which this machine's clock is ahead of the hub's, NaN until the hub has told it.",
+        )
+        self.clock_ahead.set(float("nan"))
         self.clock_steps = counter("petiole_clock_steps", "Steps of the wall clock that were seen.")
         self.commands = counter("petiole_commands", "Commands answered, by what became of them.", ["outcome"])
 

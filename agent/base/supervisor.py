@@ -38,6 +38,11 @@ class Switch:
         self._stop = asyncio.Event()
         self._turned = asyncio.Event()
 
+    @property
+    def is_on(self) -> bool:
+        """Whether the part is to run."""
+        return self._on
+
     def turn(self, on: bool) -> None:
         """Run the part, or stop it in order."""
         if on != self._on:

@@ -1,8 +1,8 @@
 """`petiole fleet list | add | replace | revoke | forget`: the leaves as the hub's agent knows them, those in
 trouble first, and which of them are let in with which key. Without a word it lists them.
 
-Exit codes: 0 done; 2 wrong usage, or what is asked for cannot be done; 3 a listed leaf needs a person, its
-agent is silent, it is linked and nothing flows, or its readings are not all accounted for; 4 another program
+Exit codes: 0 done; that of the gravest state of a listed leaf (`agent.contract.leaf_state`), and 3 where
+readings are not all accounted for; 2 wrong usage, or what is asked for cannot be done; 4 another program
 changes the file; 5 the hub's agent does not answer, or has not applied the change, which is in the file.
 """
 
@@ -14,7 +14,6 @@ import sys
 import tomllib
 from collections.abc import Callable
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -35,7 +34,7 @@ from agent.cli.configuration import (
     end,
 )
 from agent.config import Config, ConfigError, read_table
-from agent.contract import ContractError, Exit, check_domain
+from agent.contract import ContractError, Exit, LeafState, check_domain
 
 if TYPE_CHECKING:
     from agent.cli.site.edit import Enrolled
@@ -57,22 +56,11 @@ _RESERVED: Final = 4
 """Lines of a terminal that are not rows."""
 
 
-class FleetStateName(StrEnum):
-    """How a leaf is, in one word; as in `agent.hub.fleet_rows.STATES`, which is not held in memory here."""
-
-    TROUBLE = "trouble"
-    SILENT = "silent"
-    STOPPED = "stopped"
-    AWAY = "away"
-    NEVER = "never"
-    FLOWING = "flowing"
-
-
 Patterns = Annotated[
     list[str] | None, typer.Argument(help="Only these domains; * and ? fit any.", show_default=False)
 ]
 Only = Annotated[
-    list[FleetStateName] | None,
+    list[LeafState] | None,
     typer.Option("--only", help="Only leaves in this state; may be given several times."),
 ]
 All = Annotated[bool, typer.Option("--all", help="On a terminal too, all rows, not those that fit.")]
@@ -131,8 +119,7 @@ def listed(
     else:
         most = None if everything else rows_that_fit(_RESERVED)
         draw(fleet_rows.lines(fleet, rows, shown, most, terminal_width()))
-    grave = any(row.state in fleet_rows.GRAVE or row.accounted == "no" for row in shown)
-    raise typer.Exit(Exit.LOSS if grave else Exit.WELL)
+    raise typer.Exit(fleet_rows.fleet_exit(shown))
 
 
 @app.command()

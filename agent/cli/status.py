@@ -1,8 +1,9 @@
 """`petiole status`: what the running agent says of itself, from its admin server.
 
-Exit codes: 0 all is well or on its way; 3 the link needs a person, or is down because the hub refuses the
-leaf's key, the server does not store, or the hub may lack readings of a class that was removed; 5 the agent
-does not answer.
+Exit codes: 0 all is well or on its way; 1 an input is down, or the clock is wrong; 3 readings were lost
+within the last hour or are held back, the link needs a person, or is down because the hub refuses the leaf's
+key, the server does not store, or the hub may lack readings of a class that was removed; 5 the agent does not
+answer.
 With --watch it goes on until Ctrl-C, whatever the agent does meanwhile, and ends with 0.
 """
 
@@ -20,7 +21,7 @@ import typer
 from agent.base.logs import NO_THREAT, time_text
 from agent.cli.configuration import ConfigFile, account_key, configuration, end, quiet
 from agent.config import Config
-from agent.contract import Exit
+from agent.contract import Exit, LeafState, Severity, exit_of, state_of
 
 if TYPE_CHECKING:
     from agent.base.terminal import TerminalLine
@@ -69,7 +70,7 @@ def command(
         status["consumers"] = {"rows": rows, "problem": problem}
     status["refusal"] = _key_refusal(settings, status)
     _show(status, as_json)
-    raise typer.Exit(Exit.WELL if is_well(status) else Exit.LOSS)
+    raise typer.Exit(exit_code(status))
 
 
 def _look(settings: Config, links: bool) -> dict[str, Any]:
@@ -78,26 +79,12 @@ def _look(settings: Config, links: bool) -> dict[str, Any]:
     from agent.cli.query import status_of
 
     status = status_of(settings.admin)
-    status["inputs_down"] = _inputs_down(settings, status)
     if links:
         from agent.cli.query.links import gather_links
 
         rows, problem = gather_links(settings, status)
         status["lags"] = {"rows": rows, "problem": problem}
     return status
-
-
-def _inputs_down(settings: Config, status: Mapping[str, Any]) -> list[str]:
-    """Inputs of the configuration that do not run, or cannot read, dial or run what they need."""
-    from agent.cli.query import AdminStatusError, input_states
-
-    if not (inputs := set(status.get("inputs") or ())):
-        return []
-    try:
-        states = input_states(settings.admin)
-    except AdminStatusError:
-        return []
-    return sorted(name for name, is_up in states.items() if not is_up and name in inputs)
 
 
 def _key_refusal(config: Config, status: Mapping[str, Any]) -> str | None:
@@ -143,8 +130,10 @@ def drawn(status: Mapping[str, Any]) -> list[TerminalLine]:
     sentences = list(lines(status))
     if (refusal := status.get("refusal")) is not None:
         sentences[1:1] = [f"  {refusal}"]
-    removed = {f"  {row['sentence']}": BAD if row["checked"] else WAITS for row in _removed(status)}
-    shown = [TerminalLine(sentence, removed.get(sentence, "")) for sentence in sentences]
+    styles = {f"  {row['sentence']}": BAD if row["checked"] else WAITS for row in _removed(status)}
+    for state, sentence in _states(status):
+        styles[f"  {sentence}"] = BAD if state.severity is Severity.BAD else WAITS
+    shown = [TerminalLine(sentence, styles.get(sentence, "")) for sentence in sentences]
     if sentences:
         calm = status["role"] == "hub" or status["link"]["state"] == "flowing"
         well = _link_is_well(status)
@@ -202,13 +191,13 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
         return
     yield f"{status['domain']}: {status['link']['sentence']}"
     yield from _trouble(status)
+    for _, sentence in _states(status):
+        yield f"  {sentence}"
     for name, row in status["classes"].items():
         waiting = max(0, row["last"] - row["confirmed"])
         stored = f"stored up to {row['last']}, {waiting} not confirmed by the hub"
         yield f"  class {name}: {row['state']}; {stored}"
         yield f"    time to first loss: {_duration(row['seconds_to_loss'])}"
-        if why := row.get("held_back"):
-            yield f"    held back: {why}"
         if gone := row.get("discarded"):
             yield f"    discarded before the hub had them: {_discarded(gone)}"
         if row["state"] != status["link"]["state"]:
@@ -216,8 +205,6 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
     for row in _removed(status):
         yield f"  {row['sentence']}"
     yield from _links(status["links"])
-    for name in status.get("inputs_down", ()):
-        yield f"  input {name}: down; `petiole check` and the agent's log say why"
     if warning := status.get("server", {}).get("warning"):
         yield f"  server: {warning}"
 
@@ -226,6 +213,13 @@ def _trouble(status: Mapping[str, Any]) -> Iterator[str]:
     """Why the server here does not store."""
     if not _stores(status):
         yield f"  server: {status['server']['state']}"
+
+
+def _states(status: Mapping[str, Any]) -> Iterator[tuple[LeafState, str]]:
+    """What is wrong with a leaf beside its link, the gravest first."""
+    for word, about in status.get("states", {}).items():
+        if (state := state_of(word)) is not LeafState.PAUSED:  # that is the link's own state
+            yield state, state.sentence(about)
 
 
 def _stores(status: Mapping[str, Any]) -> bool:
@@ -252,17 +246,22 @@ def _fleet(fleet: Mapping[str, Any]) -> Iterator[str]:
         size = f"{aggregate['bytes']} of {aggregate['max_bytes']} bytes"
         yield f"  {name}: {aggregate['sources']} sources, {size}; {aggregate['state']}"
     leaves = fleet["leaves"]
-    for domain, leaf in sorted(leaves.items(), key=lambda item: item[1]["state"] == "flowing")[:_LISTED]:
+    gravity = list(LeafState)
+    for domain, leaf in sorted(leaves.items(), key=lambda item: gravity.index(state_of(item[1]["word"])))[
+        :_LISTED
+    ]:
         yield f"  {domain}: {leaf['state']}"
     if len(leaves) > _LISTED:
-        flowing = sum(leaf["state"] == "flowing" for leaf in leaves.values())
+        flowing = sum(leaf["word"] == LeafState.FLOWING for leaf in leaves.values())
         yield f"  {flowing} of {len(leaves)} leaves flow; all of them: petiole fleet"
 
 
-def is_well(status: Mapping[str, Any]) -> bool:
-    """Whether all is well, so that no person has to act. A removed class that could not be checked is no
-    fault that was found: a server of one's own may never let the agent read it."""
-    return _link_is_well(status) and not any(row["checked"] for row in _removed(status))
+def exit_code(status: Mapping[str, Any]) -> Exit:
+    """What the command ends with. A removed class that could not be checked is no fault that was found: a
+    server of one's own may never let the agent read it."""
+    if not _link_is_well(status) or any(row["checked"] for row in _removed(status)):
+        return Exit.LOSS
+    return exit_of(state for state, _ in _states(status))
 
 
 def _link_is_well(status: Mapping[str, Any]) -> bool:

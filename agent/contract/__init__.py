@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from agent.contract.checks import *
     from agent.contract.command import *
     from agent.contract.lake import *
+    from agent.contract.leaf_state import *
     from agent.contract.ledger import *
     from agent.contract.link import *
     from agent.contract.names import *
@@ -25,7 +26,7 @@ else:
     # Each is imported once a name of it is asked for; those that no job needs come last.
     _MODULES = (
         *("checks", "names", "ledger", "batch", "reading", "audit"),
-        *("checkpoint", "lake", "command", "link", "verify"),
+        *("checkpoint", "lake", "command", "leaf_state", "link", "verify"),
     )
 
     def __getattr__(name: str) -> object:

@@ -27,6 +27,7 @@ from agent.contract.checks import (
     optional,
 )
 from agent.contract.command import CommandsHeld, CommandsWanted, commands_held, commands_wanted
+from agent.contract.leaf_state import parse_states
 from agent.contract.ledger import Previous, parse_previous
 
 __all__ = [
@@ -82,6 +83,8 @@ class Announce:
     """Seconds to the next announcement while nothing happens, None if not announced."""
     heeds_sync: bool = False
     """Whether the leaf takes a cursor as confirmed only if the hub's disk has it (`ClassAnswer.synced`)."""
+    states: Mapping[str, str] = field(default_factory=dict)
+    """What is wrong with the leaf, by the words of `LeafState`."""
 
     def encode(self) -> bytes:
         return _encoded(self)
@@ -109,6 +112,12 @@ def _interval(value: Any, what: str = "announce: every") -> float:
         raise ContractError(
             f"{what} is {value!r:.80}, a number of seconds up to {_LONGEST_EVERY:g} was expected"
         )
+    return float(value)
+
+
+def _moment(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < MAX_INT:
+        raise ContractError(f"answer: clock is {value!r:.80}, seconds since 1970 were expected")
     return float(value)
 
 
@@ -154,6 +163,7 @@ def parse_announce(data: bytes | str, domain: str) -> Announce:
         repairs=flag_of(row, "repairs", what),
         every=optional(row, "every", _interval),
         heeds_sync=flag_of(row, "heeds_sync", what),
+        states=optional(row, "states", parse_states) or {},
     )
 
 
@@ -200,6 +210,8 @@ class Answer:
     spread_seconds: float = 0.0
     """What the hub's server takes for the links of all its leaves when they dial at once; 0: little, or it
     does not say."""
+    clock: float = 0.0
+    """Seconds since 1970 by the hub's clock when it answered, 0 if it does not say."""
 
     def encode(self) -> bytes:
         return _encoded(self)
@@ -248,4 +260,5 @@ def parse_answer(data: bytes | str) -> Answer:
         _interval(row["sync_seconds"], "answer: sync_seconds") if row.get("sync_seconds") else 0.0,
         count_of(row, "max_payload", "answer", absent=0),
         _interval(row["spread_seconds"], "answer: spread_seconds") if row.get("spread_seconds") else 0.0,
+        _moment(row["clock"]) if row.get("clock") else 0.0,
     )

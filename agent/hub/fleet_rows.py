@@ -13,25 +13,16 @@ from msgspec.structs import asdict
 
 from agent.base.logs import NO_THREAT
 from agent.base.terminal import BAD, GOOD, WAITS, TerminalLine, table
+from agent.contract import Exit, LeafState, Severity, exit_of, state_of
 
-STATES: Final = ("trouble", "silent", "stopped", "away", "never", "flowing")
-"""The state of a leaf, the gravest first: a person has to act; linked, but its agent does not announce
-itself; linked, but nothing flows; not linked; never seen; well."""
-
-GRAVE: Final = frozenset({"trouble", "silent", "stopped"})
+STATES: Final = tuple(state.value for state in LeafState)
+"""The words of the states of a leaf, the gravest first."""
 ACCOUNTED: Final = ("no", "never", "old", "yes")
 """Whether the readings of a leaf are accounted for, the gravest first: the newest audit found readings
 missing, doubled or unexplained; no audit knows the leaf; the newest that does is old; all was well."""
 OLD_AUDIT: Final = 172_800.0
 """After so many seconds an audit says little. The job runs once a day."""
-_STYLES: Final = {
-    "trouble": BAD,
-    "silent": BAD,
-    "stopped": BAD,
-    "away": WAITS,
-    "never": WAITS,
-    "flowing": GOOD,
-}
+_STYLES: Final = {Severity.BAD: BAD, Severity.WAITS: WAITS, Severity.GOOD: GOOD}
 _AGO: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
@@ -42,7 +33,7 @@ class FleetRow(Struct, frozen=True):
     state: str
     """One of `STATES`."""
     sentence: str
-    """The state in words."""
+    """All its states in words."""
     linked: bool
     heard: float | None
     """Seconds since it announced itself."""
@@ -61,6 +52,8 @@ class FleetRow(Struct, frozen=True):
     """Seconds since that audit."""
     audit: Mapping[str, Any] | None = None
     """What it found."""
+    words: Sequence[str] = ()
+    """All its states, the gravest first."""
 
     def as_json(self) -> dict[str, Any]:
         """A row of `--json`; `loss` is null where nothing threatens, for JSON has no infinity."""
@@ -82,7 +75,18 @@ def by_gravity(rows: Iterable[FleetRow]) -> list[FleetRow]:
 
 
 def _rank(row: FleetRow) -> int:
-    return STATES.index(row.state) if row.state in STATES and row.accounted != "no" else 0
+    state = LeafState.LOSING if row.accounted == "no" else state_of(row.state)
+    return STATES.index(state)
+
+
+def fleet_exit(rows: Iterable[FleetRow]) -> Exit:
+    """The exit code of a command that looks at these leaves."""
+    rows = list(rows)
+    return (
+        Exit.LOSS
+        if any(row.accounted == "no" for row in rows)
+        else exit_of(state_of(row.state) for row in rows)
+    )
 
 
 def chosen(rows: Iterable[FleetRow], patterns: Sequence[str], states: Sequence[str]) -> Iterator[FleetRow]:
@@ -92,7 +96,7 @@ def chosen(rows: Iterable[FleetRow], patterns: Sequence[str], states: Sequence[s
         row
         for row in rows
         if (not patterns or any(fnmatchcase(row.domain, pattern) for pattern in patterns))
-        and (not states or row.state in states)
+        and (not states or not {row.state, *row.words}.isdisjoint(states))
     )
 
 
@@ -142,6 +146,7 @@ def _row(domain: str, leaf: Mapping[str, Any], now: datetime) -> FleetRow:
         accounted=_accounted(audit, audited),
         audited=audited,
         audit=audit,
+        words=leaf.get("words", ()),
     )
 
 
@@ -200,7 +205,7 @@ def lines(
     lost = sum(row.accounted == "no" for row in all_)
     if lost:
         said += f"; {lost} not accounted for"
-    grave = lost or any(counts[state] for state in GRAVE) or fleet.get("state", "well") != "well"
+    grave = lost or fleet_exit(all_) is not Exit.WELL or fleet.get("state", "well") != "well"
     found = [TerminalLine(f"hub: {fleet.get('state') or 'not ready yet'}; {said}", BAD if grave else GOOD)]
     shown = rows if most is None else rows[:most]
     cells = [
@@ -214,7 +219,7 @@ def lines(
                 accounted(row),
                 words(row),
             ),
-            BAD if row.accounted == "no" else _STYLES.get(row.state, BAD),
+            BAD if row.accounted == "no" else _STYLES[state_of(row.state).severity],
         )
         for row in shown
     ]

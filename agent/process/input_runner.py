@@ -78,6 +78,10 @@ class InputSet:
     def names(self) -> list[str]:
         return list(self._entries)
 
+    def wanted(self) -> list[str]:
+        """Those that no command has switched off."""
+        return [name for name, entry in self._entries.items() if entry.switch.is_on]
+
     @property
     def switches(self) -> Mapping[str, Switch]:
         return {name: entry.switch for name, entry in self._entries.items()}

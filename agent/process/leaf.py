@@ -53,6 +53,7 @@ from agent.leaf.publish.removed_classes import RemovedClasses
 from agent.leaf.publish.sender import Sender
 from agent.leaf.publish.stream_recovery import CurrentRecovery, ProgressReader, StreamRecovery
 from agent.leaf.state_file import StateFile
+from agent.leaf.states import LeafStates
 from agent.mirrors import mirror_controller
 from agent.process.input_runner import InputSet, drain, keep_running, levels_of, lingers_of
 from agent.process.reload import Applied, Reloader, by_command
@@ -137,8 +138,17 @@ class LeafAgent:
             prepare=self._request_recovery.save,
             note=self._evictions.trims,
         )
+        self._states = LeafStates(view, classes, metrics, self._lost, self._inputs.wanted)
         self.link = LeafLink(
-            config, run, state, self._view, trimmer, self._waits, self._ledger_publisher.last, events
+            config,
+            run,
+            state,
+            self._view,
+            trimmer,
+            self._waits,
+            self._ledger_publisher.last,
+            self._states.announced,
+            events,
         )
         self._setup = StreamSetup(self.link, state, self._sender, self._ledger_publisher, self._waits)
         self._connection = ServerConnection(
@@ -157,6 +167,11 @@ class LeafAgent:
         self._commands = CommandRunner(own_class, state, make_handlers(controls), metrics, ClockReader().look)
         self._ending = False
         self._subscribe(events, trimmer)
+
+    def _lost(self, cls: str) -> int:
+        """How many readings of a class went since this agent started: discarded, or refused after they had
+        been acknowledged as accepted."""
+        return self._evictions.lost[cls] + self._ledger_publisher.last(cls).readings.refused_late
 
     def _core_intake(self, ledgers: Mapping[str, ClassLedger]) -> CoreIntake:
         letters = DeadLetterWriter(self._publisher.submit, ledgers, self._metrics)
@@ -261,6 +276,7 @@ class LeafAgent:
             "run": self._run,
             "machine": self._state.current.machine,
             "link": self.link.row(),
+            "states": self._states.now(),
             "classes": {
                 name: {
                     **self.link.class_row(name),

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from agent.cli.fleet import FleetStateName
-from agent.contract import Exit
+from agent.contract import Exit, LeafState
 from agent.leaf.inputs.http.responses import _STATUS
 from agent.leaf.intake import RefusalReason
 from agent.leaf.link.status import LinkState
@@ -45,7 +44,7 @@ def test_every_alert_has_a_row() -> None:
 
 def test_every_state_of_a_link_and_of_a_leaf_has_a_row() -> None:
     assert named("links") == set(LinkState)
-    assert named("leaves") == set(FleetStateName)
+    assert named("leaves") == set(LeafState)
 
 
 def test_every_exit_code_has_a_row() -> None:

@@ -90,7 +90,7 @@ async def test_a_link_that_is_held_lets_nothing_cross_until_it_is_let_go(desk: D
         await desk.send("ping")
         await desk.answers(2)
         assert (await desk.hub.stream_info(AGGREGATE)).last == before
-        assert one.leaf.status()["settings"]["link"]["value"] == "held"
+        assert one.leaf.status()["settings"]["link"]["value"] == "paused"
         await desk.send("resume-link")
         assert (await desk.answers(3))[2].text == "link resumed"
         await until(lambda: _crossed(desk), "all is at the hub again")

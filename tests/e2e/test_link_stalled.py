@@ -68,7 +68,7 @@ async def test_what_the_hub_acknowledged_and_never_stored_comes_again_though_mor
     await pair.agreed()
     await pair.stop_registrar()
     pair.agent.leaf.link.controller.pause(60)
-    await until(lambda: pair.state is LinkState.HELD, "the link is paused")
+    await until(lambda: pair.state is LinkState.PAUSED, "the link is paused")
     await pair.sends(4)
     await pair.servers.hub.kill()
     await _reset_behind_all(pair)

@@ -113,7 +113,7 @@ def _it_is_shown_again_and_again_until_interrupted(pair: Pair) -> None:
 def _a_pause_shows_as_a_lag_on_both_sides(pair: Pair) -> None:
     pause = ("command", "edge-1", "pause-link", "for=10m", "--wait", "0s")
     assert pair.says(pair.hub, *pause).exit_code == 0
-    wait_for(lambda: pair.leaf.status()["link"]["state"] == "held", "the leaf has paused its link")
+    wait_for(lambda: pair.leaf.status()["link"]["state"] == "paused", "the leaf has paused its link")
     for number in range(5):
         assert pair.leaf.post(READING, f"b-{number}") == 204
     assert all((lag or 0) >= 5 and not bound for lag, bound in map(pair.lag, (pair.hub, pair.leaf)))

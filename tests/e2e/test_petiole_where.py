@@ -144,7 +144,7 @@ def _what_is_still_on_the_leaf_is_told(site: Site) -> None:
     pause = ("command", "edge-1", "pause-link", "for=10m", "--wait", "0s")
     paused = CliRunner().invoke(app, [*pause, "-c", str(site.hub.member.config)])
     assert paused.exit_code == 0
-    wait_for(lambda: site.leaf.status()["link"]["state"] == "held", "the leaf has paused its link")
+    wait_for(lambda: site.leaf.status()["link"]["state"] == "paused", "the leaf has paused its link")
     assert site.post(GOOD * 7, "a-3") == 204
     wait_for(lambda: site.counts()["stored"] == 17, "the leaf has announced it, and the command's answer")
     told = site.types()

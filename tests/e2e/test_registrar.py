@@ -200,7 +200,7 @@ async def test_what_is_announced_again_crosses_the_link_in_few_bytes_and_news_in
 ) -> None:
     for looks in (announcements, exchanges):
         monkeypatch.setattr(looks, "OBSERVED", 0.0)
-    exchange = HubExchange(hand.nc, hand.domain)
+    exchange = HubExchange(hand.nc, hand.domain, lambda _: None)
     async with hub.registrar(), announced(hub) as seen:
         await flowing(hub, hand)
         announce = await hand.announcement(confirmed=1)
@@ -220,7 +220,7 @@ async def test_what_is_announced_again_crosses_the_link_in_few_bytes_and_news_in
 async def test_the_agent_of_a_leaf_counts_as_heard_when_it_says_nothing_new(
     hub: HubHand, hand: LeafHand
 ) -> None:
-    exchange = HubExchange(hand.nc, hand.domain)
+    exchange = HubExchange(hand.nc, hand.domain, lambda _: None)
     async with hub.registrar() as registrar:
         announce = await hand.announcement()
         heard = []
@@ -231,7 +231,7 @@ async def test_the_agent_of_a_leaf_counts_as_heard_when_it_says_nothing_new(
 
 
 async def test_a_registrar_that_was_started_again_is_told_all(hub: HubHand, hand: LeafHand) -> None:
-    exchange = HubExchange(hand.nc, hand.domain)
+    exchange = HubExchange(hand.nc, hand.domain, lambda _: None)
     announce = await hand.announcement()
     async with announced(hub) as seen:
         async with hub.registrar():
@@ -243,7 +243,7 @@ async def test_a_registrar_that_was_started_again_is_told_all(hub: HubHand, hand
 
 
 async def test_a_leaf_announces_in_full_to_a_hub_of_an_earlier_release(hub: HubHand, hand: LeafHand) -> None:
-    exchange = HubExchange(hand.nc, hand.domain)
+    exchange = HubExchange(hand.nc, hand.domain, lambda _: None)
     announce = await hand.announcement()
     async with hub.registrar():
         await answered(exchange, announce)

@@ -62,7 +62,7 @@ class Repeating:
     """A leaf with commands that says what it said."""
 
     def __init__(self, leaf: LeafHand) -> None:
-        self._exchange = HubExchange(leaf.nc, leaf.domain)
+        self._exchange = HubExchange(leaf.nc, leaf.domain, lambda _: None)
         self._commands = CommandsWanted(new_epoch(), 0)
         self.leaf, self.epoch = leaf, self._commands.epoch
         self.announce: Announce

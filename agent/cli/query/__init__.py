@@ -69,6 +69,7 @@ class _Leaf(msgspec.Struct):
     classes: dict[str, _Class]
     links: list[_Row]
     inputs: list[str]
+    states: dict[str, str] = {}
 
 
 class _Held(msgspec.Struct):

@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 from nats.aio.msg import Msg
 
+from agent.base.clock import wall_ns
 from agent.base.logs import Sparse
 from agent.base.wait import loop_time, timeout
 from agent.contract import Answer, ContractError
@@ -173,7 +174,7 @@ class AnnounceService:
             self._problems.begin(about(domain), f"{domain} is refused: {answer.refused}")
         elif not self._fleet.ownership.contested(domain, loop_time()):
             self._problems.end(about(domain), f"{domain} is taken in")
-        await respond(msg, encoded(answer, msg.data))
+        await respond(msg, encoded(dataclasses.replace(answer, clock=wall_ns() / 1e9), msg.data))
 
 
 def about(domain: str) -> str:

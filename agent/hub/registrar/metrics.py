@@ -1,8 +1,8 @@
 """The metrics of the registrar, in the registry of its agent; and each leaf in them, for Prometheus cannot
 scrape a leaf behind NAT. The fleet in memory is read at each scrape; between scrapes it costs nothing.
 
-Per leaf there are at most twelve series, summed over its classes. Its state is one series whose label is the
-word, not six of which five are 0.
+Per leaf there are some twelve series, summed over its classes. Each state that it is in is a series whose
+label is the word; there is none for the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from prometheus_client.samples import Sample
 from agent.contract import ClassState
 from agent.hub.fleet_rows import seconds_since
 from agent.hub.registrar.records import LeafRecord
-from agent.hub.registrar.status import KnownFleet, leaf_state
+from agent.hub.registrar.status import KnownFleet, leaf_states
 
 
 class RegistrarMetrics:
@@ -99,7 +99,7 @@ class _LeafRow(Struct, frozen=True):
     """What is shown of one leaf; None where it is not known."""
 
     domain: str
-    state: str
+    states: Sequence[str]
     linked: float
     heard_ago: float | None = None
     backlog: int | None = None
@@ -121,25 +121,27 @@ class LeafMetric(Struct, frozen=True):
     field: str
     """Of `_LeafRow`."""
     label: str = ""
-    """If given, the field is the value of this label, and the sample is 1."""
+    """If given, the field is the value or the values of this label, and each sample is 1."""
     kind: str = "gauge"
 
     def samples(self, rows: Iterable[_LeafRow]) -> Iterator[Sample]:
         """The samples of the leaves of which it is known."""
-        return (sample for row in rows if (sample := self._sample(row)) is not None)
+        return (sample for row in rows for sample in self._samples(row))
 
-    def _sample(self, row: _LeafRow) -> Sample | None:
+    def _samples(self, row: _LeafRow) -> Iterator[Sample]:
         value = getattr(row, self.field)
         if value is None:
-            return None
+            return
         if self.label:
-            return Sample(self.name, {"domain": row.domain, self.label: value}, 1.0)
+            for word in [value] if isinstance(value, str) else value:
+                yield Sample(self.name, {"domain": row.domain, self.label: word}, 1.0)
+            return
         name = f"{self.name}_total" if self.kind == "counter" else self.name
-        return Sample(name, {"domain": row.domain}, float(value))
+        yield Sample(name, {"domain": row.domain}, float(value))
 
 
 LEAF_METRICS: Final = (
-    LeafMetric("petiole_leaf_state", "1 for the state that a leaf is in.", "state", label="state"),
+    LeafMetric("petiole_leaf_state", "1 for each state that a leaf is in.", "states", label="state"),
     LeafMetric("petiole_leaf_linked", "1 while the leaf's server is linked.", "linked"),
     LeafMetric(
         "petiole_leaf_seconds_since_heard", "Seconds since the leaf's agent announced itself.", "heard_ago"
@@ -239,14 +241,14 @@ class _Rows:
 
 def _row(known: KnownFleet, domain: str) -> _LeafRow:
     leaf, announced = known.leaves.get(domain), known.announced.get(domain)
-    linked, (word, _) = domain in known.linked, leaf_state(domain, known)
+    linked, words = domain in known.linked, tuple(state.value for state in leaf_states(domain, known))
     if leaf is None:
-        return _LeafRow(domain, word, linked, sent=known.sent.get(domain))
+        return _LeafRow(domain, words, linked, sent=known.sent.get(domain))
     counts = [state.ledger.readings for state in leaf.said.values() if state.ledger is not None]
     losses = [state.seconds_to_loss for state in leaf.said.values() if state.seconds_to_loss is not None]
     return _LeafRow(
         domain,
-        word,
+        words,
         linked,
         known.heard_ago(domain) if announced else seconds_since(leaf.announced_at, known.at),
         sum(_lacking(leaf, cls, state) for cls, state in leaf.said.items()) if leaf.said else None,

@@ -112,6 +112,8 @@ class LeafRecord(Struct, frozen=True):
     announces no more stays here while the hub lacks messages of it."""
     every: float | None = None
     """Seconds between its announcements, None where it does not say."""
+    states: dict[str, str] = {}
+    """What is wrong with it, as it announced (`Announce.states`)."""
     v: int = VERSION
 
     @property
@@ -219,6 +221,7 @@ def admitted(
         records,
         {**_left_behind(known), **announce.classes},
         announce.every,
+        dict(announce.states),
     )
 
 

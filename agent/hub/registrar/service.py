@@ -53,7 +53,6 @@ from agent.hub.registrar.metrics import LeafCollector, RegistrarMetrics, shown_l
 from agent.hub.registrar.problems import ActiveProblems, Readiness
 from agent.hub.registrar.purging import Purging
 from agent.hub.registrar.quota import Quota
-from agent.hub.registrar.records import REVOKED
 from agent.hub.registrar.status import KnownFleet, fleet_status
 from agent.hub.registrar.upkeep import Upkeep
 from agent.hub.registrar.verify import Verifier
@@ -240,6 +239,7 @@ class Registrar:
             loop_time(),
             datetime.now(UTC),
             {} if self._quota is None else dict(self._quota.totals),
+            self._problems.among(about("{}")),
         )
 
     def trouble(self) -> str | None:
@@ -249,9 +249,9 @@ class Registrar:
     def _troubles(self) -> dict[str, str]:
         """What is wrong with each leaf, in one sentence; the gravest where there are several."""
         found = self._aggregates.troubles()
-        for key in ("links of {}", "quota of {}", about("{}"), "rival of {}"):
+        for key in ("links of {}", "quota of {}", "rival of {}"):
             found |= self._problems.among(key)
-        return found | {domain: REVOKED.format(domain=domain) for domain in self._fleet.revoked}
+        return found
 
     async def _keep_ready(self) -> None:
         """Begin again after each reconnect."""

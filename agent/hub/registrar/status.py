@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import Any, Final
 
 from agent.base.logs import time_text
-from agent.contract import Announce, ClassState, leaf_stream, seconds_to_loss
+from agent.contract import Announce, ClassState, LeafState, gravest, leaf_stream, seconds_to_loss
 from agent.hub.registrar.aggregate import ALIVE, Observation, is_full
-from agent.hub.registrar.records import ClassRecord, LeafRecord
+from agent.hub.registrar.records import REVOKED, ClassRecord, LeafRecord
 from agent.jetstream import StreamInfo
 from agent.jetstream.info import CopyStatus
 
@@ -44,6 +44,8 @@ class KnownFleet:
     at: datetime
     sent: Mapping[str, int] = field(default_factory=dict)
     """Bytes over the link, of those of which they are counted."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """By domain why its announcements are refused."""
 
     @cached_property
     def states(self) -> Mapping[str, CopyStatus]:
@@ -82,7 +84,7 @@ class ShownLeaves(Mapping[str, dict[str, Any]]):
             raise KeyError(domain)
         row = _leaf(domain, self._known)
         row["audit"] = self._known.audited.get(domain)
-        return row | {"word": "away"} if domain in self._known.revoked else row
+        return row
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._known.domains)
@@ -137,8 +139,9 @@ def _leaf(domain: str, known: KnownFleet) -> dict[str, Any]:
                 for cls, record in leaf.classes.items()
             },
         }
-    word, sentence = leaf_state(domain, known)
-    return {"state": sentence, "word": word, **row}
+    states = leaf_states(domain, known)
+    sentence = "; ".join(state.sentence(about) for state, about in states.items())
+    return {"state": sentence, "word": gravest(states).value, "words": [*states], **row}
 
 
 def _class(record: ClassRecord, said: ClassState | None, state: CopyStatus | None) -> dict[str, Any]:
@@ -157,16 +160,36 @@ def _class(record: ClassRecord, said: ClassState | None, state: CopyStatus | Non
     }
 
 
-def leaf_state(domain: str, known: KnownFleet) -> tuple[str, str]:
-    """How a leaf is, in one word and in a sentence. Sources flow on while an agent is dead, for they are
-    between the servers; but nothing is taken in by then."""
+def leaf_states(domain: str, known: KnownFleet) -> dict[LeafState, str]:
+    """The states that a leaf is in, the gravest first, each with what it is about. What it announced of
+    itself holds while it is heard. A revoked leaf is away as it should be."""
+    found = _seen_states(domain, known)
+    leaf = known.leaves.get(domain)
+    if leaf is not None and not found.keys() & {LeafState.AWAY, LeafState.SILENT}:
+        found |= {
+            state: leaf.states[state] for state in LeafState if state.announced and state in leaf.states
+        }
+    if LeafState.PAUSED in found:
+        found.pop(LeafState.STOPPED, None)
+    return {state: found[state] for state in LeafState if state in found} or {LeafState.FLOWING: ""}
+
+
+def _seen_states(domain: str, known: KnownFleet) -> dict[LeafState, str]:
+    """The states that the hub itself sees. Sources flow on while an agent is dead, for they are between the
+    servers; but nothing is taken in by then."""
     leaf, linked = known.leaves.get(domain), domain in known.linked
+    if domain in known.revoked:
+        return {LeafState.AWAY: REVOKED.format(domain=domain)}
+    found: dict[LeafState, str] = {}
     if trouble := known.trouble.get(domain):
-        return "trouble", trouble
-    if leaf is None and linked:
-        return "stopped", "linked, but its agent has never announced itself"
+        found[LeafState.TROUBLE] = trouble
+    if refused := known.refused.get(domain):
+        return found | {LeafState.REFUSED: refused}
     if leaf is None:
-        return "never", "never seen"
+        about = (
+            {LeafState.STOPPED: "its agent has never announced itself"} if linked else {LeafState.NEVER: ""}
+        )
+        return found | about
     names = {cls: leaf_stream(domain, cls) for cls in leaf.classes}
     stopped = [
         cls
@@ -175,12 +198,9 @@ def leaf_state(domain: str, known: KnownFleet) -> tuple[str, str]:
     ]
     unheard, rests = known.unheard(domain), all(name in known.resting for name in names.values())
     if not linked and (stopped or (rests and unheard is not None)):
-        return "away", f"not linked; last announced at {known.announced_at(domain)}"
-    if unheard is not None:
-        return (
-            "silent",
-            f"its server is linked, and its agent was last heard {time_text(unheard, ' s')} ago; see its log",
-        )
-    if not stopped:
-        return "flowing", "flowing"
-    return "stopped", f"linked, but {', '.join(stopped)} does not flow yet"
+        found[LeafState.AWAY] = f"not linked; last announced at {known.announced_at(domain)}"
+    elif unheard is not None:
+        found[LeafState.SILENT] = time_text(unheard, " s")
+    elif stopped:
+        found[LeafState.STOPPED] = f"{', '.join(stopped)} does not flow yet"
+    return found

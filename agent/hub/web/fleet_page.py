@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agent.contract import state_of
 from agent.hub import fleet_rows
 from agent.hub.fleet_rows import STATES, FleetRow
 from agent.hub.web.html import STYLE, Markup, document, element, join
@@ -136,7 +137,7 @@ def _audit(known: Mapping[str, Any], rows: Sequence[FleetRow], now: datetime) ->
         return [element("p", "audit: ", element("span", "this hub has not heard of any yet", class_="old"))]
     at = datetime.fromisoformat(audit["at"])
     ago = (now - at).total_seconds()
-    kind = "accounted-no" if audit["lost"] else "old" if ago > fleet_rows.OLD_AUDIT else "flowing"
+    kind = "accounted-no" if audit["lost"] else "old" if ago > fleet_rows.OLD_AUDIT else "good"
     when = f", {fleet_rows.ago(max(0.0, ago))} ago, of {audit['lake']}"
     deep = " with contents" if audit["deep"] else ""
     never = sum(row.accounted == "never" for row in rows)
@@ -158,7 +159,7 @@ def _sentences(found: Iterable[str]) -> list[Markup]:
 
 def said(sentence: str, *, well: bool, about: str = "") -> Markup:
     """A sentence, coloured by whether all is well."""
-    return element("p", about, element("span", sentence, class_="flowing" if well else "trouble"))
+    return element("p", about, element("span", sentence, class_="good" if well else "bad"))
 
 
 def leaf_path(domain: str) -> str:
@@ -167,7 +168,7 @@ def leaf_path(domain: str) -> str:
 
 def state_class(state: str) -> str:
     """By which name the style knows a state."""
-    return state if state in STATES else "trouble"
+    return state_of(state).severity.value
 
 
 def _counts(rows: Iterable[FleetRow]) -> Markup:

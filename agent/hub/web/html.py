@@ -45,9 +45,9 @@ dt { color: var(--dim) } dd { margin: 0; overflow-wrap: anywhere }
 .part-pending { fill: var(--link); background: var(--link) }
 .part-missing { fill: var(--bad); background: var(--bad) }
 .part-doubled { fill: var(--wait); background: var(--wait) } details { margin: .6rem 0 }
-.flowing, .accounted-yes { color: var(--good) }
-.away, .never, .old, .accounted-old, .accounted-never { color: var(--wait) }
-.trouble, .silent, .stopped, .accounted-no { color: var(--bad); font-weight: 600 }
+.good, .accounted-yes { color: var(--good) }
+.waits, .old, .accounted-old, .accounted-never { color: var(--wait) }
+.bad, .accounted-no { color: var(--bad); font-weight: 600 }
 @media (max-width: 44rem) {
   body { padding: 1rem .8rem 2rem; font-size: 16px } .wide { overflow-x: visible }
   .wide table, .wide tbody, .wide tr, .wide td { display: block } .wide td { border: 0; padding: .1rem 0 }

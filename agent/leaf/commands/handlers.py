@@ -103,7 +103,7 @@ def setting_handlers(overrides: Overrides) -> dict[str, CommandHandler]:
     async def pause_link(args: Mapping[str, Any]) -> Reply:
         only(args, "for")
         seconds = _for(args)
-        await overrides.put({LINK: "held"}, seconds)
+        await overrides.put({LINK: "paused"}, seconds)
         return Reply(f"link paused for {seconds:g} s; readings are stored here meanwhile")
 
     async def resume_link(args: Mapping[str, Any]) -> Reply:

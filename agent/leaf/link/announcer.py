@@ -12,6 +12,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from agent import contract
+from agent.base.clock import machine
 from agent.base.wait import bounded_gather, loop_time
 from agent.contract import (
     H_MESSAGE_ID,
@@ -36,6 +37,8 @@ ANSWER_SECONDS: Final = 5.0
 _READING: Final = "; monotonic="
 """What follows it in the text of a clock is another one at each reading."""
 _MOST_IDS: Final = 1000
+_CLOCK_SECONDS: Final = 10.0
+"""A clock that was stepped by more, or differs by more from the hub's, is compared at each announcement."""
 
 
 class AnnouncedLeaf(Struct, frozen=True):
@@ -53,6 +56,10 @@ class AnnouncedLeaf(Struct, frozen=True):
     clock: Callable[[], str]
     is_idle: Callable[[str], bool]
     """Whether the hub may drop the source of a class if it holds all of it."""
+    states: Callable[[], Mapping[str, str]]
+    """Returns what is wrong with the leaf, as `Announce.states`."""
+    clock_ahead: Callable[[float], None]
+    """Called with the seconds by which this clock is ahead of the hub's, whenever the hub says."""
 
 
 class AnnounceResult(Struct, frozen=True):
@@ -72,7 +79,7 @@ class Announcer:
     def __init__(self, nc: Client, js: JetStream, leaf: AnnouncedLeaf, commands: CommandMirror) -> None:
         self._js, self._leaf, self._commands = js, leaf, commands
         self._ids: dict[tuple[str, int], str] = {}
-        self._exchange = HubExchange(nc, leaf.domain)
+        self._exchange = HubExchange(nc, leaf.domain, leaf.clock_ahead)
 
     async def announce(
         self, confirmed: Mapping[str, int], link: UplinkStatus, *, repairs: bool
@@ -163,6 +170,7 @@ class Announcer:
             repairs=repairs,
             every=self._leaf.every,
             heeds_sync=True,
+            states=self._leaf.states(),
         )
         return await self._exchange.ask(announce)
 
@@ -212,10 +220,12 @@ def acknowledged(consumer: ConsumerInfo | None, info: StreamInfo) -> int:
 
 
 class HubExchange:
-    """The exchanges of one leaf with the registrar over one connection to the local server."""
+    """The exchanges of one leaf with the registrar over one connection to the local server. Calls
+    `clock_ahead` with the seconds by which this clock is ahead of the hub's."""
 
-    def __init__(self, nc: Client, domain: str) -> None:
-        self._nc, self._domain = nc, domain
+    def __init__(self, nc: Client, domain: str, clock_ahead: Callable[[float], None]) -> None:
+        self._nc, self._domain, self._clock_ahead = nc, domain, clock_ahead
+        self._ahead, self._offset = 0.0, 0.0
         self._newest: tuple[Announce, Answer] | None = None
         """The newest exchange that has a name, None if the next announcement is to be in full."""
 
@@ -223,6 +233,8 @@ class HubExchange:
         """The hub's answer, or why there is none."""
         said = replace(announce, clock=announce.clock.partition(_READING)[0])
         newest, self._newest = self._newest, None
+        if abs(self._ahead) > _CLOCK_SECONDS or abs(_clock_offset() - self._offset) > _CLOCK_SECONDS:
+            newest = None  # only an answer in full says the time
         answer: Answer | str | None = None
         if newest is not None and newest[0] == said:
             answer = await self._request(Repeat(newest[1].exchange).encode(), newest[1])
@@ -244,8 +256,18 @@ class HubExchange:
             repeat = parse_repeat(reply.data)
             if repeat is not None and known is not None and repeat.exchange == known.exchange:
                 return known
-            return parse_answer(reply.data)
+            answer = parse_answer(reply.data)
+            if answer.clock:
+                self._offset = _clock_offset()
+                self._ahead = machine.wall() / 1e9 - answer.clock
+                self._clock_ahead(self._ahead)
+            return answer
         except (NatsError, OSError, TimeoutError):
             return "the hub does not answer"
         except ContractError as error:
             return f"the hub's answer cannot be read: {error}"
+
+
+def _clock_offset() -> float:
+    """Seconds by which the wall clock is ahead of the monotonic clock."""
+    return (machine.wall() - machine.monotonic()) / 1e9

@@ -208,7 +208,7 @@ def _verified(
     if comparison is not None:
         memory = replace(memory, confirmed=max(memory.confirmed, confirmed(comparison)))
     if observation.paused_until > observation.now:
-        return LinkDecision(LinkState.HELD, memory, _keep_paused(observation.consumer))
+        return LinkDecision(LinkState.PAUSED, memory, _keep_paused(observation.consumer))
     if observation.blocking_class:
         actions = _keep_paused(observation.consumer)
         return LinkDecision(LinkState.IN_TURN, memory, actions, observation.blocking_class)

@@ -80,8 +80,7 @@ class LinkView:
         """Why a class takes nothing in now, None while it takes readings in."""
         if (why := self.time_to_loss.refusing(cls)) is not None:
             return why
-        full = self._classes[cls].discard == "new" and self.time_to_loss.seconds[cls] == 0.0
-        return FULL if full else None
+        return FULL if self._classes[cls].discard == "new" and cls in self.time_to_loss.full else None
 
     def _short_of_room(self) -> bool:
         room = self.health.room
@@ -102,10 +101,11 @@ class LeafLink:
         trimmer: Trimmer,
         waits: HubAckWaiters,
         ledger: Callable[[str], Previous],
+        states: Callable[[], Mapping[str, str]],
         events: Events,
     ) -> None:
         self._config, self._run, self._state, self._view = config, run, state, view
-        self._ledger, self._clock = ledger, ClockReader()
+        self._ledger, self._states, self._clock = ledger, states, ClockReader()
         self.status, self.time_to_loss = view.status, view.time_to_loss
         self._uplink: UplinkMonitor | None = None
         if (system_seed := identities(config).system) is not None:
@@ -169,6 +169,8 @@ class LeafLink:
                 seconds_to_loss=self.time_to_loss.left,
                 clock=lambda: str(self._clock.read()),
                 is_idle=self.controller.idle.is_idle,
+                states=self._states,
+                clock_ahead=self._clock_ahead,
             ),
             self._commands,
         )
@@ -178,6 +180,10 @@ class LeafLink:
             self._commands.connected(nc, js),
         ):
             yield
+
+    def _clock_ahead(self, seconds: float) -> None:
+        self.status.clock_ahead = seconds
+        self._view.metrics.clock_ahead.set(seconds)
 
     def show_unreachable(self) -> None:
         """Show that the local server does not answer."""

@@ -123,6 +123,8 @@ class TimeToLoss:
         self._classes = {name: _Class(max_bytes) for name, max_bytes in classes.items()}
         self._max_file_store = max_file_store
         self.seconds = dict.fromkeys(classes, math.inf)
+        self.full = set[str]()
+        """Classes whose stream has no room for a further batch, as of the last look."""
         self.refusing: Callable[[str], str | None] = lambda _cls: None
         """Why a class takes nothing in now for another reason than its stream, None if there is none."""
 
@@ -139,8 +141,10 @@ class TimeToLoss:
         stream = self._classes[cls]
         stream.observe(info, confirmed, now)
         if stream.is_at_limit(now):
+            self.full.add(cls)
             self.seconds[cls] = 0.0
             return 0.0
+        self.full.discard(cls)
         limits = [(stream.max_bytes - stream.unconfirmed, stream.grows)]
         shared = self._shared_room(free)
         if shared is not None and shared < stream.size and stream.unconfirmed > 0:
@@ -158,6 +162,7 @@ class TimeToLoss:
         """The stream of a class had no room for a message of `size` bytes."""
         stream = self._classes[cls]
         stream.wanted, stream.refused_at = max(stream.wanted, size), now
+        self.full.add(cls)
         self.seconds[cls] = 0.0
 
     def trimmed(self, cls: str) -> None:

@@ -25,7 +25,7 @@ class LinkState(StrEnum):
     FLOWING = "flowing"
     IN_TURN = "in_turn"
     COMPARING = "comparing"
-    HELD = "held"
+    PAUSED = "paused"
     CLOSED = "closed"
     UNVERIFIED = "unverified"
     REPAIRING = "repairing"
@@ -45,7 +45,7 @@ SENTENCES: Final = {
     LinkState.FLOWING: "data flows, and leaf and hub agree on what the hub holds",
     LinkState.IN_TURN: "this class waits until class {detail}, which goes first, has caught up",
     LinkState.COMPARING: "the link is up; leaf and hub compare what they hold before data flows",
-    LinkState.HELD: "the link is paused by a command; readings are kept here until it is resumed",
+    LinkState.PAUSED: "the link is paused by a command; readings are kept here until it is resumed",
     LinkState.CLOSED: "{detail}; readings are kept here",
     LinkState.UNVERIFIED: "the link is up, but the hub's registrar does not answer: data flows unverified "
     "and is compared once the registrar answers, and what comes into a class at rest waits here until then; "
@@ -70,7 +70,7 @@ SENTENCES: Final = {
     LinkState.AWAY: "the local NATS server cannot be used: {detail}",
 }
 ORDINARY: Final = frozenset(
-    {LinkState.FLOWING, LinkState.IN_TURN, LinkState.COMPARING, LinkState.HELD, LinkState.CLOSED}
+    {LinkState.FLOWING, LinkState.IN_TURN, LinkState.COMPARING, LinkState.PAUSED, LinkState.CLOSED}
 )
 """States that need no attention."""
 PATIENT: Final = frozenset(
@@ -136,6 +136,8 @@ class LinkStatus:
         self._short_of_room = short_of_room
         self.hub_sync_seconds = 0.0
         """How often the hub's server syncs its disk; 0: before it acknowledges, or the hub does not say."""
+        self.clock_ahead: float | None = None
+        """Seconds by which this machine's clock is ahead of the hub's, None while the hub has not said."""
         self.hub_max_payload = 0
         """The bytes of a message that the hub's server takes; 0 where the hub does not say."""
         first = sentence(LinkState.AWAY, "it has not answered yet")

@@ -281,3 +281,34 @@ def test_batches_and_dead_letters_are_numbered_together() -> None:
         "tel.edge-1.normal._batch.>",
         "tel.edge-1.normal._dead.>",
     ]
+
+
+def test_the_states_of_a_leaf_are_read_back_the_gravest_first_and_those_that_are_not_known_are_left_out() -> (
+    None
+):
+    states = {"held": "a", "losing": "b\x1b[0m" + "x" * 600, "flowing": "c", "silent": "d", "colour": "e"}
+    announce = contract.parse_announce(json.dumps({**GOOD["announce"], "states": states}), "d")
+    assert list(announce.states) == ["losing", "held"]
+    assert announce.states["losing"].startswith("b?[0mx")
+    assert len(announce.states["losing"]) == 500
+    without = {name: value for name, value in GOOD["announce"].items() if name != "states"}
+    assert contract.parse_announce(json.dumps(without), "d").states == {}
+
+
+@pytest.mark.parametrize("states", [[], "held", {"held": 1}, {"held": None}, 7])
+def test_states_of_another_form_are_refused(states: object) -> None:
+    with pytest.raises(ContractError, match="texts by state were expected"):
+        contract.parse_announce(json.dumps({**GOOD["announce"], "states": states}), "d")
+
+
+def test_every_state_has_a_sentence_and_the_gravest_gives_the_exit_code() -> None:
+    states = list(contract.LeafState)
+    assert all(state.sentence("why") for state in states)
+    assert contract.gravest(reversed(states)) is states[0]
+    assert contract.exit_of([]) is contract.Exit.WELL
+    assert (
+        contract.exit_of([contract.LeafState.FLOWING, contract.LeafState.INPUT_DOWN]) is contract.Exit.FAILED
+    )
+    assert contract.state_of("a word of a newer hub") is contract.LeafState.TROUBLE
+    gravities = [state.severity for state in states]
+    assert gravities == sorted(gravities, key=list(contract.Severity).index), "the worst come first"

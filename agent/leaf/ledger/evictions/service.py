@@ -51,6 +51,8 @@ class EvictionMonitor:
         self._trackers = {name: EvictionTracker(directory, domain, name, run) for name in self._classes}
         self._confirmed = dict.fromkeys(self._classes, 0)
         self._above: dict[str, int] = {}
+        self.lost = dict.fromkeys(classes, 0)
+        """By class how many readings and messages of devices were discarded since the agent started."""
         self._saving = asyncio.Lock()
         self._behind: tuple[Client, JetStream] | None = None
         self._due = {name: asyncio.Event() for name in self._classes}
@@ -178,7 +180,9 @@ class EvictionMonitor:
             return
         tracker = self._trackers[name]
         seen = StreamObservation(info, consumer, epoch, confirmed)
+        direct = self._direct(name)
         claimed = tracker.look(seen, self._classes[name].max_bytes)
+        self.lost[name] += sum(claimed.values()) + self._direct(name) - direct
         # Before the disk is asked: the next look does not find it again.
         for reason, readings in claimed.items():
             self._metrics.discarded.labels(name, reason).inc(readings)
@@ -225,9 +229,12 @@ class EvictionMonitor:
         claims = self._trackers[cls].claims
         return {
             "readings": sum(run.readings for run in claims.runs.values()),
-            "direct": sum(direct for _, _, direct, _ in claims.gone),
+            "direct": self._direct(cls),
             "in_doubt": len(claims.doubtful),
         }
+
+    def _direct(self, cls: str) -> int:
+        return sum(direct for _, _, direct, _ in self._trackers[cls].claims.gone)
 
     def _tell(self, cls: str) -> None:
         claims = self._trackers[cls].claims

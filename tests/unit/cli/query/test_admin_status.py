@@ -16,8 +16,9 @@ from agent.base.terminal import BAD, GOOD, WAITS
 from agent.cli import query
 from agent.cli.checks import agent_status
 from agent.cli.query import AdminStatusError, checked, status_of
-from agent.cli.status import drawn, is_well, lines
+from agent.cli.status import drawn, exit_code, lines
 from agent.config import Admin
+from agent.contract import Exit
 from agent.demo.loopback import free_port
 
 LEAF: Final[dict[str, Any]] = {
@@ -151,9 +152,29 @@ def test_the_time_to_first_loss_is_told_as_people_need_it(seconds: float | None,
     assert f"time to first loss: {said}" in _printed(seconds_to_loss=seconds)
 
 
-def test_what_a_class_has_discarded_and_why_it_is_held_back_are_told() -> None:
-    lines = _printed(held_back="the disk is short", discarded={"readings": 30, "direct": 2, "in_doubt": 0})
-    assert "    held back: the disk is short\n" in lines
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ({}, Exit.WELL),
+        ({"paused": "class c"}, Exit.WELL),
+        ({"input_down": "input http"}, Exit.FAILED),
+        ({"clock_wrong": "2 days ahead of"}, Exit.FAILED),
+        ({"held": "class c: the disk is short", "input_down": "input http"}, Exit.LOSS),
+        ({"losing": "7 of class c"}, Exit.LOSS),
+        ({"a word of a newer agent": "why"}, Exit.LOSS),
+    ],
+)
+def test_a_leaf_says_its_states_and_ends_with_the_code_of_the_gravest(
+    states: dict[str, str], expected: Exit
+) -> None:
+    status = {**LEAF, "link": {**LEAF["link"], "attention": False}, "states": states}
+    assert exit_code(status) is expected
+    said = "\n".join(lines(status))
+    assert all((about in said) is (word != "paused") for word, about in states.items())
+
+
+def test_what_a_class_has_discarded_is_told() -> None:
+    lines = _printed(discarded={"readings": 30, "direct": 2, "in_doubt": 0})
     assert lines.endswith("discarded before the hub had them: 30 readings and 2 messages of devices")
     assert _printed(discarded={"readings": 3, "direct": 0, "in_doubt": 7}).endswith(
         "; 7 messages more, unless the hub has them"
@@ -164,7 +185,7 @@ def test_what_a_class_has_discarded_and_why_it_is_held_back_are_told() -> None:
 def test_a_removed_class_needs_a_person_if_the_hub_is_known_to_lack_readings(*, lacking: bool) -> None:
     status = {**LEAF, "removed_classes": {"fast": {"checked": lacking, "sentence": "up to 0 of 3"}}}
     assert list(lines(status))[-1] == "  up to 0 of 3"
-    assert is_well(status) is not lacking
+    assert exit_code(status) is (Exit.LOSS if lacking else Exit.WELL)
 
 
 @pytest.mark.parametrize("more", [{}, {"lags": {"rows": [], "problem": ""}}])

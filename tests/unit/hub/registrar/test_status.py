@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from agent.contract import leaf_stream
@@ -85,8 +87,53 @@ def test_a_leaf_is_shown_with_what_is_wrong_with_it() -> None:
     known = fleet(3, heard=500.0, trouble={"edge-1": "its disk"}, revoked={"edge-2"})
     leaves = shown(known)
     assert leaves["edge-0"]["word"] == "silent"
-    assert (leaves["edge-1"]["word"], leaves["edge-1"]["state"]) == ("trouble", "its disk")
+    assert (leaves["edge-1"]["word"], leaves["edge-1"]["words"]) == ("trouble", ["trouble", "silent"])
+    assert leaves["edge-1"]["state"].startswith("its disk; its server is linked")
     assert leaves["edge-2"]["word"] == "away"
+    assert "is revoked" in leaves["edge-2"]["state"]
+
+
+ALL: dict[str, str] = {
+    "losing": "9 of class bulk",
+    "held": "class normal: its stream is full",
+    "input_down": "input plc",
+    "clock_wrong": "2 years ahead of",
+}
+
+
+def announcing(states: dict[str, str], **more: Any) -> Any:
+    """What is shown of a leaf that flows and has announced these states."""
+    known = fleet(1, **more)
+    leaf = known.leaves["edge-0"]
+    changed = msgspec.structs.replace(leaf, states=states)
+    return shown(replace(known, leaves={"edge-0": changed}))["edge-0"]
+
+
+@pytest.mark.parametrize("word", ALL)
+def test_what_a_leaf_says_of_itself_is_graver_than_that_its_data_flows(word: str) -> None:
+    row = announcing({word: ALL[word]})
+    assert (row["word"], row["words"]) == (word, [word])
+    assert ALL[word] in row["state"]
+    assert announcing({})["word"] == "flowing"
+
+
+def test_a_leaf_with_several_states_has_the_word_of_the_gravest_and_the_sentences_of_all() -> None:
+    row = announcing(dict(reversed(ALL.items())))
+    assert row["words"] == ["losing", "held", "input_down", "clock_wrong"]
+    assert all(about in row["state"] for about in ALL.values())
+
+
+def test_what_a_leaf_says_of_itself_holds_while_it_is_heard() -> None:
+    assert announcing(ALL, heard=500.0)["words"] == ["silent"]
+    assert announcing(ALL, linked=(), seen={})["words"] == ["away"]
+    assert announcing(ALL, trouble={"edge-0": "why"})["words"][:2] == ["losing", "trouble"]
+
+
+def test_a_refused_leaf_has_the_reason_of_the_hub_and_one_that_is_paused_is_not_stopped() -> None:
+    row = fleet_status(fleet(1, refused={"edge-0": "its class"}), {}, None)["leaves"]["edge-0"]
+    assert (row["word"], row["state"]) == ("refused", "the hub refuses this leaf: its class")
+    assert announcing({}, seen={})["word"] == "stopped"
+    assert announcing({"paused": "class normal"}, seen={})["words"] == ["paused"]
 
 
 def test_a_leaf_that_has_announced_itself_is_shown_with_the_time_by_the_clock_of_the_hub() -> None:

@@ -71,7 +71,7 @@ async def test_set_applies_all_that_it_names(bench: HandlerBench) -> None:
         ({"rate_limit": True, "for": "1h"}, "rate_limit is True"),
         ({"input.http": "maybe", "for": "1h"}, "input.http is 'maybe'; give on or off"),
         ({"input.mqtt": "on", "for": "1h"}, "'input.mqtt' cannot be set; take one of input.http, linger,"),
-        ({"link": "held", "for": "1h"}, "'link' cannot be set"),
+        ({"link": "paused", "for": "1h"}, "'link' cannot be set"),
         ({"state_dir": "/tmp", "for": "1h"}, "'state_dir' cannot be set"),
         ({"for": "1h"}, "nothing is set; give one of input.http"),
     ],
@@ -95,7 +95,7 @@ async def test_the_link_is_paused_for_a_time_and_resumed(bench: HandlerBench) ->
     assert "paused for 600 s" in (await bench.handlers["pause-link"].act({"for": "10m"})).text
     assert (await bench.handlers["resume-link"].act({})).text == "link resumed"
     assert (await bench.handlers["resume-link"].act({})).text == "link was not paused"
-    assert bench.applied == [("link", "held"), ("link", None), ("link", None)]
+    assert bench.applied == [("link", "paused"), ("link", None), ("link", None)]
     with pytest.raises(ArgumentError, match="for is missing"):
         await bench.handlers["pause-link"].act({})
     with pytest.raises(ArgumentError, match="takes only 'for'"):

@@ -203,7 +203,7 @@ CASES = [
         "a person wants it paused",
         KNOWN,
         replace(SEEN, paused_until=NOW + 100),
-        LinkState.HELD,
+        LinkState.PAUSED,
         (Pause(PAUSE),),
     ),
     Case(

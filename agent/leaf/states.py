@@ -1,0 +1,91 @@
+"""What a leaf says of itself that its hub cannot see (`agent.contract.leaf_state`): the same in `/status`, in
+`petiole status` and in each announcement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from agent.base.logs import listed, time_text
+from agent.base.metrics import Metrics
+from agent.base.wait import loop_time
+from agent.contract import LeafState
+from agent.leaf.link.link import LinkView
+from agent.leaf.link.status import LinkState
+
+LOST_SECONDS: Final = 3600.0
+"""For so long after the last loss a leaf counts as losing; the audit names what went for good."""
+DOWN_SECONDS: Final = 30.0
+"""For so long after it was seen down an input is announced as down: one that is retried looks well meanwhile,
+and each change is an announcement in full and a record at the hub."""
+CLOCK_SECONDS: Final = 60.0
+"""A clock that differs from the hub's by more is wrong; an answer may be under way for seconds."""
+
+
+class LeafStates:
+    """Looks at the leaf whenever it is asked. `lost` returns how many readings of a class went since the
+    agent started, `inputs` the names of those that should run."""
+
+    def __init__(
+        self,
+        view: LinkView,
+        classes: Iterable[str],
+        metrics: Metrics,
+        lost: Callable[[str], int],
+        inputs: Callable[[], Iterable[str]],
+    ) -> None:
+        self._view, self._metrics, self._lost, self._inputs = view, metrics, lost, inputs
+        self._losses = dict.fromkeys(classes, (0, -LOST_SECONDS))
+        """By class how many readings were lost, and when that was seen to grow."""
+        self._down: dict[str, float] = {}
+        """When each input was seen down last."""
+
+    def announced(self) -> Mapping[str, str]:
+        """As `now`, without what changes to and fro."""
+        return self.now(DOWN_SECONDS)
+
+    def now(self, down_seconds: float = 0.0) -> Mapping[str, str]:
+        """The states by their words, the gravest first, each with what it is about. An input is down that
+        was so within the last `down_seconds`."""
+        found = {
+            LeafState.LOSING: self._losing(),
+            LeafState.HELD: self._held(),
+            LeafState.INPUT_DOWN: self._inputs_down(down_seconds),
+            LeafState.CLOCK_WRONG: self._clock(),
+            LeafState.PAUSED: self._paused(),
+        }
+        return {state.value: about for state, about in found.items() if about}
+
+    def _losing(self) -> str:
+        now, losing = loop_time(), []
+        for cls, (before, at) in self._losses.items():
+            lost = self._lost(cls)
+            if lost > before:
+                at = now
+                self._losses[cls] = lost, at
+            if now - at < LOST_SECONDS:
+                losing.append(f"{lost} of class {cls}")
+        return f"{listed(losing)} since its agent started; the audit names them" if losing else ""
+
+    def _held(self) -> str:
+        held = {cls: why for cls in self._losses if (why := self._view.held_back(cls)) is not None}
+        reasons = list(dict.fromkeys(held.values()))
+        of = {why: listed([cls for cls in held if held[cls] == why]) for why in reasons}
+        return listed([f"class {of[why]}: {why}" for why in reasons], by="; ")
+
+    def _inputs_down(self, seconds: float) -> str:
+        now, names = loop_time(), set(self._inputs())
+        for gauge in self._metrics.input_up.collect():
+            self._down |= {sample.labels["input"]: now for sample in gauge.samples if not sample.value}
+        down = sorted(name for name, at in self._down.items() if name in names and now - at <= seconds)
+        return f"input {listed(down)}" if down else ""
+
+    def _clock(self) -> str:
+        ahead = self._view.status.clock_ahead
+        if ahead is None or abs(ahead) <= CLOCK_SECONDS:
+            return ""
+        return f"{time_text(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'}"
+
+    def _paused(self) -> str:
+        links = self._view.status.classes
+        return listed([f"class {cls}" for cls, link in links.items() if link.state is LinkState.PAUSED])

@@ -1,0 +1,91 @@
+"""What a leaf says of itself."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from agent.base.metrics import Metrics
+from agent.leaf import states
+from agent.leaf.link.status import LinkState
+from agent.leaf.states import CLOCK_SECONDS, DOWN_SECONDS, LOST_SECONDS, LeafStates
+
+
+class Leaf:
+    """A leaf with the classes `bulk` and `normal` and the inputs `http` and `plc`, of which all is well."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.lost, self.held = 0.0, {"bulk": 0, "normal": 0}, dict[str, str]()
+        self.inputs, self.metrics = ["http", "plc"], Metrics()
+        links = {cls: SimpleNamespace(state=LinkState.FLOWING) for cls in self.lost}
+        self.status = SimpleNamespace(clock_ahead=None, classes=links)
+        view = SimpleNamespace(held_back=self.held.get, status=self.status)
+        monkeypatch.setattr(states, "loop_time", lambda: self.now)
+        for name in self.inputs:
+            self.metrics.input_up.labels(name).set(1)
+        self.states = LeafStates(
+            cast(Any, view), self.lost, self.metrics, self.lost.__getitem__, lambda: self.inputs
+        )
+
+
+@pytest.fixture
+def leaf(monkeypatch: pytest.MonkeyPatch) -> Leaf:
+    return Leaf(monkeypatch)
+
+
+def test_a_leaf_of_which_all_is_well_says_nothing(leaf: Leaf) -> None:
+    assert leaf.states.now() == leaf.states.announced() == {}
+
+
+def test_a_loss_is_said_for_an_hour_after_the_last_of_it(leaf: Leaf) -> None:
+    leaf.lost["bulk"] = 7
+    about = "7 of class bulk since its agent started; the audit names them"
+    assert leaf.states.now() == {"losing": about}
+    leaf.now = LOST_SECONDS - 1
+    leaf.lost["bulk"] = 9
+    assert leaf.states.now() == {"losing": about.replace("7", "9")}
+    leaf.now += LOST_SECONDS - 1
+    assert leaf.states.now() != {}
+    leaf.now += 1
+    assert leaf.states.now() == {}
+
+
+def test_classes_that_are_held_back_for_one_reason_share_it(leaf: Leaf) -> None:
+    leaf.held.update(bulk="the disk is short", normal="the disk is short")
+    assert leaf.states.now() == {"held": "class bulk, normal: the disk is short"}
+    leaf.held["normal"] = "it is full"
+    assert leaf.states.now() == {"held": "class bulk: the disk is short; class normal: it is full"}
+
+
+def test_an_input_that_is_retried_is_announced_as_down_and_one_that_was_switched_off_is_not(
+    leaf: Leaf,
+) -> None:
+    up = leaf.metrics.input_up.labels("plc")
+    up.set(0)
+    assert leaf.states.now() == leaf.states.announced() == {"input_down": "input plc"}
+    up.set(1)
+    leaf.now = DOWN_SECONDS
+    assert leaf.states.now() == {}
+    assert leaf.states.announced() == {"input_down": "input plc"}
+    leaf.now += 1
+    assert leaf.states.announced() == {}
+    up.set(0)
+    leaf.inputs.remove("plc")
+    assert leaf.states.announced() == {}
+
+
+def test_a_clock_is_wrong_that_differs_from_the_hubs_by_more_than_a_minute(leaf: Leaf) -> None:
+    for ahead, about in (
+        (CLOCK_SECONDS, None),
+        (-7200.0, "2 hours behind"),
+        (180 * 86_400.0, "180 days ahead of"),
+    ):
+        leaf.status.clock_ahead = ahead
+        assert leaf.states.now().get("clock_wrong") == about
+
+
+def test_a_paused_link_is_said(leaf: Leaf) -> None:
+    leaf.status.classes["bulk"].state = LinkState.PAUSED
+    assert leaf.states.now() == {"paused": "class bulk"}
