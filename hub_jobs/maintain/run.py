@@ -26,7 +26,7 @@ from hub_jobs.maintain import expire
 from hub_jobs.maintain.expire import drop_old_audits, why_young
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.tables import stream_history
-from hub_jobs.tables.compaction import ailing, compacted, groups, healed, rewrite, small_files
+from hub_jobs.tables.compaction import compacted, foreign_files, groups, healed, rewrite, small_files
 from hub_jobs.tables.delta import Table, ensure_table, open_table
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.schemas import SCHEMAS
@@ -104,7 +104,7 @@ def _now(tables: Sequence[Table], clock: datetime) -> datetime:
 
 def _heal(options: MaintainOptions, table: Table, stop: Stop) -> Table:
     """Write the files of other programs again; returns the table as it is then."""
-    paths = ailing(table)
+    paths = foreign_files(table)
     if not paths:
         return table
     if options.dry_run:

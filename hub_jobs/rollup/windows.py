@@ -69,7 +69,7 @@ def longer(shorter: DataFrame, unit: str, seconds: int, *, quantiles: bool) -> D
     grouped = shorter.groupBy(F.date_trunc(unit, "window").alias("window"), *SERIES)
     merged = grouped.agg(
         F.sum("count").alias("count"),
-        F.sum("sum").alias("sum"),
+        F.when(F.count("sum") == F.count("*"), F.sum("sum")).alias("sum"),
         F.min("min").alias("min"),
         F.max("max").alias("max"),
         F.min_by("first", "first_ts").alias("first"),
@@ -99,6 +99,12 @@ def _sketch(made: Column, wanted: bool) -> Column:
     return made if wanted else F.first(F.lit(None).cast("binary"))
 
 
+def _no_nan(number: Column) -> Column:
+    """Null in the place of NaN, as the difference of two infinite sums has it. Spark 4.2 and DuckDB 1.5 order
+    NaN above all numbers and skip a row group by the bounds in its Parquet file, which leave NaN out."""
+    return F.nanvl(number, F.lit(None).cast("double"))
+
+
 def _finished(grouped: DataFrame, seconds: int, *, quantiles: bool) -> DataFrame:
     ranks = [
         (F.expr(f"kll_sketch_get_quantile_double(sketch, {rank}D)") if quantiles else F.lit(None))
@@ -110,17 +116,17 @@ def _finished(grouped: DataFrame, seconds: int, *, quantiles: bool) -> DataFrame
         "window",
         *SERIES,
         "count",
-        "sum",
-        (F.col("sum") / F.col("count")).alias("mean"),
+        _no_nan(F.col("sum")).alias("sum"),
+        _no_nan(F.col("sum") / F.col("count")).alias("mean"),
         "min",
         "max",
         "first",
         "first_ts",
         "last",
         "last_ts",
-        "stddev",
-        "increase",
-        (F.col("increase") / seconds).alias("rate"),
+        _no_nan(F.col("stddev")).alias("stddev"),
+        _no_nan(F.col("increase")).alias("increase"),
+        _no_nan(F.col("increase") / seconds).alias("rate"),
         *ranks,
         "sketch",
     )

@@ -3,8 +3,7 @@ nothing.
 
 A table of many small files is slow: Spark opens each, about two milliseconds a file and query. Only small
 files are taken, and only neighbours, so that a row is rewritten a few times in its life and files keep
-narrow bounds. Files that another program wrote, and that few readers read or only slowly, are rewritten too
-(`ailing`, `healed`).
+narrow bounds. Files that another program wrote are rewritten too (`foreign_files`, `healed`).
 """
 
 from __future__ import annotations
@@ -20,12 +19,11 @@ import pyarrow.compute as pc
 
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet import MAX_FILE_BYTES, PartFile, PartWriter, are_own
-from hub_jobs.tables.parquet_reading import fitted_groups, parquet_columns, parquet_file, usual
+from hub_jobs.tables.parquet_reading import fitted_groups, parquet_columns
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History, Numbers
-from hub_jobs.tables.scan import Condition, bounds, file_paths, files
-from hub_jobs.tables.schemas import STATISTICS
-from hub_jobs.tables.stream_history import file_histories, mixed_files
+from hub_jobs.tables.scan import Condition, file_paths, files
+from hub_jobs.tables.stream_history import file_histories
 
 FEW: Final = 8
 """So many small files are written together even where they make another small one."""
@@ -204,29 +202,13 @@ def _rows(table: Table, paths: Sequence[str]) -> Iterator[pa.Table]:
         yield from fitted_groups(table.path / path, schema)
 
 
-def ailing(table: Table) -> list[str]:
-    """The files of other programs, by their paths below the table, of which the log does not say all bounds,
-    whose types are unusual, or which hold rows of several histories."""
+def foreign_files(table: Table) -> list[str]:
+    """The files of other programs, by their paths below the table. Their bounds can't be relied on: delta-rs
+    1.6.6 cuts times to milliseconds and leaves NaN and infinity out, DuckDB and PyArrow write none. Their
+    types may be unusual, and a file may hold rows of several histories."""
     found = files(table)
-    found = found.filter(pc.invert(are_own(found["path"])))
-    if not found.num_rows:
-        return []
-    paths, counts = found["path"].to_pylist(), bounds(found, "num_records")
-    unbounded = set().union(*(_unbounded(found, name, counts) for name in STATISTICS[table.name]))
-    several = mixed_files(file_histories(table)) if table.name == "bronze" else set()
-    return [
-        path
-        for at, path in enumerate(paths)
-        if at in unbounded or path in several or _is_unusual(table.path / path)
-    ]
-
-
-def _unbounded(found: pa.Table, name: str, counts: list[int | None]) -> set[int]:
-    """Which of some files hold values of a column, and the log does not say between which bounds."""
-    least, nulls = bounds(found, f"min.{name}"), bounds(found, f"null_count.{name}")
-    return {
-        at for at, count in enumerate(counts) if least[at] is None and (count is None or nulls[at] != count)
-    }
+    paths: list[str] = found.filter(pc.invert(are_own(found["path"])))["path"].to_pylist()
+    return paths
 
 
 def healed(lake: Place, table: Table, path: str) -> list[PartFile]:
@@ -242,9 +224,3 @@ def healed(lake: Place, table: Table, path: str) -> list[PartFile]:
 def _of(history: History, rows: pa.Table) -> pa.Table:
     stream, created = history
     return rows.filter(pc.and_(pc.equal(rows["stream"], stream), pc.equal(rows["created"], created)))
-
-
-def _is_unusual(path: Place) -> bool:
-    with parquet_file(path) as file:
-        schema = file.schema
-    return bool(usual(schema.empty_table()).schema != schema)

@@ -5,6 +5,7 @@ later vacuum removes."""
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 import uuid
@@ -21,7 +22,7 @@ import pyarrow.parquet as pq
 
 from hub_jobs.tables.parquet_reading import fitted
 from hub_jobs.tables.places import Place, close, create, plain
-from hub_jobs.tables.schemas import SCHEMAS, STATISTICS
+from hub_jobs.tables.schemas import SCHEMAS, bounded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,6 +36,7 @@ _TAGS: Final = ("tags.key_value.key", "tags.key_value.value")
 _BOUND_CHARACTERS: Final = 64
 """Of a text's bounds in the log."""
 _LAST: Final = "\U0010ffff"
+_NAN: Final = "NaN"
 _ALL_DIFFERENT: Final = ("message_id", "detail")
 
 
@@ -120,10 +122,9 @@ class _OpenFile:
             version="2.6",
             store_schema=False,
             write_page_checksum=True,
-            **_written(schema, STATISTICS[table]),
+            **_written(schema),
         )
-        # A file that is written again may lack a column that is newer than it.
-        self._statistics = Statistics([name for name in STATISTICS[table] if name in schema.names])
+        self._statistics = Statistics(bounded(schema))
 
     @property
     def size(self) -> int:
@@ -164,14 +165,18 @@ def _named(path: Place) -> Iterator[None]:
 
 
 class Statistics:
-    """Row count, null counts, and minimum and maximum of some columns, gathered while rows are written."""
+    """Row count, null counts, and minimum and maximum of some columns, gathered while rows are written.
+
+    Readers skip a file by them, so they hold by every reader's order of values. Zero has two signs: DuckDB
+    1.5.5 and delta-rs 1.6.6 order -0.0 below 0.0 in bounds. NaN is the greatest number.
+    """
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.rows = 0
         self._columns = columns
         self._nulls: dict[str, int] = {}
         self._bounds: dict[str, tuple[Any, Any]] = {}
-        self._unbounded: set[str] = set()
+        self._with_nan: set[str] = set()
 
     def add(self, rows: pa.Table) -> None:
         """Take in more rows."""
@@ -179,13 +184,18 @@ class Statistics:
         for name in self._columns:
             column = rows[name]
             self._nulls[name] = self._nulls.get(name, 0) + column.null_count
+            if column.null_count == rows.num_rows:
+                continue
             if pa.types.is_dictionary(column.type):
                 # It may hold what no row has; bounds need not be tight.
                 column = pa.chunked_array(
                     [piece.dictionary for piece in column.chunks], column.type.value_type
                 )
-            if pa.types.is_floating(column.type) and pc.all(pc.is_finite(column)).as_py() is False:
-                self._unbounded.add(name)  # JSON has no such number
+            if pa.types.is_floating(column.type):
+                is_nan = pc.is_nan(column)
+                if pc.any(is_nan).as_py():
+                    self._with_nan.add(name)
+                    column = column.filter(pc.invert(is_nan))
             found = pc.min_max(column).as_py()
             if found["min"] is not None:
                 least, most = self._bounds.get(name, (found["min"], found["max"]))
@@ -193,18 +203,21 @@ class Statistics:
 
     def encode(self) -> str:
         """The statistics as an add action carries them."""
-        bounds = {name: ends for name, ends in self._bounds.items() if name not in self._unbounded}
+        least = {name: _lower(first) for name, (first, _) in self._bounds.items()}
+        most = {name: _upper(last) for name, (_, last) in self._bounds.items()}
+        nan = dict.fromkeys(self._with_nan, _NAN)
         return json.dumps(
             {
                 "numRecords": self.rows,
-                "minValues": {name: _lower(least) for name, (least, _) in bounds.items()},
-                "maxValues": {name: _upper(most) for name, (_, most) in bounds.items()},
+                "minValues": nan | least,
+                "maxValues": most | nan,
                 "nullCount": self._nulls,
-            }
+            },
+            ensure_ascii=False,  # DuckDB 1.5.5 and delta-rs 1.6.6 take \ud840\udc00 (U+20000) for U+10000
         )
 
 
-def _written(schema: pa.Schema, statistics: Sequence[str]) -> dict[str, Any]:
+def _written(schema: pa.Schema) -> dict[str, Any]:
     """How columns are written. Numbers and times as differences: half the size that a dictionary of them
     has, and faster. Text by a dictionary, but for what differs in every row."""
     texts = [column.name for column in schema if _is_text(column.type) and column.name not in _ALL_DIFFERENT]
@@ -218,7 +231,7 @@ def _written(schema: pa.Schema, statistics: Sequence[str]) -> dict[str, Any]:
         "compression_level": _ZSTD_LEVEL,
         "use_dictionary": [*texts, *_TAGS],
         "column_encoding": dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
-        "write_statistics": [name for name in statistics if name in schema.names],
+        "write_statistics": bounded(schema),
     }
 
 
@@ -228,15 +241,26 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _lower(value: Any) -> Any:
     """The value as the log has it; of long text the beginning."""
+    if isinstance(value, float):
+        return _number(value or -0.0)
     return value[:_BOUND_CHARACTERS] if isinstance(value, str) else _plain(value)
 
 
 def _upper(value: Any) -> Any:
     """The value as the log has it; of long text a shorter one that is not less."""
+    if isinstance(value, float):
+        return _number(value or 0.0)
     if not isinstance(value, str) or len(value) <= _BOUND_CHARACTERS:
         return _plain(value)
     # Of all characters the last; what goes on with that very one has no shorter bound.
     return value if value[_BOUND_CHARACTERS] == _LAST else value[:_BOUND_CHARACTERS] + _LAST
+
+
+def _number(value: float) -> float | str:
+    """A number as Spark writes it into JSON, which has no infinity."""
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,7 @@ renamed or given another meaning; a new one is added at the end and `VERSION` is
 
 Numbers of readings inside a batch (`index`, `line`) count from 0. No table is partitioned: readings carry
 the time of their device, so a partition by date would let one bad clock make a file for every day it names.
-Files are found by the minimum and maximum of the columns in `STATISTICS` instead.
+Files are found by the minimum and maximum of their columns instead.
 """
 
 from __future__ import annotations
@@ -271,16 +271,23 @@ SCHEMAS: Final = {
 }
 
 
+def bounded(schema: pa.Schema) -> list[str]:
+    """The columns whose minimum, maximum and number of nulls go into the Delta log: all that can have them.
+    `DeltaTable.to_pyarrow_dataset` of delta-rs 1.6.6 finds nothing in a column without bounds."""
+    return [field.name for field in schema if _has_bounds(field.type)]
+
+
 def _has_bounds(kind: pa.DataType) -> bool:
-    bounded = (pa.types.is_string, pa.types.is_integer, pa.types.is_floating, pa.types.is_temporal)
-    return any(is_kind(kind) for is_kind in bounded)
-
-
-STATISTICS: Final = {
-    name: tuple(field.name for field in schema if _has_bounds(field.type)) for name, schema in SCHEMAS.items()
-}
-"""Columns whose minimum and maximum go into the Delta log, of each table: all for which it has any. delta-rs
-takes a column without bounds for one in which nothing fits."""
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    types = pa.types
+    bounded_kinds = (
+        types.is_string,
+        types.is_integer,
+        types.is_floating,
+        types.is_temporal,
+        types.is_boolean,
+    )
+    return any(is_kind(plain) for is_kind in bounded_kinds)
 
 
 def digest(payload: bytes) -> bytes:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 import polars as pl
@@ -25,7 +26,21 @@ Answer = list[tuple[str | None, int, float, datetime, datetime, int]]
 
 
 Predicate = tuple[str, str, Any]
-"""A column, one of `=`, `>=`, `<`, and a value."""
+"""A column, a key of `SIGNS`, and a value; or `null` or `not null`, and no value."""
+SIGNS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "=": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_SQL_TYPES: Final = {
+    bool: "BOOLEAN",
+    int: "BIGINT",
+    float: "DOUBLE",
+    date: "DATE",
+    datetime: "TIMESTAMP WITH TIME ZONE",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +66,7 @@ def readers(spark: SparkSession) -> list[Reader]:
             "spark",
             lambda path: _frame(spark, path).toArrow(),
             lambda path, since: _ask_spark(spark, path, since),
-            lambda path, predicate: _frame(spark, path).where(_sql_of(predicate)).count(),
+            lambda path, predicate: _frame(spark, path).where(_of_spark(predicate)).count(),
         ),
     ]
 
@@ -59,15 +74,14 @@ def readers(spark: SparkSession) -> list[Reader]:
 def delta_spark(spark: SparkSession) -> Reader:
     """Spark with Delta's own jar, in a session that has it."""
 
-    def counted(path: Path, predicate: Predicate) -> int:
-        asked = f"SELECT count(*) AS rows FROM delta.`{path}` WHERE {_sql_of(predicate)}"
-        return int(spark.sql(asked).collect()[0].rows)
+    def frame(path: Path) -> Any:
+        return spark.read.format("delta").load(str(path))
 
     return Reader(
         "spark with delta",
-        lambda path: spark.read.format("delta").load(str(path)).toArrow(),
+        lambda path: frame(path).toArrow(),
         lambda path, since: _answer(spark.sql(_sql(f"delta.`{path}`", since)).toArrow()),
-        counted,
+        lambda path, predicate: frame(path).where(_of_spark(predicate)).count(),
     )
 
 
@@ -79,9 +93,28 @@ def _read_by_polars(path: Path) -> pa.Table:
     return pl.scan_delta(str(path)).collect().to_arrow()
 
 
-def _sql_of(predicate: Predicate) -> str:
+def _sql_of(predicate: Predicate, literal: str | None = None) -> str:
     name, sign, value = predicate
-    return f"{name} {sign} '{value}'" if isinstance(value, str) else f"{name} {sign} {value!r}"
+    if sign not in SIGNS:
+        return f'"{name}" IS {sign}'
+    if literal is None:
+        literal = "'{}'".format(str(value).replace("'", "''"))
+        if isinstance(value, datetime):  # its TIMESTAMP ends in 2262
+            return f'"{name}" {sign} arrow_cast({literal}, \'Timestamp(Microsecond, Some("UTC"))\')'
+    is_text = isinstance(value, str)
+    return f'"{name}" {sign} ' + (literal if is_text else f"CAST({literal} AS {_SQL_TYPES[type(value)]})")
+
+
+def _of_spark(predicate: Predicate) -> Any:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    name, sign, value = predicate
+    if sign not in SIGNS:
+        return F.col(name).isNull() if sign == "null" else F.col(name).isNotNull()
+    kind = "timestamp" if isinstance(value, datetime) else _SQL_TYPES.get(type(value), "string")
+    # Python's times pass through a calendar of Java that is another before 1582.
+    wanted = F.lit(value if isinstance(value, str | bool | int | float) else str(value)).cast(kind)
+    return SIGNS[sign](F.col(name), wanted)
 
 
 def _count_by_delta_rs(path: Path, predicate: Predicate) -> int:
@@ -91,26 +124,43 @@ def _count_by_delta_rs(path: Path, predicate: Predicate) -> int:
 
 
 def _count_by_pandas(path: Path, predicate: Predicate) -> int:
-    return len(DeltaTable(path).to_pandas(columns=["n"], filters=[predicate]))
+    name, sign, _ = predicate
+    if sign not in SIGNS:
+        return _count_by_pyarrow(path, predicate)
+    return len(DeltaTable(path).to_pandas(columns=[name], filters=[predicate]))
 
 
 def _count_by_pyarrow(path: Path, predicate: Predicate) -> int:
     name, sign, value = predicate
     field = pc.field(name)
-    kept = {"=": field == value, ">=": field >= value, "<": field < value}[sign]
-    return int(DeltaTable(path).to_pyarrow_dataset().to_table(filter=kept).num_rows)
+    kept = (
+        SIGNS[sign](field, value)
+        if sign in SIGNS
+        else field.is_null()
+        if sign == "null"
+        else ~field.is_null()
+    )
+    return int(DeltaTable(path).to_pyarrow_dataset().to_table(columns=[name], filter=kept).num_rows)
 
 
 def _count_by_polars(path: Path, predicate: Predicate) -> int:
     name, sign, value = predicate
     column = pl.col(name)
-    kept = {"=": column == value, ">=": column >= value, "<": column < value}[sign]
+    kept = (
+        SIGNS[sign](column, value)
+        if sign in SIGNS
+        else column.is_null()
+        if sign == "null"
+        else ~column.is_null()
+    )
     return int(pl.scan_delta(str(path)).filter(kept).select(pl.len()).collect().item())
 
 
 def _count_by_duckdb(path: Path, predicate: Predicate) -> int:
-    asked = f"SELECT count(*) FROM delta_scan('{path}') WHERE {_sql_of(predicate)}"
-    return int(duckdb_with_delta().execute(asked).to_arrow_table().column(0)[0].as_py())
+    _, sign, value = predicate
+    asked = f"SELECT count(*) FROM delta_scan('{path}') WHERE {_sql_of(predicate, '?')}"
+    given = [value if isinstance(value, str) else str(value)] if sign in SIGNS else []
+    return int(duckdb_with_delta().execute(asked, given).to_arrow_table().column(0)[0].as_py())
 
 
 def _ask_delta_rs(path: Path, since: datetime) -> Answer:

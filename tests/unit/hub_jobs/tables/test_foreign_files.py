@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,11 +29,11 @@ from hub_jobs.tables.delta import TableError, ensure_table, open_table
 from hub_jobs.tables.parquet import _OWN_NAME, Statistics, are_own, is_own
 from hub_jobs.tables.parquet_reading import usual
 from hub_jobs.tables.scan import file_paths, files, latest, rows
-from hub_jobs.tables.schemas import STATISTICS, TIME
+from hub_jobs.tables.schemas import TIME, bounded
 from hub_jobs.tables.stream_history import FileHistory, file_histories, last_file_histories
 from hub_jobs.where import open_lake
 from tests.harness.foreign import by_duckdb, compact, rewritten, with_types
-from tests.spark.lakes import add_bronze, contents
+from tests.spark.lakes import add_bronze, commit, contents
 from tests.unit.hub_jobs.rows import ARRIVED_US, batch_row
 
 LINE = b'{"ts":1,"device":"d","metric":"m","value":1}\n'
@@ -244,14 +245,66 @@ def test_what_was_too_young_is_thinned_later(tmp_path: Path) -> None:
     assert thinned("3") == ([1, 2, 3], 3)
 
 
-def test_bounds_are_of_every_plain_column_short_and_never_too_narrow() -> None:
-    long = "a" * 64 + "b"
-    found = Statistics(["text", "value", "n"])
-    found.add(pa.table({"text": [long, "b"], "value": [1.0, float("inf")], "n": [3, None]}))
-    found.add(pa.table({"text": ["a" * 65, "b" * 70], "value": [0.5, None], "n": [2, 1]}))
-    told = json.loads(found.encode())
-    assert told["minValues"] == {"text": "a" * 64, "n": 1}
-    assert told["maxValues"]["n"] == 3
-    assert told["maxValues"]["text"] > "b" * 70
-    assert len(told["maxValues"]["text"]) == 65
-    assert {"device", "metric", "class", "value"} <= set(STATISTICS["readings"])
+def bounds_of(**columns: pa.Array) -> tuple[Any, Any, Any]:
+    """What the log says of rows: the minima, maxima and numbers of nulls."""
+    rows = pa.table(columns)
+    found = Statistics(bounded(rows.schema))
+    for at in range(rows.num_rows):
+        found.add(rows.slice(at, 1))
+    said = found.encode()
+    assert "\\u" not in said, "readers take some pairs of surrogates for another character"
+    told = json.loads(said)
+    return told["minValues"], told["maxValues"], told["nullCount"]
+
+
+def test_bounds_of_long_texts_are_short_and_never_too_narrow() -> None:
+    least, most, _ = bounds_of(
+        text=["a" * 64 + "b", "b", "a" * 65, "b" * 70], end=["𠀀", None, "𠀀", "\U0010ffff"]
+    )
+    assert least == {"text": "a" * 64, "end": "𠀀"}
+    assert most["text"] > "b" * 70
+    assert len(most["text"]) == 65
+    assert most["end"] == "\U0010ffff"
+
+
+def test_bounds_of_numbers_hold_both_zeros_infinity_and_nan() -> None:
+    inf, nan = float("inf"), float("nan")
+    least, most, nulls = bounds_of(
+        zero=[-0.0, -5.0], naught=[0.0, 5.0], wide=[inf, -inf], none=[nan, 1.0], all=[nan, nan]
+    )
+    assert str(most["zero"]) == "0.0"
+    assert str(least["naught"]) == "-0.0"
+    assert (least["wide"], most["wide"]) == ("-Infinity", "Infinity")
+    assert (least["none"], most["none"]) == (1.0, "NaN")
+    assert (least["all"], most["all"]) == ("NaN", "NaN")
+    assert set(nulls.values()) == {0}
+
+
+def test_bounds_are_of_bools_too_and_of_no_column_that_is_all_null() -> None:
+    coded = pa.DictionaryArray.from_arrays(pa.array([None, None], pa.int32()), ["unused"])
+    least, most, nulls = bounds_of(flag=[True, False], coded=coded, n=pa.nulls(2, pa.int64()))
+    assert (least, most) == ({"flag": False}, {"flag": True})
+    assert nulls == {"flag": 0, "coded": 2, "n": 2}
+
+
+def test_the_columns_of_other_programs_have_bounds_after_compaction(tmp_path: Path) -> None:
+    for n in range(1, 10):
+        ingest(tmp_path, n)
+    DeltaTable(tmp_path / "bronze").alter.add_columns([Field("site", PrimitiveType("string"))])
+    DeltaTable(tmp_path / "bronze").update(updates={"site": "'north'"}, predicate="n = 3")
+
+    assert maintain.main(["--lake", str(tmp_path)]) is Exit.WELL
+
+    dataset = DeltaTable(tmp_path / "bronze").to_pyarrow_dataset()
+    assert dataset.to_table(filter=pc.field("site") == "north").num_rows == 1
+
+
+def test_bounds_that_delta_rs_cut_to_milliseconds_are_whole_after_maintenance(tmp_path: Path) -> None:
+    moment = datetime.fromtimestamp((ARRIVED_US + 999) / 1e6, UTC)
+    for _ in range(2):
+        commit(tmp_path, "readings", [{"ts": moment}])
+    compact(tmp_path / "readings")
+
+    assert maintain.main(["--lake", str(tmp_path)]) is Exit.WELL
+
+    assert latest(ensure_table(tmp_path, "readings"), "ts") == moment
