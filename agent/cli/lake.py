@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import nats.errors
 import typer
 
+from agent.base.wait import timeout
 from agent.cli.configuration import (
     AsJson,
     ConfigFile,
@@ -88,7 +89,7 @@ def _ask(config: ConfigFile, word: Adoption) -> dict[str, Any] | None:
 
 async def _asked(settings: Config, word: Adoption) -> dict[str, Any]:
     try:
-        async with asyncio.timeout(_CONNECT_SECONDS) as connecting, own_server(settings) as link:
+        async with timeout(_CONNECT_SECONDS) as connecting, own_server(settings) as link:
             connecting.reschedule(None)
             try:
                 reply = await link.nc.request(lake_subject(), word.encode(), timeout=_ANSWER_SECONDS)

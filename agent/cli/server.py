@@ -27,9 +27,10 @@ def stop(config: ConfigFile) -> None:
     """Stop the embedded server that an agent has left running."""
     settings = configuration(config)
     try:
-        server = EmbeddedServer(server_config(settings, machine_id()), server_directory(settings))
-        asyncio.run(server.stop())
+        directory = server_directory(settings)
+        pid = asyncio.run(EmbeddedServer(server_config(settings, machine_id()), directory).stop())
     except (SeedError, RenderError, OSError) as error:
         end([str(error)])
     except ServerError as error:
         end([str(error)], Exit.UNREACHABLE)
+    typer.echo(f"no server runs for {directory}" if pid is None else f"the server is stopped (process {pid})")

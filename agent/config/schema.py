@@ -51,13 +51,14 @@ class StreamClass(Struct, forbid_unknown_fields=True):
 class LinkConfig(Struct, forbid_unknown_fields=True):
     """A leaf's link to its hub. `windows` are the times of day, by local time, in which it is open; empty:
     always. `thin` asks less of a link that is paid for by the byte. At the hub a `tenant`'s leaf is in an
-    account of its tenant."""
+    account of its tenant. With `report_time_to_loss` the time to loss is stored as a reading, too."""
 
     profile: Literal["normal", "thin"] = "normal"
     rest_after: RestAfter | None = None
     """After how long without readings a class rests; 0: never, None: as the profile."""
     windows: list[str] = []
     tenant: bool = False
+    report_time_to_loss: bool = False
 
     @property
     def ping_seconds(self) -> int:

@@ -5,7 +5,8 @@ answers questions; nothing can be changed through it.
 - `/healthz`: 200 as long as the agent answers; a part that fails for good ends the process.
 - `/readyz`: 200 when the agent can do its work, otherwise 503 with a sentence that says why it can't.
 - `/status`: what the agent knows of itself, as JSON.
-- `/fleet`, at the hub: its leaves as pages for people, see `agent.hub.web`.
+- `/fleet`, at the hub: its leaves as pages for people, see `agent.hub.web`. `/` leads there, and on a leaf
+  names the others.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class AdminServer:
         elif request.path == _STATUS:
             response = await self._show_status()
         else:
-            response = await self._show_fleet(request) or self._show_pages()
+            response = await self._show_fleet(request) or self._show_pages(request)
         return response.also(_HEADERS)
 
     def _knows(self, request: HttpRequest) -> bool:
@@ -150,9 +151,13 @@ class AdminServer:
         fleet = () if self._fleet is None else self._fleet.paths
         return [_METRICS, *self._pages, _STATUS, *fleet]
 
-    def _show_pages(self) -> Response:
-        there = self.paths
-        return _sentence(404, f"there is no such page; there are {', '.join(there)}")
+    def _show_pages(self, request: HttpRequest) -> Response:
+        there = ", ".join(self.paths)
+        if request.path != "/":
+            return _sentence(404, f"there is no such page; there are {there}")
+        if self._fleet is None:
+            return _sentence(200, f"Petiole's agent on this machine; there are {there}")
+        return _sentence(303, f"see {self._fleet.paths[0]}", {"Location": self._fleet.paths[0]})
 
     async def _show_metrics(self, request: HttpRequest) -> Response:
         encode, content_type = _encoder(request.headers.get("accept", ""))

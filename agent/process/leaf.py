@@ -246,7 +246,10 @@ class LeafAgent:
             self._inputs.begin(group)
             own = [
                 group.create_task(keep_running(part, self._core, taking, self._metrics), name=part.name)
-                for part in (self._commands, self._report)
+                for part in (
+                    self._commands,
+                    *([self._report] if self._config.link.report_time_to_loss else ()),
+                )
             ]
             await stopping.wait()
             taking.set()

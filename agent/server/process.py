@@ -172,17 +172,16 @@ class EmbeddedServer:
         if self._process is process:
             self._forget()
 
-    async def stop(self) -> None:
-        """End the server, by SIGKILL if it does not end within ten seconds, and release it.
-
-        Raises `ServerError` when another process looks after it.
-        """
+    async def stop(self) -> int | None:
+        """End the server, by SIGKILL if it does not end within ten seconds, and release it. Returns its
+        process, None if there was none. Raises `ServerError` when another process looks after it."""
         self._files.lock()
         try:
             pid = process_of(self._files.configuration)
             if pid is not None:
                 self._watch(pid)
             await self.end()
+            return pid
         finally:
             self.release()
 

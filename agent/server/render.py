@@ -176,8 +176,8 @@ def _remote(
         "first_info_timeout": "10s",
         "compression": _LINK_COMPRESSION,
         "disabled": not config.link_open,
-        # From nats-server 2.15.3 on a denied import no longer keeps the hub from hearing the subject, as it did
-        # before; a denied export does on each version.
+        # From nats-server 2.15.3 on a denied import no longer keeps the hub from hearing the subject, as it
+        # did before; a denied export does on each version.
         **({"deny_imports": list(kept), "deny_exports": list(kept)} if kept else {}),
         **seed,
     }

@@ -168,6 +168,13 @@ async def test_another_page_is_answered_with_those_there_are(port: int) -> None:
     assert "/metrics, /healthz, /readyz, /status" in text
 
 
+async def test_the_root_names_the_pages(port: int) -> None:
+    assert (await ask(port, "/"))[:2] == (
+        200,
+        "Petiole's agent on this machine; there are /metrics, /healthz, /readyz, /status\n",
+    )
+
+
 async def test_a_hub_has_pages_of_its_fleet_that_ask_for_nothing_and_frame_nowhere(agent: Agent) -> None:
     fleet = {"state": "well", "leaves": {"a-1": {"state": "never seen", "word": "never", "linked": False}}}
     async with serving(agent, fleet=FleetPages(lambda: {"fleet": fleet}, lambda _: None)) as server:
@@ -183,7 +190,8 @@ async def test_a_hub_has_pages_of_its_fleet_that_ask_for_nothing_and_frame_nowhe
         assert (await ask(port, "/fleet/%3Cb%3E"))[0] == 404
         assert (await ask(port, "/fleet", "POST"))[0] == 405
         assert [one["domain"] for one in json.loads((await ask(port, "/fleet.json?domain=a"))[1])["leaves"]]
-        assert "/readyz, /status, /fleet, /fleet/<domain>, /fleet.json" in (await ask(port, "/"))[1]
+        assert "/readyz, /status, /fleet, /fleet/<domain>, /fleet.json" in (await ask(port, "/x"))[1]
+        assert "never seen" in (await ask(port, "/"))[1], "a browser is led to the fleet"
 
 
 async def test_connections_are_bounded_without_a_word_in_the_log_and_come_free_again(

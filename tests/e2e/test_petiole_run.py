@@ -61,8 +61,9 @@ def test_a_signal_drains_and_leaves_the_server_running_until_it_is_stopped(
     assert state["acked"]["normal"]["closed"] is True
     assert server is not None
     assert psutil.pid_exists(server)
-    assert leaf.petiole("server", "stop").returncode == 0
+    assert leaf.petiole("server", "stop").stdout == f"the server is stopped (process {server})\n"
     assert leaf.server() is None
+    assert leaf.petiole("server", "stop").stdout == f"no server runs for {leaf.member.state / 'nats'}\n"
 
 
 def test_an_agent_whose_log_takes_nothing_goes_on(leaf: Agent) -> None:

@@ -1,7 +1,8 @@
 """The room that is left for readings, in the streams and on the disk that they share.
 
 The time to loss: for each class the seconds until its first unconfirmed message is refused or discarded for
-lack of room; shown as a gauge and as a reading a minute, so that a fleet can be watched from the table. What
+lack of room; shown as a gauge and, if the configuration asks for that, as a reading a minute, so that a fleet
+can be watched from the table. What
 the hub has confirmed does not count, for it is trimmed as soon as its room is needed. A stream that is caught
 up, or whose backlog shrinks, loses nothing: infinity. A backlog that stays as it is because the stream
 discards the oldest of it grows all the same. At the limit the time is 0, whatever the rates: a stream that
