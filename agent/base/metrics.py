@@ -166,6 +166,12 @@ class Metrics:
         self.server_trouble = gauge(
             "petiole_server_trouble", "1 while the local server is known not to store."
         )
+        self.mqtt_up = gauge(
+            "petiole_mqtt_listener_up", "1 while all MQTT users of this leaf's listener are let in."
+        )
+        self.mqtt_refusals = counter(
+            "petiole_mqtt_refusals", "What MQTT devices were refused by this leaf's listener.", ["reason"]
+        )
         self.server_synced = gauge(
             "petiole_server_synced",
             "1 when the local server syncs before it acknowledges, 0 when not, NaN when unknown.",

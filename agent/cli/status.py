@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 
 from agent.base.logs import NO_THREAT, time_text
+from agent.base.logs import shown as printable
 from agent.cli.configuration import ConfigFile, account_key, configuration, end, quiet
 from agent.config import Config
 from agent.contract import Exit, LeafState, Severity, exit_of, state_of
@@ -207,6 +208,7 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
     yield from _links(status["links"])
     if warning := status.get("server", {}).get("warning"):
         yield f"  server: {warning}"
+    yield from (f"  {line}" for line in device_lines(status.get("server", {}).get("devices") or {}))
 
 
 def _trouble(status: Mapping[str, Any]) -> Iterator[str]:
@@ -220,6 +222,18 @@ def _states(status: Mapping[str, Any]) -> Iterator[tuple[LeafState, str]]:
     for word, about in status.get("states", {}).items():
         if (state := state_of(word)) is not LeafState.PAUSED:  # that is the link's own state
             yield state, state.sentence(about)
+
+
+def device_lines(devices: Mapping[str, Any]) -> Iterator[str]:
+    """Why MQTT devices are not let in, and what they were refused."""
+    yield from devices.get("problems", ())
+    if refused := devices.get("refused"):
+        counts = ", ".join(f"{reason} {count}" for reason, count in sorted(refused.items()))
+        last = devices["latest"][-1]
+        yield (
+            f"MQTT devices refused since {devices['since']}: {counts}; last {last['reason']} "
+            f'"{printable(last["what"])}" of client "{printable(last["client"])}" at {last["at"]}'
+        )
 
 
 def _stores(status: Mapping[str, Any]) -> bool:

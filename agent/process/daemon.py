@@ -30,7 +30,7 @@ from agent.leaf.link.gate import LinkGate
 from agent.leaf.link.observation import UplinkStatus
 from agent.leaf.state_file import OtherDomainError, StateError, StateFile
 from agent.process.admin_server import AdminServer
-from agent.process.own_server import begin_server, open_mqtt, server_watch
+from agent.process.own_server import begin_server, server_watch
 from agent.process.reload import KEPT_SECONDS, Applied, Files, Reloader
 from agent.process.watchdog import ServerSilence, Vitals, Worker
 from agent.server.health import ServerHealth
@@ -180,7 +180,7 @@ async def _serve(
     async with asyncio.TaskGroup() as group:
         admin_task = group.create_task(keep_serving("admin", partial(admin.run, ended), ended))
         server = await begin_server(config, state.current, health, stopping, supervisor)
-        services = _services(config, state, health, role, server)
+        services = _services(config, state, health, metrics, role, server)
         apply = partial(_apply, role, server, state.current.machine)
         services["reload"] = partial(reloader.run, apply, restart, supervisor, stopping.is_set)
         tasks = [group.create_task(keep_serving(*service)) for service in services.items()]
@@ -201,7 +201,12 @@ async def _serve(
 
 
 def _services(
-    config: Config, state: StateFile, health: ServerHealth, role: Role, server: EmbeddedServer | None
+    config: Config,
+    state: StateFile,
+    health: ServerHealth,
+    metrics: Metrics,
+    role: Role,
+    server: EmbeddedServer | None,
 ) -> dict[str, Callable[[], Awaitable[None]]]:
     """What runs beside the role, by its name in the log; a leaf writes its state file itself."""
     services: dict[str, Callable[[], Awaitable[None]]] = {}
@@ -213,7 +218,9 @@ def _services(
             server, windows, health, role.uplink, lambda: state.current.spread
         ).run
     if server is not None and config.nats.mqtt.on:
-        services["mqtt"] = partial(open_mqtt, server, role)
+        from agent.server.devices import Devices  # not held in memory where no device speaks MQTT
+
+        services["mqtt"] = Devices(config, server, health, metrics, lambda: role.ready()[0]).run
     if config.role == "hub":
         services["state"] = state.run
     return services

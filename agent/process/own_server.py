@@ -1,4 +1,4 @@
-"""The nats-server beside an agent's process: its start, what watches it, and the door for MQTT devices."""
+"""The nats-server beside an agent's process: its start, and what watches it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,13 @@ from agent.base.machine import Notifier
 from agent.base.supervisor import until_made
 from agent.config import Config
 from agent.leaf.state import State
-from agent.process.watchdog import Worker
 from agent.server.health import ServerHealth
 from agent.server.process import EmbeddedServer
 from agent.server.setup import check_keys, hub_sync_seconds, identities, server_config, server_directory
 from agent.server.values import ServerConfig
 from agent.server.watch import ServerWatch
 
-_LOOK_SECONDS = 0.1
-
 log = structlog.get_logger("agent")
-
-
-async def open_mqtt(server: EmbeddedServer, role: Worker) -> None:
-    """Let MQTT devices in once the streams are there that store what they send."""
-    while not role.ready()[0]:  # noqa: ASYNC110 - the role has no event for it
-        await asyncio.sleep(_LOOK_SECONDS)
-    await server.open_mqtt()
 
 
 def server_watch(config: Config, server: EmbeddedServer | None, health: ServerHealth) -> ServerWatch | None:

@@ -121,6 +121,8 @@ class ServerHealth:
         """Why a server of our own does not run, None while it does."""
         self.closed = ""
         """Why the link is closed on purpose, "" while it is open."""
+        self.devices: Mapping[str, Any] | None = None
+        """What is known of MQTT devices, None where the server does not listen for them."""
         metrics.server_synced.set(_UNKNOWN)
 
     @property
@@ -185,6 +187,7 @@ class ServerHealth:
             "stores": self._stores(),
             "synced": self.is_synced,
             "warning": self.warning,
+            **({} if self.devices is None else {"devices": self.devices}),
         }
 
 

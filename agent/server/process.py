@@ -23,7 +23,7 @@ from agent.base.nats_server import RenderError, ServerError, find_binary, versio
 from agent.base.wait import Backoff, event_within
 from agent.config.keys import SeedError
 from agent.server.child import Greeting, Watched, greeting, need_free, process_of, reap, spawn
-from agent.server.values import HubConfig, LeafConfig, ServerConfig, address_of
+from agent.server.values import HubConfig, LeafConfig, MqttListener, ServerConfig, address_of
 from agent.server.workspace import Workspace, store_problem
 
 Start = Literal["started", "adopted", "reloaded", "restarted"]
@@ -73,6 +73,11 @@ class EmbeddedServer:
         return f"nats://{self.config.listen}"
 
     @property
+    def log_file(self) -> Path:
+        """What the server logs to."""
+        return self._files.log
+
+    @property
     def pid(self) -> int | None:
         """The server's process, None while there is none."""
         return None if self._process is None or self._process.ended.is_set() else self._process.pid
@@ -109,11 +114,9 @@ class EmbeddedServer:
         if isinstance(self.config, LeafConfig) and self.config.link_open is not open_:
             await self._change(lambda config: structs.replace(config, link_open=open_))
 
-    async def open_mqtt(self) -> None:
-        """Let MQTT devices connect. If it raises `ServerError`, nothing changed."""
-        if isinstance(self.config, LeafConfig) and (mqtt := self.config.mqtt) is not None and not mqtt.open:
-            opened = structs.replace(mqtt, open=True)
-            await self._change(lambda config: structs.replace(config, mqtt=opened))
+    async def set_mqtt(self, listener: MqttListener) -> None:
+        """Listen for MQTT devices in another way. If it raises `ServerError`, nothing changed."""
+        await self._change(lambda config: structs.replace(config, mqtt=listener))
 
     async def _change(self, changed: Callable[[Any], ServerConfig]) -> None:
         async with self._changing:  # or one that fails would take another back
@@ -244,6 +247,11 @@ class EmbeddedServer:
         return False
 
     async def _spawn(self, binary: Path, digest: str) -> None:
+        mqtt = self.config.mqtt if isinstance(self.config, LeafConfig) else None
+        if mqtt is not None and not mqtt.shut and (problem := await port_problem(mqtt.listen)):
+            # Without its listener for devices the server still stores what the inputs take in.
+            self.config = structs.replace(self.config, mqtt=structs.replace(mqtt, shut=problem))
+            digest = await self._files.write(self.config, binary)
         await self._need_free_ports()
         read = self._files.log_reader()
         command = [str(binary), "-c", str(self._files.configuration)]
@@ -261,8 +269,6 @@ class EmbeddedServer:
             listened.append(self.config.leaf_listen)
             if self.config.cluster is not None:
                 listened.append(self.config.cluster.listen)
-        elif self.config.mqtt is not None:
-            listened.append(self.config.mqtt.listen)
         for listen in listened:
             await need_free(listen, address_of(listen))
 
@@ -295,3 +301,12 @@ class EmbeddedServer:
             if self._process.ended.is_set():
                 reap(self._process.pid)
             self._process = None
+
+
+async def port_problem(listen: str) -> str | None:
+    """Why a server can't listen there, None where it can."""
+    try:
+        await need_free(listen, address_of(listen))
+    except ServerError as error:
+        return str(error)
+    return None

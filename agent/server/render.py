@@ -160,7 +160,7 @@ def _leaf(config: LeafConfig) -> dict[str, Any]:
         },
         "accounts": _with_users(_leaf_accounts(config), config.users),
         "system_account": _SYSTEM_ACCOUNT,
-        **({} if config.mqtt is None else {"mqtt": config.mqtt.block()}),
+        **({} if config.mqtt is None or config.mqtt.shut else {"mqtt": config.mqtt.block()}),
     }
 
 

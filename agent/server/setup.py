@@ -10,10 +10,11 @@ from msgspec import Struct
 
 from agent import contract
 from agent.base.files import FLUSHING, file_system, is_there
+from agent.base.http.access import AccessError, tls_context
 from agent.base.listen_sockets import obstacle
 from agent.config import Config, LeafMember, aggregates, listen_address
 from agent.config.checks import server_listeners
-from agent.config.keys import ensure_key, public_key
+from agent.config.keys import check_password, ensure_key, public_key
 from agent.config.values import Windows, local_time
 from agent.server.child import process_of
 from agent.server.permissions import LinkRights
@@ -166,7 +167,7 @@ def _leaf(config: Config, machine: str, removed: tuple[str, ...]) -> LeafConfig:
         heard=config.heard,
         links=link_rights(config),
         users=account_users(config),
-        mqtt=_mqtt(config),
+        mqtt=mqtt_listener(config),
         extra=config.nats.extra,
         remote=config.nats.remote,
         listen=config.nats.listen,
@@ -195,17 +196,44 @@ def user_link_key_file(config: Config, user: str) -> Path:
     return key_file(config, f"link-{user}")
 
 
-def _mqtt(config: Config) -> MqttListener | None:
+def mqtt_listener(config: Config) -> MqttListener | None:
+    """Where devices connect, as far as its files can be used: a file that can't be must not keep the server
+    from starting."""
     mqtt = config.nats.mqtt
     if not mqtt.on:
         return None
     streams = store_directory(config) / "jetstream" / contract.ACCOUNT / "streams"
     return MqttListener(
         listen=mqtt.listen,
-        users=tuple(MqttUser(user.name, user.password_file) for user in mqtt.users),
+        users=tuple(
+            MqttUser(user.name, user.password_file)
+            for user in mqtt.users
+            if check_password(user.password_file) is None
+        ),
         tls=mqtt.tls,
         open=is_there(streams / contract.MQTT_MESSAGES),
+        shut=None if mqtt.tls is None else _tls_problem(*mqtt.tls),
     )
+
+
+def _tls_problem(cert: Path, key: Path) -> str | None:
+    try:
+        tls_context(cert, key)
+    except AccessError as error:
+        return str(error)
+    return None
+
+
+def mqtt_problems(config: Config, listener: MqttListener) -> list[str]:
+    """Why devices are not let in as the configuration says, a sentence each."""
+    if listener.shut is not None:
+        return [f"MQTT devices cannot connect: {listener.shut}"]
+    let_in = {user.name for user in listener.users}
+    return [
+        f"MQTT user {user.name} is not let in: {check_password(user.password_file) or 'it will be soon'}"
+        for user in config.nats.mqtt.users
+        if user.name not in let_in
+    ]
 
 
 def link_rights(config: Config) -> tuple[LinkRights, ...]:

@@ -79,12 +79,13 @@ class MqttUser(Struct, frozen=True):
 class MqttListener(Struct, frozen=True, kw_only=True):
     """Where devices connect and as whom; with `tls`, a certificate's chain and its key, encrypted. Unless it
     is `open`, no device is let in: without the agent's streams the server would acknowledge readings and drop
-    them."""
+    them. `shut` is why the server does not listen there at all, which would keep it from starting."""
 
     listen: str
     users: tuple[MqttUser, ...]
     tls: tuple[Path, Path] | None = None
     open: bool = True
+    shut: str | None = None
 
     def includes(self) -> list[tuple[str, MqttUser]]:
         """The files that hold the passwords, each with its user."""

@@ -209,6 +209,14 @@ LEAF: Final = Dashboard(
                     "Messages came too fast to be stored; a source has dropped what it had; a broker "
                     "has sent retained messages again.",
                 ),
+                Panel(
+                    "MQTT devices refused a second, and the listener",
+                    [
+                        Query(rate("petiole_mqtt_refusals_total", "reason"), "{{reason}}"),
+                        Query("petiole_mqtt_listener_up" + HERE, "lets devices in"),
+                    ],
+                    "Devices publish to forbidden topics, or are not let in.",
+                ),
                 Panel("Open connections", [Query("petiole_input_connections" + HERE, "{{input}}")]),
                 Panel(
                     "Commands",

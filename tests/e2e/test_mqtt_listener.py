@@ -6,10 +6,11 @@ import json
 import random
 import shutil
 import signal
+import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -19,6 +20,7 @@ from agent.jetstream import RawMessage
 from agent.testing.stored_stream import lines_of
 from tests.harness.agent_process import Agent
 from tests.harness.agents import StreamProbe, ask_stream
+from tests.harness.certificates import self_signed
 from tests.harness.mqtt_broker import Mosquitto, publish
 from tests.harness.mqtt_client import PASSWORD, USER, Listening, device, listening
 from tests.harness.wait import wait_for
@@ -196,3 +198,86 @@ def test_a_device_is_not_answered_while_the_stream_is_full(tmp_path: Path) -> No
         ask_stream(leaf.member, lambda probe: probe.js.purge(probe.stream, 3))
         with device(port, USER, PASSWORD) as one:
             assert one.publish("readings/normal/d/m", "1")
+
+
+def devices(leaf: Agent) -> dict[str, Any]:
+    """What the agent says of MQTT devices; a server that it has just begun with was not looked at yet."""
+    found: dict[str, Any] = leaf.status()["server"].get("devices", {"problems": [], "refused": {}})
+    return found
+
+
+def test_what_devices_are_refused_is_counted_also_while_no_agent_runs(tmp_path: Path) -> None:
+    def refused(reason: str) -> int:
+        return int(devices(leaf)["refused"].get(reason, 0))
+
+    with listening(tmp_path) as plant:
+        leaf, port = plant
+        plant.start()
+        before = refused("password")
+        with device(port, USER, PASSWORD, "bridge") as one:
+            assert one.publish("plant/pump.7", "1"), "it gets a PUBACK"
+            assert one.publish("readings/normal/_batch/m", "1", qos=2)
+            one.publish("plant/zero", "1", qos=0)
+            assert one.subscribe("readings/#") == [128]
+        with device(port, USER, "wrong") as one:
+            assert one.refused
+        with device(port, USER, PASSWORD, "vm.leaf") as one:
+            assert one.refused
+        wait_for(lambda: refused("client_id") == 1, "all is read")
+        assert [refused(reason) for reason in ("publish", "subscribe", "client_id")] == [3, 1, 1]
+        assert refused("password") > before
+        assert leaf.metric("petiole_mqtt_refusals_total", reason="publish") == 3
+        leaf.end(signal.SIGKILL)
+        with device(port, USER, PASSWORD, "bridge") as one:
+            assert one.publish("plant/pump.7", "1")
+        leaf.start()
+        wait_for(lambda: refused("publish") == 4, "what was refused meanwhile is counted")
+        for command in ("status", "check"):
+            said = " ".join(leaf.petiole(command).stdout.split())
+            assert "publish 4" in said
+            assert 'last publish "plant/pump.7" of client "bridge"' in said
+
+
+def _bad_password(leaf: Agent, port: int) -> Callable[[], None]:
+    secret = leaf.member.directory.parent / "plant.password"
+    secret.chmod(0o644)
+    return lambda: secret.chmod(0o600)
+
+
+def _taken_port(leaf: Agent, port: int) -> Callable[[], None]:
+    taken = socket.create_server(("127.0.0.1", port))
+    return taken.close
+
+
+def _bad_certificate(leaf: Agent, port: int) -> Callable[[], None]:
+    directory = leaf.member.directory.parent
+    cert, key = directory / "mqtt.crt", directory / "mqtt.key"
+    cert.write_text("no certificate")
+    toml = leaf.member.config.read_text()
+    tls = f'[nats.mqtt]\ntls_cert = "{cert}"\ntls_key = "{key}"\n'
+    leaf.member.config.write_text(toml.replace("[nats.mqtt]\n", tls))
+
+    def mend() -> None:
+        for made, place in zip(self_signed(leaf.member.directory), (cert, key), strict=True):
+            shutil.copy(made, place)
+
+    return mend
+
+
+@pytest.mark.parametrize("hinder", [_bad_password, _taken_port, _bad_certificate])
+def test_what_keeps_devices_out_keeps_nothing_else_out_and_ends_without_a_restart(
+    tmp_path: Path, hinder: Callable[[Agent, int], Callable[[], None]]
+) -> None:
+    with listening(tmp_path) as plant:
+        leaf, port = plant
+        mend = hinder(leaf, port)
+        try:
+            leaf.start()
+            wait_for(lambda: bool(devices(leaf)["problems"]), "the agent says why")
+            assert leaf.metric("petiole_mqtt_listener_up") == 0
+            assert "MQTT" in leaf.petiole("status").stdout
+            assert leaf.petiole("check").returncode != 0
+        finally:
+            mend()
+        wait_for(lambda: leaf.metric("petiole_mqtt_listener_up") == 1, "devices are let in")
+        assert not devices(leaf)["problems"]

@@ -13,6 +13,7 @@ import msgspec
 from agent.base.logs import time_text
 from agent.cli.checks import Finding, Group
 from agent.cli.query import WHETHER_IT_RUNS, AdminStatusError, answer_of
+from agent.cli.status import device_lines
 from agent.config import Admin
 from agent.contract import Exit
 from agent.leaf.link.status import LinkState
@@ -21,6 +22,7 @@ AGENT: Final = Group("agent")
 LINK: Final = Group("link")
 LOSS: Final = Group("loss")
 HUB: Final = Group("hub")
+DEVICES: Final = Group("mqtt")
 _FLOWING: Final = "flowing"
 _SHOWN: Final = 20
 _HOUR: Final = 3600.0
@@ -65,6 +67,7 @@ def judge(status: Mapping[str, Any] | str) -> Iterator[Finding]:
             yield _loss(name, row)
         for link in status.get("links") or ():
             yield from _declared(link)
+        yield from _devices((status.get("server") or {}).get("devices") or {})
     else:
         yield from _fleet(status.get("fleet") or {})
 
@@ -94,6 +97,14 @@ def _loss(name: str, row: Mapping[str, Any]) -> Finding:
     if seconds < _HOUR:
         return LOSS.failure(sentence, remedy)
     return LOSS.warning(sentence, remedy) if seconds < _DAY else LOSS.ok(sentence)
+
+
+def _devices(devices: Mapping[str, Any]) -> Iterator[Finding]:
+    """What keeps MQTT devices out, and what they were refused."""
+    for problem in devices.get("problems") or ():
+        yield DEVICES.failure(str(problem), "do what is said; the agent lets them in by itself then")
+    for sentence in device_lines({**devices, "problems": ()}):
+        yield DEVICES.warning(sentence, "correct the device: docs/inputs/mqtt.md says what it may send")
 
 
 def _declared(row: Mapping[str, Any]) -> Iterator[Finding]:

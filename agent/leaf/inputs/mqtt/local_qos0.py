@@ -37,6 +37,7 @@ _OVERHEAD: Final = 256
 _CHUNK_BYTES: Final = 128 * 2**10
 _CHUNK_MESSAGES: Final = contract.MAX_BATCH_READINGS
 _AGAIN_SECONDS: Final = 1.0
+_NO_TOPIC: Final = "not readings/<class>/<device>/<metric>"
 
 
 class Qos0Message(NamedTuple):
@@ -89,7 +90,12 @@ class Qos0Input:
 
     async def _take(self, message: Msg) -> None:
         if (message.headers or {}).get(contract.H_MQTT) != "0":
-            return  # the server stores it
+            # The server stores it, unless no stream has its subject. It then never answers.
+            match message.subject.split("."):
+                case [_, cls, _, _] if cls in self._classes:
+                    return
+            self._drop(message.subject, "bad_topic", _NO_TOPIC)
+            return
         size = len(message.data) + _OVERHEAD
         if self._bytes + size > MAX_WAITING_BYTES:
             self._drop(message.subject, "overflow", "it came faster than it could be stored")
@@ -148,7 +154,7 @@ class Qos0Input:
                     self._refuse(message, "bad_message", str(error), group.letters)
             case _:
                 group = by_class.setdefault(self._classes[0], ClassGroup())
-                self._refuse(message, "bad_topic", "not readings/<class>/<device>/<metric>", group.letters)
+                self._refuse(message, "bad_topic", _NO_TOPIC, group.letters)
 
     def _refuse(self, message: Qos0Message, reason: str, text: str, letters: list[Letter]) -> None:
         self._drop(message.subject, reason, text)
