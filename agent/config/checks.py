@@ -140,14 +140,15 @@ def _hub_streams(config: Config) -> Iterator[Problem]:
             "write replicas = 1, or name the hub's other servers in nats.cluster.routes",
         )
     names = aggregates(config)
-    total = len(names) * config.registrar.max_bytes + _OTHER_HUB_STREAMS + _users_bytes(config)
+    total = bytes_needed(config)
     if total > config.nats.max_file_store:
         yield Problem(
             "nats.max_file_store",
             f"{config.nats.max_file_store} bytes do not hold {len(names)} aggregates of "
             f"{config.registrar.max_bytes}, the hub's other streams and its users', which may take {total}: "
             f"{config.registrar.max_sources} classes of leaves go into an aggregate",
-            f"make it at least {total}, registrar.max_bytes smaller, or registrar.max_sources larger",
+            "make registrar.max_bytes smaller, or registrar.max_sources larger; where the disk has the room, "
+            f"make it at least {total}",
         )
 
 
@@ -217,17 +218,25 @@ def _sizes(config: Config) -> Iterator[Problem]:
             f"{config.publish.in_flight} bytes do not hold one batch of {config.publish.batch_bytes}",
             "make it larger than publish.batch_bytes",
         )
-    streams = [*numbered(config.class_), *numbered(config.mirror), *numbered(config.source)]
-    total = sum(stream.max_bytes for _, stream in streams) + COMMANDS_BYTES + _users_bytes(config)
-    if config.nats.mqtt.on:
-        total += MQTT_RETAINED_BYTES
+    total = bytes_needed(config)
     if config.nats.server == "embedded" and config.role == "leaf" and total > config.nats.max_file_store:
         yield Problem(
             "nats.max_file_store",
             f"{config.nats.max_file_store} bytes do not hold the classes, the declared links, the users "
             f"and the mirror of the commands, which may take {total}",
-            "make it larger, or max_bytes of the classes smaller",
+            f"make max_bytes of the classes smaller; where the disk has the room, make it at least {total}",
         )
+
+
+def bytes_needed(config: Config) -> int:
+    """What the streams of a site may take together, so that `nats.max_file_store` must not be smaller."""
+    if config.role == "hub":
+        return (
+            len(aggregates(config)) * config.registrar.max_bytes + _OTHER_HUB_STREAMS + _users_bytes(config)
+        )
+    streams = [*numbered(config.class_), *numbered(config.mirror), *numbered(config.source)]
+    total: int = sum(stream.max_bytes for _, stream in streams) + COMMANDS_BYTES + _users_bytes(config)
+    return total + MQTT_RETAINED_BYTES if config.nats.mqtt.on else total
 
 
 def _users_bytes(config: Config) -> int:

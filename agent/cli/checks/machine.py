@@ -19,6 +19,7 @@ from agent.cli.checks import Finding, Group, certificates
 from agent.cli.checks.handshake import Tls, reading
 from agent.cli.checks.server import judge_room
 from agent.config import Config
+from agent.config.checks import bytes_needed
 from agent.config.keys import SeedError, password_in
 from agent.leaf.inputs.file import FileOptions
 from agent.leaf.inputs.file.glob import matches
@@ -196,7 +197,8 @@ def _absent(config: Config) -> Iterator[Finding]:
 def _disk(config: Config) -> Finding:
     store = store_directory(config)
     existing = next((directory for directory in (store, *store.parents) if is_there(directory)), Path("/"))
-    return judge_room(int(config.nats.max_file_store), _taken(store), room(existing), "nats.max_file_store")
+    limit, left = int(config.nats.max_file_store), room(existing)
+    return judge_room(limit, _taken(store), left, "nats.max_file_store", bytes_needed(config))
 
 
 def _taken(directory: Path) -> int:

@@ -104,9 +104,9 @@ def flushes(kind: str | None) -> Iterator[Finding]:
         )
 
 
-def judge_room(limit: int, used: int, left: Room | None, key: str) -> Finding:
+def judge_room(limit: int, used: int, left: Room | None, key: str, needed: int = 0) -> Finding:
     """Whether the disk has room for a store of `limit` bytes, of which `used` are taken. `key` is the
-    setting of the limit."""
+    setting of the limit, which may not be less than is `needed` for the streams as they are configured."""
     if left is None:
         return DISK.warning(
             "how much room the server's disk has is not known", "run this where the server runs"
@@ -120,9 +120,16 @@ def judge_room(limit: int, used: int, left: Room | None, key: str) -> Finding:
         )
     missing = limit - used - left.free + left.reserve
     if missing > 0:
+        fitting = max(0, limit - missing) // _MIB
+        remedy = f"set {key} to {fitting}MiB or less, or free {_size(missing)}"
+        if (beyond := needed - fitting * _MIB) > 0:
+            remedy = (
+                f"free {_size(missing)}; or make max_bytes of what is stored there smaller by "
+                f"{-(-beyond // _MIB)}MiB in all, and set {key} to {fitting}MiB"
+            )
         return DISK.warning(
             f"the store may take {_size(limit - used)} more, and its disk has only {_size(left.free)} left",
-            f"set {key} to {max(0, limit - missing) // _MIB}MiB or less, or free {_size(missing)}",
+            remedy,
         )
     return DISK.ok(f"the disk has {_size(left.free)} left, and the store may take {_size(limit - used)}")
 

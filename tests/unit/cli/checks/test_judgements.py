@@ -199,6 +199,18 @@ def test_the_remedy_for_a_short_disk_leaves_nothing_to_warn_of() -> None:
     only([server.judge_room(7104 * 2**20, GIB, left, "max_file_store")], OK, "")
 
 
+def test_the_remedy_for_a_short_disk_is_no_limit_that_the_configuration_would_be_refused_with() -> None:
+    left = Room(6 * GIB, 2**26)
+    remedy = (
+        "make max_bytes of what is stored there smaller by 64MiB in all, and set max_file_store to 7104MiB"
+    )
+    finding = server.judge_room(8 * GIB, GIB, left, "max_file_store", 7168 * 2**20)
+    assert remedy in finding.remedy
+    only([server.judge_room(7104 * 2**20, GIB, left, "max_file_store", 7104 * 2**20)], OK, "")
+    finding = server.judge_room(8 * GIB, GIB, left, "max_file_store", 7104 * 2**20)
+    assert finding.remedy.startswith("set max_file_store to 7104MiB or less")
+
+
 def test_what_the_server_says_of_its_health_is_told_with_what_helps() -> None:
     assert list(server.health({"status": "ok"})) == []
     full = {
