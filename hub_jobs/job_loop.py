@@ -24,6 +24,7 @@ from agent.contract import Exit
 from hub_jobs.metrics import DIRECTORY_VARIABLE, JobMetrics, ListenError, address
 from hub_jobs.source.protocol import ApiError, Denied, Unreachable, WireError
 from hub_jobs.spark.connect_tasks import lost_server
+from hub_jobs.spark.java import JavaError
 from hub_jobs.tables.delta import ConflictError, TableError
 from hub_jobs.tables.places import parse_place
 from hub_jobs.times import period
@@ -41,7 +42,7 @@ def ended(name: str, job: Callable[[], Exit], metrics: JobMetrics) -> Exit:
         return _failed(name, Exit.UNREACHABLE, error)
     except ApiError as error:
         return _failed(name, Exit.UNREACHABLE if error.code >= 500 else Exit.FAILED, error)
-    except (TableError, WireError, OSError, pa.ArrowException) as error:
+    except (TableError, JavaError, WireError, OSError, pa.ArrowException) as error:
         return _failed(name, Exit.FAILED, error)
     except Exception as error:
         if (reason := lost_server(error)) is not None:

@@ -35,14 +35,16 @@ def command(directory: Directory = _DIRECTORY, hubs: Hubs = 1) -> None:
 
     from agent.demo.processes import DemoError
     from agent.demo.story import Story, fresh
+    from hub_jobs.spark.java import JavaError, check_java
 
     console = Console(highlight=False)
     story = partial(Story, directory.resolve(), partial(console.print, soft_wrap=True), hubs)
     directory = directory.resolve()
     try:
+        check_java()  # the jobs come last
         fresh(directory)
         report = asyncio.run(_played(story))
-    except (DemoError, OSError) as error:
+    except (DemoError, JavaError, OSError) as error:
         console.print(f"[red]the demonstration failed:[/red] {error}", soft_wrap=True)
         raise typer.Exit(Exit.FAILED) from None
     except asyncio.CancelledError:

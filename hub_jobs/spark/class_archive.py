@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hub_jobs.spark.connect_tasks import REMOTE
+from hub_jobs.spark.java import JavaError, check_java, java
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,8 +79,7 @@ def _environment() -> str:
 
 def _parts() -> Iterator[str]:
     """What an archive depends on. Raises `OSError`."""
-    java = os.environ.get("JAVA_HOME")
-    found = Path(java) / "bin" / "java" if java else Path(shutil.which("java") or "/nonexistent/java")
+    found = java() or Path("/nonexistent/java")
     home = os.environ.get("SPARK_HOME") or Path(getattr(find_spec("pyspark"), "origin", None) or "/").parent
     modules = found.resolve().parents[1] / "lib" / "modules"
     for file in (modules, *sorted(Path(home, "jars").iterdir())):
@@ -156,8 +155,9 @@ def main() -> int:
         _train()
         return 0
     try:
+        check_java()
         print(f"class_archive: {make()}")
-    except OSError as error:
+    except (JavaError, OSError) as error:
         print(f"class_archive: {error}", file=sys.stderr)
         return 1
     return 0

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from hub_jobs.spark.class_archive import java_options
 from hub_jobs.spark.connect_tasks import REMOTE, connected, run_by_plan
+from hub_jobs.spark.java import check_java
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -35,7 +36,6 @@ _ALWAYS: Final = {
     "spark.sql.sources.fileCompressionFactor": "10",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
 }
 _LOCAL: Final = {
     # Without both, a shuffle or a large result dials the machine's other address.
@@ -51,7 +51,7 @@ _RETRYING: Final = "local[*,4]"
 
 def session(name: str) -> SparkSession:
     """The session of a job: on the server of Spark Connect that `SPARK_REMOTE` names, else in the master that
-    spark-submit was given, and without either on all cores of this machine."""
+    spark-submit was given, and without either on all cores of this machine. Raises `JavaError`."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -63,6 +63,8 @@ def session(name: str) -> SparkSession:
         return spark
 
     _forget_ended_java()
+    if SparkContext._gateway is None:
+        check_java()
     # Only a conf that lives in the JVM knows what spark-submit was given.
     SparkContext._ensure_initialized(conf=_of_java(name))
     conf = SparkConf(_jvm=SparkContext._jvm)
@@ -77,6 +79,8 @@ def session(name: str) -> SparkSession:
     if is_local and not conf.contains(_DAEMON) and not conf.contains(_WORKERS_PATH):
         conf.set(_DAEMON, "hub_jobs.spark.worker_daemon")
         conf.set(_WORKERS_PATH, str(Path(__file__).parents[2]))
+    # A Java machine that PySpark starts shows it everywhere (Spark 4.2.0, SparkSubmit: for each shell).
+    conf.set("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
     interrupted = signal.getsignal(signal.SIGINT)
     is_new = SparkContext._active_spark_context is None
     with _first_worker(SparkContext.getOrCreate(conf), is_local and is_new):
