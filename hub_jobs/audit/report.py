@@ -149,23 +149,23 @@ def shown_columns(report: AuditReport) -> tuple[list[str], list[list[str]]]:
 
 
 def as_text(report: AuditReport) -> str:
-    """A table, the sentences, and the verdict."""
-    names, accounts = shown_columns(report)
-    cells = [names, *accounts]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(_SHOWN))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
+    """The verdict, the sentences, and the accounts as a table."""
     findings = report.findings
-    lines += findings[:_FINDINGS_SHOWN]
+    lines = [report.verdict, *findings[:_FINDINGS_SHOWN]]
     if len(findings) > _FINDINGS_SHOWN:
         lines.append(f"and {len(findings) - _FINDINGS_SHOWN} more findings, in the table audit and in --json")
     if report.unknown_transit is not None:
         lines.append(report.unknown_transit)
     if until := _moment(report.settled.until):
         lines.append(f"what arrived before {until} is settled: the next audit need not read it")
-    return "\n".join([*lines, report.verdict])
+    names, accounts = shown_columns(report)
+    cells = [names, *accounts]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(_SHOWN))]
+    lines += (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    )
+    return "\n".join(lines)
 
 
 def _moment(microseconds: int) -> str | None:
