@@ -226,6 +226,7 @@ async def test_ingest_then_refine_is_one_process_with_one_jvm_at_a_time_and_ends
         _, said = await asyncio.wait_for(job.communicate(), JOB_SECONDS)
         assert (job.returncode, another == java) == (Exit.WELL, False), said.decode()
         assert said.decode().rstrip().endswith("ingest: stopped")
+        assert b"[Stage" not in said, "a pipe is given no progress bar"
     finally:
         if job.returncode is None:
             job.kill()
