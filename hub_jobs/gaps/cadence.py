@@ -1,20 +1,23 @@
-"""How often series of readings come, and where they did not, as DataFrames. A series' usual interval is the
-median of those between its readings in a window of time; readings of one moment count once.
-
-One sort of the window by series does it all: nothing of it is collected, and of the time before the window
-only a row a series is sorted with it (`hub_jobs.gaps.look_back`).
-"""
+"""How often series of readings come, and where they did not: of whole devices at a time, so that pieces of a
+large window can be judged by tasks. A series' usual interval is the median of those between its readings in
+the window; readings of one moment count once. Pure."""
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
-from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from agent.contract import COMMAND_METRIC
+from hub_jobs.tables.grouping import changes, different_rows
+from hub_jobs.tables.ranges import Mask, Numbers
+from hub_jobs.tables.schemas import GAPS, TIME
+from hub_jobs.times import micros
 
 LEAST_INTERVALS: Final = 5
 """With fewer intervals nothing is said of what is usual."""
@@ -24,159 +27,213 @@ EDGES: Final = (1, 10, 60, 600, 3_600, 86_400)
 """The upper bounds of lateness, in seconds, of all buckets but the first and the last."""
 BUCKETS: Final = ("ahead", *(f"to_{edge}" for edge in EDGES), "later")
 """Names of the buckets: by a second or more ahead of the arrival; late by up to so many seconds; later."""
-
-_LABELLED: Final = ["domain", "device", "metric", "labels"]
-_ACCURACY: Final = 1_000
-
-
-def labelled(rows: DataFrame, *columns: Column | str) -> DataFrame:
-    """The series of rows, but for answers to commands, and other columns of them."""
-    labels = F.array_sort(F.map_entries("tags")).alias("labels")
-    return rows.where(F.col("metric") != COMMAND_METRIC).select(*_LABELLED[:-1], labels, *columns)
-
-
-def stretches(
-    readings: DataFrame, before: DataFrame, begin: datetime, end: datetime, factor: float
-) -> DataFrame:
-    """What is worth telling of the readings of a window, and of what is known from `before` it as
-    `look_back.known_before` says: a row a series that leads from its last reading to `end` (`open`), and a
-    row a hole, from one reading to the next.
-
-    Columns: `domain`, `device`, `metric`, `labels` (the tags as ordered entries), `since`, `until`,
-    `seconds`, `open`, `readings` (of the series in the window), `median` and `p95` (seconds), `usual` (the
-    median, or for want of intervals the mean before the window, or null), `bound` (seconds; null where
-    nothing is usual), `is_hole` (longer than the bound), `missing` (about how many readings, of those due
-    in the window) and `silent` (of the device, as `devices` says).
-
-    The bound is `factor` times the usual interval; times the 95th per cent where that is itself beyond, for
-    such a series comes unevenly: by events, or thinned out by a rule.
-    """
-    series = Window.partitionBy(*_LABELLED)
-    following = F.lead("ts").over(series.orderBy("ts"))
-    each = _with_last_before(readings, before).withColumn("following", following)
-    moments = each.where("following is null or following > ts")
-    until = F.coalesce("following", F.lit(end))
-    timed = moments.select(
-        *_LABELLED,
-        F.col("ts").alias("since"),
-        until.alias("until"),
-        _seconds(until, F.col("ts")).alias("seconds"),
-        F.col("following").isNull().alias("open"),
-        "earlier",
-        "pace",
-    )
-    closed = F.when(~F.col("open"), F.col("seconds"))
-    ranks = F.percentile_approx(closed, [0.5, 0.95], _ACCURACY).over(series)
-    known = timed.select(
-        "*",
-        F.sum((F.col("since") >= F.lit(begin)).cast("long")).over(series).alias("readings"),
-        F.count(closed).over(series).alias("intervals"),
-        F.max("earlier").over(series).alias("before"),
-        F.max("pace").over(series).alias("pace_before"),
-        ranks[0].alias("median"),
-        ranks[1].alias("p95"),
-    )
-    return _with_silent(_judged(known, begin, factor).where("open or is_hole"))
-
-
-def series(intervals: DataFrame) -> DataFrame:
-    """A row a series with readings in the window, from `stretches`: its `holes` and what is `missing`."""
-    sums = intervals.groupBy(*_LABELLED).agg(
-        F.first("readings").alias("readings"),
-        F.first("median").alias("median"),
-        F.first("p95").alias("p95"),
-        F.first("usual").alias("usual"),
-        F.sum(F.col("is_hole").cast("long")).alias("holes"),
-        F.sum("missing").alias("missing"),
-    )
-    return sums.where("readings > 0")
-
-
-def devices(intervals: DataFrame) -> DataFrame:
-    """A row a device, from `stretches`: `since` (its last reading), `until`, `readings`, `series` and the
-    `usual` interval of its quickest series. `silent` is one that is quiet for longer than the bound of its
-    quickest series; or, where nothing is usual, one that was there before the window and not in it. Null
-    where that is unknown: nothing is usual of what there is."""
-    return (
-        intervals.where("open")
-        .groupBy("domain", "device")
-        .agg(
-            F.max("since").alias("since"),
-            F.first("until").alias("until"),
-            F.sum("readings").alias("readings"),
-            F.count("metric").alias("series"),
-            F.min("usual").alias("usual"),
-            F.first("silent").alias("silent"),
-        )
-    )
-
-
-def holes(intervals: DataFrame) -> DataFrame:
-    """The holes of `stretches`, but for those that go on because their device is silent."""
-    return intervals.where("is_hole and not (open and coalesce(silent, false))")
-
-
-def lateness(readings: DataFrame) -> DataFrame:
-    """A row a domain: how many readings came how late, by `BUCKETS`, and the `worst` seconds. Late is by how
-    much the arrival at the hub is after `ts`; what has its time from the hub's arrival is not counted."""
-    late = _seconds(F.col("arrived"), F.col("ts"))
-    edges = (None, -1, *EDGES, None)
-    counts = [
-        F.count(F.when(_within(late, low, high), True)).alias(name)
-        for name, (low, high) in zip(BUCKETS, pairwise(edges), strict=True)
+HEARD: Final = pa.schema(
+    [
+        *(("domain", pa.string()), ("device", pa.string()), ("metric", pa.string())),
+        *(("tags", pa.map_(pa.string(), pa.string())), ("count", pa.int64())),
+        *(("first", TIME), ("last", TIME)),
     ]
-    stamped = readings.where("ts_source <> 'hub'")
-    return stamped.groupBy("domain").agg(*counts, F.max(late).alias("worst"))
+)
+"""What is judged. Of the window a row a reading: `last` is its time, `first` and `count` are null. Of before
+the window any number of rows a series: how many readings they stand for, the first and the last of these."""
+FOUND: Final = pa.schema([field for field in GAPS if field.name != "at"])
+LATE: Final = pa.schema(
+    [("domain", pa.string()), *((name, pa.int64()) for name in BUCKETS), ("worst", pa.float64())]
+)
+_SECOND: Final = 1e6
+
+Floats = npt.NDArray[np.float64]
 
 
-def _within(value: Column, above: float | None, up_to: float | None) -> Column:
-    """Whether `above` < value <= `up_to`, where None is no bound."""
-    beyond = F.lit(True) if above is None else value > above
-    return beyond if up_to is None else beyond & (value <= up_to)
+def judge(heard: pa.Table, begin: datetime, end: datetime, factor: float) -> pa.Table:
+    """The rows of the table `gaps` about some devices, of each of which `heard` (as `HEARD`) has all, and
+    what is known of them from before the window. Answers to commands are no series.
 
+    A hole is longer than `factor` times the usual interval: the median, or for want of intervals the mean
+    before the window; times the 95th per cent where that is itself beyond, for such a series comes unevenly:
+    by events, or thinned out by a rule. Holes that go on because their device is silent are left out. Silent
+    is a device that is quiet for longer than the bound of its quickest series; or, where nothing is usual,
+    one that was there before the window and not in it. That is unknown (null) where nothing is usual of what
+    there is."""
+    heard = heard.filter(pc.not_equal(heard["metric"], COMMAND_METRIC))
+    if not heard.num_rows:
+        return FOUND.empty_table()
+    names = [heard[name] for name in ("domain", "device", "metric")]
+    first_row, series = different_rows([*names, labels(heard["tags"])])
+    shown = heard.select(["domain", "device", "metric", "tags"]).take(pa.array(first_row))
+    first_of_device, device = different_rows([shown["domain"], shown["device"]])
+    size, devices = len(first_row), len(first_of_device)
+    opened, closed = micros(begin), micros(end)
 
-def _with_last_before(readings: DataFrame, before: DataFrame) -> DataFrame:
-    """Readings of the window, and the last one before it of each series with how many intervals there were
-    `earlier` and their mean (`pace`)."""
-    nothing = (F.lit(None).cast("long").alias("earlier"), F.lit(None).cast("double").alias("pace"))
-    intervals = F.sum("count") - 1
-    last = before.groupBy(*_LABELLED).agg(
-        F.max("last").alias("ts"),
-        intervals.alias("earlier"),
-        F.try_divide(_seconds(F.max("last"), F.min("first")), intervals).alias("pace"),
+    at, of, earlier, pace = _moments(heard, series, size)
+    goes_on = np.append(of[1:] != of[:-1], True)  # to the end of the window
+    until = np.where(goes_on, closed, np.append(at[1:], closed))
+    seconds = (until - at) / _SECOND
+    intervals = np.bincount(of[~goes_on], minlength=size)
+    median, p95 = _ranks(of[~goes_on], seconds[~goes_on], intervals)
+    paced = (earlier >= LEAST_INTERVALS) & (pace > 0)
+    usual = np.where(intervals >= LEAST_INTERVALS, median, np.where(paced, pace, np.nan))
+    uneven = (intervals >= UNEVEN_INTERVALS) & (p95 > median * factor)
+    bound = np.where(uneven, p95, usual) * factor
+    readings = np.bincount(of[at >= opened], minlength=size)
+
+    is_hole = seconds > bound[of]  # nothing is longer than an unknown bound
+    with np.errstate(invalid="ignore", divide="ignore"):
+        due = (until - np.maximum(at, opened)) / _SECOND / usual[of]
+    rounded = np.floor(due + 0.5)
+    lacking = np.where(goes_on, np.ceil(due) - 1, np.where(at < opened, rounded, rounded - 1))
+    missing = np.where(is_hole, np.maximum(lacking, 0), 0).astype(np.int64)
+
+    ends = device[of[goes_on]]
+    quickest = _least(device, bound, devices)
+    heard_of = _sums(device, readings, devices)
+    silent = np.where(np.isnan(quickest), heard_of == 0, _least(ends, seconds[goes_on], devices) > quickest)
+    is_judged = ~np.isnan(quickest) | (heard_of == 0)
+    last = np.full(devices, np.iinfo(np.int64).min)
+    np.maximum.at(last, ends, at[goes_on])
+
+    told, holes = np.flatnonzero(readings > 0), is_hole & ~(goes_on & silent[device[of]])
+    return pa.concat_tables(
+        [
+            _rows(
+                "series",
+                shown.take(pa.array(told)),
+                since=np.full(told.size, opened),
+                until=np.full(told.size, closed),
+                readings=readings[told],
+                median=median[told],
+                p95=p95[told],
+                usual=usual[told],
+                holes=_sums(of, is_hole, size)[told],
+                missing=_sums(of, missing, size)[told],
+            ),
+            _rows(
+                "hole",
+                shown.take(pa.array(of[holes])),
+                since=at[holes],
+                until=until[holes],
+                usual=usual[of[holes]],
+                missing=missing[holes],
+                open=goes_on[holes],
+            ),
+            _rows(
+                "device",
+                shown.take(pa.array(first_of_device)).select(["domain", "device"]),
+                since=last,
+                until=np.full(devices, closed),
+                readings=heard_of,
+                usual=_least(device, usual, devices),
+                series=np.bincount(device, minlength=devices),
+                silent=pa.array(silent, mask=~is_judged),
+            ),
+        ]
     )
-    return labelled(readings, "ts", *nothing).unionByName(last)
 
 
-def _judged(known: DataFrame, begin: datetime, factor: float) -> DataFrame:
-    usual = F.when(F.col("intervals") >= LEAST_INTERVALS, F.col("median")).when(
-        (F.col("before") >= LEAST_INTERVALS) & (F.col("pace_before") > 0), F.col("pace_before")
+def lateness(rows: pa.Table) -> pa.Table:
+    """A row a domain, as `LATE`: how many readings (`domain`, `ts`, `ts_source`, `arrived`) came how late,
+    and the `worst` seconds. Late is by how much the arrival at the hub is after `ts`; readings that have
+    their time from the hub's arrival are not counted."""
+    stamped = rows.filter(pc.and_(pc.not_equal(rows["ts_source"], "hub"), pc.is_valid(rows["arrived"])))
+    if not stamped.num_rows:
+        return LATE.empty_table()
+    first, of = different_rows([stamped["domain"]])
+    late = (_micros(stamped["arrived"]) - _micros(stamped["ts"])) / _SECOND
+    bucket = np.searchsorted((-1, *EDGES), late)
+    counts = np.bincount(of * len(BUCKETS) + bucket, minlength=len(first) * len(BUCKETS))
+    worst = np.full(len(first), -np.inf)
+    np.maximum.at(worst, of, late)
+    domains = stamped["domain"].take(pa.array(first)).cast(pa.string())
+    return pa.table([domains, *counts.reshape(-1, len(BUCKETS)).T.copy(), worst], schema=LATE)
+
+
+def lateness_of_all(parts: pa.Table) -> pa.Table:
+    """The rows of several parts of the readings as those of all."""
+    sums = [(name, "sum") for name in BUCKETS]
+    found = parts.group_by("domain").aggregate([*sums, ("worst", "max")])
+    return found.rename_columns(
+        [name.removesuffix("_sum").removesuffix("_max") for name in found.column_names]
     )
-    uneven = (F.col("intervals") >= UNEVEN_INTERVALS) & (F.col("p95") > F.col("median") * factor)
-    bound = F.when(uneven, F.col("p95")).otherwise(F.col("usual")) * factor
-    due = _seconds(F.col("until"), F.greatest(F.col("since"), F.lit(begin))) / F.col("usual")
-    missing = (
-        F.when(F.col("open"), F.ceil(due) - 1)
-        .when(F.col("since") < F.lit(begin), F.round(due))
-        .otherwise(F.round(due) - 1)
-        .cast("long")
-    )
-    return (
-        known.withColumn("usual", usual)
-        .withColumn("bound", bound)
-        .withColumn("is_hole", F.coalesce(F.col("seconds") > F.col("bound"), F.lit(False)))
-        .withColumn("missing", F.when(F.col("is_hole"), F.greatest(missing, F.lit(0))).otherwise(0))
-        .drop("earlier", "pace", "intervals", "before", "pace_before")
+
+
+def labels(tags: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A text for each row that tells the tags of a series from others, in whatever order they stand."""
+    return pa.chunked_array(
+        [_labels_of(chunk) for chunk in tags.chunks], pa.dictionary(pa.int32(), pa.string())
     )
 
 
-def _with_silent(intervals: DataFrame) -> DataFrame:
-    device = Window.partitionBy("domain", "device")
-    quiet = F.min(F.when(F.col("open"), F.col("seconds"))).over(device)
-    bound = F.min(F.when(F.col("open"), F.col("bound"))).over(device)
-    heard = F.max("readings").over(device) > 0
-    return intervals.withColumn("silent", F.coalesce(quiet > bound, F.when(~heard, F.lit(True))))
+def _labels_of(tags: pa.MapArray) -> pa.DictionaryArray:
+    start, end = tags.offsets[0].as_py(), tags.offsets[-1].as_py()
+    keys, items = (column.slice(start, end - start) for column in (tags.keys, tags.items))
+    _, codes = different_rows([pa.chunked_array([keys]), pa.chunked_array([items])])
+    begins = np.asarray(tags.offsets) - start
+    lengths = np.diff(begins)
+    # A column for each place in a map, with no code where the map is shorter.
+    places = [
+        np.where(lengths > at, np.append(codes, -1)[np.minimum(begins[:-1] + at, codes.size)], -1)
+        for at in range(int(lengths.max(initial=0)))
+    ]
+    rows, which = different_rows([pa.chunked_array([pa.array(codes)]) for codes in (lengths, *places)])
+    texts = [json.dumps(sorted(row or [])) for row in tags.take(pa.array(rows)).to_pylist()]
+    return pa.DictionaryArray.from_arrays(pa.array(which, pa.int32()), pa.array(texts, pa.string()))
 
 
-def _seconds(later: Column, sooner: Column) -> Column:
-    return (F.unix_micros(later) - F.unix_micros(sooner)) / 1_000_000
+def _moments(heard: pa.Table, series: Numbers, size: int) -> tuple[Numbers, Numbers, Numbers, Floats]:
+    """The moments of all series in order, each once, with the last one before the window, and the series of
+    each; then of each series how many intervals there were before the window, and their mean."""
+    before = heard["count"].is_valid().to_numpy()
+    last, first = np.full(size, np.iinfo(np.int64).min), np.full(size, np.iinfo(np.int64).max)
+    of = series[before]
+    known = heard.filter(pa.array(before))
+    np.maximum.at(last, of, _micros(known["last"]))
+    np.minimum.at(first, of, _micros(known["first"]))
+    count = _sums(of, known["count"].to_numpy(), size)
+    pace = np.full(size, np.nan)
+    np.divide((last - first) / _SECOND, count - 1, out=pace, where=count > 1)
+    there = np.flatnonzero(count)
+    at = np.concatenate([_micros(heard["last"])[~before], last[there]])
+    every = np.concatenate([series[~before], there])
+    order = np.lexsort((at, every))
+    at, every = at[order], every[order]
+    new = changes(every, at)
+    return at[new], every[new], count - 1, pace
+
+
+def _ranks(of: Numbers, seconds: Floats, count: Numbers) -> tuple[Floats, Floats]:
+    """The median and the 95th per cent of each series, which are among its intervals; NaN without one."""
+    ordered = np.append(seconds[np.lexsort((seconds, of))], np.nan)
+    begins = np.cumsum(count) - count
+    places = [begins + np.ceil(share * count).astype(np.int64) - 1 for share in (0.5, 0.95)]
+    median, p95 = (np.where(count > 0, ordered[np.where(count > 0, place, 0)], np.nan) for place in places)
+    return median, p95
+
+
+def _least(of: Numbers, values: Floats, size: int) -> Floats:
+    """The least value of each group, NaN where none is known."""
+    least = np.full(size, np.nan)
+    np.fmin.at(least, of, values)
+    return least
+
+
+def _sums(of: Numbers, values: Numbers | Mask, size: int) -> Numbers:
+    counted = np.bincount(of, values, size)  # in doubles, which hold these sums exactly
+    return counted.astype(np.int64)
+
+
+def _micros(moments: pa.ChunkedArray) -> Numbers:
+    return np.asarray(moments.cast(TIME).cast(pa.int64()).to_numpy())
+
+
+def _rows(kind: str, shown: pa.Table, **columns: Any) -> pa.Table:
+    """Rows of the table `gaps`; NaN is null there."""
+    found = {name: shown[name] for name in shown.column_names}
+    for name, values in columns.items():
+        known = pa.array(values, from_pandas=True) if isinstance(values, np.ndarray) else values
+        found[name] = known.cast(FOUND.field(name).type)
+    found["kind"] = pa.array([kind] * shown.num_rows)
+    arrays = [
+        found[field.name].cast(field.type) if field.name in found else pa.nulls(shown.num_rows, field.type)
+        for field in FOUND
+    ]
+    return pa.table(arrays, schema=FOUND)

@@ -8,21 +8,16 @@ which a window says just as well. Readings without a number are in no window, an
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from pyspark.sql import functions as F  # noqa: N812
-
-from hub_jobs.gaps.cadence import labelled
 from hub_jobs.tables.changes import changed_files, hours_of
 from hub_jobs.tables.commits import ROLLED_UP
 from hub_jobs.tables.delta import Table, open_table
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.scan import Condition, file_paths, frame
+from hub_jobs.tables.scan import Condition, file_paths
 from hub_jobs.times import at_micros
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR: Final = timedelta(hours=1)
@@ -50,34 +45,35 @@ def open_rolled(lake: Place) -> Rolled | None:
     return None if days is None or version is None or hours is None else Rolled(days, hours, version)
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """Rows of a table that tell of series before the window: how many readings each stands for, the first and
+    the last of them, as names of columns; `count` "" where it is one reading."""
+
+    table: Table
+    where: list[Condition]
+    count: str = ""
+    first: str = "ts"
+    last: str = "ts"
+
+
 def known_before(
-    spark: SparkSession,
-    readings: Table,
-    rolled: Rolled | None,
-    span: Span,
-    where: Sequence[Condition] = (),
-) -> DataFrame:
-    """Rows of series that fulfil `where` with readings in a span of time, several a series: how many there
-    are (`count`), the `first` and the `last`. Columns as `labelled` gives them, and these."""
+    readings: Table, rolled: Rolled | None, span: Span, where: Sequence[Condition] = ()
+) -> list[Before]:
+    """What to read of a span of time: all series that fulfil `where`, several rows a series."""
     exact = [] if rolled is None else rolled_spans(span, *_unrolled(readings, rolled, span))
     if rolled is None or not exact:
-        return _counted(frame(spark, readings, [("ts", "within", [span]), *where]))
+        return [Before(readings, [("ts", "within", [span]), *where])]
     days = [day for part in exact for day in whole(part, _DAY)]
     hours = [hour for part in exact for hour in between(part, whole(part, _DAY))]
     texts: list[Condition] = [("ts", "within", exact), ("value", "null", None)]
-    known = _counted(frame(spark, readings, [*texts, *where]))
+    known = [Before(readings, [*texts, *where])]
     if left := between(span, exact):
-        known = known.unionByName(_counted(frame(spark, readings, [("ts", "within", left), *where])))
+        known.append(Before(readings, [("ts", "within", left), *where]))
     for table, spans in ((rolled.days, days), (rolled.hours, hours)):
         if spans:
-            windows = frame(spark, table, [("window", "within", spans), *where])
-            known = known.unionByName(_counted(windows, "count", "first_ts", "last_ts"))
+            known.append(Before(table, [("window", "within", spans), *where], "count", "first_ts", "last_ts"))
     return known
-
-
-def _counted(rows: DataFrame, count: str = "1", first: str = "ts", last: str = "ts") -> DataFrame:
-    named = {"count": f"cast({count} as long)", "first": first, "last": last}
-    return labelled(rows, *(F.expr(given).alias(name) for name, given in named.items()))
 
 
 def _unrolled(readings: Table, rolled: Rolled, span: Span) -> tuple[datetime | None, Iterable[datetime]]:

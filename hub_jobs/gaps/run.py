@@ -11,28 +11,25 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import functions as F  # noqa: N812
+import pyarrow as pa
 
 from agent.contract import Exit
-from hub_jobs.gaps import cadence
+from hub_jobs.gaps import hear
+from hub_jobs.gaps.cadence import BUCKETS
+from hub_jobs.gaps.hear import Heard
 from hub_jobs.gaps.look_back import Rolled, Span, known_before, open_rolled
 from hub_jobs.gaps.outages import COLUMNS, worst
 from hub_jobs.gaps.report import GapFindings, Late, as_json, as_text
 from hub_jobs.job_loop import job_parser, metrics_of, run_once, say
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.tables.delta import Table, ensure_table, open_table
-from hub_jobs.tables.parquet import written
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.scan import Condition, batches, frame, latest
-from hub_jobs.tables.schemas import GAPS
+from hub_jobs.tables.scan import Condition, batches, latest
 from hub_jobs.times import at_micros, back, moment, stretch
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _NAME: Final = "gaps"
 _WINDOW: Final = timedelta(days=1)
@@ -84,9 +81,7 @@ def run(options: GapsOptions) -> Exit:
             f"the newest reading came at {newest:%Y-%m-%dT%H:%M:%SZ}, before --from: run ingest and refine",
         )
         return Exit.USAGE
-    from hub_jobs.spark.session import session
-
-    found = _look(session(_NAME), options, readings, rolled, (begin, end))
+    found = _look(options, readings, rolled, (begin, end))
     if options.json is not None:
         options.json.write_text(as_json(found))
     print(as_text(found))
@@ -100,42 +95,27 @@ def window(options: GapsOptions, newest: datetime) -> tuple[datetime, datetime]:
     return (options.begin or back(end, _WINDOW)), end
 
 
-def _look(
-    spark: SparkSession, options: GapsOptions, readings: Table, rolled: Rolled | None, window: Span
-) -> GapFindings:
+def _look(options: GapsOptions, readings: Table, rolled: Rolled | None, window: Span) -> GapFindings:
     at, (begin, end) = datetime.now(UTC), window
     where: list[Condition] = [] if options.domain is None else [("domain", "=", options.domain)]
-    given = frame(spark, readings, [("ts", ">=", begin), ("ts", "<", end), *where])
-    late = _late(cadence.lateness(given))
-    before = known_before(spark, readings, rolled, (back(begin, options.look_back), begin), where)
-    intervals = cadence.stretches(given, before, begin, end, options.factor).persist()
-    try:
-        table = ensure_table(options.lake, "gaps")
-        table.commit(written(_rows(intervals, at, begin, end), options.lake, "gaps"), {})
-    finally:
-        intervals.unpersist()
+    before = known_before(readings, rolled, (back(begin, options.look_back), begin), where)
+    heard = Heard(readings, window, where, before, options.factor)
+    rows = heard.most_rows()
+    table = ensure_table(options.lake, "gaps")
+    if rows is not None and rows <= hear.HERE_ROWS:
+        files, late = hear.judge_here(heard, at)
+    else:
+        from hub_jobs.spark.session import session
+
+        files, late = hear.judge_by_tasks(session(_NAME), heard, at, rows)
+    table.commit(files, {})
     stored = batches(ensure_table(options.lake, "gaps"), COLUMNS, [("at", "=", at)])
-    return GapFindings(at, begin, end, options.factor, worst(stored), late)
+    return GapFindings(at, begin, end, options.factor, worst(stored), _late(late))
 
 
-def _rows(intervals: DataFrame, at: datetime, begin: datetime, end: datetime) -> DataFrame:
-    """All rows of the table `gaps`."""
-    tags = F.map_from_entries("labels")
-    window = {"since": F.lit(begin), "until": F.lit(end)}
-    kinds = {
-        "series": cadence.series(intervals).withColumns({**window, "tags": tags}),
-        "hole": cadence.holes(intervals).withColumn("tags", tags).drop("readings", "median", "p95", "silent"),
-        "device": cadence.devices(intervals),
-    }
-    named = [rows.withColumn("kind", F.lit(kind)) for kind, rows in kinds.items()]
-    every = reduce(lambda frame, other: frame.unionByName(other, allowMissingColumns=True), named)
-    # A row a series, a device or a hole: what was large is behind the shuffles, and a file is enough.
-    return every.withColumn("at", F.lit(at)).select(*GAPS.names).coalesce(1)
-
-
-def _late(rows: DataFrame) -> list[Late]:
+def _late(rows: pa.Table) -> list[Late]:
     found = [
-        Late(row.domain, {name: row[name] for name in cadence.BUCKETS}, row.worst) for row in rows.collect()
+        Late(row["domain"], {name: row[name] for name in BUCKETS}, row["worst"]) for row in rows.to_pylist()
     ]
     return sorted(found, key=lambda late: late.domain)
 

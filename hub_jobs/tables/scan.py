@@ -108,7 +108,7 @@ def batches(
 ) -> Iterator[pa.Table]:
     """Some columns of the rows that fulfil `where`, a bounded piece at a time, which is one chunk; `coded`:
     texts as dictionaries, each of its piece. Raises `UnreadableError`."""
-    chosen = _chosen(table, where)
+    chosen = chosen_files(table, where)
     found = _paths(table, chosen)
     where = [condition for condition in where if not _hold_only(chosen, condition)]
     kept = _all_of(where)
@@ -190,14 +190,14 @@ def latest(table: Table, column: str) -> Any:
 def file_paths(table: Table, where: Sequence[Condition] = ()) -> list[Place]:
     """The files that may hold a row that fulfils `where`, in the order of their names, without those that the
     table has put aside."""
-    return _paths(table, _chosen(table, where))
+    return _paths(table, chosen_files(table, where))
 
 
 def _paths(table: Table, found: pa.Table) -> list[Place]:
     return [table.path / path for path in sorted({*found["path"].to_pylist()} - table.aside)]
 
 
-def _chosen(table: Table, where: Sequence[Condition]) -> pa.Table:
+def chosen_files(table: Table, where: Sequence[Condition]) -> pa.Table:
     """Those of `files` that may hold a row that fulfils `where`."""
     found = files(table)
     if where and found.num_rows:  # the statistics of no files have no types

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from agent.contract import COMMAND_METRIC, Exit
+from hub_jobs.gaps import hear
 from hub_jobs.gaps import run as gaps
 from hub_jobs.rollup import run as rollup
 from hub_jobs.tables.delta import ensure_table
@@ -77,9 +78,12 @@ def looked(lake: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("most", [0, hear.HERE_ROWS], ids=["by tasks", "here"])
 def test_who_is_silent_what_has_holes_and_what_came_late_is_told_and_kept(
-    lake: Path, capsys: pytest.CaptureFixture[str]
+    lake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
+    monkeypatch.setattr(hear, "HERE_ROWS", most)
+    shutil.rmtree(lake / "gaps", ignore_errors=True)
     found = looked(lake)
     lines = capsys.readouterr().out.splitlines()
 
@@ -134,6 +138,28 @@ def test_who_is_silent_what_has_holes_and_what_came_late_is_told_and_kept(
     assert sum(row[0] == "series" for row in rows) == 9
 
 
+def test_series_of_one_name_are_told_apart_by_their_tags_and_tasks_find_what_one_process_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At random: intervals, tags in any order, moments that repeat, devices of one name in two domains."""
+    chance, tags = random.Random(2), [{}, {"a": "1"}, {"a": "1", "b": "2"}, {"b": "2", "a": "1"}, {"a": "1,"}]
+    rows = []
+    for number in range(40):
+        ts = START - timedelta(hours=chance.randrange(4))
+        for _ in range(chance.randrange(1, 60)):
+            ts += timedelta(seconds=chance.choice([0, 1, 60, 60, 60, 600, 5_000]))
+            row = stored(f"pump-{number % 7}", "heat", [ts], 1.0)[0]
+            rows.append({**row, "domain": f"edge-{number % 2}", "tags": tags[number % 5]})
+    commit(tmp_path, "readings", rows[::2])
+    commit(tmp_path, "readings", rows[1::2])
+    found = looked(tmp_path)
+    monkeypatch.setattr(hear, "HERE_ROWS", 0)
+    assert looked(tmp_path) | {"at": None} == found | {"at": None}
+    assert found["totals"]["series"] == len(
+        {(row["domain"], row["device"], *sorted(row["tags"].items())) for row in rows if row["ts"] >= START}
+    )
+
+
 def test_what_the_hub_has_not_taken_in_yet_is_no_silence(lake: Path) -> None:
     """A look that would go on until tomorrow ends when the newest reading arrived."""
     newest = END + MINUTE
@@ -150,7 +176,11 @@ def stored(device: str, metric: str, moments: list[datetime], value: float | str
     return [{"ts": ts, "arrived": ts + MINUTE, **series, **said} for ts in moments]
 
 
-def test_a_look_back_reads_no_readings_that_rollup_has_taken_in_and_finds_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("most", [0, hear.HERE_ROWS], ids=["by tasks", "here"])
+def test_a_look_back_reads_no_readings_that_rollup_has_taken_in_and_finds_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(hear, "HERE_ROWS", most)
     chance = random.Random(1)
 
     def past(count: int, since: datetime = START - timedelta(days=8)) -> list[datetime]:
