@@ -2,7 +2,7 @@
 .PHONY: help demo test lint types models properties fuzz faults bench bench-report dist wheel deb image release reference dashboards
 # `docs` is a folder, too.
 .PHONY: docs soak test-wheel test-package test-deploy test-browser test-connect test-delta test-lakes test-spark-next test-security security-table sizing-table recording
-.PHONY: faults-page clean
+.PHONY: faults-page findings clean
 
 BIN := .venv/bin
 # Tests wait more than they work, so there are more processes than cores; those of Spark share one (tests/conftest.py).
@@ -23,6 +23,7 @@ help:
 	@echo "make faults CASE=mixed ROUNDS=n SEED=s  n rounds of two faults that meet, drawn from seed s on"
 	@echo "make faults-page  docs/faults.md and docs/faults-all.md, from that report"
 	@echo "make soak    HOURS=n of load and faults; what the processes hold, build/soak/report.json and soak.svg"
+	@echo "make findings  what surprised in nats-server and other software, run again (no part of make test; ten minutes)"
 	@echo "make bench   every benchmark, or those of NAME=…; results under build/bench/"
 	@echo "make bench-report  keep what was run since in bench/results/, and make docs/benchmarks.md of what is kept"
 	@echo "make dist    the jobs and their Python, packed for a Spark cluster, in dist/"
@@ -130,6 +131,10 @@ reference: .venv/ready
 
 dashboards: .venv/ready
 	@$(BIN)/python -m deploy.dashboards
+
+# What surprised in nats-server and other software: each script installs its packages itself, and fails once they change.
+findings:
+	@failed=0; for script in findings/*.sh; do echo "$$script"; "$$script" || failed=1; done; exit $$failed
 
 # Every subject and every endpoint with every key, and no secret in any output; `make test` runs most of it.
 test-security: .venv/ready
