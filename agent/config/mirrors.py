@@ -1,7 +1,7 @@
 """The declared links as plain values, and the configurations of their streams. Pure.
 
-Seen on nats-server 2.15.1: two sources of one stream are distinguished by name, API prefix, filter and
-transforms; a changed start or deliver prefix alone changes nothing in a source that is there.
+nats-server distinguishes two sources of one stream by name, API prefix, filter and transforms. A changed start
+or deliver prefix alone changes nothing in an existing source (`findings/nats-source-start-is-not-updated.sh`).
 """
 
 from __future__ import annotations

@@ -132,7 +132,8 @@ class JetStream:
 
     async def purge(self, stream: str, up_to_seq: int) -> int:
         """Delete every message up to and with this sequence; returns how many. The caller keeps `up_to_seq`
-        at or below the last one, for otherwise the server goes on counting from there (seen on 2.15.1).
+        at or below the last one: beyond it, the server continues to count from `up_to_seq`
+        (`findings/nats-purge-beyond-the-end-moves-the-sequence.sh`).
         Raises `ApiError` or `UnavailableError`."""
         answer = await self.api(f"STREAM.PURGE.{stream}", {"seq": up_to_seq + 1})
         return int(answer["purged"])

@@ -214,7 +214,8 @@ class EmbeddedServer:
     async def _adopt(self, pid: int, version: str, digest: str) -> Start | None:
         """Adopt the running server; None if only a restart can give it this configuration."""
         applied = self._files.applied() == (pid, digest)
-        # After one reload what a new account imports leads nowhere (nats-server 2.15.1).
+        # After one reload the service imports of a new account lead nowhere. One reload suffices once
+        # findings/nats-first-reload-leaves-new-service-imports-dead.sh reports a change.
         for _ in range(0 if applied else 2 if self.config.users else 1):
             if not await self._reload():
                 return None

@@ -96,7 +96,8 @@ def _hub(config: HubConfig) -> dict[str, Any]:
             "compression": "accept",  # what the leaf's remote asks for; see `_LINK_COMPRESSION`
             "authorization": {"timeout": 10},
         },
-        # A leaf answers the server on a subject of its own; by default each link hears of all such subjects.
+        # A leaf answers the server on a subject of its own; by default each link hears of all such subjects
+        # (findings/nats-question-to-an-absent-leaf-crosses-all-links.sh).
         "feature_flags": {"js_api_reply_v2": True},
         **({} if config.cluster is None else {"cluster": _cluster(config.cluster)}),
         "accounts": _with_users(accounts, config.users)
@@ -171,7 +172,7 @@ def _remote(
     body = {
         "urls": list(config.hub_urls),
         "account": account,
-        # The server's own second is too short for a satellite link.
+        # The default second is too short (findings/nats-leaf-link-fails-at-satellite-round-trips.sh).
         "dial_timeout": "10s",
         "first_info_timeout": "10s",
         "compression": _LINK_COMPRESSION,

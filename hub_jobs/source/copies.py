@@ -1,6 +1,6 @@
-"""The copies of a stream on the servers of a cluster, asked one by one. Seen on 2.15.1: a server whose disk
-has damaged a block calls its messages deleted, or begins after them, as leader for all, and fetches them from
-no other one."""
+"""Asks the copies of a stream on the servers of a cluster one by one. A server whose disk has damaged a block
+calls its messages deleted, or begins after them, as leader for all, and does not fetch them from the other
+servers (`findings/nats-damaged-block-is-not-fetched-from-replicas.sh`; this module may go once it does)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The fleet in the key-value bucket of the hub: one record a leaf and one an aggregate, the newest only; and
 what writes there under the lease rest on: the condition, and room for the lease itself.
 
-A bucket on several servers that is full refuses each message, also one that takes another's place (seen on
-nats-server 2.15.1): then the lease could not be renewed, and no agent would lead. So records stop before.
+A full bucket on several servers refuses also a message that replaces another one
+(`findings/nats-full-stream-of-three-refuses-a-replacement.sh`). Then no agent could renew the lease, and none
+would lead. So records stop before.
 """
 
 from __future__ import annotations
@@ -223,7 +224,8 @@ class FleetStore:
 
 async def read_copies(nc: Client, subjects: list[str]) -> dict[str, bytes]:
     """What any copy of the bucket has of these subjects. A server whose disk has damaged a block lacks its
-    messages for good, as leader for all (seen on nats-server 2.15.1). Raises `UnavailableError`."""
+    messages for good, as leader for all (`findings/nats-damaged-block-is-not-fetched-from-replicas.sh`). Raises
+    `UnavailableError`."""
     found: dict[str, bytes] = {}
     for start in range(0, len(subjects), _AT_ONCE):
         lacking = subjects[start : start + _AT_ONCE]

@@ -1,8 +1,9 @@
 """Looks for messages that the hub's server took for old and never stored, though it acknowledged them.
 
-Seen on nats-server 2.15.1, and by its source code: a server that asks a leaf for a source takes all as held
-that the link consumer has delivered by the answer. A leaf that is slow may deliver before it answers, while
-the hub does not listen yet. Once a later message is stored, cursor and checkpoint look well.
+A server that asks a leaf for a source assumes that it holds all that the link consumer has delivered by the
+answer. A leaf's nats-server before 2.15.3 may deliver before it answers, while the hub does not listen yet.
+Once a later message is stored, cursor and checkpoint look correct. Since 2.15.3 the answer states the reset
+position instead (`resetInfo` in server/consumer.go): this search may go once no leaf runs an older server.
 
 So after each moment at which the server may have asked, the leaf's sequences in the aggregate are read, and
 nothing behind a gap counts as confirmed until the leaf has said what it still holds: what it has discarded,
