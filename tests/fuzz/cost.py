@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+import structlog
 import zstandard
 from google.protobuf import json_format
 
@@ -44,6 +45,7 @@ from agent.leaf.inputs.mqtt.sparkplug import SparkplugDecoder
 from agent.leaf.inputs.nats.input import lines_of
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
 from agent.leaf.inputs.shared.samples import Names
+from agent.leaf.inputs.shared.value_memory import ValueMemory
 from agent.leaf.inputs.syslog.framing import MessageCutter, framed
 from agent.leaf.inputs.syslog.parse import MessageParser
 from tests.harness.remote_write import request_1, request_2
@@ -187,7 +189,8 @@ def _remote(body: bytes, room: int) -> Iterator[int]:
 
 
 def _exposed(body: bytes, _room: int) -> Iterator[int]:
-    reading = SampleMapping(Names((), ()), Device(None, "d"), {}, "edge-1", _NOW)
+    memory = ValueMemory(None, structlog.get_logger())
+    reading = SampleMapping(Names((), ()), Device(None, "d"), {}, "edge-1", _NOW, memory)
     for part in reading.parts(body[: 2**20], "text/plain"):
         yield part.count + part.left_out.total()
 

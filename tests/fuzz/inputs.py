@@ -8,6 +8,7 @@ import math
 from typing import Final
 
 import cramjam
+import structlog
 import zstandard
 from google.protobuf.message import DecodeError
 
@@ -33,6 +34,7 @@ from agent.leaf.inputs.mqtt.sparkplug import SparkplugDecoder
 from agent.leaf.inputs.nats import SubjectTemplate
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
 from agent.leaf.inputs.shared.samples import Names
+from agent.leaf.inputs.shared.value_memory import ValueMemory
 from tests.fuzz.target import only, target
 from tests.harness.remote_write import STALE, Request, request_1, request_2
 from tests.harness.remote_write import WriteRequest as WriteRequest1
@@ -216,7 +218,8 @@ def remote_write(data: bytes) -> None:
     b"a 1\n",
 )
 def exposition(data: bytes) -> None:
-    reading = SampleMapping(Names((), ()), Device("{x}", "fallback"), {"job": "j"}, DOMAIN, NOW)
+    memory = ValueMemory(None, structlog.get_logger())
+    reading = SampleMapping(Names((), ()), Device("{x}", "fallback"), {"job": "j"}, DOMAIN, NOW, memory)
     for kind in ("text/plain", "application/openmetrics-text; version=1.0.0"):
         with only(ExpositionError):
             for part in reading.parts(data, kind):

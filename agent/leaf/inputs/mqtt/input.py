@@ -21,11 +21,12 @@ from agent.base.metrics import Metrics
 from agent.base.wait import timeout, unless
 from agent.config.keys import SeedError
 from agent.leaf.inputs.mqtt import MqttOptions, broker, file_problems, problems
-from agent.leaf.inputs.mqtt.memory import BrokerMemory
+from agent.leaf.inputs.mqtt.memory import FilterMemory
 from agent.leaf.inputs.mqtt.redelivery import MessageIdentity, Redelivery, are_same_messages
 from agent.leaf.inputs.mqtt.sorter import MessagePiece, Sorter, identity
 from agent.leaf.inputs.shared import NO_SERVER, LocalServer
 from agent.leaf.inputs.shared.positioned_input import SessionInput
+from agent.leaf.inputs.shared.value_memory import ValueMemory
 from agent.leaf.intake import Intake, RefusedError, UnknownOutcomeError
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ class MqttInput(SessionInput[MqttOptions]):
         super().__init__(options, metrics, server, options.url)
         self._redelivery = Redelivery()
         self._begun: _Begun | None = None
-        directory = None if server.state_dir is None else server.state_dir / "mqtt"
-        self._memory = BrokerMemory(directory, options.name, self._log)
+        self._memory = ValueMemory(server.file("mqtt", f"{options.name}.values"), self._log)
+        self._filters = FilterMemory(server.file("mqtt", f"{options.name}.filters"), self._log)
         self._sorter = Sorter(options, self._redelivery, self._memory, metrics, self._log)
 
     def _mistakes(self) -> Iterator[str]:
@@ -74,13 +75,13 @@ class MqttInput(SessionInput[MqttOptions]):
         filters = self._options.filters
 
         def note_ended() -> None:
-            self._memory.note_filters(filters)
+            self._filters.note(filters)
 
         async def hold() -> str:
             session = Session(broker(self._options, intake.domain), self._flows, note_ended)
-            earlier = [*self._memory.earlier_filters(), *(topic.filter for topic in self._options.topics)]
+            earlier = [*self._filters.earlier(), *(topic.filter for topic in self._options.topics)]
             ended = [filter_ for filter_ in dict.fromkeys(earlier) if filter_ not in filters]
-            self._memory.note_filters([*filters, *ended])
+            self._filters.note([*filters, *ended])
             async with session.connected(filters, ended):
                 self._redelivery.connected(time.monotonic(), resumed=session.resumed)
                 return await self._pump(session)

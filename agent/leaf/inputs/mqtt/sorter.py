@@ -17,8 +17,8 @@ from agent.contract import Letter
 from agent.leaf.inputs.formats import MAX_LINE, split_valid
 from agent.leaf.inputs.formats.message import MessageError, message_lines, metric_of, tagged
 from agent.leaf.inputs.mqtt import MqttOptions, TopicTemplate, template_of
-from agent.leaf.inputs.mqtt.memory import BrokerMemory, TopicValue, value_of
 from agent.leaf.inputs.mqtt.redelivery import MessageIdentity, Redelivery, identity_of
+from agent.leaf.inputs.shared.value_memory import SourceValue, ValueMemory, value_of
 from agent.leaf.intake import Chunk
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Sorter:
         self,
         options: MqttOptions,
         redelivery: Redelivery,
-        memory: BrokerMemory,
+        memory: ValueMemory,
         metrics: Metrics,
         log: FilteringBoundLogger,
     ) -> None:
@@ -100,7 +100,7 @@ class Sorter:
                 self._skipped.inc()
                 continue
             if self._retained == "once":
-                piece.values[value.topic] = value.content
+                piece.values[value.source] = value.content
             if not is_new:
                 continue
             if message.qos and not message.repeat:
@@ -119,18 +119,18 @@ class Sorter:
             value = _value(message, template_of(self._topics, message.topic))
             if not message.qos or (is_new and self._is_skipped(message, value, values)):
                 continue
-            values[value.topic] = value.content
+            values[value.source] = value.content
             if is_new:
                 chosen.append(message)
         return chosen
 
-    def _is_skipped(self, message: Received, value: TopicValue, before: dict[bytes, bytes]) -> bool:
+    def _is_skipped(self, message: Received, value: SourceValue, before: dict[bytes, bytes]) -> bool:
         """Whether a retained message is not to be stored; `before` is what is being stored with it."""
         if not message.retained or self._retained == "tag":
             return False
-        if self._retained == "skip" or before.get(value.topic) == value.content:
+        if self._retained == "skip" or before.get(value.source) == value.content:
             return True
-        return value.topic not in before and self._memory.is_known(value)
+        return value.source not in before and self._memory.is_known(value)
 
     def _fitting(self, batch: list[Received], new: list[bool]) -> list[Received]:
         """So many messages as certainly make no more lines than a piece may have, at least one; those that
@@ -212,10 +212,10 @@ def identity(message: Received) -> MessageIdentity:
     return identity_of(message.packet_id, message.topic, message.payload)
 
 
-def _value(message: Received, template: TopicTemplate | None) -> TopicValue:
+def _value(message: Received, template: TopicTemplate | None) -> SourceValue:
     """What a message says of its topic, under other names another value."""
     names = () if template is None else (template.device, template.metric)
-    return value_of(message.topic, message.payload, *names)
+    return value_of(message.topic.encode(errors="surrogatepass"), message.payload, *names)
 
 
 def _odd_members(message: Received, block: bytes, bad: Sequence[tuple[int, str]]) -> Letter:

@@ -4,33 +4,58 @@ official parser reads it."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
+import itertools
 import math
+import re
 import ssl
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, urlsplit
 
+import msgspec
 from msgspec import Struct, field
 
 from agent import contract
-from agent.base.files import open_regular
+from agent.base.files import open_regular, without_password
 from agent.base.http.access import AccessError, read_token
 from agent.base.wait import timeout
 from agent.leaf.inputs.formats import split_valid
 from agent.leaf.inputs.prometheus import PrometheusOptions
 from agent.leaf.inputs.shared.samples import Names, SampleLine, encode
+from agent.leaf.inputs.shared.value_memory import ValueMemory, value_of
 
 if TYPE_CHECKING:
     import aiohttp
 
 _CHUNK: Final = 64 * 1024
-ACCEPT: Final = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5"
+ACCEPT: Final = "text/plain;version=0.0.4;q=0.8,application/openmetrics-text;version=1.0.0;q=0.5"
+"""Exporters give a counter the suffix `_total` in OpenMetrics that it may lack in the text format."""
 _READINGS: Final = 1_000
 """How many readings are made at a time."""
 _OPEN: Final = "application/openmetrics-text"
+ABOUT: Final = ("up", "scrape_duration_seconds", "scrape_samples")
+"""What the input says of each scrape."""
+_DEFAULT_PATH: Final = "/metrics"
+_COUNTER: Final = re.compile(rb"(\s*#\s*TYPE\s.*\s)counter\s*\Z")
+
+
+def labels_of(url: str) -> dict[str, str]:
+    """What tells the samples of a target from those of others: `instance` is the `target` of the query, as
+    exporters of many devices have it, or else host and port; `module` and a path of its own are labels, too.
+    A password in a target is left out."""
+    parts = urlsplit(url)
+    asked = dict(parse_qsl(parts.query))
+    labels = {"instance": without_password(asked.get("target", parts.netloc))}
+    if parts.path not in ("", "/", _DEFAULT_PATH):
+        labels["metrics_path"] = parts.path
+    if "module" in asked:
+        labels["module"] = asked["module"]
+    return labels
 
 
 async def scrape(session: aiohttp.ClientSession, url: str, options: PrometheusOptions) -> tuple[bytes, str]:
@@ -91,21 +116,31 @@ class ExpositionError(ValueError):
 
 class SampleMapping(Struct, frozen=True):
     """How samples become readings: the names that are wanted, the device, `labels` for samples that have
-    none of that name themselves, and the instant of the scrape (ns since 1970)."""
+    none of that name themselves, and the instant of the scrape (ns since 1970). Of the samples with a time of
+    their own, which an exporter repeats, those in `memory` are left out."""
 
     names: Names
     device: Device
     labels: Mapping[str, str]
     domain: str
     now_ns: int
+    memory: ValueMemory
 
     def parts(self, body: bytes, content_type: str) -> Iterator[ExpositionPart]:
         """Read an exposition bit by bit: each step takes some milliseconds. Raises `ExpositionError` where it
         is none; what stands before that place has been returned by then."""
+        fault: ExpositionError | None = None
         lines: list[SampleLine] = []
         part = ExpositionPart()
         ts = contract.machine_time(self.now_ns)
-        for sample in _samples(body, content_type):
+        samples = _samples(body, content_type)
+        while True:
+            try:
+                sample = next(samples, None)
+            except ExpositionError as error:
+                fault, sample = error, None
+            if sample is None:
+                break
             if not self.names.wants(sample.name):
                 continue
             if not math.isfinite(sample.value):
@@ -113,12 +148,28 @@ class SampleMapping(Struct, frozen=True):
                 continue
             labels = {**self.labels, **sample.labels}
             tags = {name: text for name, text in labels.items() if name not in self.device.labels}
+            name = (
+                f"exported_{sample.name}" if sample.name in ABOUT and labels == self.labels else sample.name
+            )
             at = ts if sample.timestamp is None else float(sample.timestamp)
-            lines.append(SampleLine(at, self.device.of(labels), sample.name, float(sample.value), tags))
+            if sample.timestamp is not None and self._is_repeated(sample, labels, part.values):
+                continue
+            lines.append(SampleLine(at, self.device.of(labels), name, float(sample.value), tags))
             if len(lines) >= _READINGS:
                 yield self._finished(part, lines)
                 part, lines = ExpositionPart(), []
         yield self._finished(part, lines)
+        if fault is not None:
+            raise fault
+
+    def _is_repeated(self, sample: Any, labels: Mapping[str, str], values: dict[bytes, bytes]) -> bool:
+        """Whether a sample with a time of its own is stored, or is being stored; notes it in `values`."""
+        series = msgspec.json.encode([sample.name, sorted(labels.items())])
+        value = value_of(series, repr((float(sample.timestamp), float(sample.value))).encode())
+        if values.get(value.source) == value.content or self.memory.is_known(value):
+            return True
+        values[value.source] = value.content
+        return False
 
     def _finished(self, part: ExpositionPart, lines: list[SampleLine]) -> ExpositionPart:
         parsed = split_valid(encode(lines), self.domain, self.now_ns)
@@ -134,6 +185,8 @@ class ExpositionPart(Struct):
     payload: bytes = b""
     count: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
+    values: dict[bytes, bytes] = field(default_factory=dict)
+    """Digests of the samples with a time of their own."""
 
 
 class Device:
@@ -156,14 +209,46 @@ class Device:
         return "".join(text + (labels[name] if name else "") for text, name in self._parts)
 
 
+class _Lines:
+    """The lines of an exposition for a parser, and which is the last that it has read. In the text format
+    counters are called gauges, for the official parser adds `_total` to the names of counters."""
+
+    def __init__(self, body: bytes, *, is_open: bool) -> None:
+        self._lines, self._is_open = io.BytesIO(body), is_open
+        self.number = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines:
+            self.number += 1
+            if not self._is_open and (match := _COUNTER.match(line)) is not None:
+                line = match[1] + b"gauge\n"
+            yield line.decode()
+
+
 def _samples(body: bytes, content_type: str) -> Iterator[Any]:
+    """The samples in their order. Raises `ExpositionError` at the first line that is none, behind the samples
+    that stand before."""
+    is_open = content_type.partition(";")[0].strip().lower() == _OPEN
+    lines, count = _Lines(body, is_open=is_open), 0
+    try:
+        for sample in _parsed(lines, is_open):
+            yield sample
+            count += 1
+    except ExpositionError as error:
+        # The parser holds samples back until their family ends.
+        before = b"".join(itertools.islice(io.BytesIO(body), max(0, lines.number - 1))) + b"# EOF\n"
+        with contextlib.suppress(ExpositionError):
+            yield from itertools.islice(_parsed(_Lines(before, is_open=is_open), is_open), count, None)
+        raise ExpositionError(f"line {lines.number}: {error}") from None
+
+
+def _parsed(lines: _Lines, is_open: bool) -> Iterator[Any]:
     # Imported here, so that an agent that scrapes nothing does not hold the parsers in memory.
     from prometheus_client import parser
     from prometheus_client.openmetrics import parser as openmetrics
 
-    text = io.TextIOWrapper(io.BytesIO(body), "utf-8", newline="\n")
-    read = openmetrics if content_type.partition(";")[0].strip().lower() == _OPEN else parser
-    families = iter(read.text_fd_to_metric_families(text))
+    read: Any = openmetrics if is_open else parser
+    families = iter(read.text_fd_to_metric_families(lines))
     while True:
         try:
             family = next(families, None)

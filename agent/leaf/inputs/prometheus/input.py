@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -22,16 +23,19 @@ from agent.base.metrics import Metrics
 from agent.base.wait import unless
 from agent.leaf.inputs.prometheus import PrometheusOptions
 from agent.leaf.inputs.prometheus.exposition import (
+    ABOUT,
     Device,
     ExpositionError,
     ExpositionPart,
     SampleMapping,
     ScrapeError,
+    labels_of,
     scrape,
     trust,
 )
 from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.inputs.shared.samples import Names, SampleLine, SampleStore, check_interval, encode, turns
+from agent.leaf.inputs.shared.value_memory import ValueMemory
 from agent.leaf.intake import Chunk, Intake
 
 if TYPE_CHECKING:
@@ -52,6 +56,8 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
         self._names = Names(options.keep, options.drop)
         self._failing = {url: LogEdge(self._log, f"{url} can be scraped again") for url in options.urls}
         self._down: set[str] = set()
+        self._memory = ValueMemory(server.file("prometheus", f"{options.name}.values"), self._log)
+        self._unread = set(options.urls)
 
     def _obstacles(self) -> Iterator[str]:
         # A target that does not answer yet is none.
@@ -70,6 +76,8 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
             yield from _url_problems(url)
         if len(set(options.urls)) < len(options.urls):
             yield "urls names a target twice; name each once"
+        else:
+            yield from _same_targets(options.urls)
         if (problem := check_interval(options.interval)) is not None:
             yield problem
         if options.timeout > options.interval:
@@ -84,6 +92,7 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
         self._intake, self._stopping = intake, stopping
         import aiohttp  # a tenth of what an agent without it needs
 
+        self._memory.load()
         self._warn()
         context = await asyncio.to_thread(trust, self._options.tls_ca)
         connector = aiohttp.TCPConnector(ssl=True if context is None else context, limit_per_host=1)
@@ -110,9 +119,10 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
     async def _sample(self, url: str, session: aiohttp.ClientSession) -> None:
         """Scrape once, and store what came."""
         options = self._options
-        instance = urlsplit(url).netloc
         device = Device(options.device, self._intake.domain)
-        reading = SampleMapping(self._names, device, {"instance": instance}, self._intake.domain, wall_ns())
+        reading = SampleMapping(
+            self._names, device, labels_of(url), self._intake.domain, wall_ns(), self._memory
+        )
         began, count = time.monotonic(), 0
         try:
             exposition = await unless(self._stopping, scrape(session, url, options))
@@ -129,9 +139,19 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
         else:
             self._failing[url].end()
             self._down.discard(url)
+            self._look_at_names(url)
         self._up.set(0 if self._down else 1)
-        about = {"up": float(url not in self._down), "scrape_duration_seconds": took, "scrape_samples": count}
-        await self._store.store(_about(reading, instance, about), self._intake)
+        about = float(url not in self._down), took, float(count)
+        await self._store.store(_about(reading, about), self._intake)
+
+    def _look_at_names(self, url: str) -> None:
+        """Say which globs have named no sample once all targets were read."""
+        if url not in self._unread:
+            return
+        self._unread.discard(url)
+        keep, drop = self._names.unused()
+        if not self._unread and (keep or drop):
+            self._log.warning("globs match no sample", keep=keep, drop=drop)
 
     async def _take(self, parts: Iterator[ExpositionPart]) -> int:
         """Store the parts of an exposition, one after the other; returns how many samples they were. What
@@ -143,16 +163,31 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
             count += part.count
             if part.count and not await self._store.store(Chunk(part.payload, part.count), self._intake):
                 break
+            self._memory.remember(part.values)
         return count
 
 
-def _about(reading: SampleMapping, instance: str, values: dict[str, float]) -> Chunk:
-    labels = {"instance": instance}
-    device = reading.device.of(labels)
-    tags = {name: text for name, text in labels.items() if name not in reading.device.labels}
+def _about(reading: SampleMapping, values: tuple[float, ...]) -> Chunk:
+    device = reading.device.of(reading.labels)
+    tags = {name: text for name, text in reading.labels.items() if name not in reading.device.labels}
     ts = contract.machine_time(reading.now_ns)
-    lines = [SampleLine(ts, device, metric, value, tags) for metric, value in values.items()]
+    lines = [SampleLine(ts, device, metric, value, tags) for metric, value in zip(ABOUT, values, strict=True)]
     return Chunk(encode(lines), len(lines))
+
+
+def _same_targets(urls: Sequence[str]) -> Iterator[str]:
+    """Targets whose samples could not be told apart."""
+    known: dict[tuple[tuple[str, str], ...], str] = {}
+    for url in urls:
+        with suppress(ValueError):  # another problem
+            labels = labels_of(url)
+            other = known.setdefault(tuple(labels.items()), url)
+            if other is not url:
+                both = f"{without_password(other)!r:.100} and {without_password(url)!r:.100}"
+                yield (
+                    f"{both} have the same labels {labels}; give one of them an input of its own, and a rule "
+                    "that adds a tag"
+                )
 
 
 def _url_problems(url: str) -> Iterator[str]:

@@ -64,6 +64,10 @@ class LocalServer(Struct, frozen=True):
     state_dir: Path | None = None
     """Where an input may keep files below a folder of its type; None where it is only checked."""
 
+    def file(self, kind: str, name: str) -> Path | None:
+        """A file of an input of this type."""
+        return None if self.state_dir is None else self.state_dir / kind / name
+
 
 NO_SERVER: Final = LocalServer("nats://127.0.0.1:4222", Path())
 """For an input that is checked only, or is no client of the local server."""

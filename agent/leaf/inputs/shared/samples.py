@@ -19,6 +19,8 @@ from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 MIN_INTERVAL: Final = 0.1
 MAX_INTERVAL: Final = 86_400.0
+_MAX_NAMES: Final = 10_000
+"""Names of samples that are kept in memory."""
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -83,11 +85,25 @@ class Names:
     """Which names are wanted, by globs: those of `keep` (none: all) that are not of `drop`."""
 
     def __init__(self, keep: Sequence[str], drop: Sequence[str]) -> None:
+        self._globs = tuple(keep), tuple(drop)
         self._keep = _any_of(keep or ["*"])
         self._drop = _any_of(drop)
+        self._seen: dict[str, bool] = {}
 
     def wants(self, name: str) -> bool:
-        return self._keep.match(name) is not None and self._drop.match(name) is None
+        if (wanted := self._seen.get(name)) is None:
+            wanted = self._keep.match(name) is not None and self._drop.match(name) is None
+            if len(self._seen) < _MAX_NAMES:
+                self._seen[name] = wanted
+        return wanted
+
+    def unused(self) -> tuple[list[str], list[str]]:
+        """The globs of `keep` and of `drop` that no name so far has matched."""
+        keep, drop = (
+            [glob for glob in globs if not any(map(_any_of([glob]).match, self._seen))]
+            for globs in self._globs
+        )
+        return keep, drop
 
 
 def _any_of(globs: Sequence[str]) -> re.Pattern[str]:

@@ -1,79 +1,23 @@
-"""The newest value of each topic over starts of an input."""
+"""The filters of a session over starts of an input."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from agent.leaf.inputs.mqtt import memory
-from agent.leaf.inputs.mqtt.memory import BrokerMemory, TopicValue, value_of
+from agent.leaf.inputs.mqtt.memory import FilterMemory
+
+LOG = structlog.get_logger("test")
 
 
-def started(directory: Path | None) -> BrokerMemory:
-    made = BrokerMemory(directory, "mqtt", structlog.get_logger("test"))
-    made.load()
-    return made
-
-
-def stored(values: BrokerMemory, *given: TopicValue) -> None:
-    values.remember({value.topic: value.content for value in given})
-
-
-def test_the_newest_value_of_each_topic_is_known_after_a_start(tmp_path: Path) -> None:
-    first, second, other = value_of("t", b"1", "d"), value_of("t", b"2", "d"), value_of("u", b"1", "d")
-    values = started(tmp_path / "mqtt")
-    stored(values, first, other)
-    stored(values, second)
-    for remembered in (values, started(tmp_path / "mqtt")):
-        assert [remembered.is_known(value) for value in (first, second, other)] == [False, True, True]
-        assert not remembered.is_known(value_of("t", b"2", "another name"))
-
-
-def test_what_a_power_cut_left_of_a_file_is_read(tmp_path: Path) -> None:
-    given = [value_of(f"t{number}", b"1") for number in range(5)]
-    stored(started(tmp_path), *given)
-    file = tmp_path / "mqtt.values"
-    data = file.read_bytes()
-    file.write_bytes(data[:32] + bytes(16) + data[48:-5])
-    values = started(tmp_path)
-    assert [values.is_known(value) for value in given] == [True, False, True, True, False]
-    stored(values, *given)
-    assert all(started(tmp_path).is_known(value) for value in given)
-
-
-@pytest.mark.parametrize("directory", [True, False])
-def test_topics_beyond_the_bound_replace_those_silent_for_longest(
-    tmp_path: Path, directory: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "MAX_TOPICS", 3)
-    given = [value_of(f"t{number}", b"1") for number in range(5)]
-    values = started(tmp_path if directory else None)
-    for value in (*given[:3], given[0], *given[3:]):
-        stored(values, value)
-    for remembered in (values, started(tmp_path)) if directory else (values,):
-        assert [remembered.is_known(value) for value in given] == [True, False, False, True, True]
-
-
-def test_a_file_of_another_format_and_a_directory_that_takes_none_are_reported(tmp_path: Path) -> None:
-    (tmp_path / "mqtt.values").write_bytes(b"something else!!" + bytes(64))
-    (tmp_path / "file").touch()
-    value = value_of("t", b"1")
+def test_filters_are_remembered_where_there_is_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mqtt" / "a.filters"
+    FilterMemory(file, LOG).note(["plant/#", "ü/+"])
+    assert FilterMemory(file, LOG).earlier() == ["plant/#", "ü/+"]
+    FilterMemory(None, LOG).note(["plant/#"])
+    assert FilterMemory(None, LOG).earlier() == []
     with capture_logs() as told:
-        values = started(tmp_path)
-        stored(values, value)
-        nowhere = started(tmp_path / "file" / "mqtt")
-        stored(nowhere, value)
-        nowhere.note_filters(["a"])
-    assert values.is_known(value)
-    assert started(tmp_path).is_known(value)
-    for reason in ("another format", "Not a directory"):
-        assert reason in str(told)
-
-
-def test_filters_are_remembered(tmp_path: Path) -> None:
-    started(tmp_path).note_filters(["plant/#", "ü/+"])
-    assert started(tmp_path).earlier_filters() == ["plant/#", "ü/+"]
-    assert started(None).earlier_filters() == []
+        FilterMemory(file / "below", LOG).note(["a"])
+    assert "filters not remembered" in str(told)

@@ -31,9 +31,11 @@ from agent.base.metrics import Metrics
 from agent.cli.configuration import problems
 from agent.config import Seconds, Size
 from agent.leaf.inputs.prometheus import PrometheusOptions
-from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping
+from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping, labels_of
 from agent.leaf.inputs.prometheus.input import PrometheusInput
+from agent.leaf.inputs.shared import NO_SERVER, LocalServer
 from agent.leaf.inputs.shared.samples import Names
+from agent.leaf.inputs.shared.value_memory import ValueMemory
 from tests.harness.intakes import SampleCore
 from tests.harness.wait import until
 
@@ -45,7 +47,8 @@ def reading(
     keep: list[str] | None = None, drop: list[str] | None = None, device: str | None = None
 ) -> SampleMapping:
     names = Names(keep or [], drop or [])
-    return SampleMapping(names, Device(device, "edge-1"), {"instance": "x:1"}, "edge-1", NOW)
+    memory = ValueMemory(None, structlog.get_logger("test"))
+    return SampleMapping(names, Device(device, "edge-1"), {"instance": "x:1"}, "edge-1", NOW, memory)
 
 
 def rows(text: str, content_type: str = "text/plain", **options: Any) -> list[dict[str, Any]]:
@@ -57,11 +60,15 @@ def rows(text: str, content_type: str = "text/plain", **options: Any) -> list[di
 
 @asynccontextmanager
 async def scraping(
-    core: SampleCore, *urls: str, metrics: Metrics | None = None, **options: Any
+    core: SampleCore,
+    *urls: str,
+    metrics: Metrics | None = None,
+    server: LocalServer = NO_SERVER,
+    **options: Any,
 ) -> AsyncIterator[None]:
     stopping = asyncio.Event()
     settings: dict[str, Any] = {"interval": Seconds(0.1), "timeout": Seconds(10.0), **options}
-    one = PrometheusInput(PrometheusOptions(urls=list(urls), **settings), metrics or Metrics())
+    one = PrometheusInput(PrometheusOptions(urls=list(urls), **settings), metrics or Metrics(), server)
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         group.create_task(one.run(core, stopping))
         yield
@@ -74,7 +81,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 @asynccontextmanager
 async def exposing(answer: Answer) -> AsyncIterator[str]:
     app = web.Application()
-    app.router.add_get("/metrics", answer)
+    app.router.add_get("/{path:.*}", answer)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -259,6 +266,98 @@ def test_what_the_contract_refuses_is_counted_and_the_rest_stored() -> None:
         "bad_sample": 3,
         "infinite": 1,
     }
+
+
+def test_a_counter_keeps_the_name_that_its_exporter_gives() -> None:
+    text = '# HELP ifInErrors e\n# TYPE ifInErrors counter\nifInErrors{i="1"} 3\n# TYPE temp gauge\ntemp 2\n'
+    assert [row["metric"] for row in rows(text, keep=["ifInErrors", "temp"])] == ["ifInErrors", "temp"]
+    assert [row["metric"] for row in rows(text, drop=["ifInErrors"])] == ["temp"]
+
+
+@pytest.mark.parametrize(
+    ("text", "content_type", "kept"),
+    [
+        ("# TYPE a gauge\na 1\nb 2\nthis is no sample\nd 4\n", "text/plain", ["a", "b"]),
+        ('# TYPE a gauge\na{x="1"} 1\na{x="2"} 2\na{x= 3\na 4\n', "text/plain", ["a", "a"]),
+        ('# TYPE a gauge\na{x="1"} 1\na{x="2"} 2\nno sample\n# EOF\n', OPEN, ["a", "a"]),
+        ("# TYPE a gauge\na 1\n# TYPE b gauge\nb 2\n", OPEN, ["a", "b"]),
+        ("a 1\nb 2\nc \xff\n", "text/plain", ["a", "b"]),
+        (" \t#  a comment\r\na 1\r\nb NaN0\n", "text/plain", ["a"]),
+    ],
+)
+def test_what_stands_before_a_broken_line_is_stored(text: str, content_type: str, kept: list[str]) -> None:
+    parts = reading().parts(text.encode("latin-1"), content_type)
+    assert [json.loads(line)["metric"] for line in next(parts).payload.splitlines()] == kept
+    with pytest.raises(ExpositionError, match="line "):
+        next(parts)
+
+
+def test_what_an_exporter_says_under_a_name_of_ours_is_another_series() -> None:
+    text = 'up 0\nup{job="x"} 0\nscrape_samples 5\nother 1\n'
+    assert [row["metric"] for row in rows(text)] == ["exported_up", "up", "exported_scrape_samples", "other"]
+    assert [row["metric"] for row in rows(text, keep=["up"])] == ["exported_up", "up"]
+
+
+@pytest.mark.parametrize(
+    ("url", "labels"),
+    [
+        ("http://h:9100/metrics", {"instance": "h:9100"}),
+        ("http://h", {"instance": "h"}),
+        (
+            "http://h:9116/snmp?target=sw1&module=if_mib&auth=secret",
+            {"instance": "sw1", "metrics_path": "/snmp", "module": "if_mib"},
+        ),
+        ("http://h:9187/probe?target=postgres%3A%2F%2Fu%3Apw%40db", {"metrics_path": "/probe"}),
+        ("https://h/metrics/cadvisor", {"instance": "h", "metrics_path": "/metrics/cadvisor"}),
+    ],
+)
+def test_labels_tell_the_targets_of_one_exporter_apart(url: str, labels: dict[str, str]) -> None:
+    found = labels_of(url)
+    assert found | labels == found
+    assert "pw" not in str(found)
+
+
+async def test_devices_behind_one_exporter_and_their_scrapes_are_told_apart() -> None:
+    async def expose(request: web.Request) -> web.Response:
+        return web.Response(text=f"if_errors {len(request.query['target'])}\n")
+
+    core = SampleCore()
+    async with exposing(expose) as url:
+        urls = [f"{url}?target={name}" for name in ("sw1", "sw22")]
+        async with scraping(core, *urls, device="{instance}"):
+            await until(lambda: {3, 4} <= set(core.values("if_errors")) and len(core.values("up")) > 1)
+    assert {(row["device"], row["value"]) for row in core.rows if row["metric"] == "if_errors"} == {
+        ("sw1", 3),
+        ("sw22", 4),
+    }
+    assert {row["device"] for row in core.rows if row["metric"] == "up"} == {"sw1", "sw22"}
+
+
+async def test_a_sample_with_its_own_unchanged_time_is_stored_once_also_over_starts(tmp_path: Path) -> None:
+    text = 'a{x="1"} 1 1700000000123\na{x="2"} 1 1700000000123\nb 2\n'
+
+    async def expose(_request: web.Request) -> web.Response:
+        return web.Response(text=text)
+
+    core, server = SampleCore(refuse=1), LocalServer("nats://127.0.0.1:4222", Path(), tmp_path)
+    async with exposing(expose) as url:
+        for times in (1, 2, 3):
+            if times == 3:
+                text = text.replace("123", "456", 1)
+            async with scraping(core, url, server=server):
+                before = len(core.values("up"))
+                await until(lambda before=before: len(core.values("up")) > before + 2)  # type: ignore[misc]
+            assert core.values("a") == [1] * (2 if times < 3 else 3)
+    assert len(core.values("b")) > 6
+
+
+async def test_globs_that_match_no_sample_are_named(exporter: str) -> None:
+    core = SampleCore()
+    with structlog.testing.capture_logs() as logged:
+        async with scraping(core, exporter, keep=["pressure_*", "strokes"], drop=["nothing_*"]):
+            await until(lambda: len(core.values("up")) > 2)
+    (told,) = [entry for entry in logged if entry["event"] == "globs match no sample"]
+    assert (told["keep"], told["drop"]) == (["strokes"], ["nothing_*"])
 
 
 @given(st.text(st.characters(codec="utf-8")), st.sampled_from(["text/plain", OPEN]))
