@@ -1,7 +1,8 @@
 """The declared links as plain values, and the configurations of their streams. Pure.
 
-nats-server distinguishes two sources of one stream by name, API prefix, filter and transforms. A changed start
-or deliver prefix alone changes nothing in an existing source (`findings/nats-source-start-is-not-updated.sh`).
+nats-server distinguishes two sources of one stream by name, API prefix, filter and transforms. A changed
+start or deliver prefix alone changes nothing in an existing source
+(`findings/nats-source-start-is-not-updated.sh`).
 """
 
 from __future__ import annotations

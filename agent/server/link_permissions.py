@@ -33,8 +33,8 @@ _STREAM_CHANGES = (
 )
 _CONSUMER_CHANGES = ("DURABLE", "DELETE", "NAMES", "LIST", "MSG", "PAUSE", "UNPIN", "LEADER", "PEER")
 _MQTT_BY_ITSELF = "$MQTT.>"
-"""nats-server before 2.15.2 lets a link use it whatever is allowed, unless it is denied by name. It lets a link
-use `_R_.>`, and before 2.15.3 `$JS.ACK.>`, even against a denial."""
+"""nats-server before 2.15.2 lets a link use it whatever is allowed, unless it is denied by name. It lets a
+link use `_R_.>`, and before 2.15.3 `$JS.ACK.>`, even against a denial."""
 
 
 def leaf_link(

@@ -224,8 +224,8 @@ class FleetStore:
 
 async def read_copies(nc: Client, subjects: list[str]) -> dict[str, bytes]:
     """What any copy of the bucket has of these subjects. A server whose disk has damaged a block lacks its
-    messages for good, as leader for all (`findings/nats-damaged-block-is-not-fetched-from-replicas.sh`). Raises
-    `UnavailableError`."""
+    messages for good, as leader for all (`findings/nats-damaged-block-is-not-fetched-from-replicas.sh`).
+    Raises `UnavailableError`."""
     found: dict[str, bytes] = {}
     for start in range(0, len(subjects), _AT_ONCE):
         lacking = subjects[start : start + _AT_ONCE]

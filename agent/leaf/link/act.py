@@ -100,7 +100,8 @@ async def drop_other_epochs(js: JetStream, domain: str, cls: str, epoch: str) ->
 async def ensure_rate(js: JetStream, domain: str, cls: StreamClass, epoch: str) -> None:
     """Give the link consumer the rate of its class if it has another one. It goes on with its epoch:
     nothing is lost or sent twice. nats-server first lets through as many bytes as one message may have, 8 MiB
-    (`findings/nats-rate-limit-begins-with-the-largest-message.sh`). Raises `ApiError` or `UnavailableError`."""
+    (`findings/nats-rate-limit-begins-with-the-largest-message.sh`). Raises `ApiError` or
+    `UnavailableError`."""
     stream = contract.leaf_stream(domain, cls.name)
     consumer = await js.find_consumer(stream, contract.link_consumer(epoch))
     if consumer is None:

@@ -270,8 +270,8 @@ def _stalled(memory: LinkMemory, comparison: HubComparison) -> bool:
 
     A hub's nats-server before 2.15.3 drops all messages after resets that crossed, and checks only at a
     heartbeat, which a leaf that is never idle does not send (`processInboundSourceMsg` in server/stream.go).
-    What was sent over the link before a question arrives before it, so an answer proves that it has arrived on
-    the slowest link too.
+    What was sent over the link before a question arrives before it, so an answer proves that it has arrived
+    on the slowest link too.
     """
     patience = STUCK_AFTER * 2 ** min(memory.stalls, MOST_PATIENT)
     return memory.outstanding > comparison.cursor and comparison.asked_at > memory.outstanding_at + patience
