@@ -270,6 +270,6 @@ async def _answer(watch: AnswerWatch, ident: str, patience: float) -> CommandAns
 def is_linked(settings: Config, domain: str) -> bool | None:
     """Whether the leaf is linked, by the hub's agent; None if it does not answer."""
     try:
-        return bool(status_of(settings.admin)["fleet"]["leaves"][domain]["linked"])
+        return bool(status_of(settings)["fleet"]["leaves"][domain]["linked"])
     except (AdminStatusError, KeyError):
         return None

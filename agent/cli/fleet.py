@@ -108,7 +108,7 @@ def listed(
     if settings.role != "hub":
         end(["the fleet is known at the hub; name the hub's configuration with -c"])
     try:
-        fleet = status_of(settings.admin)["fleet"]
+        fleet = status_of(settings)["fleet"]
     except AdminStatusError as error:
         end([str(error)], Exit.UNREACHABLE)
     rows = fleet_rows.rows_of(fleet, datetime.now(UTC))

@@ -32,8 +32,8 @@ from agent.cli.configuration import (
     problems,
     seconds_or_end,
 )
-from agent.cli.query import AdminStatusError, input_states
-from agent.config import Admin, Config
+from agent.cli.query import AdminStatusError, input_states, status_of
+from agent.config import Config
 from agent.contract import Exit, Letter
 from agent.leaf.inputs import make_inputs
 from agent.leaf.inputs.file.glob import matches
@@ -198,7 +198,7 @@ def command(
         for options in chosen
         if _kind(options) not in _NOT_RUN
     ]
-    able = [input_ for input_, options in made if not _hindered(input_, options, settings.admin)]
+    able = [input_ for input_, options in made if not _hindered(input_, options, settings)]
     for options in chosen:
         if (why := _NOT_RUN.get(_kind(options))) is not None:
             _tell(f"input {options.name} is not run: {why}")
@@ -234,10 +234,11 @@ def _made(options: Any, metrics: Metrics, server: LocalServer, from_start: bool)
     return make_inputs([options], metrics, server)[0]
 
 
-def _runs_in_agent(name: str, admin: Admin) -> bool:
+def _runs_in_agent(name: str, config: Config) -> bool:
     """Whether the agent of this machine answers and runs this input."""
     try:
-        return input_states(admin).get(name, False)
+        status_of(config)
+        return input_states(config).get(name, False)
     except AdminStatusError:
         return False
 
@@ -246,10 +247,10 @@ def _kind(options: Any) -> str:
     return str(options.__struct_config__.tag)
 
 
-def _hindered(input_: CheckedInput, options: Any, admin: Admin) -> bool:
+def _hindered(input_: CheckedInput, options: Any, config: Config) -> bool:
     """Print why an input can't run here; whether there was a reason."""
     sentences = problems([input_])
-    if sentences and options.listens and not mistakes([input_]) and _runs_in_agent(options.name, admin):
+    if sentences and options.listens and not mistakes([input_]) and _runs_in_agent(options.name, config):
         remedy = f"look with `petiole tap --follow --input {options.name}`, or stop the agent"
         sentences = [
             f"input {options.name!r}: the running agent listens on {options.listens} for it; {remedy}"

@@ -30,12 +30,13 @@ from agent.base.terminal import (
     wrapped,
 )
 from agent.cli.configuration import ConfigFile, configuration, end, quiet
-from agent.config import Admin
 from agent.contract import Exit
 from agent.hub.fleet_rows import until
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+
+    from agent.config import Config
 
 _COUNTERS: Final = {
     "petiole_accepted_readings_total": "accepted",
@@ -227,7 +228,7 @@ def command(config: ConfigFile, once: Once = False, interval: Interval = _DEFAUL
     quiet(settings)
     if settings.role != "leaf":
         end(["top shows one leaf; run it there, or look at all of them here with petiole fleet"])
-    view = LeafView(settings.admin)
+    view = LeafView(settings)
     if not once:
         watch(view.shown, interval)
         raise typer.Exit(Exit.WELL)
@@ -242,8 +243,8 @@ def command(config: ConfigFile, once: Once = False, interval: Interval = _DEFAUL
 class LeafView:
     """A leaf as it is looked at again and again: each look shows what happened since the one before."""
 
-    def __init__(self, admin: Admin) -> None:
-        self._admin = admin
+    def __init__(self, config: Config) -> None:
+        self._config = config
         self._before: Scrape | None = None
 
     def shown(self) -> list[TerminalLine]:
@@ -262,8 +263,8 @@ class LeafView:
         """The lines of a look. Raises `AdminStatusError`."""
         from agent.cli.query import metrics_of, status_of
 
-        status = status_of(self._admin)
-        now = sample(metrics_of(self._admin), status["inputs"], time.monotonic())
+        status = status_of(self._config)
+        now = sample(metrics_of(self._config), status["inputs"], time.monotonic())
         rates, width = Rates(self._before, now), terminal_width()
         self._before = now
         link = status["link"]

@@ -144,7 +144,7 @@ def _leaf(settings: Config, domain: str, unseen: list[str]) -> LeafReport | None
     from agent.hub.fleet_rows import behind_of
 
     try:
-        status = status_of(settings.admin)
+        status = status_of(settings)
     except AdminStatusError as error:
         raise LookupError(f"what {domain} still holds: {error}") from None
     if status["role"] == "leaf":

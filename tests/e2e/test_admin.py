@@ -23,7 +23,7 @@ from agent.base.metrics import Metrics
 from agent.base.supervisor import ConditionError
 from agent.cli.checks import agent_status
 from agent.cli.query import AdminStatusError, status_of
-from agent.config import Admin
+from agent.config import Admin, Config
 from agent.hub.web import FleetPages
 from agent.process import admin_server as admin
 from agent.process.admin_server import AdminServer
@@ -301,14 +301,14 @@ async def test_the_commands_show_the_token_and_believe_the_certificate_that_is_n
     agent: Agent, access: dict[str, Path], tmp_path: Path
 ) -> None:
     async with serving(agent, "0.0.0.0", access=access) as server:
-        named = Admin(f"0.0.0.0:{server.address[1]}", **access)
+        named = Config(domain="edge-1", admin=Admin(f"0.0.0.0:{server.address[1]}", **access))
         assert (await asyncio.to_thread(status_of, named))["domain"] == "edge-1"
         asked = await agent_status.ask(named)
         assert not isinstance(asked, str)
         assert asked["domain"] == "edge-1"
 
         (tmp_path / "other").mkdir()
-        named.tls_cert, _ = self_signed(tmp_path / "other")
+        named.admin.tls_cert, _ = self_signed(tmp_path / "other")
         with pytest.raises(AdminStatusError, match="certificate verify failed"):
             await asyncio.to_thread(status_of, named)
         assert "does not answer" in str(await agent_status.ask(named))

@@ -33,6 +33,7 @@ _MAX_BYTES: Final = 64 * 1024**2
 """A hub with 2,000 leaves answers about two."""
 _PIECE: Final = 65_536
 WHETHER_IT_RUNS: Final = "see whether `petiole run` runs"
+_STRANGER: Final = "what answers at {url} is not the agent; correct [admin] listen, or end it"
 NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError)
 """What reading an answer raises that is not JetStream's."""
 
@@ -126,31 +127,32 @@ def cannot_ask(config: Config, error: BaseException) -> str:
     return f"the NATS server at {config.nats.listen} cannot be asked ({nonsense}{reason_of(error)})"
 
 
-def status_of(admin: Admin) -> dict[str, Any]:
-    """What the agent that listens there answers to `/status`, checked as far as the commands rely on it.
-    Raises `AdminStatusError`."""
-    answer, url = answer_of(admin, "/status")
+def status_of(config: Config) -> dict[str, Any]:
+    """What the agent of this configuration answers to `/status`, checked as far as the commands rely on it.
+    Raises `AdminStatusError`, also where another agent answers."""
+    answer, url = answer_of(config.admin, "/status")
     try:
         status = json.loads(answer)
-    except (ValueError, RecursionError) as error:
-        raise _unanswered(url, error) from None
-    return checked(status, url)
+    except (ValueError, RecursionError):
+        raise AdminStatusError(_STRANGER.format(url=url)) from None
+    return own(checked(status, url), url, config)
 
 
-def metrics_of(admin: Admin) -> list[Metric]:
-    """What the agent that listens there answers to `/metrics`. Raises `AdminStatusError`."""
+def metrics_of(config: Config) -> list[Metric]:
+    """What the agent that listens there answers to `/metrics`, which names no agent: `status_of` tells
+    whether it is this configuration's. Raises `AdminStatusError`."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    answer, url = answer_of(admin, "/metrics")
+    answer, url = answer_of(config.admin, "/metrics")
     try:
         return list(text_string_to_metric_families(answer.decode()))
     except ValueError as error:
         raise _unanswered(url, error) from None
 
 
-def input_states(admin: Admin) -> dict[str, bool]:
+def input_states(config: Config) -> dict[str, bool]:
     """Whether each input of the agent that listens there runs, by its name. Raises `AdminStatusError`."""
-    gauges = [metric for metric in metrics_of(admin) if metric.name == "petiole_input_up"]
+    gauges = [metric for metric in metrics_of(config) if metric.name == "petiole_input_up"]
     return {sample.labels["input"]: sample.value == 1 for gauge in gauges for sample in gauge.samples}
 
 
@@ -171,7 +173,7 @@ def answer_of(admin: Admin, path: str) -> tuple[bytes, str]:
 
 def _unanswered(url: str, error: Exception) -> AdminStatusError:
     if isinstance(error, urllib.error.HTTPError) and error.code == http.HTTPStatus.NOT_FOUND:
-        return AdminStatusError(f"what answers at {url} is not the agent; correct [admin] listen, or end it")
+        return AdminStatusError(_STRANGER.format(url=url))
     reason = error.reason if type(error) is urllib.error.URLError else error
     why = (isinstance(reason, OSError) and reason.strerror) or reason
     return AdminStatusError(f"the agent does not answer at {url} ({why}); {WHETHER_IT_RUNS}")
@@ -211,6 +213,22 @@ def checked(status: Any, url: str) -> dict[str, Any]:
         why = str(error)
     raise AdminStatusError(
         f"what answers at {url} is not an agent of this version: {why}; see who listens at [admin] listen"
+    )
+
+
+def own(status: dict[str, Any], url: str, config: Config) -> dict[str, Any]:
+    """The answer, if it is that of this configuration's agent. Raises `AdminStatusError`: several agents on a
+    machine have one default address, which only the first of them gets."""
+    role, domain = status["role"], status.get("domain", config.domain)
+    place, ours = status.get("state_dir"), str(config.state_dir.resolve())
+    if (role, domain) == (config.role, config.domain) and place in (None, ours):
+        return status
+    if domain == config.domain:
+        domain = f"{domain} with its state in {place}"
+    raise AdminStatusError(
+        f"what answers at {url} is the agent of {domain} (role {role}), not that of "
+        f"{config.domain} (role {config.role}, state in {ours}), which cannot listen there; "
+        "give each an [admin] listen of its own"
     )
 
 

@@ -103,7 +103,7 @@ async def _reloaded(config: Config, whose: str, applied: Callable[[], bool]) -> 
 
 def _status(config: Config) -> dict[str, Any]:
     try:
-        return status_of(config.admin)
+        return status_of(config)
     except AdminStatusError:
         return {}
 

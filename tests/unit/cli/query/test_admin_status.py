@@ -17,7 +17,7 @@ from agent.cli import query
 from agent.cli.checks import agent_status
 from agent.cli.query import AdminStatusError, checked, status_of
 from agent.cli.status import drawn, exit_code, lines
-from agent.config import Admin
+from agent.config import Admin, Config
 from agent.contract import Exit
 from agent.demo.loopback import free_port
 
@@ -37,6 +37,10 @@ LEAF: Final[dict[str, Any]] = {
     "links": [],
     "inputs": ["http"],
 }
+
+
+def _asking(listen: str) -> Config:
+    return Config(domain="edge-1", admin=Admin(listen=listen))
 
 
 @contextmanager
@@ -72,8 +76,8 @@ def _answering(body: bytes, code: int = 200, *, endless: bool = False) -> Iterat
 @pytest.mark.parametrize(
     ("body", "code", "said"),
     [
-        (b"<html>hello</html>", 200, "does not answer"),
-        (b"", 200, "does not answer"),
+        (b"<html>hello</html>", 200, "is not the agent"),
+        (b"", 200, "is not the agent"),
         (b"{}", 404, "is not the agent; correct [admin] listen, or end it"),
         (b"{}", 302, "HTTP Error 302"),
         (b"[1, 2]", 200, "is not an agent of this version: it names neither"),
@@ -84,22 +88,22 @@ def _answering(body: bytes, code: int = 200, *, endless: bool = False) -> Iterat
 )
 def test_who_answers_something_else_is_told(body: bytes, code: int, said: str) -> None:
     with _answering(body, code) as listen, pytest.raises(AdminStatusError) as told:
-        status_of(Admin(listen=listen))
+        status_of(_asking(listen))
 
     assert said in str(told.value)
 
 
 def test_an_agent_that_does_not_run_is_told_in_plain_words() -> None:
-    admin = Admin(listen=f"127.0.0.1:{free_port()}")
+    config = _asking(f"127.0.0.1:{free_port()}")
     with pytest.raises(AdminStatusError, match=r"/status \(Connection refused\); see whether"):
-        status_of(admin)
-    assert str(asyncio.run(agent_status.ask(admin))).endswith("/status (Connection refused)")
+        status_of(config)
+    assert str(asyncio.run(agent_status.ask(config))).endswith("/status (Connection refused)")
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[1]", b"{}"])
 def test_a_check_takes_nothing_else_for_an_agent(body: bytes) -> None:
     with _answering(body) as listen:
-        assert str(asyncio.run(agent_status.ask(Admin(listen=listen)))).endswith("is not an agent")
+        assert str(asyncio.run(agent_status.ask(_asking(listen)))).startswith("what answers at")
 
 
 def test_an_answer_without_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,13 +112,13 @@ def test_an_answer_without_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> No
         _answering(b"x" * 60_000, endless=True) as listen,
         pytest.raises(AdminStatusError, match="longer than"),
     ):
-        status_of(Admin(listen=listen))
+        status_of(_asking(listen))
 
 
 def test_no_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     with _answering(b"{}") as listen, pytest.raises(AdminStatusError, match="not an agent of this version"):
-        status_of(Admin(listen=listen))
+        status_of(_asking(listen))
 
 
 def test_what_a_newer_agent_adds_does_no_harm() -> None:
