@@ -23,6 +23,8 @@ FLUSHING: Final = ("ext3", "ext4", "btrfs", "zfs")
 """File systems that write a file which replaces another, in a power cut too, without a sync of it."""
 _RESERVE: Final = 64 * 2**20
 _SHARE: Final = 20
+_FILES: Final = 64
+"""Inodes that are kept free: a server makes a file for each 8 MiB of a stream, its agent some at a time."""
 
 
 class UnseenError(Exception):
@@ -155,16 +157,23 @@ class Room(Struct, frozen=True):
     """What this user may still write."""
     reserve: int
     """What should be left: 64 MiB, or a twentieth of a small disk."""
+    files: int | None = None
+    """How many files may still be made; None where the file system has no such limit."""
 
     @property
     def low(self) -> bool:
         """Whether new messages must be refused."""
-        return self.free < self.reserve
+        return self.free < self.reserve or self.few_files
+
+    @property
+    def few_files(self) -> bool:
+        """Whether inodes are what is lacking."""
+        return self.files is not None and self.files < _FILES
 
     @property
     def enough(self) -> bool:
         """Whether messages may be accepted again: twice the reserve, so that the state does not flap."""
-        return self.free >= 2 * self.reserve
+        return self.free >= 2 * self.reserve and (self.files is None or self.files >= 2 * _FILES)
 
 
 def room(directory: Path) -> Room | None:
@@ -174,7 +183,9 @@ def room(directory: Path) -> Room | None:
     except OSError:
         return None
     total = disk.f_blocks * disk.f_frsize
-    return Room(disk.f_bavail * disk.f_frsize, min(_RESERVE, total // _SHARE))
+    # btrfs and others that make inodes as they are needed say that there are none.
+    files = disk.f_favail if disk.f_files else None
+    return Room(disk.f_bavail * disk.f_frsize, min(_RESERVE, total // _SHARE), files)
 
 
 def file_system(path: Path) -> str | None:

@@ -34,7 +34,7 @@ def set_up(level: str, form: str) -> None:
         structlog.processors.format_exc_info,
     ]
     structlog.configure(
-        processors=[_drop_below, *shared, renderer],
+        processors=[_remember_warning, _drop_below, *shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=_named_print_logger,
         cache_logger_on_first_use=True,
@@ -49,6 +49,25 @@ def set_level(level: str) -> None:
     """Log from this level on, also in loggers that exist already."""
     global _threshold
     _threshold = _LEVELS[level.upper()]
+
+
+_WARNINGS: Final[dict[str, str]] = {}
+_MOST_WARNINGS: Final = 1_000
+_WARNING_LENGTH: Final = 500
+
+
+def last_warning(input_name: str) -> str | None:
+    """The newest warning or error that was logged of an input since the process began."""
+    return _WARNINGS.get(input_name)
+
+
+def _remember_warning(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    name = event.get("input")
+    if name is not None and _LEVELS[method.upper()] >= logging.WARNING:
+        facts = [str(event[key]) for key in ("error", "reason") if key in event]
+        if name in _WARNINGS or len(_WARNINGS) < _MOST_WARNINGS:
+            _WARNINGS[name] = ": ".join([str(event["event"]), *facts])[:_WARNING_LENGTH]
+    return event
 
 
 def _drop_below(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:

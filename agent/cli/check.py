@@ -20,6 +20,7 @@ import typer
 from agent import contract
 from agent.base.listen_sockets import near_host
 from agent.cli.checks import (
+    Cause,
     Finding,
     Group,
     Level,
@@ -34,9 +35,9 @@ from agent.cli.checks import (
     outcome,
     server,
     streams,
+    without_consequences,
 )
-from agent.cli.checks.handshake import Greeted, Nowhere
-from agent.cli.checks.leafnode_probe import Dialled, dial, shown
+from agent.cli.checks.leafnode_probe import dial
 from agent.cli.configuration import AsJson, ConfigFile, mistakes, obstacles, read
 from agent.cli.configuration import local_server as input_server
 from agent.config import Config, ConfigError, listen_address
@@ -44,6 +45,8 @@ from agent.config.files import hidden
 from agent.config.mirrors import declared
 from agent.contract import Exit
 from agent.server import link_permissions
+from agent.server.dialling import Nowhere, route_of
+from agent.server.joining import Dialled, shown
 from agent.server.permissions import Permissions
 from agent.server.setup import link_key_file, taken_ports
 
@@ -91,13 +94,15 @@ def check_offline(config: Config, path: Path) -> list[Finding]:
     """Run the checks that ask no server."""
     now = machine.right_now()
     findings = _judged_configuration(config, path, runs=True)
-    return [*findings, *machine.look(config, now), *machine.look_at_clock(now, None)]
+    findings += [*machine.look(config, now), *machine.look_at_clock(now, None)]
+    return without_consequences(findings)
 
 
 async def check_online(config: Config, path: Path) -> list[Finding]:
+    """Ask the agent, its server and the hub, and judge: what runs is believed before a look that fails."""
     now = machine.right_now()
     async with asyncio.TaskGroup() as group:
-        status = group.create_task(agent_status.ask(config.admin))
+        status = group.create_task(agent_status.ask(config))
         own = group.create_task(local_server.look(config))
         hub = group.create_task(_look_there(config))
         devices = group.create_task(_look_at_devices(config))
@@ -111,7 +116,7 @@ async def check_online(config: Config, path: Path) -> list[Finding]:
     findings += _certificates(dialled, now)
     findings += local_server.judge(config, seen, link.first_greeting(dialled))
     findings += _judged_there(config, seen, dialled)
-    return [*findings, *devices.result(), *agent_status.judge(status.result())]
+    return without_consequences([*findings, *devices.result(), *agent_status.judge(status.result())])
 
 
 def _needed_there(config: Config) -> Permissions:
@@ -141,8 +146,9 @@ async def _look_where_it_dials(config: Config, system: local_probe.System | None
 async def _dial(config: Config, urls: Sequence[str]) -> list[Dialled]:
     needed, seed = _needed_there(config), link_key_file(config)
     permissions = Permissions((*needed.publish, link.question(config.domain)), needed.subscribe)
-    tls = machine.remote_tls(config)
-    return list(await asyncio.gather(*(dial(url, seed, permissions, tls) for url in urls)))
+    routes = [route_of(url, config.nats.remote, urls) for url in urls]
+    pairs = zip(urls, routes, strict=True)
+    return list(await asyncio.gather(*(dial(url, seed, permissions, route) for url, route in pairs)))
 
 
 async def _look_at_devices(config: Config) -> list[Finding]:
@@ -154,16 +160,19 @@ async def _look_at_devices(config: Config) -> list[Finding]:
 
 def _certificates(dialled: Sequence[Dialled], now: datetime) -> Iterator[Finding]:
     for probe in dialled:
-        if isinstance(probe.greeting, Greeted) and (shown_there := probe.greeting.certificate) is not None:
-            yield machine.certificate(f"the certificate of {shown(probe.url)}", shown_there, now)
+        if probe.certificate is not None:
+            name = f"the certificate of {shown(probe.url)}"
+            yield machine.certificate(name, probe.certificate, now).causing(Cause.CERTIFICATE)
 
 
 def _judged_there(
     config: Config, seen: local_server.LocalServerInfo, dialled: Sequence[Dialled]
 ) -> list[Finding]:
+    leafz = {} if seen.system is None else seen.system.answers.get("LEAFZ", {})
+    linked = server.is_linked(leafz)
     if config.role == "hub":
-        return local_server.judge_leaf_port(config, seen.leaf_port)
-    findings = link.judge(config.domain, config.class_names, _needed_there(config), dialled)
+        return local_server.judge_leaf_port(config, seen.leaf_port, linked=linked)
+    findings = link.judge(config.domain, config.class_names, _needed_there(config), dialled, linked=linked)
     joined, hub = link.first_joined(dialled), link.first_greeting(dialled)
     if hub is not None:
         findings.append(server.hub_jetstream(hub, contract.HUB_DOMAIN))

@@ -26,7 +26,7 @@ from agent.contract import Exit, LeafState, Severity, exit_of, state_of
 
 if TYPE_CHECKING:
     from agent.base.terminal import TerminalLine
-    from agent.cli.checks.leafnode_probe import Dialled
+    from agent.server.joining import Dialled
 
 _UNKNOWN_KEY: Final = "Authorization Violation"
 _LISTED: Final = 12
@@ -79,7 +79,7 @@ def _look(settings: Config, links: bool) -> dict[str, Any]:
     `AdminStatusError`."""
     from agent.cli.query import status_of
 
-    status = status_of(settings.admin)
+    status = status_of(settings)
     if links:
         from agent.cli.query.links import gather_links
 
@@ -93,17 +93,16 @@ def _key_refusal(config: Config, status: Mapping[str, Any]) -> str | None:
     dialled once, as the leaf's server dials it."""
     if status["role"] != "leaf" or status["link"]["state"] != "down":
         return None
-    from agent.cli.checks.leafnode_probe import Joined, LeafRefused, dial, shown
-    from agent.cli.checks.machine import remote_tls
-    from agent.server.permissions import Permissions
+    from agent.server.dialling import route_of
+    from agent.server.joining import LeafRefused, LetIn, dial, shown
     from agent.server.setup import link_key_file
 
     async def dialled() -> list[Dialled]:
-        seed, tls, nothing = link_key_file(config), remote_tls(config), Permissions((), ())
-        return await asyncio.gather(*(dial(url, seed, nothing, tls) for url in config.nats.hub_urls))
+        seed, urls, remote = link_key_file(config), config.nats.hub_urls, config.nats.remote
+        return await asyncio.gather(*(dial(url, seed, route_of(url, remote, urls)) for url in urls))
 
     probes = asyncio.run(dialled())
-    if any(isinstance(probe.outcome, Joined) for probe in probes):
+    if any(isinstance(probe.outcome, LetIn) for probe in probes):
         return None
     for probe in probes:
         if isinstance(probe.outcome, LeafRefused) and probe.outcome.why == _UNKNOWN_KEY:

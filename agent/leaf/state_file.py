@@ -135,6 +135,8 @@ class StateFile:
         self._positions_at = float("-inf")
         self._positions_asked = self._positions_written = 0
         self.current = state
+        self.problem: str | None = None
+        """Why it cannot be written now."""
 
     def mark(self) -> None:
         """The state has changed."""
@@ -241,7 +243,9 @@ class StateFile:
                 if loop_time() - self._positions_at >= POSITION_SECONDS:
                     await self.save_positions()
             except OSError as error:
-                failing.begin("the state file cannot be written", error=str(error))
+                self.problem = str(error)
+                failing.begin("the state file cannot be written", error=self.problem)
             else:
+                self.problem = None
                 failing.end()
             await asyncio.sleep(SAVE_SECONDS)

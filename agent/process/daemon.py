@@ -172,7 +172,7 @@ async def _serve(
     admin = AdminServer(
         config.admin,
         metrics,
-        lambda: {**role.status(), "server": health.status()},
+        lambda: {**role.status(), "server": health.status(), **_state_row(config, state)},
         lambda: (False, health.sentence) if health.sentence is not None else role.ready(),
         _fleet(config, role),
     )
@@ -242,6 +242,11 @@ def _role(
     from agent.process.leaf import LeafAgent
 
     return LeafAgent(config, state, metrics, inputs, health, reloader)
+
+
+def _state_row(config: Config, state: StateFile) -> Mapping[str, Any]:
+    """Which agent of this machine this is, and why it cannot write its state."""
+    return {"state_dir": str(config.state_dir.resolve()), "state_problem": state.problem}
 
 
 def _fleet(config: Config, role: Role) -> FleetPages | None:

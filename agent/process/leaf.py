@@ -294,6 +294,9 @@ class LeafAgent:
                 *(self._mirrors.status() if self._mirrors is not None else ()),
             ],
             "inputs": self._inputs.names,
+            "input_warnings": {
+                name: warning for name in self._inputs.names if (warning := logs.last_warning(name))
+            },
             "acknowledgement": self._levels.meanings(),
             "settings": self._settings.shown(),
             "users": self._setup.users,

@@ -150,6 +150,10 @@ class ServerWatch:
         if not self._low:
             return None
         wanted = 2 * left.reserve / _MIB
+        if left.few_files:
+            return Trouble(
+                TroubleKind.LOW, f"the file system of the NATS server's store has {left.files} inodes left"
+            )
         return Trouble(
             TroubleKind.LOW,
             f"the disk of the NATS server's store is full: {wanted:.0f} MiB of it are kept free",
@@ -157,6 +161,8 @@ class ServerWatch:
 
     def _remedy(self, trouble: Trouble, left: Room | None) -> str:
         place = f"free some room on {self._store}" if self._store is not None else "free some room there"
+        if left is not None and left.few_files:
+            place = f"remove files on {self._store}"
         if trouble.kind is TroubleKind.LOW:
             return f"nothing is taken in until there is room again: {place}"
         if not trouble.needs_start:

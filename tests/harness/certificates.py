@@ -38,13 +38,16 @@ class Authority:
         self.file = directory / "authority.pem"
         self.file.write_bytes(self._issued(self._name, self._key, timedelta(days=1), authority=True))
 
-    def signed(self, name: str, seconds: float) -> tuple[Path, Path]:
-        """A certificate that holds for so long, and its key; again at the same paths."""
+    def signed(
+        self, name: str, seconds: float, *, begins: float = -60.0, host: str = "127.0.0.1"
+    ) -> tuple[Path, Path]:
+        """A certificate of a host that holds for so many seconds from now, and its key; again at the same
+        paths."""
         key = ec.generate_private_key(ec.SECP256R1())
         cert, secret = self._directory / f"{name}.pem", self._directory / f"{name}.key"
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._ends[name] = datetime.now(UTC) + timedelta(seconds=seconds)
-        cert.write_bytes(self._issued(subject, key, timedelta(seconds=seconds), authority=False))
+        cert.write_bytes(self._issued(subject, key, timedelta(seconds=seconds), begins, host))
         form = serialization.PrivateFormat.PKCS8
         secret.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
         secret.chmod(0o600)
@@ -56,17 +59,25 @@ class Authority:
             time.sleep(0.1)
 
     def _issued(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, span: timedelta, *, authority: bool
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        span: timedelta,
+        begins: float = -60.0,
+        host: str = "127.0.0.1",
+        *,
+        authority: bool = False,
     ) -> bytes:
         now = datetime.now(UTC)
-        address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+        name = x509.IPAddress(ip_address(host)) if host[0].isdigit() else x509.DNSName(host)
+        address = x509.SubjectAlternativeName([name])
         made = (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(minutes=1))
+            .not_valid_before(now + timedelta(seconds=begins))
             .not_valid_after(now + span)
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
             .add_extension(address, critical=False)

@@ -13,10 +13,10 @@ from typing import Literal
 import aiohttp
 import pytest
 
-from agent.cli.checks.handshake import reading
 from agent.hub.web import FleetPages
 from agent.leaf.inputs.http.handler import OPEN_PATHS
 from agent.leaf.inputs.http.routes import ROUTES
+from agent.server.dialling import reading
 from tests.e2e.test_admin import Agent
 from tests.e2e.test_admin import serving as admin_serving
 from tests.harness.certificates import self_signed

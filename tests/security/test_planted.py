@@ -16,11 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.cli.checks.handshake import reading
 from agent.config.keys import ensure_key
 from agent.demo import plan
 from agent.demo.loopback import free_port
 from agent.demo.plan import Member
+from agent.server.dialling import reading
 from agent.testing.agent_process import AgentProcess
 from tests.harness.certificates import self_signed
 from tests.harness.wait import wait_for

@@ -12,8 +12,8 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
+from enum import Enum, StrEnum, auto
 from typing import Any, Final
 
 from agent.base.logs import shown
@@ -28,6 +28,26 @@ class Level(StrEnum):
     FAILURE = "failure"
 
 
+class Cause(Enum):
+    """A failure that explains others."""
+
+    AGENT = auto()
+    """No agent answers."""
+    SERVER = auto()
+    """The machine's own server cannot be asked."""
+    HUB = auto()
+    """The hub cannot be reached, or does not let this leaf in."""
+    REGISTRAR = auto()
+    PERMISSIONS = auto()
+    DISK = auto()
+    CERTIFICATE = auto()
+    """The certificate that the hub shows is not valid now."""
+    CLOCK = auto()
+    """The clock is not set."""
+    USER = auto()
+    """This command may not read what the agent may."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     group: str
@@ -37,6 +57,18 @@ class Finding:
     """What to do; empty only where all is well."""
     exit: Exit = Exit.WELL
     """The exit code that a failure calls for."""
+    cause: Cause | None = None
+    """What this failure causes elsewhere."""
+    follows: frozenset[Cause] = frozenset()
+    """The causes that explain it: beside one of them it is left out."""
+
+    def after(self, *causes: Cause) -> Finding:
+        """The same, left out beside a failure that is one of these causes."""
+        return replace(self, follows=self.follows | set(causes))
+
+    def causing(self, cause: Cause) -> Finding:
+        """The same, which explains others."""
+        return replace(self, cause=cause)
 
 
 class Group(str):
@@ -57,6 +89,15 @@ class Group(str):
         return Finding(self, Level.FAILURE, sentence, remedy, exit)
 
 
+def without_consequences(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings without those that another failure explains: one cause, one finding."""
+    findings = list(findings)
+    causes = {finding.cause for finding in findings if finding.level is Level.FAILURE}
+    return [
+        finding for finding in findings if finding.level is Level.OK or causes.isdisjoint(finding.follows)
+    ]
+
+
 _GRAVITY: Final = (Exit.USAGE, Exit.LOSS, Exit.CONFLICT, Exit.UNREACHABLE, Exit.FAILED)
 """Of several exit codes the first one here wins: it has to be put right first."""
 
@@ -69,7 +110,8 @@ def outcome(findings: Iterable[Finding]) -> Exit:
 
 def findings_as_json(findings: Sequence[Finding]) -> dict[str, Any]:
     """The findings in the order of the checks, and the exit code."""
-    rows = [{key: value for key, value in asdict(finding).items() if key != "exit"} for finding in findings]
+    shown = ("group", "level", "sentence", "remedy")
+    rows = [{key: getattr(finding, key) for key in shown} for finding in findings]
     return {"exit": int(outcome(findings)), "findings": rows}
 
 

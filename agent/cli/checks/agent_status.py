@@ -5,20 +5,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any, Final
 
-import msgspec
-
 from agent.base.logs import time_text
-from agent.cli.checks import Finding, Group
-from agent.cli.query import WHETHER_IT_RUNS, AdminStatusError, answer_of
+from agent.cli.checks import Cause, Finding, Group
+from agent.cli.query import WHETHER_IT_RUNS, AdminStatusError, input_states, status_of
 from agent.cli.status import device_lines
-from agent.config import Admin
+from agent.config import Config
 from agent.contract import Exit
 from agent.leaf.link.status import LinkState
 
 AGENT: Final = Group("agent")
+INPUTS: Final = Group("inputs")
 LINK: Final = Group("link")
 LOSS: Final = Group("loss")
 HUB: Final = Group("hub")
@@ -38,31 +36,43 @@ _REMEDIES: Final[Mapping[str, str]] = {
     LinkState.REFUSED: "do on the hub what the sentence says",
     LinkState.AWAY: "see what is said of the server",
 }
+_CAUSES: Final[Mapping[str, tuple[Cause, ...]]] = {
+    LinkState.DOWN: (Cause.HUB, Cause.SERVER, Cause.CLOCK),
+    LinkState.UNVERIFIED: (Cause.REGISTRAR,),
+    LinkState.UNHEARD: (Cause.PERMISSIONS,),
+    LinkState.STUCK: (Cause.PERMISSIONS,),
+    LinkState.AWAY: (Cause.SERVER, Cause.DISK),
+}
+"""What else that is found explains a state."""
 _WAIT: Final = "wait; it ends by itself"
 
 
-async def ask(admin: Admin) -> Mapping[str, Any] | str:
-    """What `/status` answers, or why there is no answer."""
+async def ask(config: Config) -> Mapping[str, Any] | str:
+    """What `/status` answers, with `down`, its inputs that do not run; or why there is no answer."""
     try:
-        answer, url = await asyncio.to_thread(answer_of, admin, "/status")
+        status = await asyncio.to_thread(status_of, config)
+        states = await asyncio.to_thread(input_states, config) if config.role == "leaf" else {}
     except AdminStatusError as error:
         return str(error).removesuffix(f"; {WHETHER_IT_RUNS}")
-    with suppress(msgspec.MsgspecError):
-        status = msgspec.json.decode(answer, type=dict[str, Any])
-        if "role" in status:
-            return status
-    return f"what answers at {url} is not an agent"
+    return {**status, "down": sorted(name for name in status.get("inputs", ()) if states.get(name) is False)}
 
 
 def judge(status: Mapping[str, Any] | str) -> Iterator[Finding]:
     if isinstance(status, str):
-        yield AGENT.failure(
-            status, "start it (systemctl start petiole, or petiole run) and see its log", Exit.UNREACHABLE
-        )
+        start = "start it (systemctl start petiole, or petiole run) and see its log"
+        if "timed out" in status:
+            start = "it hangs or is stopped: see `ps`, end it by SIGKILL and start it again"
+        yield AGENT.failure(status, start, Exit.UNREACHABLE).causing(Cause.AGENT)
         return
     yield AGENT.ok(f"the agent of {status.get('domain')} runs")
+    if problem := status.get("state_problem"):
+        yield AGENT.failure(
+            f"the agent cannot write its state ({problem}): after a crash it sends again what the hub has",
+            "let the agent's user write in state_dir, and see the room and the mount of its file system",
+        ).after(Cause.DISK)
     if status["role"] == "leaf":
         yield from _link(status.get("link") or {})
+        yield from _inputs(status)
         for name, row in (status.get("classes") or {}).items():
             yield _loss(name, row)
         for link in status.get("links") or ():
@@ -77,13 +87,25 @@ def _link(link: Mapping[str, Any]) -> Iterator[Finding]:
     if link.get("attention"):
         code = Exit.CONFLICT if state == LinkState.CONTESTED else Exit.FAILED
         code = Exit.LOSS if state == LinkState.DISCARDED else code
-        yield LINK.failure(sentence, _REMEDIES.get(state, "see docs/link.md"), code)
+        finding = LINK.failure(sentence, _REMEDIES.get(state, "see docs/link.md"), code)
+        yield finding.after(*_CAUSES.get(state, ()))
     elif state in _REMEDIES:
-        yield LINK.warning(sentence, _REMEDIES[state])
+        yield LINK.warning(sentence, _REMEDIES[state]).after(*_CAUSES.get(state, ()))
     elif state in (LinkState.REPAIRING, LinkState.POSTPONED, LinkState.CAPPED):
         yield LINK.warning(sentence, _WAIT)
     else:
         yield LINK.ok(sentence)
+
+
+def _inputs(status: Mapping[str, Any]) -> Iterator[Finding]:
+    """The inputs that do not run, or whose source fails, with the newest warning about each."""
+    down, warnings = status.get("down") or (), status.get("input_warnings") or {}
+    for name in down:
+        why = f": {warnings[name]}" if name in warnings else ""
+        remedy = "mend what its warning names; the agent's log has the rest, and it is retried by itself"
+        yield INPUTS.failure(f"input {name} is down{why}", remedy).after(Cause.SERVER, Cause.DISK)
+    if (names := status.get("inputs")) and not down:
+        yield INPUTS.ok(f"{len(names)} of {len(names)} inputs run")
 
 
 def _loss(name: str, row: Mapping[str, Any]) -> Finding:
@@ -117,7 +139,10 @@ def _declared(row: Mapping[str, Any]) -> Iterator[Finding]:
 def _fleet(fleet: Mapping[str, Any]) -> Iterator[Finding]:
     """What the registrar says of its streams and its leaves."""
     if not fleet:
-        yield HUB.failure("the registrar has not reached its server yet", "see what is said of the server")
+        finding = HUB.failure(
+            "the registrar has not reached its server yet", "see what is said of the server"
+        )
+        yield finding.after(Cause.SERVER, Cause.DISK)
         return
     if fleet.get("standby"):
         yield HUB.ok(f"{fleet.get('state')}; run `petiole check` there for the leaves")

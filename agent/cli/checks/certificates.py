@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from agent.base.logs import time_text
-from agent.cli.checks import Finding, Group
+from agent.cli.checks import Cause, Finding, Group
 from agent.config import listen_address
 from agent.config.server_schema import Cluster
 
@@ -24,7 +24,6 @@ _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE---
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
 _TURNS: Final = 8
 """More than a handshake has messages."""
-_SET_CLOCK: Final = "let chrony or systemd-timesyncd set it: times of a clock set by hand stay wrong"
 
 CLOCK: Final = Group("clock")
 _EARLIEST: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
@@ -88,16 +87,12 @@ def _time(tag: int, content: bytes) -> datetime:
 
 def judge(name: str, certificate: Validity, now: datetime) -> Finding:
     """Judge a certificate at this time by the machine's clock."""
-    if now < certificate.begins and not is_set(now.timestamp()):
-        return GROUP.failure(
-            f"{name} is called not yet valid because the clock is not set: it says {now:%Y-%m-%d}", _SET_CLOCK
-        )
     if now < certificate.begins:
         return GROUP.failure(
             f"{name} is not valid before {certificate.begins:%Y-%m-%d %H:%M} UTC, and the clock says "
             f"{now:%Y-%m-%d %H:%M}",
             "compare the clock with another one; if it is right, take a certificate that is valid now",
-        )
+        ).after(Cause.CLOCK)
     if now > certificate.ends:
         return GROUP.failure(f"{name} expired on {certificate.ends:%Y-%m-%d %H:%M} UTC", "renew it")
     if certificate.ends - now < min(_SOON, (certificate.ends - certificate.begins) / 3):
@@ -118,7 +113,8 @@ def judge_clock(
     if the hub was not asked."""
     shown = datetime.fromtimestamp(wall, UTC)
     if not is_set(wall):
-        yield CLOCK.failure(f"the clock says {shown:%Y-%m-%d %H:%M} UTC: it is not set", _SERVICE)
+        sentence = f"the clock says {shown:%Y-%m-%d %H:%M} UTC: it is not set"
+        yield CLOCK.failure(sentence, _SERVICE).causing(Cause.CLOCK)
     elif not synchronised:
         yield CLOCK.warning(
             f"the kernel does not call the clock synchronised; it says {shown:%Y-%m-%d %H:%M} UTC", _SERVICE

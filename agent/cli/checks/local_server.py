@@ -12,13 +12,13 @@ from agent import contract
 from agent.base.files import file_system, room
 from agent.base.listen_sockets import near_host
 from agent.base.nats_server import MINIMUM, parse_version
-from agent.cli.checks import Finding, local_probe, server, streams
-from agent.cli.checks.handshake import Nowhere, greet
+from agent.cli.checks import Cause, Finding, local_probe, server, streams
 from agent.cli.checks.permissions import PROBE, at_home, of_system, violated
 from agent.config import Config, aggregates, listen_address
 from agent.config.keys import SeedError, public_key
 from agent.contract import Exit
 from agent.server import link_permissions, permissions
+from agent.server.dialling import WANTS_CERTIFICATE, Nowhere, Route, Tls, greet, reading
 from agent.server.permissions import AGENT_TRACES, REGISTRAR_TRACES, Permissions
 from agent.server.setup import hub_sync_seconds, identities, link_rights, store_directory
 
@@ -26,6 +26,7 @@ _NO_KEY: Final = (
     "the agent's own key {key} is not there yet, so what answers at {listen} is not the server of "
     "this agent; end that server or change nats.listen, and start the agent, which makes the key"
 )
+_LOOKS: Final = Route(upgrades=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class LocalServerInfo:
 async def look(config: Config) -> LocalServerInfo:
     greeting, leaf_port = await asyncio.gather(
         _greeting(config.nats.listen),
-        _greeting(config.nats.leaf_listen) if config.role == "hub" else _nothing(),
+        _leaf_port(config) if config.role == "hub" else _nothing(),
     )
     if isinstance(greeting, Nowhere):
         return LocalServerInfo(greeting, leaf_port=leaf_port)
@@ -61,9 +62,24 @@ async def _nothing() -> None:
     return None
 
 
-async def _greeting(listen: str) -> Mapping[str, Any] | Nowhere:
+async def _leaf_port(config: Config) -> Mapping[str, Any] | Nowhere:
+    """The greeting of the port that leaves dial, in TLS from the first byte where the hub's server wants it.
+    Of a server that the agent does not run the configuration is not known."""
+    table = config.nats.extra.get("leafnodes")
+    tls = table.get("tls") if isinstance(table, Mapping) else None
+    first = Route(Tls(reading(), first=True))
+    if isinstance(tls, Mapping) and tls.get("handshake_first"):
+        return await _greeting(config.nats.leaf_listen, first)
+    plain = await _greeting(config.nats.leaf_listen)
+    if isinstance(plain, Nowhere) and plain.unknown and config.nats.server == "external":
+        secured = await _greeting(config.nats.leaf_listen, first)
+        return plain if isinstance(secured, Nowhere) and secured.why != WANTS_CERTIFICATE else secured
+    return plain
+
+
+async def _greeting(listen: str, route: Route = _LOOKS) -> Mapping[str, Any] | Nowhere:
     host, port = listen_address(listen)
-    greeting = await greet((near_host(host), port))
+    greeting = await greet((near_host(host), port), route)
     if isinstance(greeting, Nowhere):
         return greeting
     greeting.close()
@@ -159,9 +175,9 @@ def judge(config: Config, seen: LocalServerInfo, hub: Mapping[str, Any] | None) 
         if "hangs" in seen.greeting.why:
             again = "which the agent restarts" if embedded else "and start it again"
             start = f"find the program with `ss -ltnp`: end it, or, if it is the server, kill that, {again}"
-        return [
-            server.SERVER.failure(f"the local server at {at}: {seen.greeting.why}", start, Exit.UNREACHABLE)
-        ]
+        sentence = f"the local server at {at}: {seen.greeting.why}"
+        down = server.SERVER.failure(sentence, start, Exit.UNREACHABLE).causing(Cause.SERVER)
+        return [down.after(Cause.AGENT) if embedded else down]
     findings = [server.judge_version(f"the local server at {at}", str(seen.greeting.get("version")))]
     if seen.account is None:
         return findings
@@ -214,14 +230,15 @@ def _closed(user: str, why: str, embedded: bool) -> Finding:
     sentence, _, remedy = why.partition("; ")
     if why == local_probe.SILENCE:
         remedy = "kill and start it again; the agent restarts an embedded one"
-        return server.SERVER.failure(
+        finding = server.SERVER.failure(
             f"the server lets {user} connect and says nothing more", remedy, Exit.UNREACHABLE
         )
+        return finding.causing(Cause.SERVER)
     if not remedy:
         remedy = "add its public key to the users of the local server's configuration, and reload it"
         if embedded:
             remedy = "restart the agent, which renders its server's configuration again"
-    return server.SERVER.failure(f"{user} is not let in: {sentence}", remedy)
+    return server.SERVER.failure(f"{user} is not let in: {sentence}", remedy).after(Cause.USER)
 
 
 def _store(varz: Mapping[str, Any]) -> Finding:
@@ -232,12 +249,20 @@ def _store(varz: Mapping[str, Any]) -> Finding:
     return server.judge_room(limit, used, left, "max_file_store")
 
 
-def judge_leaf_port(config: Config, leaf_port: Mapping[str, Any] | Nowhere | None) -> list[Finding]:
-    """Judge the port that leaves dial at this hub."""
+def judge_leaf_port(
+    config: Config, leaf_port: Mapping[str, Any] | Nowhere | None, *, linked: bool
+) -> list[Finding]:
+    """Judge the port that leaves dial at this hub; `linked` is whether some are linked."""
     at = config.nats.leaf_listen
     if leaf_port is None:
         return []
     if isinstance(leaf_port, Nowhere):
         remedy = "start the agent, which runs the server, or correct nats.leaf_listen"
-        return [server.LINK.failure(f"no leaf can dial {at}: {leaf_port.why}", remedy, Exit.UNREACHABLE)]
+        if leaf_port.why == WANTS_CERTIFICATE:
+            return [server.LINK.ok(f"leaves can dial {at}, with a certificate that this check does not have")]
+        if linked:
+            sentence = f"this check cannot dial {at}, though leaves are linked: {leaf_port.why}"
+            return [server.LINK.warning(sentence, remedy)]
+        finding = server.LINK.failure(f"no leaf can dial {at}: {leaf_port.why}", remedy, Exit.UNREACHABLE)
+        return [finding.after(Cause.AGENT, Cause.SERVER)]
     return [server.LINK.ok(f"leaves can dial {at}"), server.hub_jetstream(leaf_port, contract.HUB_DOMAIN)]

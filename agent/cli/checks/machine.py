@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import ssl
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +15,7 @@ import msgspec
 
 from agent.base.clock import ClockReader
 from agent.base.files import is_handed_over, is_there, named, open_regular, others_may, room
-from agent.cli.checks import Finding, Group, certificates
-from agent.cli.checks.handshake import Tls, reading
+from agent.cli.checks import Cause, Finding, Group, certificates
 from agent.cli.checks.server import judge_room
 from agent.config import Config
 from agent.config.checks import bytes_needed
@@ -27,6 +26,7 @@ from agent.server.setup import server_directory, store_directory
 
 FILES: Final = Group("files")
 _ROOT: Final = 0
+_OWNER_MAKES: Final = stat.S_IWUSR | stat.S_IXUSR
 _SECRET_OPTIONS: Final = {"token_file": "token", "password_file": "password", "tls_key": "key"}
 _CERTIFICATE_OPTIONS: Final = ("tls_cert", "tls_ca")
 _SERVER_CERTIFICATES: Final = ("cert_file", "ca_file")
@@ -36,6 +36,7 @@ _MOST_FILES: Final = 50_000
 def look(config: Config, now: datetime) -> list[Finding]:
     """Check all that needs no server. `now` is the time by this machine's clock."""
     findings = list(judge_secrets(_seen("directory", config.state_dir), _secrets(config)))
+    findings += _state_directory(config)
     findings += [finding for name, path in _certificates(config) for finding in _certificate(name, path, now)]
     findings += [finding for name, pair in _pairs(config) for finding in _pair(name, *pair)]
     if config.nats.cluster.on:
@@ -63,20 +64,9 @@ def right_now() -> datetime:
     return datetime.now(UTC)
 
 
-def remote_tls(config: Config) -> Tls | None:
-    """How a leaf's server dials with TLS of its own, as `nats.remote` says; None without."""
-    table = config.nats.remote.get("tls")
-    if not isinstance(table, dict):
-        return None
-    context = reading()
-    with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
-        # Files that can't be used are findings of their own.
-        context.load_cert_chain(table["cert_file"], table["key_file"], password=lambda: "")
-    return Tls(context, first=bool(table.get("handshake_first")))
-
-
 def _options(config: Config) -> Iterator[tuple[str, Any]]:
     """All tables that may name files, with their names."""
+    yield "admin", config.admin
     yield "nats.mqtt", config.nats.mqtt
     yield "nats.cluster", config.nats.cluster
     for user in config.nats.mqtt.users:
@@ -196,9 +186,45 @@ def _absent(config: Config) -> Iterator[Finding]:
 
 def _disk(config: Config) -> Finding:
     store = store_directory(config)
-    existing = next((directory for directory in (store, *store.parents) if is_there(directory)), Path("/"))
-    limit, left = int(config.nats.max_file_store), room(existing)
+    limit, left = int(config.nats.max_file_store), room(_existing(store))
     return judge_room(limit, _taken(store), left, "nats.max_file_store", bytes_needed(config))
+
+
+def _existing(path: Path) -> Path:
+    """The path, or the nearest directory above it that is there."""
+    return next((directory for directory in (path, *path.parents) if is_there(directory)), Path("/"))
+
+
+def _state_directory(config: Config) -> Iterator[Finding]:
+    """Whether the agent can write its state, as far as looking tells. Root may write anywhere, so the mode of
+    the directory counts for its owner."""
+    place = _existing(config.state_dir)
+    try:
+        status, system = place.stat(), os.statvfs(place)
+    except OSError:
+        return  # a finding of the secrets
+    if system.f_flag & os.ST_RDONLY:
+        remedy = "mount it read-write, or set state_dir to another place"
+        yield FILES.failure(f"{place} is on a file system that is mounted read-only", remedy)
+    elif not stat.S_ISDIR(status.st_mode):
+        yield FILES.failure(f"{place}, where the agent's state belongs, is no directory", "correct state_dir")
+    elif place == config.state_dir and (status.st_mode & _OWNER_MAKES) != _OWNER_MAKES:
+        sentence = (
+            f"the agent cannot write in {place}: its owner may not (mode {status.st_mode & 0o7777:04o})"
+        )
+        yield FILES.failure(sentence, f"chmod 700 {place}")
+    elif not os.access(place, os.W_OK | os.X_OK) and _is_owner_or_root(status.st_uid):
+        yield FILES.failure(
+            f"the agent cannot write in {place} (permission denied)",
+            f"see its owner, its mode and its flags: ls -ld {place}; lsattr -d {place}",
+        )
+    left = room(place)
+    if left is not None and left.few_files and config.nats.server != "embedded":
+        yield judge_room(0, 0, left, "")
+
+
+def _is_owner_or_root(owner: int) -> bool:
+    return os.geteuid() in (_ROOT, owner)
 
 
 def _taken(directory: Path) -> int:
@@ -240,9 +266,10 @@ def _directory(secret: Secret) -> Iterator[Finding]:
     if secret.error == os.strerror(errno.ENOENT):
         return  # the agent makes it when it is first started
     if secret.error:
-        yield FILES.warning(
-            f"{secret.path} cannot be looked at ({secret.error})", "run this as the agent's user, or as root"
-        )
+        yield FILES.failure(
+            f"{secret.path} cannot be looked at ({secret.error}), so most of this machine is not checked",
+            "run this as the agent's user, or as root",
+        ).causing(Cause.USER)
     elif secret.mode & 0o022:
         yield FILES.failure(
             f"others may write in {secret.path} (mode {secret.mode:04o})", f"chmod 700 {secret.path}"
@@ -254,7 +281,7 @@ def _secret(directory: Secret, secret: Secret) -> Iterator[Finding]:
         yield FILES.failure(
             f"{secret.what} {named(secret.path)} cannot be read ({secret.error})",
             "write the path of its file there, and put that file in place",
-        )
+        ).after(Cause.USER)
         return
     if others_may(secret.path, secret.mode):
         yield FILES.failure(

@@ -7,8 +7,8 @@ import asyncio
 from typing import Final
 
 from agent.base.wait import timeout
-from agent.cli.checks import Finding, Group
-from agent.cli.checks.handshake import reading
+from agent.cli.checks import Cause, Finding, Group
+from agent.server.dialling import reading
 
 GROUP: Final = Group("mqtt")
 _SECONDS: Final = 2.0
@@ -27,7 +27,8 @@ async def look(address: tuple[str, int], secure: bool) -> Finding:
             reader, writer = await asyncio.open_connection(*address, ssl=reading() if secure else None)
     except (OSError, TimeoutError) as error:
         why = str(error) or "it does not answer"
-        return GROUP.failure(f"no MQTT device can connect to {where} ({why})", start)
+        finding = GROUP.failure(f"no MQTT device can connect to {where} ({why})", start)
+        return finding.after(Cause.AGENT, Cause.SERVER, Cause.DISK)
     try:
         async with timeout(_SECONDS):
             writer.write(bytes([0x10, len(_CONNECT)]) + _CONNECT)

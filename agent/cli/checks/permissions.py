@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from agent.base.nats_server import subject_covers, subjects_overlap
-from agent.cli.checks import Finding, Group
+from agent.cli.checks import Cause, Finding, Group
 from agent.contract import ACCOUNT, COMMANDS, announce_subject, deliver_subject, inbox_prefix, leaf_stream
 from agent.server.link_permissions import answers_to_hub, leaf_inbox
 from agent.server.permissions import Permissions
@@ -89,7 +89,9 @@ def _lacking(domain: str, side: Side, subject: str) -> Finding:
         f'on the hub, add "{subject}" to permissions.{side}.allow of that user (petiole renders it: upgrade '
         "it there), and restart its server: a reload does not reach links"
     )
-    return GROUP.failure(sentence, remedy) if serious else GROUP.warning(sentence, remedy)
+    if not serious:
+        return GROUP.warning(sentence, remedy)
+    return GROUP.failure(sentence, remedy).causing(Cause.PERMISSIONS)
 
 
 def _effect(domain: str, side: Side, subject: str) -> tuple[str, bool]:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from agent.base.files import FLUSHING, Room
 from agent.base.nats_server import MINIMUM, Version, parse_version
-from agent.cli.checks import Finding, Group
+from agent.cli.checks import Cause, Finding, Group
 from agent.contract import ACCOUNT, Exit
 from agent.server.health import diagnose, sync_seconds, unsynced
 
@@ -78,7 +78,8 @@ def health(healthz: Mapping[str, Any]) -> Iterator[Finding]:
     streams = f" of {', '.join(sorted(trouble.streams))}" if trouble.streams else ""
     remedy = "free some room on its disk, then restart it" if trouble.wants_room else "restart it"
     sentence = f"the server says of itself{streams}: {trouble.why}"
-    yield SERVER.failure(sentence, remedy, Exit.LOSS if trouble.needs_start else Exit.FAILED)
+    finding = SERVER.failure(sentence, remedy, Exit.LOSS if trouble.needs_start else Exit.FAILED)
+    yield finding.causing(Cause.SERVER).after(Cause.DISK)
 
 
 def synced(varz: Mapping[str, Any], interval: float = 0.0) -> Finding:
@@ -111,13 +112,20 @@ def judge_room(limit: int, used: int, left: Room | None, key: str, needed: int =
         return DISK.warning(
             "how much room the server's disk has is not known", "run this where the server runs"
         )
-    if left.low:
+    if left.low and not left.few_files:
         return DISK.failure(
             f"the disk of the server's store has {_size(left.free)} left, and below "
             f"{_size(left.reserve)} nothing is taken in",
             f"free at least {_size(2 * left.reserve)} there",
             Exit.LOSS,
-        )
+        ).causing(Cause.DISK)
+    if left.few_files:
+        return DISK.failure(
+            f"the file system of the server's store has {left.files} inodes left: soon no file can be made "
+            "there, whatever room is free",
+            "remove files there, or make the file system again with more inodes",
+            Exit.LOSS,
+        ).causing(Cause.DISK)
     missing = limit - used - left.free + left.reserve
     if missing > 0:
         fitting = max(0, limit - missing) // _MIB
@@ -194,6 +202,11 @@ def hub_jetstream(hub: Mapping[str, Any], expected: str) -> Finding:
     return DOMAIN.ok(f"the hub's domain is {domain}")
 
 
+def is_linked(leafz: Mapping[str, Any]) -> bool:
+    """Whether a server has a link of the account that the agent watches."""
+    return any(link.get("account") == ACCOUNT for link in leafz.get("leafs") or [])
+
+
 def linked(leafz: Mapping[str, Any]) -> Finding:
     """Whether the local server of a leaf has its link, in the account that the agent watches."""
     links = leafz.get("leafs") or []
@@ -208,10 +221,10 @@ def linked(leafz: Mapping[str, Any]) -> Finding:
         )
     return LINK.failure(
         "the local server has no link to the hub",
-        "do what the finding about the hub says; a server of your own needs a remote of account "
-        f"{ACCOUNT} in its leafnodes",
+        f"see the log of the local server; a server of your own needs a remote of account {ACCOUNT} in its "
+        "leafnodes",
         Exit.UNREACHABLE,
-    )
+    ).after(Cause.HUB, Cause.CLOCK)
 
 
 def shares_system(varz: Mapping[str, Any], leafz: Mapping[str, Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _FILLER = "filler"
+_EMPTY = "empty"
 _CHUNK = 64 * 1024
 
 
@@ -31,8 +33,16 @@ class SmallDisk:
                 if error.errno != errno.ENOSPC:
                     raise
 
+    def fill_inodes(self) -> None:
+        """Take all the inodes that are left."""
+        (self.path / _EMPTY).mkdir()
+        with suppress(OSError):
+            for number in range(os.statvfs(self.path).f_ffree):
+                (self.path / _EMPTY / str(number)).touch()
+
     def free(self) -> None:
-        """Give back what `fill` took."""
+        """Give back what `fill` and `fill_inodes` took."""
+        shutil.rmtree(self.path / _EMPTY, ignore_errors=True)
         with suppress(FileNotFoundError):
             (self.path / _FILLER).unlink()
 
@@ -55,11 +65,12 @@ def missing() -> str | None:
 
 
 @contextmanager
-def small_disk(path: Path, mebibytes: int) -> Iterator[SmallDisk]:
-    """A disk of this size, mounted on a new directory as long as the context lasts. What still has files open
-    there does not keep it."""
+def small_disk(path: Path, mebibytes: int, inodes: int = 0) -> Iterator[SmallDisk]:
+    """A disk of this size, mounted on a new directory as long as the context lasts, with at most so many
+    `inodes` if given. What still has files open there does not keep it."""
     path.mkdir(parents=True)
-    subprocess.run(("mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", path), check=True)
+    size = f"size={mebibytes}m" + (f",nr_inodes={inodes}" if inodes else "")
+    subprocess.run(("mount", "-t", "tmpfs", "-o", size, "tmpfs", path), check=True)
     try:
         yield SmallDisk(path)
     finally:

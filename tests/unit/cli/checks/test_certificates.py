@@ -72,8 +72,8 @@ def test_a_file_without_a_certificate_is_refused() -> None:
         (ENDS - timedelta(days=29), Level.WARNING, "expires in 29 days"),
         (ENDS + timedelta(seconds=1), Level.FAILURE, "expired on 2027-11-01 00:00 UTC"),
         (BEGINS - timedelta(hours=2), Level.FAILURE, "is not valid before 2026-11-01 00:00 UTC"),
-        (datetime(1970, 1, 1, tzinfo=UTC), Level.FAILURE, "because the clock is not set: it says 1970-01-01"),
-        (datetime(2025, 6, 1, tzinfo=UTC), Level.FAILURE, "because the clock is not set"),
+        (datetime(1970, 1, 1, tzinfo=UTC), Level.FAILURE, "is not valid before"),
+        (datetime(2025, 6, 1, tzinfo=UTC), Level.FAILURE, "is not valid before"),
     ],
 )
 def test_a_certificate_is_judged_at_the_time_that_is_given(now: datetime, level: Level, words: str) -> None:

@@ -232,7 +232,7 @@ DIRECTORY = Secret("directory", Path("/s"), 0o700, 7)
         (DIRECTORY, Secret("key", Path("/s/k"), 0o600, 0), FAILURE, "chown --reference=/s /s/k"),
         (DIRECTORY, Secret("token", Path("/s/k"), error="no such file"), FAILURE, "cannot be read"),
         (DIRECTORY._replace(mode=0o777), Secret("key", Path("/s/k"), 0o600, 7), FAILURE, "chmod 700 /s"),
-        (DIRECTORY._replace(error="gone"), Secret("key", Path("/s/k"), 0o600, 7), WARNING, "as root"),
+        (DIRECTORY._replace(error="gone"), Secret("key", Path("/s/k"), 0o600, 7), FAILURE, "as root"),
     ],
 )
 def test_secrets_are_their_owners_alone(directory: Secret, secret: Secret, level: Level, words: str) -> None:

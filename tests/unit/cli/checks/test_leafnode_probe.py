@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from agent.cli.checks import leafnode_probe as dialling
-from agent.cli.checks.leafnode_probe import Dialled, Joined, LeafRefused, dial, shown
+from agent.cli.checks import leafnode_probe
+from agent.cli.checks.leafnode_probe import Joined, dial
+from agent.server import joining
+from agent.server.joining import Dialled, LeafRefused, shown
 from agent.server.permissions import Permissions
 
 GREETING = {"version": "2.15.1", "server_name": "hub", "nonce": "x", "jetstream": True}
@@ -34,8 +36,8 @@ def traced(server: str, subject: str, second: int) -> bytes:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for what comes as long as a busy machine may need; a test of silence is less patient."""
-    monkeypatch.setattr(dialling, "_SECONDS", 15.0)
-    monkeypatch.setattr(dialling, "_TRACES", 15.0)
+    monkeypatch.setattr(joining, "_SECONDS", 15.0)
+    monkeypatch.setattr(leafnode_probe, "_TRACES", 15.0)
 
 
 @contextlib.asynccontextmanager
@@ -112,7 +114,7 @@ async def test_a_hub_that_does_not_let_in_is_told_as_that(
     said: list[bytes], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not said:
-        monkeypatch.setattr(dialling, "_SECONDS", 0.3)
+        monkeypatch.setattr(joining, "_SECONDS", 0.3)
     async with hub(said) as (url, _):
         probe = await dialled(url)
     assert isinstance(probe.outcome, LeafRefused)
@@ -124,7 +126,7 @@ async def test_a_hub_that_falls_silent_or_lies_about_sizes_ends_the_conversation
 ) -> None:
     joining = [info(), b"PONG\r\n"]
     with monkeypatch.context() as quick:
-        quick.setattr(dialling, "_TRACES", 0.2)
+        quick.setattr(leafnode_probe, "_TRACES", 0.2)
         async with hub(joining, []) as (url, _):
             silent = await dialled(url)
     assert isinstance(silent.outcome, Joined)

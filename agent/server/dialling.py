@@ -1,0 +1,433 @@
+"""Connects to a server the way a leaf's nats-server does and reads its greeting (INFO): through the HTTP
+proxy, in TLS and in the websocket that the configuration of its remote names. Time and bytes are bounded.
+Names what goes wrong, with a remedy.
+
+nats-server 2.15.1, `leafnode.go`, is the model: it resolves the name itself even where a proxy connects,
+takes any address of a name, and without `handshake_first` it begins TLS only after the first INFO.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from agent.base.listen_sockets import host_and_port
+from agent.base.nats_server import VARIABLE
+from agent.base.wait import timeout
+from agent.server.http_head import HeadError, read_head
+from agent.server.websocket import WebSocket
+
+LINE: Final = 2**20
+LEAF_PORT: Final = 7422
+_WEBSOCKET: Final = ("ws", "wss")
+_SECONDS: Final = 3.0
+_STEP_SECONDS: Final = 2.0
+_SHOWN: Final = 40
+_MOST_ADDRESSES: Final = 4
+_LISTENS: Final = "see the network, and whether the hub's server listens there for leaves (leaf_listen)"
+_TABLE: Final = "nats.remote.tls"
+WANTS_CERTIFICATE: Final = "it wants a certificate of the one that dials"
+
+
+@dataclass(frozen=True, slots=True)
+class Nowhere:
+    """No nats-server greeted."""
+
+    why: str
+    unknown: bool = False
+    """Whether there may be one all the same: it was not asked, or waits for TLS."""
+    remedy: str = _LISTENS
+
+
+@dataclass(frozen=True, slots=True)
+class Greeted:
+    """A server's first words (INFO), the connection they came over, and over TLS the server's certificate."""
+
+    info: Mapping[str, Any]
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    certificate: bytes | None = None
+    websocket: WebSocket | None = None
+
+    def write(self, data: bytes) -> None:
+        (self.websocket or self.writer).write(data)
+
+    def close(self) -> None:
+        if self.websocket is not None:
+            self.websocket.close()
+        self.writer.transport.abort()
+
+
+class Tls(NamedTuple):
+    """How to speak TLS."""
+
+    context: ssl.SSLContext
+    first: bool = False
+    """Before the server has said a word."""
+    name: str | None = None
+    """For which name its certificate must be; None: the host that is dialled."""
+
+
+class Proxy(NamedTuple):
+    """An HTTP proxy that connects to the server."""
+
+    address: tuple[str, int]
+    tls: ssl.SSLContext | None = None
+    authorization: str = ""
+    problem: str = ""
+    """Why it cannot be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How a server is reached."""
+
+    tls: Tls | None = None
+    proxy: Proxy | None = None
+    websocket: str | None = None
+    """The path that is asked for, None without a websocket."""
+    upgrades: bool = True
+    """Whether TLS begins where the greeting asks for it."""
+
+
+PLAIN: Final = Route()
+
+
+class _FailedError(Exception):
+    """A dial failed; it carries the outcome."""
+
+    def __init__(self, outcome: Nowhere) -> None:
+        super().__init__(outcome.why)
+        self.outcome = outcome
+
+
+def address_of(url: str) -> tuple[str, int]:
+    """Host and port of an address of the hub. Without a port it is 7422 for a websocket too (nats-server
+    2.15.1, `setBaselineOptions`)."""
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or LEAF_PORT
+
+
+def route_of(url: str, remote: Mapping[str, Any], urls: Iterable[str]) -> Route:
+    """How a leaf's server reaches one of its hub's addresses by `nats.remote`."""
+    parts = urlsplit(url)
+    table = remote.get("tls")
+    tls = None
+    if isinstance(table, dict) or parts.scheme in ("tls", "wss"):
+        table = table if isinstance(table, dict) else {}
+        tls = Tls(_context(table), bool(table.get("handshake_first")), _tls_name(url, urls))
+    path = f"{parts.path.rstrip('/')}/leafnode" if parts.scheme in _WEBSOCKET else None
+    return Route(tls, _proxy(remote.get("proxy")), path)
+
+
+def _tls_name(url: str, urls: Iterable[str]) -> str | None:
+    """The name that the certificate must bear: the first host name of the remote where an address is dialled
+    (nats-server 2.15.1, `saveTLSHostname`)."""
+    if not _is_address(address_of(url)[0]):
+        return None
+    names = (address_of(one)[0] for one in urls)
+    return next((name for name in names if not _is_address(name)), None)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _context(table: Mapping[str, Any]) -> ssl.SSLContext:
+    """TLS as a remote's table says. Files that cannot be used are findings of their own."""
+    context = ssl.create_default_context()
+    authority = table.get("ca_file")
+    with contextlib.suppress(OSError, TypeError, ValueError):
+        if isinstance(authority, str):
+            context = ssl.create_default_context(cafile=authority)
+    if table.get("insecure") is True:
+        context = reading()
+    with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
+        context.load_cert_chain(table["cert_file"], table["key_file"], password=lambda: "")
+    return context
+
+
+def _proxy(table: Any) -> Proxy | None:
+    if not isinstance(table, dict) or not isinstance(table.get("url"), str):
+        return None
+    parts = urlsplit(table["url"])
+    secure = parts.scheme == "https"
+    words, problem = [], ""
+    for key in ("username", "password"):
+        word = str(table.get(key, ""))
+        if (variable := VARIABLE.match(word)) and (found := os.environ.get(word.lstrip("$"))) is None:
+            problem = f"{variable[0]} of its {key} is a variable of the server's environment"
+        elif variable:
+            word = found or ""
+        words.append(word)
+    basic = base64.b64encode(":".join(words).encode()).decode() if all(words) else ""
+    inner = table.get("tls")
+    tls = _context(inner if isinstance(inner, dict) else {}) if secure else None
+    port = parts.port or (443 if secure else 80)
+    return Proxy((parts.hostname or "", port), tls, f"Basic {basic}" if basic else "", problem)
+
+
+async def resolved(host: str, port: int) -> Sequence[tuple[str, int]] | Nowhere:
+    """The addresses of a host, some at most."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with timeout(_SECONDS):
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except TimeoutError:
+        why = f"the name {host} is not resolved within {_SECONDS:.0f} s (DNS)"
+        return Nowhere(why, remedy="see this machine's resolver (/etc/resolv.conf) and the network")
+    except (OSError, UnicodeError) as error:
+        why = f"the name {host} cannot be resolved (DNS: {_reason(error)})"
+        return Nowhere(why, remedy="correct the name in nats.hub_urls, or see this machine's resolver")
+    return list(dict.fromkeys((str(entry[4][0]), port) for entry in found))[:_MOST_ADDRESSES]
+
+
+async def greet(address: tuple[str, int], route: Route = PLAIN, host: str | None = None) -> Greeted | Nowhere:
+    """What answers on an address by this route. `host` is the name of the address. The caller closes a
+    `Greeted`."""
+    name = host or address[0]
+    greeting = await _attempt(address, route, name)
+    if isinstance(greeting, Greeted) or route.tls is None or route.websocket is not None:
+        return greeting
+    if greeting.unknown and not route.tls.first:
+        return await _beside(address, route, name, greeting, first=True)
+    if "speaks no TLS" in greeting.why:
+        return await _beside(address, route, name, greeting, first=False)
+    return greeting
+
+
+async def _beside(
+    address: tuple[str, int], route: Route, name: str, failed: Nowhere, *, first: bool
+) -> Nowhere:
+    """What failed, or that the server begins TLS at another moment than the leaf."""
+    assert route.tls is not None
+    tls = Tls(reading(), first) if first else None
+    other = await _attempt(address, replace(route, tls=tls, upgrades=False), name)
+    if isinstance(other, Nowhere) and other.why != WANTS_CERTIFICATE:
+        return failed
+    if isinstance(other, Greeted):
+        other.close()
+    if first:
+        return Nowhere(
+            "it waits for TLS before it greets, and this leaf's server waits for the greeting",
+            remedy=f"set handshake_first = true in {_TABLE}",
+        )
+    if isinstance(other, Greeted) and not other.info.get("tls_required"):
+        return Nowhere("it speaks no TLS, and this leaf's server wants it", remedy="set TLS up at the hub")
+    return Nowhere(
+        "it greets before TLS, and this leaf's server begins with TLS",
+        remedy=f"take handshake_first out of {_TABLE}, or set it at the hub",
+    )
+
+
+async def _attempt(address: tuple[str, int], route: Route, name: str) -> Greeted | Nowhere:
+    writers: list[asyncio.StreamWriter] = []
+    try:
+        return await _greeted_over(address, route, name, writers)
+    except _FailedError as failed:
+        for writer in writers:
+            writer.transport.abort()
+        return failed.outcome
+    except BaseException:
+        for writer in writers:
+            writer.transport.abort()
+        raise
+
+
+async def _greeted_over(
+    address: tuple[str, int], route: Route, name: str, writers: list[asyncio.StreamWriter]
+) -> Greeted:
+    tls = route.tls
+    reader, writer = await _connected(address, name, route.proxy, writers)
+    secured = tls is not None and (tls.first or route.websocket is not None)
+    if tls is not None and secured:
+        await _secure(writer, tls, name)
+    websocket = None
+    if route.websocket is not None:
+        websocket = WebSocket(reader, writer, LINE)
+        await _upgraded(websocket, host_and_port(name, address[1]), route.websocket)
+        reader = websocket.reader
+    try:
+        info = await _info(reader)
+    except BaseException:
+        if websocket is not None:
+            websocket.close()
+        raise
+    wants = bool(info.get("tls_required")) and websocket is None
+    if not secured and route.upgrades and (tls is not None or wants):
+        if tls is None and route.proxy is not None:
+            raise _FailedError(
+                Nowhere(
+                    "it wants TLS, which a link through a proxy begins only where it is configured",
+                    remedy=f"write {_TABLE}, or tls:// in nats.hub_urls",
+                )
+            )
+        await _secure(writer, tls or Tls(ssl.create_default_context()), name)
+    secret = writer.get_extra_info("ssl_object")
+    certificate = None if secret is None or not route.upgrades else secret.getpeercert(binary_form=True)
+    return Greeted(info, reader, writer, certificate, websocket)
+
+
+async def _connected(
+    address: tuple[str, int], name: str, proxy: Proxy | None, writers: list[asyncio.StreamWriter]
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if proxy is None:
+        return await _open(address, "it", writers)
+    if proxy.problem:
+        raise _FailedError(
+            Nowhere(
+                f"the proxy is not asked: {proxy.problem}",
+                unknown=True,
+                remedy="run this with the environment of the agent, or see `petiole status` for the link",
+            )
+        )
+    where = f"the proxy at {host_and_port(*proxy.address)}"
+    reader, writer = await _open(proxy.address, where, writers)
+    remedy = "see nats.remote.proxy, and what the proxy allows"
+    async with _step(where, remedy):
+        if proxy.tls is not None:
+            await writer.start_tls(proxy.tls, server_hostname=proxy.address[0])
+        target = host_and_port(name, address[1])
+        authorization = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
+        writer.write(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{authorization}\r\n".encode())
+        status, _ = await read_head(reader)
+    if not status.startswith("200"):
+        raise _FailedError(Nowhere(f"{where} refuses to connect to {target}: {status}", remedy=remedy))
+    return reader, writer
+
+
+async def _open(
+    address: tuple[str, int], what: str, writers: list[asyncio.StreamWriter]
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    try:
+        async with timeout(_SECONDS):
+            reader, writer = await asyncio.open_connection(*address, limit=LINE)
+    except TimeoutError:
+        place = "there" if what == "it" else f"where {what} should be"
+        why = f"nothing answers {place} within {_SECONDS:.0f} s: a wrong address, or a firewall"
+        raise _FailedError(Nowhere(why)) from None
+    except (OSError, UnicodeError) as error:
+        raise _FailedError(Nowhere(f"{what} cannot be reached ({_reason(error)})")) from None
+    writers.append(writer)
+    return reader, writer
+
+
+@contextlib.asynccontextmanager
+async def _step(what: str, remedy: str) -> AsyncIterator[None]:
+    """A step whose failure is that of `what`."""
+    try:
+        async with timeout(_STEP_SECONDS):
+            yield
+    except TimeoutError:
+        raise _FailedError(Nowhere(f"{what} does not answer", remedy=remedy)) from None
+    except HeadError as error:
+        raise _FailedError(Nowhere(f"{what} answers {error}", remedy=remedy)) from None
+    except ssl.SSLError as error:
+        raise _FailedError(Nowhere(f"TLS with {what} fails ({_tls_words(error)})", remedy=remedy)) from None
+    except (OSError, EOFError) as error:
+        raise _FailedError(Nowhere(f"{what} ends the connection ({_reason(error)})", remedy=remedy)) from None
+
+
+async def _upgraded(websocket: WebSocket, host: str, path: str) -> None:
+    async with _step("the websocket", "see whether that port of the hub's server has a `websocket` listener"):
+        await websocket.open(host, path)
+
+
+async def _secure(writer: asyncio.StreamWriter, tls: Tls, name: str) -> None:
+    try:
+        async with timeout(_SECONDS):
+            await writer.start_tls(tls.context, server_hostname=tls.name or name)
+    except TimeoutError:
+        why = f"it does not answer in TLS within {_SECONDS:.0f} s"
+        raise _FailedError(Nowhere(why)) from None
+    except OSError as error:
+        raise _FailedError(tls_failure(error)) from None
+
+
+async def _info(reader: asyncio.StreamReader) -> Mapping[str, Any]:
+    try:
+        async with timeout(_SECONDS):
+            line = await reader.readline()
+    except TimeoutError:
+        why = f"it lets connect and says nothing for {_SECONDS:.0f} s: it hangs"
+        raise _FailedError(Nowhere(why, unknown=True)) from None
+    except ssl.SSLError as error:
+        raise _FailedError(tls_failure(error)) from None
+    except (OSError, ValueError) as error:
+        why = f"it does not greet as a nats-server ({type(error).__name__})"
+        raise _FailedError(Nowhere(why)) from None
+    verb, _, body = line.partition(b" ")
+    with contextlib.suppress(ValueError, RecursionError):
+        info = json.loads(body) if verb == b"INFO" else None
+        if isinstance(info, dict) and isinstance(info.get("version"), str):
+            return info
+    if not line:
+        raise _FailedError(Nowhere("it closes the connection and says nothing", unknown=True))
+    text = line[:_SHOWN].decode(errors="replace").strip()
+    raise _FailedError(Nowhere(f"what answers there is not a nats-server: it says {text!r}"))
+
+
+def tls_failure(error: OSError) -> Nowhere:
+    """Why TLS with the hub failed, from what the handshake or the first read after it raised."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return Nowhere(
+            f"this leaf does not trust the hub's certificate: {error.verify_message}",
+            remedy=_untrusted(error),
+        )
+    reason = _tls_words(error)
+    if "certificate required" in reason:
+        return Nowhere(WANTS_CERTIFICATE, remedy=f"name cert_file and key_file in {_TABLE}")
+    if "alert" in reason and any(word in reason for word in ("certificate", "unknown ca", "decrypt error")):
+        return Nowhere(
+            f"the hub refuses this leaf's certificate ({reason})",
+            remedy=f"see who signed cert_file of {_TABLE}, for which use, and how long it is valid",
+        )
+    if any(word in reason for word in ("wrong version number", "record layer failure", "http request")):
+        return Nowhere("what answers there speaks no TLS")
+    return Nowhere(f"its TLS handshake fails ({reason})")
+
+
+def _untrusted(error: ssl.SSLCertVerificationError) -> str:
+    words = error.verify_message.lower()
+    if "expired" in words:
+        return "renew it, or that of its authority, at the hub; see this machine's clock"
+    if "not yet valid" in words:
+        return "set this machine's clock, or the hub's that issued it"
+    if "mismatch" in words:
+        return "write a name of the certificate into nats.hub_urls, or issue it for this name"
+    return f"name the authority that signed it in ca_file of {_TABLE}"
+
+
+def _tls_words(error: Exception) -> str:
+    """The reason of OpenSSL, such as `tlsv1 alert unknown ca`."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    reason = getattr(error, "reason", None)
+    return str(reason).replace("_", " ").lower() if reason else _reason(error)
+
+
+def reading() -> ssl.SSLContext:
+    """TLS that accepts a certificate of any issuer, for what only looks and sends nothing secret."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and (error.errno or 0) > 0 and not isinstance(error, ssl.SSLError):
+        return os.strerror(error.errno or 0)  # asyncio has words of its own
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
