@@ -215,7 +215,7 @@ def _is_other_lake(settings: Config, tables: Lake, unseen: list[str]) -> bool:
     from hub_jobs.tables.hub_lake import why_not_hubs
 
     try:
-        row = status_of(settings.admin)["fleet"].get("lake")
+        row = status_of(settings)["fleet"].get("lake")
     except AdminStatusError:
         return False  # that the agent does not answer is said already
     known = parse_hub_lake(json.dumps({"v": VERSION, **row})) if row else None
