@@ -19,8 +19,6 @@ from typing import BinaryIO, Final
 
 from msgspec import Struct
 
-FLUSHING: Final = ("ext3", "ext4", "btrfs", "zfs")
-"""File systems that write a file which replaces another, in a power cut too, without a sync of it."""
 _RESERVE: Final = 64 * 2**20
 _SHARE: Final = 20
 _FILES: Final = 64
@@ -186,21 +184,6 @@ def room(directory: Path) -> Room | None:
     # btrfs and others that make inodes as they are needed say that there are none.
     files = disk.f_favail if disk.f_files else None
     return Room(disk.f_bavail * disk.f_frsize, min(_RESERVE, total // _SHARE), files)
-
-
-def file_system(path: Path) -> str | None:
-    """The kind of file system that a path is on, such as `ext4`; None if it is unknown."""
-    try:
-        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    except OSError:
-        return None
-    whole = path.resolve()
-    above = [mount for mount in mounts if len(mount) > 2 and whole.is_relative_to(_unescaped(mount[1]))]
-    return max(above, key=lambda mount: len(mount[1]))[2] if above else None
-
-
-def _unescaped(mount_point: str) -> str:
-    return mount_point.encode().decode("unicode_escape") if "\\" in mount_point else mount_point
 
 
 def _write(path: Path, data: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:

@@ -176,6 +176,10 @@ class Metrics:
             "petiole_server_synced",
             "1 when the local server syncs before it acknowledges, 0 when not, NaN when unknown.",
         )
+        self.state_kept = gauge(
+            "petiole_state_kept",
+            "1 when the file system of state_dir keeps what is synced, 0 when not or not known.",
+        )
         self.link_state = gauge(
             "petiole_link_state", "1 for the state that the link of a class is in.", [*by_class, "state"]
         )

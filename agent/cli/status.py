@@ -207,6 +207,8 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
     yield from _links(status["links"])
     if warning := status.get("server", {}).get("warning"):
         yield f"  server: {warning}"
+    if warning := status.get("state_warning"):
+        yield f"  state: {warning}"
     yield from (f"  {line}" for line in device_lines(status.get("server", {}).get("devices") or {}))
 
 

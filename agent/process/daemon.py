@@ -20,6 +20,7 @@ from agent.base.listen_sockets import LISTEN_SOCKETS
 from agent.base.machine import InUseError, notifier, only_one
 from agent.base.metrics import Metrics
 from agent.base.nats_server import RenderError
+from agent.base.storage import storage
 from agent.base.supervisor import keep_serving
 from agent.config import Config
 from agent.config.values import Windows
@@ -33,7 +34,7 @@ from agent.process.admin_server import AdminServer
 from agent.process.own_server import begin_server, server_watch
 from agent.process.reload import KEPT_SECONDS, Applied, Files, Reloader
 from agent.process.watchdog import ServerSilence, Vitals, Worker
-from agent.server.health import ServerHealth
+from agent.server.health import MOVE, ServerHealth
 from agent.server.process import EmbeddedServer
 from agent.server.setup import server_config
 
@@ -162,6 +163,7 @@ async def _serve(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _RELOAD)
     loop.call_later(KEPT_SECONDS, LISTEN_SOCKETS.close)
     health = ServerHealth(metrics)
+    kept = await asyncio.to_thread(_kept, config, metrics)
 
     def restart() -> None:
         again.set()
@@ -172,7 +174,7 @@ async def _serve(
     admin = AdminServer(
         config.admin,
         metrics,
-        lambda: {**role.status(), "server": health.status(), **_state_row(config, state)},
+        lambda: {**role.status(), "server": health.status(), **_state_row(config, state, kept)},
         lambda: (False, health.sentence) if health.sentence is not None else role.ready(),
         _fleet(config, role),
     )
@@ -244,9 +246,20 @@ def _role(
     return LeafAgent(config, state, metrics, inputs, health, reloader)
 
 
-def _state_row(config: Config, state: StateFile) -> Mapping[str, Any]:
-    """Which agent of this machine this is, and why it cannot write its state."""
-    return {"state_dir": str(config.state_dir.resolve()), "state_problem": state.problem}
+def _kept(config: Config, metrics: Metrics) -> str | None:
+    """Why a power cut may take the state, which is logged; None if it may not."""
+    problem = storage(config.state_dir).problem
+    metrics.state_kept.set(problem is None)
+    if problem is None:
+        return None
+    log.warning("state not kept", directory=str(config.state_dir), why=problem)
+    return f"the state in {config.state_dir} is on {problem}; {MOVE}"
+
+
+def _state_row(config: Config, state: StateFile, warning: str | None) -> Mapping[str, Any]:
+    """Which agent of this machine this is, and what is wrong with the place of its state."""
+    where = str(config.state_dir.resolve())
+    return {"state_dir": where, "state_problem": state.problem, "state_warning": warning}
 
 
 def _fleet(config: Config, role: Role) -> FleetPages | None:

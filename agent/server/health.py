@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, auto
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
 from msgspec import Struct
 
-from agent.base.files import Room
+from agent.base.files import Room, is_there
 from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.nats_server import ServerError, check_version
+from agent.base.storage import storage
 
 _WRITE_ERROR: Final = "write error: "
 _NOT_ENABLED: Final = "JetStream not enabled"
@@ -26,6 +28,8 @@ _FULL: Final = ("no space left on device", "disk quota exceeded")
 _UNKNOWN: Final = float("nan")
 _DEFAULT_NS: Final = 120 * 10**9
 """At which a server syncs by default."""
+
+MOVE: Final = "move it to a file system such as ext4, xfs or btrfs on a disk of this machine"
 
 log = structlog.get_logger("server")
 
@@ -90,6 +94,14 @@ def unsynced(varz: Mapping[str, Any]) -> str | None:
         f"acknowledged is not synced: the server syncs its disk each {seconds:g} s, and a power cut loses"
         " what came since; set sync_interval: always in its jetstream block"
     )
+
+
+def unkept(store: Path) -> str | None:
+    """Why a power cut takes a store whatever its server syncs; None if it does not, or the store is not on
+    this machine."""
+    if not is_there(store) or (problem := storage(store).problem) is None:
+        return None
+    return f"acknowledged is not kept: the store {store} is on {problem}; {MOVE}"
 
 
 def sync_seconds(varz: Mapping[str, Any]) -> float:

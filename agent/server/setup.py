@@ -9,9 +9,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from agent import contract
-from agent.base.files import FLUSHING, file_system, is_there
+from agent.base.files import is_there
 from agent.base.http.access import AccessError, tls_context
 from agent.base.listen_sockets import obstacle
+from agent.base.storage import FLUSHING, file_system
 from agent.config import Config, LeafMember, aggregates, listen_address
 from agent.config.checks import server_listeners
 from agent.config.keys import check_password, ensure_key, public_key

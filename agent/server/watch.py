@@ -19,7 +19,7 @@ from agent.base.nats_server import ServerError
 from agent.base.wait import Backoff, event_within, loop_time
 from agent.jetstream import request
 from agent.jetstream.connection import EXPECTED, OpenConnection, connected
-from agent.server.health import ServerHealth, Trouble, TroubleKind, diagnose, sync_seconds, unsynced
+from agent.server.health import ServerHealth, Trouble, TroubleKind, diagnose, sync_seconds, unkept, unsynced
 
 LOOK_SECONDS: Final = 2.0
 CONFIRM_SECONDS: Final = 5.0
@@ -117,11 +117,14 @@ class ServerWatch:
             unknown = "its system user may not ask $SYS.REQ.SERVER.PING.VARZ"
             self._health.synced(f"whether acknowledged means synced is not known: {unknown}", known=False)
             return
-        as_wanted = self._interval > 0 and sync_seconds(varz) == self._interval
-        self._health.synced(None if as_wanted else unsynced(varz), known=not as_wanted)
         if self._store is None:
             where = ((varz.get("jetstream") or {}).get("config") or {}).get("store_dir")
             self._store = Path(where) if where else None
+        as_wanted = self._interval > 0 and sync_seconds(varz) == self._interval
+        if self._store is not None and (lost := await asyncio.to_thread(unkept, self._store)) is not None:
+            self._health.synced(lost)
+        else:
+            self._health.synced(None if as_wanted else unsynced(varz), known=not as_wanted)
 
     async def _look(self, nc: Client, name: str) -> None:
         healthz = await ask_server(nc, "HEALTHZ", name)

@@ -120,6 +120,32 @@ def test_the_agent_of_another_configuration_is_not_taken_for_this_ones(
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_state_and_store_in_memory_are_named_and_no_acknowledgement_is_said_to_survive(
+    tmp_path: Path,
+) -> None:
+    member = plan.member(tmp_path, "edge-1")
+    with small_disk(member.directory / "disk", 400) as disk:
+        base = plan.leaf_toml(member, free_port()).partition("[[input]]")[0]
+        http = f'[[input]]\ntype = "http"\nlisten = "127.0.0.1:{member.http_port}"\n'
+        leaf = Agent(member, base.replace(str(member.state), str(disk.path / "state")) + http)
+        try:
+            leaf.start()
+            wait_for(lambda: leaf.metric("petiole_server_synced") == 0, "the store is known")
+            assert leaf.metric("petiole_state_kept") == 0
+            assert "a power cut may lose it" in leaf.status()["acknowledgement"]["http"]
+            (named,) = [one for one in bad(member.config) if one["group"] == "disk"]
+            assert "the agent's state" in named["sentence"]
+            assert "the server's store" in named["sentence"]
+            assert "tmpfs is memory" in named["sentence"]
+            said = asked(member.config, "status")[1]
+            assert "the state in" in said
+            assert "acknowledged is not kept: the store" in said
+            assert "state not kept" in leaf.log.read_text()
+        finally:
+            leaf.close()
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_a_file_system_without_inodes_is_named_though_it_has_room(tmp_path: Path) -> None:
     member = plan.member(tmp_path, "edge-1")
     with small_disk(member.directory / "disk", 400, inodes=400) as disk:

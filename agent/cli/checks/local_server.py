@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent import contract
-from agent.base.files import file_system, room
+from agent.base.files import room
 from agent.base.listen_sockets import near_host
 from agent.base.nats_server import MINIMUM, parse_version
+from agent.base.storage import file_system
 from agent.cli.checks import Cause, Finding, local_probe, server, streams
 from agent.cli.checks.permissions import PROBE, at_home, of_system, violated
 from agent.config import Config, aggregates, listen_address
@@ -197,7 +198,7 @@ def judge(config: Config, seen: LocalServerInfo, hub: Mapping[str, Any] | None) 
         findings.append(server.synced(system["VARZ"], hub_sync_seconds(config) if is_hub else 0.0))
         if is_hub and config.hub_sync_seconds:
             findings += server.flushes(file_system(store_directory(config)))
-        findings += [] if embedded else [_store(system["VARZ"])]
+        findings += [] if embedded else _store(system["VARZ"])
     return findings
 
 
@@ -241,12 +242,15 @@ def _closed(user: str, why: str, embedded: bool) -> Finding:
     return server.SERVER.failure(f"{user} is not let in: {sentence}", remedy).after(Cause.USER)
 
 
-def _store(varz: Mapping[str, Any]) -> Finding:
+def _store(varz: Mapping[str, Any]) -> list[Finding]:
     jetstream = varz.get("jetstream") or {}
     config, stats = jetstream.get("config") or {}, jetstream.get("stats") or {}
     left = room(Path(config["store_dir"])) if config.get("store_dir") else None
     limit, used = int(config.get("max_storage") or 0), int(stats.get("storage") or 0)
-    return server.judge_room(limit, used, left, "max_file_store")
+    found = [server.judge_room(limit, used, left, "max_file_store")]
+    if left is not None:
+        found += server.kept({"the server's store": Path(config["store_dir"])})
+    return found
 
 
 def judge_leaf_port(

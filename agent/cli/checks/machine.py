@@ -16,7 +16,7 @@ import msgspec
 from agent.base.clock import ClockReader
 from agent.base.files import is_handed_over, is_there, named, open_regular, others_may, room
 from agent.cli.checks import Cause, Finding, Group, certificates
-from agent.cli.checks.server import judge_room
+from agent.cli.checks.server import judge_room, kept
 from agent.config import Config
 from agent.config.checks import bytes_needed
 from agent.config.keys import SeedError, password_in
@@ -42,9 +42,11 @@ def look(config: Config, now: datetime) -> list[Finding]:
     if config.nats.cluster.on:
         findings += certificates.look_at_cluster(config.nats.cluster)
     findings += [*_passwords(config), *_absent(config)]
+    places = {"the agent's state": config.state_dir}
     if config.nats.server == "embedded":
         findings.append(_disk(config))
-    return findings
+        places["the server's store"] = store_directory(config)
+    return [*findings, *kept(places)]
 
 
 def look_at_clock(now: datetime, ahead: tuple[float, float] | None) -> list[Finding]:

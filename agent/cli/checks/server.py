@@ -8,13 +8,15 @@ project.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from agent.base.files import FLUSHING, Room
+from agent.base.files import Room
 from agent.base.nats_server import MINIMUM, Version, parse_version
+from agent.base.storage import FLUSHING, storage
 from agent.cli.checks import Cause, Finding, Group
 from agent.contract import ACCOUNT, Exit
-from agent.server.health import diagnose, sync_seconds, unsynced
+from agent.server.health import MOVE, diagnose, sync_seconds, unsynced
 
 SERVER: Final = Group("server")
 DISK: Final = Group("disk")
@@ -92,6 +94,19 @@ def synced(varz: Mapping[str, Any], interval: float = 0.0) -> Finding:
         return SERVER.ok("the server syncs its disk before it acknowledges")
     sentence, _, remedy = why.partition("; ")
     return SERVER.warning(sentence, f"{remedy}, and restart it")
+
+
+def kept(places: Mapping[str, Path]) -> Iterator[Finding]:
+    """Whether the file systems of these directories, by what they hold, keep what is synced. Those with one
+    fault are one finding."""
+    faults: dict[str, list[str]] = {}
+    for what, path in places.items():
+        if (problem := storage(path).problem) is not None:
+            faults.setdefault(problem, []).append(f"{what} ({path})")
+    for problem, names in faults.items():
+        yield DISK.warning(f"a power cut may take {' and '.join(names)}: {problem}", MOVE)
+    if places and not faults:
+        yield DISK.ok(f"the file system keeps what is synced of {' and '.join(places)}")
 
 
 def flushes(kind: str | None) -> Iterator[Finding]:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.base.files import SLOT, SlotFile, file_system, write_private
+from agent.base.files import SLOT, SlotFile, write_private
+from agent.base.storage import file_system
 
 
 def test_a_file_that_is_not_there_has_no_record(tmp_path: Path) -> None:
