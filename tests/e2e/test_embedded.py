@@ -21,6 +21,7 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from agent.base.nats_server import ServerError
+from agent.base.tls import client_context
 from agent.config.keys import ensure_key
 from agent.demo.loopback import free_port
 from agent.server.child import process_of
@@ -261,7 +262,7 @@ def shown(cluster: ClusterConfig) -> bytes:
     """The certificate that the server shows another one."""
     assert cluster.tls is not None
     cert, key, authority = cluster.tls
-    context = ssl.create_default_context(cafile=str(authority))
+    context = client_context(authority)
     context.load_cert_chain(cert, key)
     host, _, port = cluster.listen.partition(":")
     with (

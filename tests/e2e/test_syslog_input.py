@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from agent.base.metrics import Metrics
+from agent.base.tls import client_context
 from agent.cli.configuration import problems
 from agent.config import Seconds, Size
 from agent.contract import MAX_RECEIVED
@@ -195,7 +196,7 @@ async def test_over_tls_only_senders_with_a_certificate_come_in_and_others_are_c
 ) -> None:
     monkeypatch.setattr("agent.leaf.inputs.syslog.input.HANDSHAKE", 0.5)
     authority, files = contexts(tmp_path)
-    trusted = ssl.create_default_context(cafile=str(authority.file))
+    trusted = client_context(authority.file)
     async with listening(**files) as one:
         with contextlib.suppress(ssl.SSLError, ConnectionError):
             reader, writer = await one.connect(trusted)

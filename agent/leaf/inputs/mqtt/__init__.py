@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct
 
 from agent.base.files import open_regular
+from agent.base.tls import client_context
 from agent.config import Seconds
 from agent.config.keys import check_password, read_password
 from agent.leaf.inputs.formats.message import TopicNames, fill_template, template_problem
@@ -173,7 +174,7 @@ def _tls(options: MqttOptions) -> ssl.SSLContext:
     for path in (options.tls_ca, options.tls_cert, options.tls_key):
         if path is not None:
             open_regular(path).close()
-    context = ssl.create_default_context(cafile=options.tls_ca)
+    context = client_context(options.tls_ca)
     if options.tls_cert is not None:
         # A key behind a password would ask for it on the terminal.
         context.load_cert_chain(options.tls_cert, options.tls_key, password=lambda: b"")

@@ -23,6 +23,7 @@ from msgspec import Struct, field
 from agent import contract
 from agent.base.files import open_regular, without_password
 from agent.base.http.access import AccessError, read_token
+from agent.base.tls import client_context
 from agent.base.wait import timeout
 from agent.leaf.inputs.formats import split_valid
 from agent.leaf.inputs.prometheus import PrometheusOptions
@@ -105,7 +106,7 @@ def trust(ca: Path | None) -> ssl.SSLContext | None:
         return None
     try:
         open_regular(ca).close()
-        return ssl.create_default_context(cafile=ca)
+        return client_context(ca)
     except (OSError, ValueError) as error:
         raise AccessError(f"tls_ca {ca} holds no certificates in PEM that can be read ({error})") from None
 
