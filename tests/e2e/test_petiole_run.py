@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -260,3 +261,15 @@ def test_the_supervisor_hears_of_start_reload_new_start_and_end(supervisor: Supe
     assert leaf.end(signal.SIGTERM) == 0
     told = supervisor.until("STOPPING")
     assert int(told["EXTEND_TIMEOUT_USEC"]) > 20e6, "it may drain for longer than the unit says"
+
+
+def test_the_sender_of_the_documents_waits_for_the_agent_and_reports_a_refusal(leaf: Agent) -> None:
+    block, _ = re.findall(r"```python\n(.*?)```", Path("docs/reading.md").read_text(), re.DOTALL)
+    sender = block.replace("http://127.0.0.1:8080", leaf.member.http_url)
+    sending = subprocess.Popen([sys.executable, "-c", sender])
+    leaf.start()
+    assert sending.wait(60) == 0
+    assert leaf.metric("petiole_stored_readings_total", input="http") == 1
+    refused = [sys.executable, "-c", sender.replace("2.4", "None")]
+    said = subprocess.run(refused, capture_output=True, text=True, check=False, timeout=60).stderr
+    assert "value must be a finite number" in said
