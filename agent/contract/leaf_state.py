@@ -46,7 +46,7 @@ class LeafState(StrEnum):
 
     LOSING = "losing", "readings were lost within the last hour: {}", Severity.BAD, Exit.LOSS, True
     TROUBLE = "trouble", "{}", Severity.BAD, Exit.LOSS
-    REFUSED = "refused", "the hub refuses this leaf: {}", Severity.BAD, Exit.LOSS
+    REFUSED = "refused", "{}", Severity.BAD, Exit.LOSS
     SILENT = (
         "silent",
         "its server is linked, and its agent was last heard {} ago; see its log",

@@ -115,6 +115,11 @@ def _interval(value: Any, what: str = "announce: every") -> float:
     return float(value)
 
 
+def _refused_classes(value: Any) -> Mapping[str, str]:
+    row = object_of(value, "answer: refused_classes")
+    return {check_class(cls): field_of(row, cls, str, "answer") for cls in row}
+
+
 def _moment(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < MAX_INT:
         raise ContractError(f"answer: clock is {value!r:.80}, seconds since 1970 were expected")
@@ -210,6 +215,8 @@ class Answer:
     spread_seconds: float = 0.0
     """What the hub's server takes for the links of all its leaves when they dial at once; 0: little, or it
     does not say."""
+    refused_classes: Mapping[str, str] = field(default_factory=dict)
+    """A sentence for each class that the hub does not take in; the others are answered."""
     clock: float = 0.0
     """Seconds since 1970 by the hub's clock when it answered, 0 if it does not say."""
 
@@ -260,5 +267,6 @@ def parse_answer(data: bytes | str) -> Answer:
         _interval(row["sync_seconds"], "answer: sync_seconds") if row.get("sync_seconds") else 0.0,
         count_of(row, "max_payload", "answer", absent=0),
         _interval(row["spread_seconds"], "answer: spread_seconds") if row.get("spread_seconds") else 0.0,
+        optional(row, "refused_classes", _refused_classes) or {},
         _moment(row["clock"]) if row.get("clock") else 0.0,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import Publish, Size, StreamClass
+from agent.config import LeafMember, Publish, Size, StreamClass
 from agent.contract import link_consumer
 from agent.leaf.link import controller
 from agent.leaf.link.observation import CAUGHT_UP
@@ -70,6 +70,43 @@ async def test_alarms_do_not_wait_behind_a_backlog_of_samples(tmp_path: Path) ->
         order = await arrived_since(hub, before)
     assert order[: BATCHES - CAUGHT_UP] == ["alarms"] * (BATCHES - CAUGHT_UP)
     assert sorted(order) == ["alarms"] * BATCHES + ["normal"] * BATCHES
+
+
+async def test_a_class_that_the_hub_does_not_know_is_refused_in_words_and_the_others_flow(
+    tmp_path: Path,
+) -> None:
+    async with open_server_pair(tmp_path, "edge-1", classes=CLASSES) as servers:
+        config = leaf_config(servers.leaf, tmp_path / "state")
+        config.class_ = [StreamClass("normal"), StreamClass("alarms", priority=0)]
+        hub = await hub_of(servers)
+        members = [LeafMember(user.domain, user.key, ["normal"]) for user in servers.hub.config.leaves]
+        reason = "class 'alarms' of 'edge-1' is not in the hub's configuration"
+
+        async def there(*classes: str) -> bool:
+            return set(classes) <= set(await arrived_since(hub, 0))
+
+        async with agent(config) as one:
+            links = one.leaf.link.status.classes
+            async with hub.registrar(members=members) as registrar:
+                await until(lambda: links["alarms"].state is LinkState.REFUSED, "the class is refused")
+                for cls in CLASSES:
+                    await one.leaf.intake.submit("http", cls, chunk(cls))
+                await until(lambda: links["normal"].state is LinkState.FLOWING, "the other one flows")
+                await until(lambda: there("normal"), "its readings are at the hub")
+                for _ in range(12):
+                    asked = hub.counted("petiole_announcements_total", outcome="taken_in")
+                    one.leaf.link.controller.announce_now()
+                    await until(
+                        lambda before=asked: (  # type: ignore[misc]
+                            hub.counted("petiole_announcements_total", outcome="taken_in") > before
+                        ),
+                        "an announcement",
+                    )
+                    assert reason in links["alarms"].sentence
+                    leaf = registrar.status()["leaves"]["edge-1"]
+                    assert (leaf["word"], reason in leaf["state"]) == ("refused", True)
+            async with hub.registrar():
+                await until(lambda: there("alarms"), "the class was added, and what waited is there")
 
 
 async def test_no_class_waits_for_another_when_their_server_has_forgotten_their_consumers(

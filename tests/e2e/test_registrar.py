@@ -10,9 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import structlog
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
+from agent.config import LeafMember
 from agent.contract import (
     COMMANDS,
     Announce,
@@ -23,6 +25,7 @@ from agent.contract import (
     announce_subject,
     batch_subject,
     link_consumer,
+    new_run,
     parse_announce,
 )
 from agent.hub.registrar import announcements, exchanges
@@ -125,6 +128,36 @@ async def test_a_flood_of_announcements_is_held_off(hub: HubHand, hand: LeafHand
         assert refused
         assert all("too often" in text for text in refused)
         assert answers[0].refused is None
+
+
+async def test_a_refused_leaf_hears_the_first_reason_however_often_it_asks_and_the_log_has_it_once(
+    hub: HubHand, hand: LeafHand
+) -> None:
+    members = [LeafMember(user.domain, user.key, ["other"]) for user in hub.servers.hub.config.leaves]
+    with structlog.testing.capture_logs() as logs:
+        async with hub.registrar(members=members) as registrar:
+            data = (await hand.announcement()).encode()
+            answers = [await hand.say(data) for _ in range(45)]
+            leaf = registrar.status()["leaves"][hand.domain]
+    reason = "class 'normal' of 'edge-1' is not in the hub's configuration"
+    assert all(reason in (one.refused or "") and not one.later for one in answers)
+    assert (leaf["word"], reason in leaf["state"]) == ("refused", True)
+    assert len([one for one in logs if "is refused" in one["event"]]) == 1
+
+
+async def test_another_machine_hears_whose_the_domain_is_however_often_it_asks(
+    hub: HubHand, hand: LeafHand
+) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with hub.registrar() as registrar:
+            announce = await hand.announcement()
+            assert (await hand.say(announce.encode())).refused is None
+            rival = replace(announce, machine="another", run=new_run()).encode()
+            answers = [await hand.say(rival) for _ in range(45)]
+            leaf = registrar.status()["leaves"][hand.domain]
+    assert all("belongs to machine" in (one.refused or "") for one in answers)
+    assert "belongs to machine" in leaf["state"]
+    assert len([one for one in logs if one["log_level"] == "warning"]) <= 2
 
 
 async def test_a_new_epoch_moves_the_source(hub: HubHand, hand: LeafHand) -> None:

@@ -30,6 +30,7 @@ _WAITING: Final = 4096
 that comes again takes time of the hub too, so few of a fleet that comes at once should."""
 _AT_ONCE: Final = 64
 _TOO_OFTEN: Final = "{domain!r} announces itself too often; one announcement in ten seconds is enough"
+_BUSY: Final = "an announcement of {domain!r} is being answered; announce again"
 _ANSWER_SECONDS: Final = 4.0
 """A leaf waits five seconds for an answer."""
 _CROWD: Final = "announcements"
@@ -63,6 +64,8 @@ class AnnounceService:
         self._taken_in = metrics.announcements.labels("taken_in")
         self._refused = metrics.announcements.labels("refused")
         self._exchanges = Exchanges()
+        self._reasons: dict[str, str] = {}
+        """Why a configured domain is refused, until it is taken in."""
         self._busy: set[str] = set()
         self._failures = Sparse()
         self._places = asyncio.Semaphore(_AT_ONCE)
@@ -73,6 +76,9 @@ class AnnounceService:
         refused = self._turned_away(domain, msg.data)
         if refused is not None:
             await self._respond(domain, msg, refused)
+        elif domain in self._busy:
+            self._refused.inc()
+            await respond(msg, Answer(refused=_BUSY.format(domain=domain), later=True).encode())
         elif self._nothing_new(domain, msg.data):
             self._taken_in.inc()
             await respond(msg, msg.data)
@@ -113,16 +119,15 @@ class AnnounceService:
             return Answer(refused=fault)
         if len(data) > MAX_ANNOUNCE:
             return Answer(refused=f"announce: {len(data)} bytes are above the limit of {MAX_ANNOUNCE}")
-        if (why := self._not_now(domain)) is not None:
-            return Answer(refused=why, later=True)
+        if domain in self._domains and not self._fleet.may_announce(domain, loop_time()):
+            return self._too_often(domain)
         return None
 
-    def _not_now(self, domain: str) -> str | None:
-        if domain in self._domains and not self._fleet.may_announce(domain, loop_time()):
-            return _TOO_OFTEN.format(domain=domain)
-        if domain in self._busy:
-            return f"an announcement of {domain!r} is being answered; announce again"
-        return None
+    def _too_often(self, domain: str) -> Answer:
+        """The answer to a domain that announces itself too often: why it is refused, where it is, for whoever
+        looks there has to know that."""
+        reason = self._reasons.get(domain)
+        return Answer(refused=reason or _TOO_OFTEN.format(domain=domain), later=reason is None)
 
     async def _answer(self, domain: str, msg: Msg) -> None:
         try:
@@ -150,7 +155,7 @@ class AnnounceService:
     async def _answered(self, domain: str, data: bytes) -> Answer:
         announce = self._exchanges.read(domain, data)
         if domain in self._domains and not self._fleet.may_run_announce(domain, announce.run, loop_time()):
-            return Answer(refused=_TOO_OFTEN.format(domain=domain))
+            return self._too_often(domain)
         reconnect = await self._readiness.wait()
         answer = await self._announcements.answer(announce, self._watch.linked_at(domain))
         self._readiness.confirm(reconnect)
@@ -170,9 +175,14 @@ class AnnounceService:
 
     async def _respond(self, domain: str, msg: Msg, answer: Answer) -> None:
         (self._taken_in if answer.refused is None else self._refused).inc()
-        if answer.refused is not None:
-            self._problems.begin(about(domain), f"{domain} is refused: {answer.refused}")
-        elif not self._fleet.ownership.contested(domain, loop_time()):
+        reason = answer.refused or next(iter(answer.refused_classes.values()), None)
+        if answer.refused is not None and not answer.later and domain in self._domains:
+            self._reasons[domain] = answer.refused
+        elif answer.refused is None:
+            self._reasons.pop(domain, None)
+        if reason is not None and (not answer.later or self._problems.of(about(domain)) is None):
+            self._problems.begin(about(domain), f"{domain} is refused: {reason}")
+        elif reason is None and not self._fleet.ownership.contested(domain, loop_time()):
             self._problems.end(about(domain), f"{domain} is taken in")
         await respond(msg, encoded(dataclasses.replace(answer, clock=wall_ns() / 1e9), msg.data))
 

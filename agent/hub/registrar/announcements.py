@@ -37,6 +37,7 @@ from agent.hub.registrar.records import (
     admitted,
     new_epochs,
     refusal,
+    refused_classes,
 )
 from agent.jetstream import JetStream, StreamInfo
 
@@ -97,6 +98,10 @@ class Announcements:
         now = loop_time()
         if (refused := self._refusal(announce, now)) is not None:
             return Answer(refused=refused)
+        refused_of = refused_classes(announce, self._classes[announce.domain])
+        if refused_of:
+            taken = {cls: said for cls, said in announce.classes.items() if cls not in refused_of}
+            announce = replace(announce, classes=taken)
         if self._changes_too_often(announce, now):
             return Answer(refused=_TOO_OFTEN.format(domain=announce.domain), later=True)
         streams = self._aggregates.place(announce.domain, list(announce.classes))
@@ -119,6 +124,7 @@ class Announcements:
             sync_seconds=self._durability.seconds,
             max_payload=self._js.max_payload,
             spread_seconds=self._fleet.spread_seconds,
+            refused_classes=refused_of,
         )
 
     def _rested(self, announce: Announce, cls: str, answer: ClassAnswer, info: StreamInfo) -> ClassAnswer:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -14,9 +15,11 @@ import structlog
 from nats.aio.client import Client
 
 from agent.base.nats_server import ServerError, check_version
+from agent.base.wait import loop_time
 from agent.jetstream import JetStreamError, UnavailableError
 
 _LIMIT: Final = 10_000
+_LOG_AGAIN: Final = 60.0
 
 log = structlog.get_logger("registrar")
 
@@ -26,19 +29,24 @@ class ActiveProblems:
 
     def __init__(self) -> None:
         self._open: dict[str, str] = {}
+        self._logged: dict[str, float] = {}
+        """When each was logged."""
 
     def begin(self, key: str, sentence: str, *, hub: bool = False) -> None:
-        """A problem is there; logged unless its sentence is the same. Of leaves a bounded number is
-        kept, those of the `hub` itself always are."""
+        """A problem is there; logged, and again with another sentence, but no more than once a minute. Of
+        leaves a bounded number is kept, those of the `hub` itself always are."""
         if self._open.get(key) == sentence:
             return
         if len(self._open) >= _LIMIT and key not in self._open and not hub:
             return
-        self._open[key] = sentence
-        log.warning(sentence, about=key)
+        self._open[key], now = sentence, loop_time()
+        if now - self._logged.get(key, -math.inf) >= _LOG_AGAIN:
+            self._logged[key] = now
+            log.warning(sentence, about=key)
 
     def end(self, key: str, sentence: str) -> None:
         """The problem is over; logged if it was there."""
+        self._logged.pop(key, None)
         if self._open.pop(key, None) is not None:
             log.info(sentence, about=key)
 

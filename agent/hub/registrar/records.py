@@ -170,19 +170,25 @@ def refusal(
             f"domain {domain!r} is not among the leaves in the hub's configuration; "
             f"add it there with the public key of its link"
         )
-    unknown = sorted(set(announce.classes) - set(classes))
-    if unknown:
-        return (
-            f"class {unknown[0]!r} of {domain!r} is not in the hub's configuration; "
-            f"add it to the classes of that leaf there"
-        )
     if known is not None and known.machine != announce.machine and heard_ago < FRESH:
         return (
             f"domain {domain!r} belongs to machine {known.machine}, heard less than {FRESH:.0f} s ago, and "
             f"this is {announce.machine}; a domain is one machine's: give this one another domain, or stop "
             f"the other and wait"
         )
-    return None
+    refused = refused_classes(announce, classes)
+    return next(iter(refused.values())) if refused.keys() == announce.classes.keys() and refused else None
+
+
+def refused_classes(announce: Announce, classes: Iterable[str]) -> dict[str, str]:
+    """Why classes of a leaf are not taken in, by class; the others are."""
+    return {
+        cls: (
+            f"class {cls!r} of {announce.domain!r} is not in the hub's configuration; "
+            "add it to the classes of that leaf there"
+        )
+        for cls in sorted(set(announce.classes) - set(classes))
+    }
 
 
 def admitted(

@@ -51,6 +51,8 @@ class AnnounceLoop:
         self._silence = ""
         self.refused: str | None = None
         """The hub's sentence if it refused the newest announcement."""
+        self.refused_classes: Mapping[str, str] = {}
+        """Its sentence for each class that it refused, though it takes the leaf in."""
         self.silent_since: float | None = None
         """When the hub was first asked without an answer since its last one, None while it answers."""
 
@@ -80,17 +82,20 @@ class AnnounceLoop:
         self._due.set()
 
     async def run(self) -> None:
-        backoff = Backoff(_FIRST, _LONGEST)
+        backoff, refusals = Backoff(_FIRST, _LONGEST), Backoff(min(_LONGEST, self._seconds), self._seconds)
         while True:
             self._due.clear()
             if self._relinked.is_set():
                 self._relinked.clear()
                 backoff.reset()
             if self._over is not None:
-                if await self._once(*self._over):
-                    backoff.reset()
-                else:
+                if not await self._once(*self._over):
                     await event_within(self._relinked, backoff.next())
+                elif self.refused is not None:
+                    await event_within(self._relinked, refusals.next())
+                else:
+                    backoff.reset()
+                    refusals.reset()
             await event_within(self._due, self._pause())
 
     def _pause(self) -> float:
@@ -128,7 +133,7 @@ class AnnounceLoop:
         self._metrics.linked.set(result.answer is not None)
         if result.answer is not None:
             self.silent_since, self._silence = None, ""
-            self.refused = result.answer.refused
+            self.refused, self.refused_classes = result.answer.refused, result.answer.refused_classes
             return
         self.silent_since = self.silent_since or loop_time()
         if result.silence != self._silence:

@@ -231,7 +231,7 @@ class LinkController:
             link=link,
             consumer=consumer,
             comparison=work.comparison,
-            refused=self._announcing.refused,
+            refused=self._announcing.refused or self._announcing.refused_classes.get(cls),
             silent_since=self._announcing.silent_since,
             paused_until=self._paused_until,
             blocking_class=blocking_class(cls, self._priorities, behind, now - link.since),

@@ -184,16 +184,18 @@ def _final(
 def _unverified(memory: LinkMemory, observation: LinkObservation) -> LinkDecision:
     waited = observation.now - max(observation.link.since, memory.started_at)
     state, detail = LinkState.COMPARING, ""
+    asked: tuple[Action, ...] = (AnnounceNow(),)
     if observation.refused is not None:
-        state, detail = LinkState.REFUSED, observation.refused
+        # A hub that has refused is asked again at the next turn.
+        state, detail, asked = LinkState.REFUSED, observation.refused, ()
     elif waited > ANSWER_WITHIN:
         state = LinkState.UNVERIFIED
     if waited > ANSWER_WITHIN:
-        return LinkDecision(state, memory, (*_held_or_flowing(observation), AnnounceNow()), detail)
+        return LinkDecision(state, memory, (*_held_or_flowing(observation), *asked), detail)
     # A consumer that already flows goes on: a pause now would not undo what has flowed.
     paused = observation.consumer is not None and observation.consumer.pause_remaining > 0
     keep = _keep_paused(observation.consumer) if paused else ()
-    return LinkDecision(state, memory, (*keep, AnnounceNow()), detail)
+    return LinkDecision(state, memory, (*keep, *asked), detail)
 
 
 def _held_or_flowing(observation: LinkObservation) -> tuple[Action, ...]:

@@ -80,7 +80,7 @@ class LinkObservation(Struct, frozen=True):
     """None if the link consumer is gone."""
     comparison: HubComparison | None = None
     refused: str | None = None
-    """The hub's sentence if its newest answer refused this leaf."""
+    """The hub's sentence if its newest answer refused this leaf, or this class."""
     silent_since: float | None = None
     """When the hub was first asked without an answer since its last one, None while it answers."""
     paused_until: float = 0.0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import structlog
 
+from agent.hub.registrar import problems as problems_module
 from agent.hub.registrar.problems import ActiveProblems
 
 
@@ -28,4 +30,17 @@ def test_a_problem_is_told_once_when_it_begins_and_once_when_it_ends() -> None:
         problems.begin("x", "broken otherwise")
         problems.end("x", "well")
         problems.end("x", "well")
-    assert [one["event"] for one in logs] == ["broken", "broken otherwise", "well"]
+    assert [one["event"] for one in logs] == ["broken", "well"]
+
+
+def test_a_problem_that_changes_is_told_again_once_a_minute_and_its_newest_sentence_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(problems_module, "loop_time", lambda: now)
+    with structlog.testing.capture_logs() as logs:
+        problems = ActiveProblems()
+        for now in range(150):
+            problems.begin("x", f"broken {now}")
+            assert problems.of("x") == f"broken {now}"
+    assert [one["event"] for one in logs] == ["broken 0", "broken 60", "broken 120"]

@@ -131,7 +131,7 @@ def test_what_a_leaf_says_of_itself_holds_while_it_is_heard() -> None:
 
 def test_a_refused_leaf_has_the_reason_of_the_hub_and_one_that_is_paused_is_not_stopped() -> None:
     row = fleet_status(fleet(1, refused={"edge-0": "its class"}), {}, None)["leaves"]["edge-0"]
-    assert (row["word"], row["state"]) == ("refused", "the hub refuses this leaf: its class")
+    assert (row["word"], row["state"]) == ("refused", "its class")
     assert announcing({}, seen={})["word"] == "stopped"
     assert announcing({"paused": "class normal"}, seen={})["words"] == ["paused"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -73,6 +74,27 @@ def test_a_hub_that_does_not_answer_is_asked_ever_more_rarely(
         announcing.announce_now()
         time.passes(0.1)
     assert 20 <= len(hub.asked) <= 30
+
+
+def test_a_hub_that_refuses_is_asked_ever_more_rarely_up_to_the_interval_until_it_takes_the_leaf_in(
+    time: VirtualClock, hub: Hub, announcing: AnnounceLoop
+) -> None:
+    hub.says = AnnounceResult(Answer(refused="no such class"))
+    for _ in range(600):
+        announcing.announce_now()
+        time.passes(0.1)
+    waits = [round(later - asked) for asked, later in pairwise(hub.asked)]
+    assert waits == [1, 2, 4, 8, 10, 10, 10, 10][: len(waits)]
+    assert len(waits) >= 7
+    assert announcing.refused == "no such class"
+    hub.says = AnnounceResult(Answer())
+    time.passes(10.0)
+    assert announcing.refused is None
+    asked = len(hub.asked)
+    for _ in range(3):
+        announcing.announce_now()
+        time.passes(0.1)
+    assert len(hub.asked) == asked + 3, "a leaf that is taken in is heard at once"
 
 
 def test_a_new_link_is_announced_over_at_once_however_long_the_hub_was_away(

@@ -169,14 +169,14 @@ CASES = [
         NEW,
         replace(seen(consumer=PAUSED, comparison=None), refused="no such domain"),
         LinkState.REFUSED,
-        (AnnounceNow(),),
+        (),
     ),
     Case(
         "the hub refuses this leaf after it has answered",
         NEW,
         replace(seen(consumer=PAUSED), refused="another machine has this domain"),
         LinkState.REFUSED,
-        (AnnounceNow(),),
+        (),
     ),
     Case(
         "the registrar does not answer and a person wants the link paused",
