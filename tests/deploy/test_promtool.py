@@ -72,6 +72,83 @@ def test_every_alert_is_given_and_not_given_in_some_course() -> None:
     assert alerts == {one.split()[0] for one in tried if "exp_alerts: []" in one}
 
 
+LABELS = {
+    "state": "flowing",
+    "name": "ingest",
+    "outcome": "well",
+    "reason": "stream_full",
+    "version": "0.1.0",
+}
+
+
+def series_of_rules() -> list[str]:
+    """A series of each metric that a rule names, with the labels of a scrape."""
+    row = re.compile(r"\| `(petiole_\w+)` \| \w+ \| ([^|]+) \|")
+    labels = dict(row.findall((ROOT / "docs" / "metrics.md").read_text()))
+    named = {name for path in RULES for name in re.findall(r"\bpetiole_\w+", path.read_text())}
+    return [
+        f"{name}{{{', '.join(f'{key}={value!r}'.replace(chr(39), chr(34)) for key, value in given.items())}}}"
+        for name in sorted(named)
+        for given in [
+            {"job": "petiole", "instance": "hub:9464"}
+            | {label: LABELS.get(label, "x") for label in re.findall(r"`(\w+)`", labels[name])}
+        ]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ("_x6000", set()),
+        ("NaN+0x6000", {"PetioleHubMachineMissing"}),
+        ("NaN+0x1000 stale", {"PetioleHubGone", "PetioleAgentDown"}),
+    ],
+    ids=["absent", "not a number", "gone"],
+)
+def test_alarms_of_series_that_are_absent_not_a_number_or_gone(
+    promtool: str, tmp_path: Path, values: str, expected: set[str]
+) -> None:
+    given = dict.fromkeys(series_of_rules(), values)
+    given |= {'up{job="petiole", instance="hub:9464"}': "0x6000" if "stale" in values else "1x6000"}
+    firing = 'count by (alertname) (ALERTS{alertstate="firing"})'
+    samples = [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted(expected)]
+    scenario = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": those} for name, those in given.items()],
+        "promql_expr_test": [{"expr": firing, "eval_time": "1200m", "exp_samples": samples}],
+    }
+    path = tmp_path / "series.test.yml"
+    tests = {"rule_files": [str(path) for path in RULES], "evaluation_interval": "1m", "tests": [scenario]}
+    path.write_text(json.dumps(tests))
+    assert says(promtool, "test", "rules", str(path)) == ""
+
+
+def test_a_restart_of_everything_is_no_alarm_and_what_is_lost_after_it_is_one(
+    promtool: str, tmp_path: Path
+) -> None:
+    """All counters begin at 0 again, and one of them comes to what it was before."""
+    counters = [name for name in series_of_rules() if "_total{" in name]
+    again = next(name for name in counters if "petiole_discarded_readings_total" in name)
+    given = dict.fromkeys(counters, "7x30 _x2 0x90") | {again: "7x30 _x2 0x28 7x60"}
+    firing = 'count by (alertname) (ALERTS{alertstate="firing"})'
+    scenario = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": those} for name, those in given.items()],
+        "promql_expr_test": [
+            {"expr": firing, "eval_time": "50m", "exp_samples": []},
+            {
+                "expr": firing,
+                "eval_time": "63m",
+                "exp_samples": [{"labels": '{alertname="PetioleDiscarded"}', "value": 1}],
+            },
+        ],
+    }
+    path = tmp_path / "restart.test.yml"
+    tests = {"rule_files": [str(path) for path in RULES], "evaluation_interval": "1m", "tests": [scenario]}
+    path.write_text(json.dumps(tests))
+    assert says(promtool, "test", "rules", str(path)) == ""
+
+
 @pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS.keys())
 def test_it_reads_every_query_of_our_dashboards(promtool: str, board: Dashboard, tmp_path: Path) -> None:
     def rules(expressions: list[str]) -> str:

@@ -22,7 +22,7 @@ from agent.contract import Ledger, Readings, StreamState
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
 from agent.jetstream.readers import StoredHeaders, read_headers
 from agent.leaf.ledger import ClassLedger
-from agent.leaf.ledger.evictions import EvictedRun, IndexedMessage, StreamObservation
+from agent.leaf.ledger.evictions import FULL, PURGED, EvictedRun, IndexedMessage, StreamObservation
 from agent.leaf.ledger.evictions.tracker import EvictionTracker
 
 _SAVE_SECONDS: Final = 1.0
@@ -56,6 +56,12 @@ class EvictionMonitor:
         self._saving = asyncio.Lock()
         self._behind: tuple[Client, JetStream] | None = None
         self._due = {name: asyncio.Event() for name in self._classes}
+        for name in self._classes:
+            for reason in (
+                FULL,
+                PURGED,
+            ):  # a counter that begins at 0 shows its first event, after a restart too
+                metrics.discarded.labels(name, reason)
 
     def __bool__(self) -> bool:
         return bool(self._trackers)
