@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,3 +193,46 @@ def test_messages_are_encrypted_with_certificates_and_a_foreign_server_is_refuse
     leaf.start()
     write(server, 1.0)
     wait_for(lambda: len(numbers_in(leaf.member)) == 1, "it is stored")
+
+
+SMALL = {"limits": {"maxNodesPerBrowse": 7, "maxMonitoredItemsPerCall": 30, "maxNodesPerRead": 1}}
+MESSAGES = {
+    "transport": {
+        "receiveBufferSize": 8192,
+        "sendBufferSize": 65_535,
+        "maxMessageSize": 16_384,
+        "maxChunkCount": 2,
+    }
+}
+COUNT = 320
+
+
+@pytest.mark.parametrize(
+    ("given", "unstated"),
+    [
+        (SMALL, {}),
+        ({}, {"maxNodesPerBrowse": 3, "maxMonitoredItemsPerCall": 11}),
+        ({}, {"maxNodesPerBrowse": 1, "maxMonitoredItemsPerCall": 1}),
+        (MESSAGES, {}),
+    ],
+    ids=["stated", "unstated", "one at a time", "small messages"],
+)
+async def test_a_server_that_takes_little_at_once_is_followed_whole(
+    tmp_path: Path, given: dict[str, Any], unstated: dict[str, int]
+) -> None:
+    server, core, stopping = OpcuaServer(tmp_path, json.dumps(given)), Burying("opcua"), asyncio.Event()
+    server.start()
+    try:
+        for number in range(COUNT):
+            path = f"Line{number % 16}/{'variable with a long name' * 2} {number}"
+            server.declare(path)
+            server.write(path, number)
+        server.limit(**unstated)
+        options = OpcuaOptions(url=server.url, nodes=[NodeSelection(path="Line*/*")], publish=Seconds(0.2))
+        running = asyncio.create_task(OpcuaInput(options, Metrics()).run(core, stopping))
+        await until(lambda: len(core.rows()) >= COUNT, "all present values are stored")
+        assert sorted(core.values()) == list(range(COUNT))
+        stopping.set()
+        await running
+    finally:
+        server.kill()

@@ -5,6 +5,7 @@
 //   {"followed": ["Line1", "Speed"]}  answers once a client follows each change of it;
 //   {"forget": true}  ends all subscriptions, as a server does that has lost them;
 //   {"empty": true}  ends all sessions and removes all variables, as if it had just started;
+//   {"limits": {"maxNodesPerBrowse": 2}}  are its operation limits from now on, which it does not state;
 //   {"beat": 1000}  sets every variable to a new number each so many milliseconds.
 "use strict";
 const path = require("node:path");
@@ -19,6 +20,7 @@ const { StatusCodes } = load("node-opcua-status-code");
 const { OPCUACertificateManager } = load("node-opcua-certificate-manager");
 // The standard's whole address space takes seconds to load, and the tests need no more than this of it.
 const nodes = path.join(process.env.PETIOLE_NODE_MODULES, "node-opcua-address-space/nodesets/mini.Nodeset2.xml");
+const standard = path.join(process.env.PETIOLE_NODE_MODULES, "node-opcua-nodesets/nodesets/Opc.Ua.NodeSet2.xml");
 
 const folders = new Map();
 const variables = new Map();
@@ -77,15 +79,18 @@ function empty(space, engine) {
   folders.clear();
 }
 
-async function main([port, directory]) {
+async function main([port, directory, given]) {
+  // Limits that are given here are stated, for which the standard's whole address space is needed.
+  const { limits, transport } = JSON.parse(given || "{}");
   const certificates = new OPCUACertificateManager({
     rootFolder: path.join(directory, "pki"), automaticallyAcceptUnknownCertificate: true,
   });
   await certificates.initialize();
   const server = new OPCUAServer({
-    port: Number(port), hostname: "127.0.0.1", nodeset_filename: [nodes],
+    port: Number(port), hostname: "127.0.0.1", nodeset_filename: [limits ? standard : nodes],
+    transportSettings: transport && { adjustTransportLimits: (hello) => ({ ...hello, ...transport }) },
     serverCertificateManager: certificates, userCertificateManager: certificates,
-    serverCapabilities: { minSupportedSampleRate: 0 }, // each change is reported, rather than samples
+    serverCapabilities: { minSupportedSampleRate: 0, operationLimits: limits }, // each change is reported, rather than samples
   });
   await server.initialize();
   const space = server.engine.addressSpace;
@@ -98,6 +103,7 @@ async function main([port, directory]) {
     if (order.followed) await followed(order.followed);
     if (order.forget) forget(server.engine);
     if (order.empty) empty(space, server.engine);
+    if (order.limits) Object.assign(server.engine.serverCapabilities.operationLimits, order.limits);
     if (order.beat) setInterval(beat, order.beat);
     process.stdout.write("done\n");
   }

@@ -146,8 +146,9 @@ _WAITING_OPCUA_SERVERS: list[OpcuaServer] = []
 class OpcuaServer(NodeServer):
     """One server, whose variables are below Objects. Their values are gone when it ends."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, given: str = "{}") -> None:
         super().__init__("opcua_server.js", "node-opcua-server", directory)
+        self._given = given
         self._port = free_port()
         self.url = f"opc.tcp://127.0.0.1:{self._port}"
         self._variables: dict[str, str] = {}
@@ -159,7 +160,7 @@ class OpcuaServer(NodeServer):
 
     def start(self) -> None:
         """Run it, with the variables that it had; returns when it listens."""
-        self.run(str(self._port), str(self.directory))
+        self.run(str(self._port), str(self.directory), self._given)
         for path, kind in self._variables.items():
             self.declare(path, kind)
 
@@ -172,6 +173,10 @@ class OpcuaServer(NodeServer):
         """Set a variable now."""
         given = {} if value is None else {"value": value}
         assert self.order(write=path.split("/"), status=status, **given) == "done"
+
+    def limit(self, **limits: int) -> None:
+        """Take no more than this in one request from now on; the server does not state it."""
+        assert self.order(limits=limits) == "done"
 
     def followed(self, path: str) -> None:
         """Return once a client follows each change of a variable."""

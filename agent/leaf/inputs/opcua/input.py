@@ -52,13 +52,15 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
         self._intake, self._stopping = intake, stopping
-        from agent.leaf.inputs.opcua.session import OpcuaError, connected  # with asyncua, where it is needed
+        from agent.leaf.inputs.opcua.limits import OpcuaError
+        from agent.leaf.inputs.opcua.session import call_limits, connected  # with asyncua, where it is needed
 
+        limits = call_limits()
         self._up.set(0)
         await self._restore()
 
         async def hold() -> str:
-            async with connected(self._options, intake.domain) as session:
+            async with connected(self._options, intake.domain, limits) as session:
                 await self._follow(session)
             return "stopping"
 
@@ -80,9 +82,9 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
 
     async def _follow(self, session: Session) -> None:
         """Go on where the input was, and store what the server reports until the session is over."""
+        from agent.leaf.inputs.opcua.limits import OpcuaError
         from agent.leaf.inputs.opcua.nodes import find
         from agent.leaf.inputs.opcua.notifications import digest
-        from agent.leaf.inputs.opcua.session import OpcuaError
 
         nodes, lacking = await find(session, self._options.nodes)
         if lacking:
@@ -138,8 +140,8 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
 
     async def _next(self, session: Session, subscription: Subscription) -> ua.NotificationMessage | None:
         """The next notification: one that is not acknowledged, then new ones. None when the agent stops."""
+        from agent.leaf.inputs.opcua.limits import OpcuaError
         from agent.leaf.inputs.opcua.notifications import endings
-        from agent.leaf.inputs.opcua.session import OpcuaError
 
         message = None
         while message is None and subscription.waiting and not self._stopping.is_set():

@@ -10,12 +10,11 @@ from asyncua import ua
 from asyncua.ua.object_ids import ObjectIds
 
 from agent.leaf.inputs.opcua import NodeSelection
+from agent.leaf.inputs.opcua.limits import OpcuaError
 from agent.leaf.inputs.opcua.notifications import FollowedNode
-from agent.leaf.inputs.opcua.session import OpcuaError, Session, standard
+from agent.leaf.inputs.opcua.session import Session, standard
 
 MAX_NODES: Final = 20_000
-_TOGETHER: Final = 100
-"""Nodes that are browsed in one request."""
 _MAX_DEPTH: Final = 32
 _ANY_DEPTH: Final = "**"
 
@@ -62,18 +61,16 @@ async def _by_path(browse: Browse, path: str) -> list[_Found]:
     seen: set[str] = set()
     for _ in range(_MAX_DEPTH):
         below: list[_Found] = []
-        for first in range(0, len(level), _TOGETHER):
-            parents = level[first : first + _TOGETHER]
-            answers = await browse([parent.id for parent in parents])
-            for parent, references in zip(parents, answers, strict=True):
-                for reference in references:
-                    child = _Found(_local(reference.NodeId), (*parent.path, reference.BrowseName.Name or ""))
-                    if not leads(child.path, pattern) or child.id.to_string() in seen:
-                        continue
-                    seen.add(child.id.to_string())
-                    below.append(child)
-                    if reference.NodeClass == ua.NodeClass.Variable and covers(child.path, pattern):
-                        found[child.id.to_string()] = child
+        answers = await browse([parent.id for parent in level])
+        for parent, references in zip(level, answers, strict=True):
+            for reference in references:
+                child = _Found(_local(reference.NodeId), (*parent.path, reference.BrowseName.Name or ""))
+                if not leads(child.path, pattern) or child.id.to_string() in seen:
+                    continue
+                seen.add(child.id.to_string())
+                below.append(child)
+                if reference.NodeClass == ua.NodeClass.Variable and covers(child.path, pattern):
+                    found[child.id.to_string()] = child
         if len(below) > MAX_NODES:
             raise OpcuaError(
                 f"more than {MAX_NODES} nodes lie on the path {path!r:.200}; write a narrower one"

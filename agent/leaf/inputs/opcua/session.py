@@ -20,6 +20,7 @@ from asyncua.crypto import security_policies
 from asyncua.crypto.uacrypto import CertProperties
 from asyncua.ua.attribute_ids import AttributeIds
 from asyncua.ua.object_ids import ObjectIds
+from asyncua.ua.status_codes import StatusCodes
 from asyncua.ua.uaerrors import UaError, UaStatusCodeError
 from cryptography import x509
 from msgspec import Struct, field
@@ -27,6 +28,7 @@ from msgspec import Struct, field
 from agent.base.wait import timeout
 from agent.config.keys import SeedError, read_password
 from agent.leaf.inputs.opcua import OpcuaOptions, Position, decoding
+from agent.leaf.inputs.opcua.limits import CallLimit, CallLimits, MessageLimits, OpcuaError, bounded
 from agent.leaf.inputs.opcua.notifications import FollowedNode
 
 ANSWER_SECONDS: Final = 10.0
@@ -41,8 +43,15 @@ _ALIVE_INTERVALS: Final = 40
 most: who wants changes soon wants to know soon that none can come."""
 _VALUES: Final = 500
 """Values of a notification, at most."""
-_ITEMS: Final = 500
-"""Variables that are subscribed to in one request; servers have limits of their own."""
+_BROWSED, _ITEMS = 100, 500
+"""Nodes that are browsed and variables that are subscribed to in one request, unless the server takes
+fewer."""
+_BROWSE_BYTES, _ITEM_BYTES = 64, 96
+"""Of what a request lists, beside the id of its node."""
+_STATED: Final = (
+    ObjectIds.Server_ServerCapabilities_OperationLimits_MaxNodesPerBrowse,
+    ObjectIds.Server_ServerCapabilities_OperationLimits_MaxMonitoredItemsPerCall,
+)
 
 _FAULTS: Final = (UaError, OSError, TimeoutError, ConnectionError)
 for _noisy in ("asyncua", "asyncuacrypto"):
@@ -51,8 +60,9 @@ for _noisy in ("asyncua", "asyncuacrypto"):
 decoding.bound()
 
 
-class OpcuaError(Exception):
-    """The server does not do what is asked of it, or is gone; the text says why."""
+def call_limits() -> CallLimits:
+    """Those of a server of which nothing is known."""
+    return CallLimits(CallLimit(_BROWSED), CallLimit(_ITEMS))
 
 
 class Subscription(Struct):
@@ -68,16 +78,20 @@ class Subscription(Struct):
 
 
 @contextlib.asynccontextmanager
-async def connected(options: OpcuaOptions, domain: str) -> AsyncIterator[Session]:
-    """A session as long as the scope lasts; its subscription stays at the server. Raises `OpcuaError`."""
+async def connected(options: OpcuaOptions, domain: str, limits: CallLimits) -> AsyncIterator[Session]:
+    """A session as long as the scope lasts; its subscription stays at the server. `limits` are what is known
+    of the server. Raises `OpcuaError`."""
     client = Client(options.url, timeout=ANSWER_SECONDS, watchdog_intervall=_alive_seconds(options))
     client.name = client.description = f"petiole {domain}"
     client.session_timeout = int(_SESSION_SECONDS * 1000)
     # The library's own loop acknowledges by itself and hides what it could not read; `Session` publishes.
     client.uaclient.session.ensure_publish_loop = lambda: None  # type: ignore[method-assign]
+    messages = bounded(client)
     try:
         await _ask(_open(client, options))
-        yield Session(client, options)
+        session = Session(client, options, limits, messages)
+        await session.read_limits()
+        yield session
     finally:
         with contextlib.suppress(*_FAULTS):
             async with timeout(_CLOSE_SECONDS):
@@ -128,8 +142,11 @@ def _application_uri(certificate: bytes) -> str | None:
 class Session:
     """An open session. All methods raise `OpcuaError`."""
 
-    def __init__(self, client: Client, options: OpcuaOptions) -> None:
+    def __init__(
+        self, client: Client, options: OpcuaOptions, limits: CallLimits, messages: MessageLimits
+    ) -> None:
         self._client, self._options = client, options
+        self._limits, self._messages = limits, messages
         self._service = client.uaclient.session
         self._due: list[ua.SubscriptionAcknowledgement] = []
         self._silence = 2 * _alive_seconds(options) + 3 * options.publish
@@ -139,10 +156,18 @@ class Session:
         node = self._client.get_node(standard(ObjectIds.Server_ServerStatus_StartTime))
         return str(await _ask(node.read_value()))
 
+    async def read_limits(self) -> None:
+        """Take over what the server states; it need not."""
+        for limit, number in zip((self._limits.browse, self._limits.items), _STATED, strict=True):
+            asked = self._service.read_attributes([standard(number)], AttributeIds.Value)
+            with contextlib.suppress(OpcuaError):
+                (value,) = await _ask(asked)
+                limit.state(None if value.Value is None else value.Value.Value)
+
     async def browse(self, ids: Sequence[ua.NodeId]) -> list[list[ua.ReferenceDescription]]:
         """What lies below each of these nodes."""
-        found: list[list[ua.ReferenceDescription]] = await _ask(self._browse(ids))
-        return found
+        room = self._messages.room(_BROWSE_BYTES + _longest(ids))
+        return await self._limits.browse.ask(ids, lambda some: _ask(self._browse(some)), room)
 
     async def browse_names(self, ids: Sequence[ua.NodeId]) -> list[str | None]:
         """The browse name of each of these nodes, None for one that is not there."""
@@ -164,24 +189,30 @@ class Session:
             PublishingEnabled=True,
         )
         created = await _ask(self._service.create_subscription(parameters, _ignored))
-        refused: list[tuple[FollowedNode, str]] = []
-        for first in range(0, len(nodes), _ITEMS):
-            some = nodes[first : first + _ITEMS]
-            asked = [_item(first + place, node, options) for place, node in enumerate(some)]
-            results = await _ask(
-                self._service.create_monitored_items(
-                    ua.CreateMonitoredItemsParameters(
-                        SubscriptionId=created.SubscriptionId,
-                        TimestampsToReturn=ua.TimestampsToReturn.Both,
-                        ItemsToCreate=asked,
-                    )
-                )
+        items = [_item(place, node, options) for place, node in enumerate(nodes)]
+
+        async def follow(
+            some: Sequence[ua.MonitoredItemCreateRequest],
+        ) -> list[ua.MonitoredItemCreateResult]:
+            asked = ua.CreateMonitoredItemsParameters(
+                SubscriptionId=created.SubscriptionId,
+                TimestampsToReturn=ua.TimestampsToReturn.Both,
+                ItemsToCreate=list(some),
             )
-            refused += [
-                (node, result.StatusCode.name)
-                for node, result in zip(some, results, strict=True)
-                if not result.StatusCode.is_good()
-            ]
+            return list(await _ask(self._service.create_monitored_items(asked)))
+
+        room = self._messages.room(_ITEM_BYTES + _longest([item.ItemToMonitor.NodeId for item in items]))
+        try:
+            results = await self._limits.items.ask(items, follow, room)
+        except OpcuaError:
+            # A server has room for few subscriptions, and would keep this for as long as `keep`.
+            await self.drop(int(created.SubscriptionId))
+            raise
+        refused = [
+            (node, result.StatusCode.name)
+            for node, result in zip(nodes, results, strict=True)
+            if not result.StatusCode.is_good()
+        ]
         return Subscription(int(created.SubscriptionId), 0, refused=refused)
 
     async def take_over(self, position: Position) -> Subscription | None:
@@ -243,9 +274,13 @@ class Session:
             )
             for node in ids
         ]
-        results = await self._service.browse(ua.BrowseParameters(NodesToBrowse=asked))
+        results = list(await self._service.browse(ua.BrowseParameters(NodesToBrowse=asked)))
         found = [list(result.References or ()) for result in results]
         for place, result in enumerate(results):
+            if result.StatusCode.value == StatusCodes.BadNoContinuationPoints and len(asked) > 1:
+                # The server holds too few for all of these nodes; those of the others are used up by now.
+                (found[place],) = await self._browse([ids[place]])
+                continue
             point = result.ContinuationPoint
             while point:
                 parameters = ua.BrowseNextParameters(ContinuationPoints=[point])
@@ -289,4 +324,9 @@ async def _ask(request: Awaitable[Any], seconds: float = ANSWER_SECONDS * 3) -> 
     except TimeoutError:
         raise OpcuaError(f"the server has not answered within {seconds:.0f} s") from None
     except (*_FAULTS, SeedError, socket.gaierror, ValueError) as error:
-        raise OpcuaError(str(error) or type(error).__name__) from error
+        raise OpcuaError(str(error) or type(error).__name__, error) from error
+
+
+def _longest(ids: Sequence[ua.NodeId]) -> int:
+    """The bytes of the longest of these ids."""
+    return max((len(str(node.Identifier).encode()) for node in ids), default=0)

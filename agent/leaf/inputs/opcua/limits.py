@@ -1,0 +1,130 @@
+"""How much one request to an OPC UA server may ask for: what the server states (OPC 10000-5, 6.3.11), what
+its messages hold, and what it has taken. A server may state nothing or too much, so a request that it calls
+too large is asked again in halves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from asyncua import ua
+from asyncua.common.connection import TransportLimits
+from asyncua.ua.status_codes import StatusCodes
+from msgspec import Struct
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_MESSAGE_BYTES: Final = 64 * 2**20
+"""Of an answer; a larger one ends the connection."""
+_CHUNK_BYTES: Final = 65_535
+_HEAD_BYTES: Final = 512
+"""Of a request beside what it lists."""
+_TOO_LARGE: Final = frozenset(
+    (
+        StatusCodes.BadTooManyOperations,
+        StatusCodes.BadRequestTooLarge,
+        StatusCodes.BadResponseTooLarge,
+        StatusCodes.BadEncodingLimitsExceeded,
+        StatusCodes.BadTcpMessageTooLarge,
+        StatusCodes.BadOutOfMemory,
+        StatusCodes.BadResourceUnavailable,
+    )
+)
+
+
+class OpcuaError(Exception):
+    """The server does not do what is asked of it, or is gone; the text says why."""
+
+    def __init__(self, text: str, cause: BaseException | None = None) -> None:
+        super().__init__(text)
+        self.is_too_large = getattr(cause, "code", None) in _TOO_LARGE
+        """Whether less may be asked for."""
+        self.is_cut = isinstance(cause, ConnectionError)
+        """Whether the connection ended meanwhile, as some servers do that are asked for too much."""
+
+
+class CallLimit(Struct):
+    """How many nodes a kind of request names at most. It outlives a session."""
+
+    most: int
+
+    def state(self, stated: object) -> None:
+        """Note what the server states; 0 stands for no limit."""
+        if isinstance(stated, int) and 0 < stated < self.most:
+            self.most = stated
+
+    async def ask(
+        self,
+        items: Sequence[T],
+        request: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+        room: int = _MESSAGE_BYTES,
+    ) -> list[R]:
+        """The answers for all items, which a request names in parts; `room` is how many fit into a message.
+        Raises `OpcuaError`."""
+        answers: list[R] = []
+        while len(answers) < len(items):
+            some = items[len(answers) : len(answers) + min(self.most, max(1, room))]
+            try:
+                found = await request(some)
+            except OpcuaError as error:
+                if error.is_too_large or error.is_cut:
+                    self.most = max(1, len(some) // 2)
+                if not error.is_too_large or len(some) == 1:
+                    raise
+                continue
+            if len(found) != len(some):
+                raise OpcuaError(f"the server answers {len(found)} of {len(some)} questions")
+            answers += found
+        return answers
+
+
+class CallLimits(Struct):
+    """The limits of one server."""
+
+    browse: CallLimit
+    items: CallLimit
+
+
+class MessageLimits(TransportLimits):
+    """What the messages of a connection may hold. asyncua 2.1.0 (`common/connection.py`) exchanges the two
+    directions of a server's acknowledgement, so that it sends more than the server takes, and drops an answer
+    that is larger than a request may be."""
+
+    request_bytes = 0
+    """The largest request that the server takes, 0 without a limit."""
+
+    def __init__(self) -> None:
+        super().__init__(_CHUNK_BYTES, _CHUNK_BYTES, 0, _MESSAGE_BYTES)
+
+    def create_hello_limits(self, msg: ua.Hello) -> ua.Hello:
+        msg.ReceiveBufferSize = ua.UInt32(self.max_recv_buffer)
+        msg.SendBufferSize = ua.UInt32(self.max_send_buffer)
+        msg.MaxChunkCount = ua.UInt32(self.max_chunk_count)
+        msg.MaxMessageSize = ua.UInt32(self.max_message_size)
+        return msg
+
+    def update_client_limits(self, msg: ua.Acknowledge) -> None:
+        self.max_send_buffer = min(self.max_send_buffer, int(msg.ReceiveBufferSize))
+        # node-opcua sends larger chunks than it was asked for.
+        self.max_recv_buffer = min(_MESSAGE_BYTES, max(self.max_recv_buffer, int(msg.SendBufferSize)))
+        chunks = int(msg.MaxChunkCount) * self.max_send_buffer
+        self.request_bytes = min((size for size in (int(msg.MaxMessageSize), chunks) if size), default=0)
+
+    def room(self, size: int) -> int:
+        """How many items of so many bytes a request may list."""
+        return (self.request_bytes - _HEAD_BYTES) // size if self.request_bytes else _MESSAGE_BYTES
+
+
+def bounded(client: Any) -> MessageLimits:
+    """Have a client of the library keep to these limits on its next connection."""
+    limits, make = MessageLimits(), client.uaclient._make_protocol
+
+    def make_bounded() -> Any:
+        protocol = make()
+        protocol._connection._limits = limits
+        return protocol
+
+    client.uaclient._make_protocol = make_bounded
+    return limits
