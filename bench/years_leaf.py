@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +31,7 @@ from agent.jetstream import ConsumerInfo, StreamInfo
 from agent.leaf import timeline
 from agent.leaf.commands.cursor import CommandCursor, parse_position
 from agent.leaf.events import BatchStored
-from agent.leaf.inputs.file.positions import MAX_FILES, FilePosition, encode, key_of, pack
+from agent.leaf.inputs.file.positions import MAX_FILES, Fingerprint, begin, encode
 from agent.leaf.ledger import ClassLedger
 from agent.leaf.ledger.evictions import IndexedMessage, StreamObservation
 from agent.leaf.ledger.evictions.service import EvictionMonitor
@@ -248,7 +247,5 @@ class Leaf:
 def _position(day: int) -> str:
     """The position of an input that follows a file a day, of which it remembers as many as it may."""
     files = range(max(0, day - MAX_FILES + 1), day + 1)
-    position = partial(FilePosition, offset=10**6, fingerprint="0123456789abcdef")
-    return encode(
-        [pack(key_of(f"/var/log/line-{file}.log"), position(inode=file, modified=file)) for file in files]
-    )
+    mark = Fingerprint(b"head", b"tail")
+    return encode(day, [begin(file, f"/var/log/line-{file}.log", file).at(10**6, mark) for file in files])

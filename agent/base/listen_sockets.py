@@ -122,6 +122,12 @@ class PortServer:
         if not self._servers:
             self._servers = [await loop.create_server(self._make, self._host, self._port, **self._options)]
         sockets = [socket_ for server in self._servers for socket_ in server.sockets]
+        if not sockets:
+            # asyncio and uvloop take a socket that can't be made for a family that the machine lacks.
+            self.close()
+            raise OSError(
+                errno.EMFILE, "no socket could be made: too many open files, or no such address family"
+            )
         self._door.enter_context(LISTEN_SOCKETS.listening(where, sockets))
         return int(sockets[0].getsockname()[1])
 

@@ -34,15 +34,31 @@ from agent.cli.configuration import (
 )
 from agent.cli.query import AdminStatusError, input_states, status_of
 from agent.config import Config
-from agent.contract import Exit, Letter
+from agent.contract import Doubt, Exit, Letter
 from agent.leaf.inputs import make_inputs
-from agent.leaf.inputs.file.glob import matches
+from agent.leaf.inputs.file.listing import matches
 from agent.leaf.inputs.shared import LocalServer
-from agent.leaf.intake import CheckedInput, Chunk, Input, Intake, ResumePoint, Settled
+from agent.leaf.intake import CheckedInput, Chunk, Input, Intake, Notes, ResumePoint, Settled
 from agent.leaf.publish.pull_chunks import Fragment
 
 END_SECONDS: Final = 5.0
 """How long inputs may take to end."""
+
+
+class _NoNotes:
+    """Forgets what an input keeps, for it begins as if it were new."""
+
+    def is_stale(self, input_name: str) -> bool:
+        return False
+
+    async def kept(self, input_name: str) -> str | None:
+        return None
+
+    async def keep(self, input_name: str, text: str) -> None:
+        pass
+
+    async def doubt(self, cls: str, doubt: Doubt) -> None:
+        pass
 
 
 class Screen:
@@ -61,6 +77,11 @@ class Screen:
     def stores_lost(self) -> int:
         """Nothing is stored, so nothing is lost."""
         return 0
+
+    @property
+    def notes(self) -> Notes:
+        """Nothing is kept."""
+        return _NoNotes()
 
     def hand_in(self, input_name: str, cls: str, chunk: Chunk, settled: Settled) -> bool:
         """Leave every chunk to `submit`."""
@@ -306,7 +327,7 @@ def _unmatched(chosen: Sequence[Any]) -> list[str]:
     """The paths of inputs at which there is no file."""
     configured = [options.path for options in chosen if _kind(options) == _TAILS]
     paths = [path for value in configured for path in ([value] if isinstance(value, str) else value)]
-    return [path for path in paths if next(matches(str(Path(path).absolute()), {}), None) is None]
+    return [path for path in paths if not matches(str(Path(path).absolute()))]
 
 
 def _tell(sentence: str) -> None:

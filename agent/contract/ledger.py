@@ -33,11 +33,13 @@ from agent.contract.checks import (
 from agent.contract.ranges import Ranges
 
 __all__ = [
+    "DOUBTS",
     "LATE",
     "LOST_STREAMS",
     "MAX_PLACE",
     "MAX_REASON",
     "MAX_RECEIVED",
+    "Doubt",
     "Ledger",
     "Letter",
     "LostStream",
@@ -49,6 +51,7 @@ __all__ = [
 ]
 
 LOST_STREAMS: Final = 16
+DOUBTS: Final = 16
 
 
 LATE: Final = "after acceptance"
@@ -100,6 +103,27 @@ class LostStream:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """Lines of an input that can't be told: `twice` may be stored twice, `lacks` may be missing."""
+
+    kind: str
+    input: str
+    where: str
+    """The file, or `all files`."""
+    reason: str
+    """Continues the sentence that begins with `where`."""
+    at: int
+    """When it was found, in nanoseconds since 1970."""
+
+    def __str__(self) -> str:
+        may = "may be twice" if self.kind == "twice" else "may lack"
+        return f"lines of input {self.input!r} {may}: {self.where} {self.reason}"
+
+
+DOUBT_KINDS: Final = ("twice", "lacks")
+
+
+@dataclass(frozen=True, slots=True)
 class Previous:
     """The run before, from the state file."""
 
@@ -146,6 +170,8 @@ class Ledger:
     """Whether this record closes the run."""
     lost: tuple[LostStream, ...] = ()
     """The streams, or ends of streams, that this one replaces, oldest first, at most `LOST_STREAMS`."""
+    doubts: tuple[Doubt, ...] = ()
+    """The newest doubts of the class, oldest first, at most `DOUBTS`. Those of earlier runs are repeated."""
 
     def encode(self) -> bytes:
         row = asdict(self)
@@ -170,6 +196,20 @@ def _lost_streams(row: dict[str, Any], what: str) -> tuple[LostStream, ...]:
     return tuple(streams)
 
 
+def _doubts(row: dict[str, Any], what: str) -> tuple[Doubt, ...]:
+    doubts = []
+    for item in field_of(row, "doubts", list, what):
+        doubt = object_of(item, f"{what}: a doubt")
+        kind = field_of(doubt, "kind", str, what)
+        if kind not in DOUBT_KINDS:
+            raise ContractError(f"{what}: a doubt of kind {kind!r:.80}; known are {', '.join(DOUBT_KINDS)}")
+        input_, where, reason = (
+            field_of(doubt, name, str, what)[:MAX_PLACE] for name in ("input", "where", "reason")
+        )
+        doubts.append(Doubt(kind, input_, where, reason, count_of(doubt, "at", what)))
+    return tuple(doubts)
+
+
 def parse_ledger(data: bytes | str) -> Ledger:
     """Read a ledger record; raises `ContractError`."""
     what = "ledger"
@@ -189,6 +229,7 @@ def parse_ledger(data: bytes | str) -> Ledger:
         previous=optional(row, "previous", parse_previous),
         final=field_of(row, "final", bool, what),
         lost=_lost_streams(row, what) if "lost" in row else (),
+        doubts=_doubts(row, what) if "doubts" in row else (),
     )
 
 

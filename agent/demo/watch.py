@@ -17,7 +17,7 @@ from agent import contract
 from agent.demo.plan import Member
 from agent.demo.processes import DemoError
 from agent.jetstream import JetStream, JetStreamError
-from agent.leaf.inputs.file.positions import parse_positions
+from agent.leaf.inputs.file.positions import parse_position
 from agent.leaf.publish.pull_progress import parse_progress
 
 _POLL_SECONDS = 0.05
@@ -75,8 +75,8 @@ class Observer:
             message = await self._ask(lambda js: js.get_message(stream, last_by_subject=subject))
             if message is None:
                 return False
-            positions = parse_positions(parse_progress(message.headers[contract.H_POSITION]).position)
-            return sum(position.offset for position in positions.values()) == size
+            position = parse_position(parse_progress(message.headers[contract.H_POSITION]).position)
+            return sum(one.offset for one in position.generations().values()) == size
 
         await until(stored, f"the followed file of {domain} is stored to its end", seconds)
 

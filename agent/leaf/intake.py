@@ -10,7 +10,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from agent.contract import Letter, Request
+from agent.contract import Doubt, Letter, Request
 
 MAX_POSITION = 8192
 """With the idempotency keys of a batch this stays below the 64 KiB that the server allows for headers."""
@@ -67,6 +67,23 @@ class ResumePoint(Struct, frozen=True):
     """Whether the position is lost, though the input may have stored a lot."""
 
 
+class Notes(Protocol):
+    """What the core keeps for pull inputs beside their positions."""
+
+    def is_stale(self, input_name: str) -> bool:
+        """Whether the position of an input may be older than what it has stored: the state is that of an
+        older copy."""
+
+    async def kept(self, input_name: str) -> str | None:
+        """The text that an input kept last. Raises `OSError`."""
+
+    async def keep(self, input_name: str, text: str) -> None:
+        """Keep a text, on disk when it returns. Raises `OSError`."""
+
+    async def doubt(self, cls: str, doubt: Doubt) -> None:
+        """Name lines in the ledger that may be stored twice or may be lacking."""
+
+
 class RefusalReason(StrEnum):
     """Why a chunk was refused; the value is the label of the metric."""
 
@@ -111,6 +128,10 @@ class Intake(Protocol):
     @property
     def domain(self) -> str:
         """The domain of this machine, the default `device` of a reading."""
+
+    @property
+    def notes(self) -> Notes:
+        """What is kept for pull inputs."""
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         """Take a chunk in; return when the input's level is reached: `accepted` once it is in memory,

@@ -16,7 +16,17 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from agent.contract import LOST_STREAMS, Checkpoint, CommandKey, Correction, LostStream, Previous, Readings
+from agent.contract import (
+    DOUBTS,
+    LOST_STREAMS,
+    Checkpoint,
+    CommandKey,
+    Correction,
+    Doubt,
+    LostStream,
+    Previous,
+    Readings,
+)
 from agent.leaf.commands.cursor import RecentCommands
 from agent.leaf.timeline import Timeline
 
@@ -125,6 +135,10 @@ class State(Struct):
     """Those of the clock that the streams do not hold yet."""
     lost: dict[str, list[LostStream]] = {}
     """By class, the streams whose store was lost or restored."""
+    stale: list[str] = []
+    """The inputs whose position is older than what they have stored: the state is that of an older copy."""
+    doubts: dict[str, list[Doubt]] = {}
+    """By class, the newest doubts about lines of inputs."""
     written: str = ""
     """A random name of the file as it was written, by which what is written later says that it follows."""
     earlier: dict[str, list[Checkpoints]] = {}
@@ -157,6 +171,10 @@ class State(Struct):
         known = self.lost.setdefault(cls, [])
         known.append(LostStream(acked.created, acked.last, kept, acked.at))
         del known[:-LOST_STREAMS]
+
+    def doubt(self, cls: str, doubt: Doubt) -> None:
+        """Name lines that may be stored twice or may be lacking."""
+        self.doubts[cls] = [*self.doubts.get(cls, ()), doubt][-DOUBTS:]
 
     def learn(self, cls: str, recorded: Sequence[LostStream]) -> None:
         """Take in what a ledger record says of lost streams."""

@@ -34,6 +34,7 @@ from agent.leaf.events import (
     StreamSeen,
     StreamTrimmed,
 )
+from agent.leaf.input_notes import InputNotes
 from agent.leaf.intake import Input
 from agent.leaf.ledger import ClassLedger
 from agent.leaf.ledger.evictions.service import EvictionMonitor
@@ -183,7 +184,8 @@ class LeafAgent:
             lambda input_name: input_name in self._state.current.unplaced,
             self._reach,
         )
-        return CoreIntake(self._config.domain, self._publisher, chunks, letters)
+        notes = InputNotes(self._config.state_dir, self._state)
+        return CoreIntake(self._config.domain, self._publisher, chunks, letters, notes)
 
     async def _reach(self, input_name: str) -> None:
         """Wait until what is stored of a pull input has reached its level, as `Publisher.reach` says."""

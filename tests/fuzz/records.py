@@ -16,7 +16,7 @@ from agent.contract import ContractError
 from agent.hub.registrar.aggregate import parse_source_header
 from agent.hub.registrar.records import decode_leaf, decode_noted
 from agent.jetstream.readers import ack_position
-from agent.leaf.inputs.file.positions import parse_positions
+from agent.leaf.inputs.file.positions import parse_kept, parse_position
 from agent.leaf.publish.batch import parse_ack
 from agent.leaf.publish.pull_progress import parse_progress
 from hub_jobs.refine.lines import decode_content
@@ -104,7 +104,7 @@ def headers(data: bytes) -> None:
     for parse in (contract.parse_message_id, contract.parse_clock, contract.parse_subject):
         with only(ContractError):
             parse(text)
-    for more in (contract.parse_requests, parse_progress, parse_positions, parse_source_header):
+    for more in (contract.parse_requests, parse_progress, parse_position, parse_kept, parse_source_header):
         with only(ContractError):
             more(text)
     with only(ContractError):

@@ -4,20 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar
 
 from agent.base.metrics import Metrics
-from agent.contract import Letter
+from agent.contract import Doubt, Letter
 from agent.leaf.inputs.shared import ConfiguredInput
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from agent.leaf.publish.idempotency import name_of
 from tests.harness.wait import until
 
 
+class MemoryNotes:
+    """Keeps in memory what an input keeps."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.doubts: list[Doubt] = []
+
+    def is_stale(self, input_name: str) -> bool:
+        return False
+
+    async def kept(self, input_name: str) -> str | None:
+        return self.texts.get(input_name)
+
+    async def keep(self, input_name: str, text: str) -> None:
+        self.texts[input_name] = text
+
+    async def doubt(self, cls: str, doubt: Doubt) -> None:
+        self.doubts.append(doubt)
+
+
 class NoLetters:
     """The part of an `Intake` that an input with a sender to answer never calls."""
+
+    @functools.cached_property
+    def notes(self) -> MemoryNotes:
+        return MemoryNotes()
 
     async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         raise AssertionError(f"{input_name} buries {letters}")

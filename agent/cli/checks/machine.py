@@ -21,7 +21,7 @@ from agent.config import Config
 from agent.config.checks import bytes_needed
 from agent.config.keys import SeedError, password_in
 from agent.leaf.inputs.file import FileOptions
-from agent.leaf.inputs.file.glob import matches
+from agent.leaf.inputs.file.listing import matches
 from agent.server.setup import server_directory, store_directory
 
 FILES: Final = Group("files")
@@ -179,7 +179,7 @@ def _absent(config: Config) -> Iterator[Finding]:
         if isinstance(options, FileOptions):
             paths = [options.path] if isinstance(options.path, str) else options.path
             for path in paths:
-                if "\0" not in path and not any(matches(str(Path(path).absolute()), {})):
+                if "\0" not in path and not matches(str(Path(path).absolute())):
                     yield FILES.warning(
                         f"no file is at {path}, which input {options.name} reads",
                         "correct path, unless the file comes later: it is read as soon as it is there",

@@ -16,7 +16,7 @@ from functools import partial
 import prometheus_client
 
 from agent.base.metrics import Metrics
-from agent.contract import Ledger, LostStream, Previous, Readings, StreamState
+from agent.contract import Doubt, Ledger, LostStream, Previous, Readings, StreamState
 from agent.contract.ranges import RangeSet
 from agent.leaf.intake import RefusedError
 
@@ -40,6 +40,7 @@ class ClassLedger:
         self.n = 0
         self.previous: Previous | None = None
         self.lost: tuple[LostStream, ...] = ()
+        self.doubts: tuple[Doubt, ...] = ()
 
     def accept(self, readings: int) -> None:
         """Readings were acknowledged as accepted before they were given a number."""
@@ -114,6 +115,7 @@ class ClassLedger:
             previous=self.previous,
             final=final,
             lost=self.lost,
+            doubts=self.doubts,
         )
 
 

@@ -54,7 +54,7 @@ class LedgerPublisher:
         self._created: dict[str, str] = {}
         self._records = 0
         self._recorded_at: dict[str, int] = {}
-        self._told: dict[str, Discarded] = {}
+        self._told: dict[str, tuple[Discarded, tuple[contract.Doubt, ...]]] = {}
         self.remembered = dict(state.current.acked)
 
     @contextlib.contextmanager
@@ -187,17 +187,20 @@ class LedgerPublisher:
         if js is None:
             raise UnavailableError("the local NATS server does not answer")
         info = await js.stream_info(contract.leaf_stream(self._domain, cls))
+        self._ledgers[cls].doubts = tuple(self._state.current.doubts.get(cls, ()))
         record = self._ledgers[cls].record(StreamState(info.created, info.first, info.last), final=final)
         seq = await self._store(js, cls, record)
         self._recorded_at[cls] = seq
         self._stored(cls, seq)
         self._discards.stored(cls, seq)
-        self._told[cls] = record.gone
+        self._told[cls] = record.gone, record.doubts
         for run in self._discards.due(cls):
             await self._repeat(js, cls, self._discards.record(cls, run, record.stream))
 
     def _has_news(self, cls: str) -> bool:
-        return self._ledgers[cls].gone != self._told.get(cls) or bool(self._discards.due(cls))
+        doubts = tuple(self._state.current.doubts.get(cls, ()))
+        is_told = (self._ledgers[cls].gone, doubts) == self._told.get(cls)
+        return not is_told or bool(self._discards.due(cls))
 
     async def _repeat(self, js: JetStream, cls: str, earlier: Ledger) -> None:
         """Say of an earlier run what was discarded of it after it had ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agent.contract import Letter
-from agent.leaf.intake import Chunk, QuickIntake, ResumePoint, Settled
+from agent.leaf.intake import Chunk, Notes, QuickIntake, ResumePoint, Settled
 from agent.leaf.publish.dead_letters import DeadLetterWriter
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.pull_chunks import Fragment, PullChunkStore, whole
@@ -15,10 +15,16 @@ class CoreIntake:
     """The `Intake` of one agent."""
 
     def __init__(
-        self, domain: str, publisher: Publisher, pieces: PullChunkStore, dead_letters: DeadLetterWriter
+        self,
+        domain: str,
+        publisher: Publisher,
+        pieces: PullChunkStore,
+        dead_letters: DeadLetterWriter,
+        notes: Notes,
     ) -> None:
         self._domain, self._publisher = domain, publisher
         self._pieces, self._dead_letters = pieces, dead_letters
+        self.notes = notes
 
     @property
     def domain(self) -> str:
@@ -79,6 +85,11 @@ class SwappableIntake:
     def domain(self) -> str:
         """The domain of this machine."""
         return self.behind.domain
+
+    @property
+    def notes(self) -> Notes:
+        """What is kept for pull inputs."""
+        return self.behind.notes
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
         """Store a chunk, as `Intake.submit` says."""

@@ -23,6 +23,7 @@ from agent.contract import Letter, Request
 from agent.leaf.intake import (
     Chunk,
     NotAtHubError,
+    Notes,
     QuickIntake,
     RefusedError,
     ResumePoint,
@@ -69,6 +70,10 @@ class RulesIntake:
     @property
     def domain(self) -> str:
         return self._core.domain
+
+    @property
+    def notes(self) -> Notes:
+        return self._core.notes
 
     async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         """Keep what could not be taken; no rule is for that."""

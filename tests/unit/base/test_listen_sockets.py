@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -127,3 +129,21 @@ async def test_a_server_on_a_port_takes_over_what_another_left() -> None:
 def one_address(where: str) -> tuple[str, int]:
     host, _, port = where.removeprefix("tcp://").rpartition(":")
     return host, int(port)
+
+
+async def test_a_listener_for_which_no_descriptor_is_left_says_so() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(one.name) for one in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 2, hard))
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        server = PortServer("127.0.0.1", 0, asyncio.Protocol)
+        with pytest.raises(OSError, match="too many open files"):
+            await server.open()
+    finally:
+        for number in taken:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -15,7 +15,7 @@ from agent.base.http.access import AccessError, read_token
 from agent.cli.configuration import read
 from agent.config import Config, parse
 from agent.config.files import placed_pattern
-from agent.leaf.inputs.file.glob import matches
+from agent.leaf.inputs.file.listing import matches
 
 BASE = 'domain = "edge-1"\n[nats]\nhub_urls = ["nats-leaf://hub.example:7422"]\n'
 HTTP = '[[input]]\ntype = "http"\n'
@@ -104,7 +104,7 @@ def test_the_name_of_the_directory_holds_no_wildcard(tmp_path: Path) -> None:
     for directory in (site, tmp_path / "plant1x"):
         (directory / "a.log").write_text("")
     for pattern in ("a.log", "*.log"):
-        found = [match.path for match in matches(placed_pattern(pattern, site), {})]
+        found = matches(placed_pattern(pattern, site))
         assert found == [f"{site}/a.log"]
 
 

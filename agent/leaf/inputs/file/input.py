@@ -1,14 +1,14 @@
 """The input `file`: tails files of NDJSON or Influx line protocol through rotations.
 
 Each batch carries the position behind its lines in all files, so lines and position are stored in one act: an
-agent that is killed goes on exactly there. One batch is in flight, with lines of several files, which take
-turns; what is refused is submitted again, for the files still have it. Before the first lines of a file are
-stored, the position at its beginning is kept: the next start finds the file by it, whatever its name is then.
-Lines that are not readings are counted, reported with their place and kept as dead letters.
+agent that is killed continues exactly there. One batch is in flight, with lines of several files, which take
+turns; what is refused is submitted again, for the files still have it. The catalogue of all generations is
+kept before lines of a file are stored that it lacks. Lines that are not readings are counted, reported with
+their place and kept as dead letters; lines that may be stored twice or may be lacking are named in the
+ledger.
 
-docs/inputs.md says which files are followed, what rotation may do, and what can't be recovered. With `start =
-"end"` the end is that at the first look, which is kept like a stored position; a file that appears later is
-read whole.
+docs/inputs.md tells what is exactly once and what is named. With `start = "end"` the end is that at the first
+look; a file that appears later is read whole.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import resource
 import stat
 import time
 from collections.abc import Iterator
@@ -29,9 +30,10 @@ from agent.base.logs import LogEdge, listed
 from agent.base.metrics import Metrics
 from agent.base.wait import event_within, unless
 from agent.leaf.inputs.file import FileOptions
-from agent.leaf.inputs.file.glob import is_wild
+from agent.leaf.inputs.file.catalogue import Doubt
+from agent.leaf.inputs.file.listing import is_wild
 from agent.leaf.inputs.file.open_file import TailedLines
-from agent.leaf.inputs.file.positions import MAX_FILES, parse_positions
+from agent.leaf.inputs.file.positions import MAX_FILES
 from agent.leaf.inputs.file.tail_group import ReadResult, TailGroup
 from agent.leaf.inputs.formats import MAX_LINE, LineParser, Parsed, join_parsed
 from agent.leaf.inputs.shared import NO_SERVER, LocalServer
@@ -51,9 +53,8 @@ class FileInput(PositionedInput[FileOptions]):
         paths = [options.path] if isinstance(options.path, str) else options.path
         self._paths = list(dict.fromkeys(str(Path(path).absolute()) for path in paths))
         self._reading = LogEdge(self._log, "all files can be read again")
+        self._keeping = LogEdge(self._log, "catalogue kept again", error=True)
         self._absent: set[str] = set()
-        self._partial = False
-        """Whether lines may be stored without the others of their batch, which are to be stored next."""
 
     def _mistakes(self) -> Iterator[str]:
         named = [path for path in self._paths if not is_wild(path)]
@@ -101,13 +102,17 @@ class FileInput(PositionedInput[FileOptions]):
             )
         following = TailGroup(
             self._paths,
-            {} if resume.position is None else parse_positions(resume.position),
+            resume.position,
+            await self._catalogue(intake),
             until=resume.until,
             from_end=options.start == "end",
             poll=options.poll,
             line=options.line,
+            descriptors=_descriptors(),
         )
-        self._partial = resume.until is not None
+        if intake.notes.is_stale(self.name):
+            reason = "are read from a position of an older copy of the agent's state, which was restored"
+            await self._doubt(Doubt("twice", "all files", reason))
         parser = options.parser(intake.domain)
         try:
             while not stopping.is_set():
@@ -120,24 +125,52 @@ class FileInput(PositionedInput[FileOptions]):
         """Look once and store what was found; False when the next look may wait."""
         gathered, parsed = await asyncio.to_thread(_look, following, parser)
         self._tell(gathered)
-        if not self._partial and (begun := following.begun()) is not None:
-            if not await self._submit(Chunk(b"", 0, position=begun)):
-                return False
-            following.keep()
-        if not gathered.pieces:
-            return gathered.more
-        return await self._store(following, gathered, parsed)
+        for doubt in gathered.doubts:
+            await self._doubt(doubt)
+        await self._keep(following)
+        position = following.position() if gathered.pieces else None
+        if position is None:
+            return gathered.more and not gathered.pieces
+        return await self._store(following, position, gathered, parsed)
 
-    async def _store(self, following: TailGroup, gathered: ReadResult, parsed: list[Parsed]) -> bool:
+    async def _catalogue(self, intake: Intake) -> str | None:
+        """The catalogue as it was kept; one that can't be read counts as none."""
+        try:
+            return await intake.notes.kept(self.name)
+        except OSError as error:
+            self._log.error("catalogue unreadable", error=str(error))
+            return None
+
+    async def _keep(self, following: TailGroup) -> None:
+        """Keep the catalogue where it has changed. Without it the position holds what it lacks, as long as
+        there is room."""
+        if (text := following.unkept()) is None:
+            return
+        try:
+            await self._intake.notes.keep(self.name, text)
+        except OSError as error:
+            self._keeping.begin("catalogue not kept", error=str(error))
+        else:
+            self._keeping.end()
+            following.keep()
+
+    async def _doubt(self, doubt: Doubt) -> None:
+        may = "may be twice" if doubt.kind == "twice" else "may lack"
+        self._log.warning(f"lines {may}", file=doubt.where, reason=doubt.reason)
+        named = contract.Doubt(doubt.kind, self.name, doubt.where, doubt.reason, time.time_ns())
+        await self._intake.notes.doubt(self._options.class_, named)
+
+    async def _store(
+        self, following: TailGroup, position: str, gathered: ReadResult, parsed: list[Parsed]
+    ) -> bool:
         chunk = Chunk(
             b"".join(part.payload for part in parsed),
             sum(part.count for part in parsed),
-            position=gathered.position,
+            position=position,
             letters=tuple(itertools.chain.from_iterable(map(_letters, gathered.pieces, parsed))),
         )
         if not await self._submit(chunk):
             return False
-        self._partial = False
         for letter in chunk.letters:
             self._skip(letter.at, "bad_line", letter.reason)
         following.take()
@@ -158,14 +191,22 @@ class FileInput(PositionedInput[FileOptions]):
             if path not in self._absent:
                 self._log.info(f"{path} is not there yet; it is read as soon as it is")
         self._absent.update(gathered.absent)
-        for text in (*gathered.lost, *gathered.warnings):
+        for text in gathered.warnings:
             self._log.warning(text)
+        for path, offset, count in gathered.nuls:
+            self._invalid.labels(self.name, "nul").inc(count)
+            self._sparse.report(self._log.warning, "NULs skipped", at=f"{path}:{offset}", bytes=count)
         for location in gathered.too_long:
             self._skip(location, "too_long", f"longer than {self._options.line} bytes (option line)")
 
     def _skip(self, location: str, reason: str, text: str) -> None:
         self._invalid.labels(self.name, reason).inc()
         self._sparse.report(self._log.warning, "line skipped", at=location, reason=text)
+
+
+def _descriptors() -> int:
+    """How many files may be held open: a quarter of what this process may have."""
+    return max(4, min(MAX_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
 
 
 def _letters(piece: TailedLines, parsed: Parsed) -> tuple[contract.Letter, ...]:

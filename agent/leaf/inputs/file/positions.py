@@ -1,57 +1,74 @@
-"""Where a tailed file was read up to, and which file goes on from there. No I/O.
+"""The generations of followed files: how a generation is recognised, and the texts that keep what is known.
+No I/O.
 
-A position names a place by what stands there, not by an inode alone: an inode is given to another file as
-soon as its own is deleted, and a file that is truncated and filled again keeps it.
+A *generation* is one file from its first byte to its last, whatever its names are meanwhile. Rotation ends
+one and begins the next. An inode alone does not identify a generation: the file system gives it to another
+file as soon as its own is deleted, and a file that is truncated and filled again keeps it. So a generation is
+known by its inode and by two marks of its content: the first kilobyte, and the kilobyte before the position.
+Times of change identify and order nothing: a clock is set back, and `touch` or a copy changes them.
 
-The positions of all files of one input are one text that fits into the header of a batch. Version 2 is
-`{"v":2,"files":"…"}`, base64 of one record a file: 8 bytes of the BLAKE2b of its path, 8 bytes of its
-fingerprint, then its inode, its offset and when it was changed, each as a byte with a length and that many
-bytes, the most significant first. A record has at most 43 bytes, so `MAX_FILES` of them fit. Version 1 was of
-one file, in words; it is read, and no longer written.
+A batch carries the position behind its lines in a header: `{"v":1,"c":N,"files":"…"}`, base64 of one record a
+file. The header holds the files at their paths, and what changed since catalogue number N was kept. The
+*catalogue* holds all generations and stands in the agent's state directory. Both use the same record: BLAKE2b
+of the path (6 bytes), of the first 64 bytes (3), of the first mark (5) and of both marks (8), the status,
+then inode, offset, id and `of`, each as a byte with a length and that many bytes, most significant first.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from enum import IntEnum
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from agent.contract import ContractError
 
 FINGERPRINT_BYTES: Final = 1024
-"""How many bytes at the beginning of a file, and how many before the offset, make its fingerprint."""
+"""How many bytes at the beginning of a file, and how many before the offset, make its marks."""
+MAX_FILES: Final = 128
+"""Files that one input has at their paths at a time: the records of so many fit into a header."""
+MAX_KNOWN: Final = 8192
+"""Generations that a catalogue holds."""
 _NUMBER: Final = r"[.-]\d[\dT_:.-]*"
 _numbered = re.compile(_NUMBER).fullmatch
+_DATE_DIGITS: Final = 6
+_KEY: Final = 6
+_START: Final = 64
+_SHORT: Final = 3
+_HEAD: Final = 5
+_MARK: Final = 8
+_MARKS: Final = _KEY + _SHORT + _HEAD + _MARK + 1
+_NUMBERS: Final = 4
 
 
-class FilePosition(NamedTuple):
-    """Where a file was read up to: `offset` bytes of it. `modified` is when it had last been changed (ns
-    since 1970), by which later files are known. The number of its device is left out: it may
-    be another after each start of the machine."""
+class Status(IntEnum):
+    """What is done with a generation."""
 
-    inode: int
-    offset: int
-    fingerprint: str
-    modified: int
+    OPEN = 0
+    """Lines of it may still be unread."""
+    DONE = 1
+    """Read to its end. It is read on if it grows."""
+    PASSED = 2
+    """Rotated before the input looked at its path for the first time: not read."""
+    COPY = 3
+    """A copy of generation `of`, which still holds its content: not read as long as that is so."""
 
 
 class Fingerprint(NamedTuple):
-    """What tells a place in a file: the first bytes of the file, and those just before the place."""
+    """The marks of a place in a file: the first bytes of the file, and the bytes before the place."""
 
     head: bytes = b""
     tail: bytes = b""
 
     def after(self, data: bytes, stop: int | None = None) -> Fingerprint:
-        """The mark of the place behind `data`, or behind the first `stop` bytes of it, which stand at this
-        one."""
+        """Return the marks of the place behind the first `stop` bytes of `data`, which begins at this
+        place."""
         stop = len(data) if stop is None else stop
         head, tail = self.head, data[max(0, stop - FINGERPRINT_BYTES) : stop]
         if len(head) < FINGERPRINT_BYTES:
@@ -60,26 +77,59 @@ class Fingerprint(NamedTuple):
             tail = (self.tail + tail)[-FINGERPRINT_BYTES:]
         return Fingerprint(head, tail)
 
-    def digest(self) -> str:
-        return blake2b(self.head + self.tail, digest_size=8).hexdigest()
+    def digest(self) -> bytes:
+        return blake2b(self.head + self.tail, digest_size=_MARK).digest()
 
 
-def changed_after(modified: int) -> FilePosition:
-    """The position before all files that were changed later than `modified`, ns since 1970."""
-    return FilePosition(0, 0, Fingerprint().digest(), modified + 1)
+def head_digest(head: bytes) -> bytes:
+    """Return what stands for the first bytes of a file: a digest of the very first ones, and one of all."""
+    start = blake2b(head[:_START], digest_size=_SHORT).digest()
+    return start + blake2b(head, digest_size=_HEAD).digest()
 
 
-class ListedFile(NamedTuple):
-    """A file as a look into its folder showed it; `size` in bytes, `modified` in ns since 1970."""
+class Generation(NamedTuple):
+    """What is known of one generation, up to `offset` bytes of it. Its device is left out: that number may be
+    another after each start of the machine."""
 
-    name: str
+    id: int
+    """Distinguishes the generations of one input; a later one is greater."""
+    home: bytes
+    """Stands for the path to which it belongs."""
     inode: int
-    size: int
-    modified: int
+    offset: int
+    head: bytes
+    mark: bytes
+    status: Status = Status.OPEN
+    of: int = 0
+    """Of a `COPY` the id of its origin; else the offset behind the NULs that were skipped last."""
+
+    @property
+    def head_bytes(self) -> int:
+        """How many bytes the first mark is of."""
+        return min(self.offset, FINGERPRINT_BYTES)
+
+    def may_begin(self, head: bytes) -> bool:
+        """Whether a file of which these are the first bytes, fewer than those of the mark, may be this
+        one."""
+        length = min(_START, self.offset)
+        return len(head) >= length and head_digest(head[:length])[:_SHORT] == self.head[:_SHORT]
+
+    def at(self, offset: int, fingerprint: Fingerprint) -> Generation:
+        """Return the same generation, read up to another place."""
+        return self._replace(offset=offset, head=head_digest(fingerprint.head), mark=fingerprint.digest())
+
+    def holds(self, fingerprint: Fingerprint) -> bool:
+        """Whether a file with these marks at `offset` is this one."""
+        return fingerprint.digest() == self.mark
+
+
+def begin(number: int, home: str, inode: int) -> Generation:
+    """Return a generation of which nothing is read."""
+    return Generation(number, key_of(home), inode, 0, b"", b"").at(0, Fingerprint())
 
 
 def is_rotated(name: str, live: str) -> bool:
-    """Whether a file's name is what rotation makes of the name `live`: a number or a time at the end or
+    """Whether a file's name is made from the name `live` by rotation: with a number or a time at the end or
     before the extension (`a.log.1`, `a.log-20251121`, `a.1.log`). Nothing else passes, above all no copy that
     a person made and nothing that was compressed."""
     stem, dot, extension = live.rpartition(".")
@@ -92,7 +142,7 @@ def is_rotated(name: str, live: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def live_names(name: str) -> frozenset[str]:
-    """The names from which rotation makes this one: those for which `is_rotated` says so."""
+    """Return the names from which rotation makes this one: those for which `is_rotated` holds."""
     return frozenset(_live_names(name))
 
 
@@ -106,108 +156,149 @@ def _live_names(name: str) -> Iterator[str]:
                 yield name[:index] + name[dot:]
 
 
-def candidates(
-    position: FilePosition, live: ListedFile | None, folder: Iterable[ListedFile], live_name: str
-) -> list[ListedFile]:
-    """The files that may hold `position`, the likeliest first: those with its inode, which were renamed at
-    most; what was copied from it before it was truncated; the live file under another inode, as after a
-    restore. Whether one does, its fingerprint tells. `folder` is the other files beside the live one."""
-    everything = [*([live] if live else []), *folder]
-    long_enough = [file for file in everything if file.size >= position.offset]
-    same = [file for file in long_enough if file.inode == position.inode]
-    copies = [
-        file
-        for file in long_enough
-        if file not in same and file.modified >= position.modified and is_rotated(file.name, live_name)
-    ]
-    copies.sort(key=lambda file: file.modified, reverse=True)
-    restored = [file for file in long_enough if file is live and file not in same]
-    return [*same, *copies, *restored]
+def is_sibling(name: str, target: str) -> bool:
+    """Whether two names differ in their numbers alone, as those of dated files do to which a link points in
+    turn."""
+    return name != target and skeleton(name) == skeleton(target) != target
 
 
-def successor(
-    live: ListedFile | None, folder: Iterable[ListedFile], live_name: str, after: int | None, read: int | None
-) -> ListedFile | None:
-    """The file to read next, after one that was last changed at `after`: the oldest rotated file that was
-    changed later, for several rotations may have passed, otherwise the live one. `read` is the inode of the
-    one before, as long as it is held open. An empty file is not gone on to: its writer may still be in the
-    one before."""
-    rotated = [
-        file
-        for file in folder
-        if after is not None
-        and file.modified > after
-        and file.size > 0
-        and file.inode != read
-        and is_rotated(file.name, live_name)
-    ]
-    if rotated:
-        return min(rotated, key=lambda file: file.modified)
-    return live if live is not None and live.size > 0 else None
+@lru_cache(maxsize=4096)
+def skeleton(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
 
 
-MAX_FILES: Final = 128
-_HASH: Final = 8
-
-_Natural = Annotated[int, msgspec.Meta(ge=0)]
-_Fingerprint = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
-
-
-class _One(msgspec.Struct, tag_field="v", tag=1):
-    path: str
-    inode: _Natural
-    offset: _Natural
-    fingerprint: _Fingerprint
-    modified: int
-
-
-class _Many(msgspec.Struct, tag_field="v", tag=2):
-    files: str
+def age_order(name: str) -> tuple[object, ...]:
+    """Sort key of rotated names, the oldest first: a counter grows with age, a date does not. The order in
+    which generations are read hangs on it, whether they are read does not."""
+    return tuple(
+        int(number) if len(number) >= _DATE_DIGITS else -int(number) for number in re.findall(r"\d+", name)
+    )
 
 
 def key_of(path: str) -> bytes:
-    """What stands for a path in a position."""
-    return blake2b(os.fsencode(path), digest_size=_HASH).digest()
+    """Return what stands for a path in a record."""
+    return blake2b(os.fsencode(path), digest_size=_KEY).digest()
 
 
-def pack(key: bytes, position: FilePosition) -> bytes:
-    numbers = (position.inode, position.offset, max(0, position.modified))
-    return b"".join((key, bytes.fromhex(position.fingerprint), *map(_packed, numbers)))
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
-def encode(records: Iterable[bytes]) -> str:
-    """The text of all records, printable ASCII."""
-    return json.dumps({"v": 2, "files": base64.b64encode(b"".join(records)).decode()}, separators=(",", ":"))
+class Position(msgspec.Struct, frozen=True):
+    """The header of a batch: its records complete those of catalogue number `c` or a later one."""
+
+    v: Literal[1]
+    c: _Natural
+    files: str
+
+    def generations(self) -> dict[int, Generation]:
+        return _parse(self.files)
 
 
-def parse_positions(text: str) -> dict[bytes, FilePosition]:
-    """Read positions back, by the key of their path; raises `ContractError`."""
+class Kept(msgspec.Struct, frozen=True):
+    """A catalogue: its number, the next id, the paths of the configuration that were looked at (`key_of`, in
+    base64), and all generations."""
+
+    v: Literal[1]
+    c: _Natural
+    next: _Natural
+    looked: list[str]
+    files: str
+
+    def keys(self) -> set[bytes]:
+        """Return the keys of `looked`."""
+        return {base64.b64decode(key, validate=True) for key in self.looked}
+
+    def generations(self) -> dict[int, Generation]:
+        return _parse(self.files)
+
+
+def encode(number: int, known: Iterable[Generation]) -> str:
+    """Return the header, printable ASCII."""
+    return msgspec.json.encode(Position(1, number, _packed(known))).decode()
+
+
+def encode_kept(number: int, following: int, looked: Iterable[bytes], known: Iterable[Generation]) -> str:
+    """Return the text of a catalogue."""
+    names = sorted(base64.b64encode(key).decode() for key in looked)
+    return msgspec.json.encode(Kept(1, number, following, names, _packed(known))).decode()
+
+
+def parse_position(text: str) -> Position:
+    """Read a header back; raises `ContractError`."""
+    return _read(text, Position)
+
+
+def parse_kept(text: str) -> Kept:
+    """Read a catalogue back; raises `ContractError`."""
+    return _read(text, Kept)
+
+
+_Record = TypeVar("_Record", Position, Kept)
+
+
+def _read(text: str, kind: type[_Record]) -> _Record:
     try:
-        stored = msgspec.convert(json.loads(text), _One | _Many)
-        if isinstance(stored, _One):
-            position = FilePosition(stored.inode, stored.offset, stored.fingerprint, stored.modified)
-            return {key_of(stored.path): position}
-        return dict(_records(base64.b64decode(stored.files, validate=True)))
-    except (ValueError, RecursionError, msgspec.ValidationError, binascii.Error) as error:
+        found = msgspec.json.decode(text, type=kind)
+        found.generations()
+        if isinstance(found, Kept):
+            found.keys()
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise ContractError(f"the stored position {text!r:.300} can't be read here: {error}") from None
+    return found
 
 
-def _packed(number: int) -> bytes:
+def merged(header: Position | None, kept: Kept | None) -> dict[int, Generation]:
+    """Return what both texts say together. Offsets of one generation only grow; where they agree the newer
+    text knows more of the rest."""
+    known = {} if kept is None else kept.generations()
+    if header is None:
+        return known
+    is_newer = kept is None or header.c >= kept.c
+    for number, generation in header.generations().items():
+        other = known.get(number)
+        if (
+            other is None
+            or generation.offset > other.offset
+            or (is_newer and generation.offset == other.offset)
+        ):
+            known[number] = generation
+    return known
+
+
+def _packed(known: Iterable[Generation]) -> str:
+    return base64.b64encode(b"".join(map(_pack, known))).decode()
+
+
+@lru_cache(maxsize=MAX_FILES)
+def _pack(one: Generation) -> bytes:
+    numbers = map(_number, (one.inode, one.offset, one.id, one.of))
+    return b"".join((one.home, one.head, one.mark, bytes((one.status,)), *numbers))
+
+
+def _number(number: int) -> bytes:
     size = (number.bit_length() + 7) // 8
     return bytes((size,)) + number.to_bytes(size, "big")
 
 
-def _records(data: bytes) -> Iterator[tuple[bytes, FilePosition]]:
+def _parse(files: str) -> dict[int, Generation]:
+    """Raises `ValueError`."""
+    return {one.id: one for one in _records(base64.b64decode(files, validate=True))}
+
+
+def _records(data: bytes) -> Iterator[Generation]:
     cursor = 0
     while cursor < len(data):
-        key, fingerprint = data[cursor : cursor + _HASH], data[cursor + _HASH : cursor + 2 * _HASH]
-        cursor += 2 * _HASH
+        marks = data[cursor : cursor + _MARKS]
+        cursor += len(marks)
+        if len(marks) < _MARKS:
+            raise ValueError("a record of it is cut off")
         numbers = []
-        for _ in range(3):
-            size = data[cursor] if cursor < len(data) else _HASH + 1
-            if size > _HASH or cursor + 1 + size > len(data):
+        for _ in range(_NUMBERS):
+            size = data[cursor] if cursor < len(data) else _MARK + 1
+            if size > _MARK or cursor + 1 + size > len(data):
                 raise ValueError("a record of it is cut off or longer than it can be")
             numbers.append(int.from_bytes(data[cursor + 1 : cursor + 1 + size], "big"))
             cursor += 1 + size
-        inode, offset, modified = numbers
-        yield key, FilePosition(inode, offset, fingerprint.hex(), modified)
+        inode, offset, number, of = numbers
+        home, head, mark = marks[:_KEY], marks[_KEY : -_MARK - 1], marks[-_MARK - 1 : -1]
+        yield Generation(number, home, inode, offset, head, mark, Status(marks[-1]), of)

@@ -1,29 +1,48 @@
-"""Reading all files that an input follows: the part that blocks, to be called in a thread.
+"""Reads all files that an input follows: the part that blocks, to be called in a thread.
 
-What is read at a time comes from several files, in turn, so that none waits for another that has more. Where
-all of them are goes along with it as one text. What was read stays unread until `TailGroup.take`.
+What is read at a time comes from several files, in turn, so that none waits for another that has more. It
+stays unread until `TailGroup.take`. Two texts keep where the input is: the position goes along with the lines
+into one message, and the catalogue is kept by the agent before lines of a file that it lacks are stored.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from agent import contract
-from agent.leaf.inputs.file.file_set import FileSet, TrackedFile
-from agent.leaf.inputs.file.open_file import TailedLines, TailRead
-from agent.leaf.inputs.file.positions import FilePosition, encode, parse_positions
-from agent.leaf.inputs.file.tailer import Tailer
+from agent.leaf.inputs.file.catalogue import Catalogue, Doubt, Tracked
+from agent.leaf.inputs.file.open_file import OpenFile, ReplacedError, TailedLines, file_state
+from agent.leaf.inputs.file.positions import (
+    MAX_FILES,
+    Generation,
+    Position,
+    Status,
+    encode,
+    encode_kept,
+    key_of,
+    merged,
+    parse_kept,
+    parse_position,
+)
 from agent.leaf.inputs.formats import ReadLimits
+from agent.leaf.intake import MAX_POSITION
 
 SCAN: Final = 1.0
 """Seconds from one look at all paths to the next."""
+QUIET: Final = 1.0
+"""Seconds for which a renamed file must not have grown before it is left: its writer may still be in it."""
+REST: Final = 10.0
+"""Seconds after which a deleted file that was read to its end and does not grow is closed: it takes room on
+disk."""
 _TRIES: Final = 10
+_MANY_TRIES: Final = 1000
+"""While something can't be listed or read."""
 _LEAST: Final = 1024
 """Bytes of room for which no further file is looked at."""
 
@@ -32,14 +51,14 @@ class ReadResult(Struct):
     """What was read of all files."""
 
     pieces: list[TailedLines] = field(default_factory=list)
-    position: str = ""
-    """The position behind all pieces."""
-    lost: list[str] = field(default_factory=list)
-    """Sentences on what is lost."""
+    doubts: list[Doubt] = field(default_factory=list)
+    """Lines that may be stored twice or may be lacking."""
     warnings: list[str] = field(default_factory=list)
     """Sentences on what may be a mistake."""
     too_long: list[str] = field(default_factory=list)
     """Where lines are that were skipped."""
+    nuls: list[tuple[str, int, int]] = field(default_factory=list)
+    """Where NULs were skipped: the file, the byte, and how many."""
     absent: list[str] = field(default_factory=list)
     """Paths at which there is no file."""
     problems: list[str] = field(default_factory=list)
@@ -49,33 +68,58 @@ class ReadResult(Struct):
 
 
 class TailGroup:
-    """Reads the files that `paths`, absolute ones, mean on from `positions`; `from_end` as for the `FileSet`.
-    `poll` is how long a file that has no more is left alone, in seconds. `until` is a position at which what
-    is gathered first has to end, as it did before the agent was killed. `line` is the longest line in bytes.
-    Not for two threads at once."""
+    """Reads the files that `paths`, absolute ones, mean on from a position and a catalogue; `from_end` as for
+    the `Catalogue`. `poll` is how long a file that has no more is left alone, in seconds. `until` is a
+    position at which what is gathered first has to end, as it did before the agent was killed. `line` is the
+    longest line in bytes, `descriptors` how many files are held open at a time where that can be helped. Not
+    for two threads at once. Raises `ContractError` for a text that can't be read."""
 
     def __init__(
         self,
         paths: Sequence[str],
-        positions: Mapping[bytes, FilePosition],
+        position: str | None,
+        kept: str | None,
         *,
         from_end: bool = False,
         poll: float = 0.0,
         until: str | None = None,
         line: int = contract.MAX_BATCH_BYTES,
+        descriptors: int = MAX_FILES,
     ) -> None:
-        self._files = FileSet(paths, positions, from_end=from_end)
-        self._poll = poll
+        self._paths, self._from_end = paths, from_end
+        self._poll, self._descriptors = poll, descriptors
         self._scanned = -math.inf
         self._limits = ReadLimits(line)
-        self._before = positions
-        self._remembered = frozenset(positions)
-        """The files of the last position that is kept, by the key of their path."""
+        self._before = None if position is None else parse_position(position)
+        self._kept = None if kept is None else parse_kept(kept)
         self._until = until
+        self._catalogue = self._restore(self._before if until is None else parse_position(until))
+        self._number = 0 if self._kept is None else self._kept.c
+        """Of the catalogue that is kept."""
+        self._saved = {} if self._kept is None else self._kept.generations()
+        self._saved_looked = set() if self._kept is None else set(self._catalogue.looked)
+        if self._before is not None:
+            self._number = max(self._number, self._before.c)
         self._tries = 0
         self._turn = 0
-        self._round: list[tuple[TrackedFile, TailedLines]] = []
-        self._unreadable: dict[TrackedFile, str] = {}
+        self._round: list[tuple[Tracked, TailedLines]] = []
+
+    def _restore(self, header: Position | None) -> Catalogue:
+        kept = self._kept
+        is_older = header is not None and (0 if kept is None else kept.c) < header.c
+        looked: Iterable[bytes] = kept.keys() if kept is not None else ()
+        if is_older:
+            looked = map(key_of, self._paths)
+        known = merged(header, kept)
+        is_first = header is None and kept is None
+        return Catalogue(
+            self._paths,
+            known,
+            following=1 if kept is None else kept.next,
+            looked=looked,
+            from_end=self._from_end and is_first,
+            is_older=is_older,
+        )
 
     def gather(self, now: float) -> ReadResult:
         """Read on, some pieces within the limits of a batch. `now` is monotonic, in seconds. What was
@@ -83,39 +127,66 @@ class TailGroup:
         gathered = ReadResult()
         if now - self._scanned >= SCAN:
             self._scanned = now
-            self._files.scan(now)
-            gathered.warnings = self._files.warnings
+            self._catalogue.scan(now)
+            gathered.warnings, gathered.doubts = self._catalogue.warnings, self._catalogue.doubts
+            gathered.absent = self._catalogue.absent
         if self._until is not None:
             self._read_again(self._until, now, gathered)
         else:
             self._read(now, gathered)
             # By the same order the same lines are read again, should the agent be killed meanwhile.
-            self._round.sort(key=lambda entry: entry[0].key)
-            gathered.position = self._position(self._round) if self._round else ""
+            self._round.sort(key=lambda entry: entry[0].known.id)
         gathered.pieces = [piece for _, piece in self._round]
-        gathered.problems = [*self._files.problems.values(), *self._unreadable.values()]
+        unreadable = [one.unreadable for one in self._tracked() if one.unreadable is not None]
+        gathered.problems = [*self._catalogue.problems.values(), *unreadable]
         return gathered
 
-    def begun(self) -> str | None:
-        """The position before what was gathered last, if it has a file that the last kept position does not
-        have: kept before anything of that file is stored, it finds the file under another name too."""
-        if self._until is not None or self._placed() <= self._remembered:
+    def unkept(self) -> str | None:
+        """The catalogue, where the one that is kept lacks more than how far files are read; to be kept before
+        what was gathered is stored."""
+        if self._until is not None:
             return None
-        return self._position([])
+        known = {number: one.known for number, one in self._catalogue.tracked.items()}
+        is_same = self._catalogue.looked == self._saved_looked and known.keys() == self._saved.keys()
+        is_same = is_same and all(_same_but_read(one, self._saved[number]) for number, one in known.items())
+        if is_same and self.position() is not None:
+            return None
+        return encode_kept(
+            self._number + 1, self._catalogue.following, self._catalogue.looked, known.values()
+        )
 
     def keep(self) -> None:
-        """The position of all files, before or behind what was gathered last, is kept."""
-        self._remembered = self._placed()
+        """The catalogue is kept."""
+        self._number += 1
+        self._saved = {number: one.known for number, one in self._catalogue.tracked.items()}
+        self._saved_looked = set(self._catalogue.looked)
+
+    def position(self) -> str | None:
+        """The position behind what was gathered last; None where the catalogue must be kept before."""
+        if self._until is not None:
+            return self._until
+        changed = self._changed()
+        live = {number: one.known for number, one in self._catalogue.tracked.items() if one.live and one.open}
+        for known in ({**live, **changed}, changed):
+            text = encode(self._number, known.values())
+            if len(text) <= MAX_POSITION:
+                return text
+        return None
+
+    def _changed(self) -> dict[int, Generation]:
+        """What the kept catalogue does not say, behind what was gathered last."""
+        behind = {one.known.id: _behind(one, piece) for one, piece in self._round}
+        tracked = self._catalogue.tracked.items()
+        now = {number: behind.get(number, one.known) for number, one in tracked}
+        return {number: known for number, known in now.items() if known != self._saved.get(number)}
 
     def take(self) -> None:
         """What was gathered last is done with, and its position is kept."""
-        for file, piece in self._round:
+        for one, piece in self._round:
             if self._until is None:
-                file.tailer.take(piece)
-            else:
-                self._files.go_on(file, piece.after)
-        if self._until is None:
-            self.keep()
+                one.known = _behind(one, piece)
+                if one.reader is not None:
+                    one.reader.move(piece.end, piece.fingerprint)
         self._round = []
         self._until = None
 
@@ -126,140 +197,180 @@ class TailGroup:
         if len(pieces) == 1 and b"\n" not in pieces[0][:-1]:
             return False
         if self._until is not None:  # by another parser it has more readings than when it was begun
-            self._until = None
+            self._give_up()
             return True
         self._limits = replace(self._limits, bytes=max(1, sum(map(len, pieces)) // 2))
         return True
 
+    @property
+    def is_reading_again(self) -> bool:
+        """Whether what is gathered has to end where it ended before the agent was killed."""
+        return self._until is not None
+
     def close(self) -> None:
-        self._files.close()
+        self._catalogue.close()
+
+    def _tracked(self) -> list[Tracked]:
+        return [one for one in self._catalogue.tracked.values() if one.open]
 
     def _read_again(self, until: str, now: float, gathered: ReadResult) -> None:
-        """Read what was read before up to a position. Where that cannot be done, it is not insisted on: the
-        core finds another position, and says what that means."""
+        """Read what was read before up to a position."""
         self._round = []
-        before = set(self._before.values())
-        for key, end in sorted(parse_positions(until).items()):
-            if end in before or not end.offset or _is_in_copy(end, self._before.get(key)):
+        before = merged(self._before, self._kept)
+        for number, end in sorted(parse_position(until).generations().items()):
+            start = before[number].offset if number in before else 0
+            if end.offset <= start:
                 continue
-            piece = self._find(key, end, now)
-            if piece is None:
+            one = self._catalogue.tracked.get(number)
+            piece = None if one is None or one.found is None else self._last_piece(one, start, end.offset)
+            if one is None or piece is None:
                 self._round = []
                 self._tries += 1
-                if self._tries >= _TRIES:
-                    self._until = None
+                if self._tries >= (_MANY_TRIES if self._catalogue.problems else _TRIES):
+                    self._give_up()
+                    gathered.doubts.append(
+                        Doubt(
+                            "twice",
+                            one.path if one is not None and one.path else "a file",
+                            f"no longer has the lines before byte {end.offset} of which a part was stored"
+                            " when the agent ended: some of them may be stored twice, and some may lack",
+                        )
+                    )
                 return
-            self._round.append(piece)
-        gathered.position, gathered.more = until, True
+            self._round.append((one, piece))
+        gathered.more = True
 
-    def _find(self, key: bytes, end: FilePosition, now: float) -> tuple[TrackedFile, TailedLines] | None:
-        """The piece that ends at a position, and the file that goes on there."""
-        files = sorted(self._files.files(), key=lambda file: file.key != key)
-        for file in files:
-            piece = read_again(
-                file.tailer.path, end, self._before.values(), self._before.get(key), now, self._limits.line
-            )
-            if piece is not None:
-                # By now the file may be followed at another path than the one at which it was read; and the
-                # position of a file that was copied and truncated has the inode of one that is read
-                # from its beginning, perhaps at a path that is not beside the copy.
-                at_path = [other for other in files if other.tailer.path == piece.file]
-                own = [file] if file.key == key else []
-                same = [other for other in files if other.tailer.inode == end.inode]
-                return next(iter([*at_path, *own, *same]), file), piece
+    def _give_up(self) -> None:
+        """Begin before the piece that can't be read again."""
+        self._until = None
+        self._catalogue.close()
+        self._catalogue = self._restore(self._before)
+        self._scanned = -math.inf
+
+    def _last_piece(self, one: Tracked, start: int, end: int) -> TailedLines | None:
+        """The piece of a file that ended at `end`, with what came before it since `start` skipped."""
+        try:
+            file = OpenFile(one.path, one.known.inode, start)
+        except (ReplacedError, OSError):
+            return None
+        try:
+            limits = ReadLimits(self._limits.line, lines=contract.MAX_BATCH_BYTES)
+            while file.offset < end:
+                read = file.read(limits, stop=end)
+                if read.piece is not None:
+                    return read.piece if read.piece.end == end else None
+                if not read.more:
+                    return None
+        except OSError:
+            return None
+        finally:
+            file.close()
         return None
 
     def _read(self, now: float, gathered: ReadResult) -> None:
         """Look at each file in turn until the limits are reached; the next time begins where this ends."""
         self._round = []
-        files = self._files.files()
-        self._unreadable = {file: text for file, text in self._unreadable.items() if file in files}
+        files = self._tracked()
         begin = self._turn % max(1, len(files))
         room = self._limits
-        for file in itertools.chain(files[begin:], files[:begin]):
-            if file.idle_until <= now:
-                piece = self._look(file, now, room, gathered)
+        for one in itertools.chain(files[begin:], files[:begin]):
+            if one.idle_until <= now:
+                piece = self._look(one, now, room, gathered)
                 if piece is not None:
                     gathered.more = True
                     if self._round and len(piece.lines) > room.bytes:
                         return  # a line that has no room here, and will have beside less
-                    self._round.append((file, piece))
+                    self._round.append((one, piece))
                     room = replace(room, bytes=room.bytes - len(piece.lines))
                     if room.bytes >= _LEAST:  # else there is no need to count lines, which takes time
                         room = replace(room, lines=room.lines - piece.lines.count(b"\n"))
             self._turn += 1
-            if room.bytes < _LEAST or room.lines <= 0:
+            if room.bytes < _LEAST or room.lines <= 0 or len(self._round) >= MAX_FILES // 2:
                 return
 
-    def _look(
-        self, file: TrackedFile, now: float, room: ReadLimits, gathered: ReadResult
-    ) -> TailedLines | None:
+    def _look(self, one: Tracked, now: float, room: ReadLimits, gathered: ReadResult) -> TailedLines | None:
+        """Read one file on, one piece at most."""
+        one.unreadable = None
         try:
-            look = file.tailer.look(now, room)
-        except OSError as error:
-            self._unreadable[file] = f"{error.filename or file.tailer.path}: {error.strerror}"
-            file.idle_until = now + self._poll
-            return None
-        self._unreadable.pop(file, None)
-        _note(look, file, gathered)
-        if look.ended:
-            self._files.drop(file)
-        if look.piece is None and not look.more:
-            file.idle_until = now + self._poll
-        gathered.more |= look.more
-        return look.piece
-
-    def _placed(self) -> frozenset[bytes]:
-        """The files that a position names, but for those that are not there."""
-        return frozenset(file.key for file in self._files.files() if file.tailer.position is not None)
-
-    def _position(self, read: Sequence[tuple[TrackedFile, TailedLines]]) -> str:
-        behind = {id(file): piece.after for file, piece in read}
-        records = []
-        for file in self._files.files():
-            position = behind.get(id(file)) or file.tailer.position
-            if position is not None:
-                records.append(file.record(position))
-        return encode(itertools.chain(records, self._files.unclaimed()))
-
-
-def _is_in_copy(end: FilePosition, before: FilePosition | None) -> bool:
-    """Whether nothing was read between two positions at one path, of which the later is in a copy."""
-    return before is not None and (end.offset, end.fingerprint) == (before.offset, before.fingerprint)
-
-
-def _note(look: TailRead, file: TrackedFile, gathered: ReadResult) -> None:
-    if look.lost is not None:
-        gathered.lost.append(look.lost)
-    if look.too_long is not None:
-        gathered.too_long.append(look.too_long)
-    if look.absent and file.named:
-        gathered.absent.append(file.tailer.path)
-
-
-def read_again(
-    path: str,
-    end: FilePosition,
-    before: Iterable[FilePosition],
-    own: FilePosition | None,
-    now: float,
-    line: int,
-) -> TailedLines | None:
-    """The piece that ended at a position, in the file at a path or a rotated one beside it: it began at one
-    of the positions before, of which `own` is that of the same path, or at the beginning of its file. None
-    where that is not found."""
-    tailer = Tailer(path, end, alone=True)
-    limits = ReadLimits(line, lines=contract.MAX_BATCH_BYTES)
-    try:
-        if not (tailer.look(now, limits).more and tailer.rewind(before, own)):
-            return None
-        while True:
-            look = tailer.look(now, limits)
-            if look.piece is not None:
-                return replace(look.piece, after=end) if look.piece.after.offset == end.offset else None
-            if not look.more:
+            if self._catalogue.is_held(one) or not self._opened(one):
+                one.idle_until = now + self._poll
                 return None
-    except OSError:
-        return None
-    finally:
-        tailer.close()
+            reader = one.reader
+            assert reader is not None
+            reader.refresh(now)
+            last = reader.drained and self._is_left(one, reader, now)
+            if reader.drained and not last:
+                self._rest(one, now)
+                return None
+            read = reader.read(room, last=last)
+        except OSError as error:
+            one.unreadable = f"{error.filename or one.path}: {error.strerror}"
+            one.idle_until = now + self._poll
+            return None
+        if read.too_long is not None:
+            gathered.too_long.append(read.too_long)
+        if read.nuls is not None:
+            gathered.nuls.append((one.path, *read.nuls))
+        if read.piece is None and not read.more:
+            one.idle_until = now + self._poll
+            if not read.changed and not reader.drained:
+                return None
+            if last and not read.changed:
+                self._catalogue.finish(one)
+                gathered.more = True  # what comes after it may be read
+            elif not read.changed:
+                gathered.more |= self._is_left(one, reader, now)
+        gathered.more |= read.more
+        return read.piece
+
+    def _opened(self, one: Tracked) -> bool:
+        """Whether a file is open that holds what was read of it. Raises `OSError`."""
+        if one.reader is not None:
+            return True
+        if one.found is None or (one.live and one.rested is not None and file_state(one.path) == one.rested):
+            return False
+        try:
+            reader = OpenFile(one.path, one.known.inode, one.known.offset)
+        except ReplacedError:
+            return False
+        if not one.known.holds(reader.fingerprint):
+            reader.close()
+            return False
+        reader.nuls = one.known.of
+        one.reader, one.rested = reader, None
+        return True
+
+    def _is_left(self, one: Tracked, reader: OpenFile, now: float) -> bool:
+        """Whether nothing more is waited for in a file that was read to its end: it is at its path no more,
+        and another file is, or it was deleted."""
+        if one.live or now - reader.since < QUIET:
+            return False
+        if self._catalogue.has_successor(one):
+            return True
+        is_whole = reader.offset >= reader.size
+        if one.found is not None:
+            return is_whole
+        return (is_whole or reader.deleted) and now - reader.since >= REST
+
+    def _rest(self, one: Tracked, now: float) -> None:
+        """Nothing is to be read of a file now. Where descriptors are few it is let go."""
+        one.idle_until = now + self._poll
+        reader = one.reader
+        if reader is None or not one.live:
+            return
+        held = sum(other.reader is not None for other in self._catalogue.tracked.values())
+        if held > self._descriptors and reader.offset == one.known.offset:
+            one.rested = file_state(one.path)
+            one.close()
+
+
+def _behind(one: Tracked, piece: TailedLines) -> Generation:
+    nuls = one.known.of if one.reader is None else max(one.known.of, one.reader.nuls)
+    return one.known.at(piece.end, piece.fingerprint)._replace(of=nuls)
+
+
+def _same_but_read(one: Generation, other: Generation) -> bool:
+    """Whether two records differ at most in how far an open generation is read."""
+    if one.status is Status.OPEN is other.status:
+        return (one.home, one.inode) == (other.home, other.inode)
+    return one == other

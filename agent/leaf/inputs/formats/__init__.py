@@ -229,11 +229,9 @@ def cut_file(data: bytes, limits: ReadLimits, *, skipping: bool = False, last: b
     """Find the whole lines at the beginning of `data`, which holds `limits.line` bytes or all there is.
     `skipping` as the cut before said. `last` says that nothing will be appended any more: what then stands at
     the end without a newline is a line too."""
-    start = _hole(data)
-    if skipping:
-        start = data.find(b"\n") + 1
-        if not start:
-            return FileCut(len(data), len(data), skipping=True)
+    start = data.find(b"\n") + 1 if skipping else 0
+    if skipping and not start:
+        return FileCut(len(data), len(data), skipping=True)
     stop = data.rfind(b"\n", start, start + limits.bytes) + 1 or data.find(b"\n", start) + 1
     if not stop:
         if len(data) - start >= limits.line:
@@ -242,9 +240,3 @@ def cut_file(data: bytes, limits: ReadLimits, *, skipping: bool = False, last: b
     if data.count(b"\n", start, stop) > limits.lines:
         stop -= len(data[start:stop].split(b"\n", limits.lines)[-1])
     return FileCut(start, stop)
-
-
-def _hole(data: bytes) -> int:
-    """How many NULs lead: a writer that does not append goes on at its own offset after a truncation, and the
-    file then has a hole before it."""
-    return len(data) - len(data.lstrip(b"\0")) if data.startswith(b"\0") else 0

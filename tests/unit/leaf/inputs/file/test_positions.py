@@ -1,4 +1,4 @@
-"""Positions of many files in one header, and which file goes on from one after a rotation."""
+"""What is known of generations survives its texts, and which names rotation makes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from agent.contract import ContractError
 from agent.leaf.inputs.file.positions import (
     FINGERPRINT_BYTES,
     MAX_FILES,
-    FilePosition,
     Fingerprint,
-    ListedFile,
-    candidates,
+    Generation,
+    Status,
+    age_order,
+    begin,
     encode,
+    encode_kept,
+    head_digest,
     is_rotated,
+    is_sibling,
     key_of,
     live_names,
-    pack,
-    parse_positions,
-    successor,
+    merged,
+    parse_kept,
+    parse_position,
 )
 from agent.leaf.intake import MAX_POSITION
 
@@ -71,101 +75,87 @@ def test_the_names_that_a_rotated_file_may_have_had_are_those_whose_rotation_it_
     assert live_names(name) == {one for one in cuts if is_rotated(name, one) and one}
 
 
-def at(inode: int, offset: int, modified: int = 10) -> FilePosition:
-    return FilePosition(inode, offset, "f", modified)
+def test_older_names_come_first_whether_they_count_or_are_dated() -> None:
+    assert sorted(["a.log.1", "a.log.10", "a.log.2"], key=age_order) == ["a.log.10", "a.log.2", "a.log.1"]
+    assert sorted(["a-20251122.log", "a-20251121.log"], key=age_order) == ["a-20251121.log", "a-20251122.log"]
 
 
-def test_a_renamed_file_is_sought_by_its_inode_under_any_name() -> None:
-    live, old, other = (
-        ListedFile("a.log", 7, 99, 30),
-        ListedFile("a.log.gone", 5, 99, 20),
-        ListedFile("a.log.1", 6, 99, 15),
-    )
-    assert candidates(at(5, 50), live, [other, old], "a.log") == [old, other, live]
-
-
-def test_what_is_shorter_than_the_position_cannot_hold_it() -> None:
-    assert (
-        candidates(at(5, 50), ListedFile("a.log", 5, 49, 30), [ListedFile("a.log.1", 6, 49, 30)], "a.log")
-        == []
-    )
-
-
-def test_a_copy_made_before_the_position_cannot_hold_it() -> None:
-    live = ListedFile("a.log", 5, 99, 30)
-    new, old = ListedFile("a.log.1", 6, 99, 10), ListedFile("a.log.2", 8, 99, 9)
-    assert candidates(at(5, 50), live, [old, new], "a.log") == [live, new]
-
-
-def test_after_a_file_comes_the_oldest_rotated_one_changed_later_and_at_last_the_live_one() -> None:
-    live = ListedFile("a.log", 7, 9, 40)
-    folder = [
-        ListedFile("a.log.1", 6, 9, 30),
-        ListedFile("a.log.2", 5, 9, 20),
-        ListedFile("a.log.3", 4, 9, 10),
-    ]
-    assert successor(live, folder, "a.log", 10, None) == folder[1]
-    assert successor(live, folder, "a.log", 20, None) == folder[0]
-    assert successor(live, folder, "a.log", 30, None) == live
-    assert successor(live, folder, "a.log", None, None) == live
-    assert successor(None, folder, "a.log", 30, None) is None
-
-
-def test_an_empty_file_is_not_gone_on_to() -> None:
-    assert (
-        successor(ListedFile("a.log", 7, 0, 40), [ListedFile("a.log.1", 6, 0, 30)], "a.log", 10, None) is None
-    )
-
-
-def test_a_file_is_not_its_own_successor() -> None:
-    assert successor(None, [ListedFile("a.log.1", 6, 9, 30)], "a.log", 10, 6) is None
+def test_names_that_differ_in_their_numbers_are_siblings() -> None:
+    assert is_sibling("d28.ndjson", "d27.ndjson")
+    assert not is_sibling("d27.ndjson", "d27.ndjson")
+    assert not is_sibling("e28.ndjson", "d27.ndjson")
+    assert not is_sibling("plant.ndjson", "other.ndjson")
 
 
 NATURAL = st.integers(0, 2**64 - 1)
-FINGERPRINTS = st.binary(min_size=8, max_size=8).map(bytes.hex)
-POSITIONS = st.dictionaries(
-    st.text(st.characters(codec="utf-8")).map(key_of),
-    st.builds(FilePosition, NATURAL, NATURAL, FINGERPRINTS, NATURAL),
+GENERATIONS = st.lists(
+    st.builds(
+        Generation,
+        st.integers(1, 2**32),
+        st.text(st.characters(codec="utf-8")).map(key_of),
+        NATURAL,
+        NATURAL,
+        st.binary().map(head_digest),
+        st.binary(min_size=8, max_size=8),
+        st.sampled_from(Status),
+        st.integers(0, 2**32),
+    ),
     max_size=9,
-)
-ONE = {"v": 1, "path": "/x/a.log", "inode": 7, "offset": 9, "fingerprint": "0123456789abcdef", "modified": 3}
+    unique_by=lambda one: one.id,
+).map(lambda all_: {one.id: one for one in all_})
+POSITION = json.loads(encode(3, []))
 
 
-@given(POSITIONS)
-def test_positions_survive_their_header(positions: dict[bytes, FilePosition]) -> None:
-    text = encode(pack(key, position) for key, position in positions.items())
+@given(st.integers(0, 2**32), GENERATIONS)
+def test_generations_survive_their_header(number: int, known: dict[int, Generation]) -> None:
+    text = encode(number, known.values())
     assert text.isascii()
     assert text.isprintable()
-    assert parse_positions(text) == positions
+    assert parse_position(text).generations() == known
+    assert parse_position(text).c == number
+
+
+@given(st.integers(0, 2**32), GENERATIONS, st.sets(st.text(max_size=3).map(key_of)))
+def test_a_catalogue_survives_its_file(number: int, known: dict[int, Generation], looked: set[bytes]) -> None:
+    kept = parse_kept(encode_kept(number, 7, looked, known.values()))
+    assert (kept.c, kept.next, kept.keys(), kept.generations()) == (number, 7, looked, known)
 
 
 def test_as_many_files_as_are_followed_fit_whatever_their_positions() -> None:
-    largest = FilePosition(2**64 - 1, 2**64 - 1, "f" * 16, 2**64 - 1)
-    text = encode(pack(key_of(f"/x/{number}"), largest) for number in range(MAX_FILES))
+    largest = [
+        Generation(2**24 + number, key_of(f"/x/{number}"), 2**64 - 1, 2**48, b"f" * 8, b"f" * 8)
+        for number in range(MAX_FILES)
+    ]
+    text = encode(2**32, largest)
     assert len(text) <= MAX_POSITION
-    assert len(parse_positions(text)) == MAX_FILES
+    assert len(parse_position(text).generations()) == MAX_FILES
 
 
-def test_the_position_of_the_one_file_that_there_was_can_still_be_read() -> None:
-    assert parse_positions(json.dumps(ONE)) == {key_of("/x/a.log"): FilePosition(7, 9, "0123456789abcdef", 3)}
-
-
-@given(POSITIONS, st.data())
+@given(GENERATIONS, st.data())
 def test_a_position_that_was_cut_off_is_refused_or_lacks_whole_files(
-    positions: dict[bytes, FilePosition], data: st.DataObject
+    known: dict[int, Generation], data: st.DataObject
 ) -> None:
-    records = [pack(key, position) for key, position in positions.items()]
-    whole = b"".join(records)
+    whole = base64.b64decode(json.loads(encode(1, known.values()))["files"])
     length = data.draw(st.integers(0, len(whole)))
-    ends = {0: 0}
-    for number, record in enumerate(records, 1):
-        ends[sum(map(len, records[: number - 1])) + len(record)] = number
+    text = json.dumps({**POSITION, "files": base64.b64encode(whole[:length]).decode()})
     try:
-        found = parse_positions(encode([whole[:length]]))
+        found = parse_position(text).generations()
     except ContractError:
-        assert length not in ends
+        assert length < len(whole)
     else:
-        assert found == dict(list(positions.items())[: ends[length]])
+        assert list(found.items()) == list(known.items())[: len(found)]
+
+
+def test_where_two_texts_agree_in_how_far_a_file_is_the_newer_one_knows_the_rest() -> None:
+    one = begin(1, "/x/a.log", 7)
+    done = one._replace(status=Status.DONE)
+    kept = parse_kept(encode_kept(5, 2, (), [done]))
+    assert merged(parse_position(encode(4, [one])), kept) == {1: done}
+    assert merged(parse_position(encode(5, [one])), kept) == {1: one}
+    further = one._replace(offset=9)
+    assert merged(parse_position(encode(4, [further])), kept) == {1: further}
+    assert merged(None, kept) == {1: done}
+    assert merged(parse_position(encode(4, [one])), None) == {1: one}
 
 
 @pytest.mark.parametrize(
@@ -174,19 +164,19 @@ def test_a_position_that_was_cut_off_is_refused_or_lacks_whole_files(
         "",
         "[]",
         "{}",
-        json.dumps({**ONE, "v": 3}),
-        json.dumps({name: value for name, value in ONE.items() if name != "v"}),
-        json.dumps({name: value for name, value in ONE.items() if name != "modified"}),
-        json.dumps({**ONE, "inode": -1}),
-        json.dumps({**ONE, "offset": True}),
-        json.dumps({**ONE, "fingerprint": "f"}),
-        '{"v":2}',
-        '{"v":2,"files":"é"}',
-        '{"v":2,"files":"AAA"}',
-        json.dumps({"v": 2, "files": base64.b64encode(b"\x00" * 16 + b"\x09" + b"\x01" * 9).decode()}),
+        json.dumps({**POSITION, "v": 2}),
+        json.dumps({name: value for name, value in POSITION.items() if name != "v"}),
+        json.dumps({name: value for name, value in POSITION.items() if name != "c"}),
+        json.dumps({**POSITION, "c": -1}),
+        json.dumps({**POSITION, "c": True}),
+        '{"v":1,"c":1}',
+        '{"v":1,"c":1,"files":"é"}',
+        '{"v":1,"c":1,"files":"AAA"}',
+        json.dumps({**POSITION, "files": base64.b64encode(b"\x00" * 23 + b"\x09" + b"\x01" * 9).decode()}),
+        json.dumps({**POSITION, "files": base64.b64encode(b"\x00" * 22 + b"\x09" + b"\x00" * 4).decode()}),
         "[" * 100_000,
     ],
 )
 def test_a_position_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(ContractError, match="stored position"):
-        parse_positions(text)
+        parse_position(text)

@@ -193,8 +193,3 @@ def test_a_line_that_is_too_long_is_passed_over_not_collected() -> None:
     assert cut_file(b"abcd", limits) == FileCut(4, 4, skipping=True, too_long=True)
     assert cut_file(b"efgh", limits, skipping=True) == FileCut(4, 4, skipping=True)
     assert cut_file(b"i\nj\n", limits, skipping=True) == FileCut(2, 4)
-
-
-def test_the_hole_that_a_truncation_leaves_is_passed_over() -> None:
-    assert cut_file(b"\0\0\0ab\n", ReadLimits()) == FileCut(3, 6)
-    assert cut_file(b"\0\0\0", ReadLimits()) == FileCut(3, 3)

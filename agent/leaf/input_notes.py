@@ -1,0 +1,50 @@
+"""Keeps for pull inputs what a position has no room for, and names doubts about their lines in the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from agent.base.files import private_directory, write_private
+from agent.contract import Doubt
+from agent.leaf.state_file import StateFile
+
+FOLDER: Final = "catalogues"
+
+log = structlog.get_logger("state")
+
+
+class InputNotes:
+    """The `Notes` of one agent: a file for each input below its state directory, and doubts in the state."""
+
+    def __init__(self, state_dir: Path, state: StateFile) -> None:
+        self._folder, self._state = state_dir / FOLDER, state
+
+    def is_stale(self, input_name: str) -> bool:
+        return input_name in self._state.current.stale
+
+    async def kept(self, input_name: str) -> str | None:
+        return await asyncio.to_thread(self._read, input_name)
+
+    async def keep(self, input_name: str, text: str) -> None:
+        await asyncio.to_thread(self._write, input_name, text)
+
+    async def doubt(self, cls: str, doubt: Doubt) -> None:
+        self._state.current.doubt(cls, doubt)
+        try:
+            await self._state.save()
+        except OSError as error:  # it stays marked
+            log.warning("doubt not on disk yet", error=str(error), input=doubt.input)
+
+    def _read(self, input_name: str) -> str | None:
+        try:
+            return (self._folder / f"{input_name}.json").read_text()
+        except FileNotFoundError:
+            return None
+
+    def _write(self, input_name: str, text: str) -> None:
+        private_directory(self._folder)
+        write_private(self._folder / f"{input_name}.json", text.encode())

@@ -1,0 +1,558 @@
+"""The catalogue of an input: which generation each file is that a look finds. It blocks, and writes nothing.
+
+A file is known by its inode and by the marks of its content. Where no known file has both, its content
+decides: a generation whose own file is gone goes on in a file that holds all that was read of it (a copy, a
+restored file, one that was replaced by a grown copy). A file beside a live file that begins the live one is
+its copy. All other files are new: they are read from their beginning, wherever they lie, except what was
+rotated before the first look at a path. What can't be decided is read once, and a `Doubt` names it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Final, Literal, NamedTuple
+
+from msgspec import Struct, field
+
+from agent.leaf.inputs.file.listing import Found, is_wild, look
+from agent.leaf.inputs.file.open_file import OpenFile, Probe, ReplacedError
+from agent.leaf.inputs.file.positions import (
+    FINGERPRINT_BYTES,
+    MAX_FILES,
+    MAX_KNOWN,
+    Generation,
+    Status,
+    begin,
+    head_digest,
+    key_of,
+)
+
+WATCH: Final = 60.0
+"""Seconds between two warnings' looks at files that are left out."""
+_LOST: Final = 2
+"""Looks that must have missed a file: one may meet it while it is renamed."""
+
+
+class Doubt(NamedTuple):
+    """Lines that may be stored twice, or that may be lacking."""
+
+    kind: Literal["twice", "lacks"]
+    where: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.where} {self.reason}"
+
+
+class Tracked(Struct, eq=False):
+    """A generation and where it is."""
+
+    known: Generation
+    """As of the lines that are stored."""
+    path: str = ""
+    """Where it is, or was last."""
+    found: Found | None = None
+    """As the last look found it."""
+    missing: int = 0
+    """How many looks in a row have missed it."""
+    verified: object = None
+    """The state of the file in which it was seen to hold what was read of it."""
+    reader: OpenFile | None = None
+    rested: object = None
+    """The state in which the file was let go, read to its end."""
+    idle_until: float = float("-inf")
+    unreadable: str | None = None
+    born: int = 0
+    """The look that found it first, 0 for an earlier run's."""
+
+    @property
+    def live(self) -> bool:
+        return self.found is not None and self.found.live
+
+    @property
+    def open(self) -> bool:
+        return self.known.status is Status.OPEN
+
+    def close(self) -> None:
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None
+
+    def restart(self, known: Generation) -> None:
+        """Read on from another place."""
+        self.close()
+        self.known, self.verified, self.rested = known, None, None
+
+
+class _Look(Struct):
+    """What one look made of the files."""
+
+    placed: dict[int, Found] = field(default_factory=dict)
+    """By generation."""
+    changed: dict[int, Found] = field(default_factory=dict)
+    """By generation the file that has its inode and not its content."""
+    unsure: set[int] = field(default_factory=set)
+    """Generations whose files can't be looked at now."""
+    unknown: list[Found] = field(default_factory=list)
+
+
+class Catalogue:
+    """The generations of the files that `paths`, absolute ones, mean. `looked` are the paths that an earlier
+    look saw whole (`key_of`). With `from_end` the files of the first look are read from their end.
+    `is_older`: the catalogue is older than what is stored, so that a rotated file which it lacks may have
+    been read."""
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        known: Mapping[int, Generation],
+        *,
+        following: int = 1,
+        looked: Iterable[bytes] = (),
+        from_end: bool = False,
+        is_older: bool = False,
+    ) -> None:
+        self._paths = paths
+        self.tracked = {number: Tracked(one) for number, one in known.items()}
+        self.following = max([following, *(number + 1 for number in known)])
+        """The next id."""
+        self.looked = set(looked)
+        self._from_end, self._is_older = from_end, is_older
+        self._scans = 0
+        self._warned_at = float("-inf")
+        self._sizes: dict[int, int] = {}
+        self._suspected: set[int] = set()
+        self.problems: dict[str, str] = {}
+        """What stands in the way of finding files, a sentence each by the path that it is about."""
+        self.warnings: list[str] = []
+        """Findings of the last look, a sentence each."""
+        self.doubts: list[Doubt] = []
+        self.absent: list[str] = []
+        """Paths given without wildcards at which the last look found no file."""
+        self._live: dict[bytes, Tracked] = {}
+
+    def scan(self, now: float) -> None:
+        """Look at all paths. `now` is monotonic, in seconds."""
+        self._scans += 1
+        self.warnings, self.doubts = [], []
+        homes = {one.known.home for one in self.tracked.values()}
+        followed = {one.path for one in self.tracked.values() if one.live}
+        sought = {one.known.inode for one in self.tracked.values() if one.open}
+        listing = look(self._paths, followed, lambda path: key_of(path) in homes, sought)
+        self.problems = listing.problems
+        seen = self._match([*listing.beside.values(), *listing.live.values()])
+        self._settle_copies(seen)
+        self._take_over(seen)
+        self._judge(seen)
+        self._begin(seen)
+        self._note(seen)
+        if not self.problems:
+            self.looked.update(map(key_of, self._paths))
+        self._from_end = False
+        self._warn(now)
+        self.absent = [path for path in self._paths if not is_wild(path) and path not in listing.live]
+
+    def close(self) -> None:
+        for one in self.tracked.values():
+            one.close()
+
+    def is_held(self, one: Tracked) -> bool:
+        """Whether an older generation of the same path is read first."""
+        if one.known.offset or one.unreadable is not None:
+            return False
+        return any(
+            (other.known.id < one.known.id or one.live)
+            and not other.live
+            and (other.found is not None or other.reader is not None)
+            and other.unreadable is None
+            for other in self.tracked.values()
+            if other is not one and other.open and other.known.home == one.known.home
+        )
+
+    def has_successor(self, one: Tracked) -> bool:
+        """Whether a later generation of the same path is there, with something in it."""
+        return any(
+            other.live or (other.open and other.known.id > one.known.id)
+            for other in self.tracked.values()
+            if other is not one and other.found is not None and other.known.home == one.known.home
+        )
+
+    def finish(self, one: Tracked) -> None:
+        """A generation was read to its end and left."""
+        if one.reader is not None:
+            one.known = one.known.at(one.reader.offset, one.reader.fingerprint)
+        one.known = one.known._replace(status=Status.DONE)
+        one.close()
+        one.verified = None
+
+    def _match(self, found: Iterable[Found]) -> _Look:
+        """Recognise files by their inode and their content."""
+        seen = _Look()
+        by_inode: dict[int, list[Tracked]] = defaultdict(list)
+        for one in self.tracked.values():
+            by_inode[one.known.inode].append(one)
+        for file in found:
+            own = [one for one in by_inode.get(file.inode, ()) if one.known.id not in seen.placed]
+            try:
+                match = next((one for one in sorted(own, key=_likeliest) if _is_in(one, file)), None)
+            except ReplacedError:
+                seen.unsure.update(one.known.id for one in own)
+                continue
+            except OSError as error:
+                self.problems[file.path] = f"{file.path}: {error.strerror}"
+                seen.unsure.update(one.known.id for one in own)
+                continue
+            if match is not None and match.known.status is Status.PASSED and file.live:
+                del self.tracked[match.known.id]  # it has a name that is followed, and none of it was read
+                match = None
+            if match is None:
+                seen.unknown.append(file)
+                for one in own:
+                    seen.changed.setdefault(one.known.id, file)
+            else:
+                seen.placed[match.known.id] = file
+        return seen
+
+    def _settle_copies(self, seen: _Look) -> None:
+        """A copy is read once its origin no longer holds what they share: on from where the origin was."""
+        for copy in [one for one in self.tracked.values() if one.known.status is Status.COPY]:
+            file = seen.placed.get(copy.known.id)
+            origin = self.tracked.get(copy.known.of)
+            if origin is None:
+                copy.known = copy.known._replace(status=Status.DONE, of=0)
+                continue
+            if file is None or origin.known.id in seen.unsure:
+                continue
+            at = seen.placed.get(origin.known.id)
+            if at is None and origin.known.id not in seen.changed and not origin.missing:
+                continue
+            try:
+                with ExitStack() as stack:
+                    probe = stack.enter_context(Probe(file))
+                    if at is not None and probe.begins(stack.enter_context(Probe(at))):
+                        copy.known = copy.known.at(probe.size, probe.at(probe.size))
+                        continue
+                    if at is None and probe.holds(origin.known):
+                        self._move(origin, file, seen)
+                        del self.tracked[copy.known.id], seen.placed[copy.known.id]
+                        continue
+                    start = min(copy.known.offset, origin.known.offset, probe.size)
+                    copy.known = copy.known.at(start, probe.at(start))._replace(status=Status.OPEN, of=0)
+                    copy.verified = None
+                    if at is None:  # it was read further than its copy goes
+                        self.finish(origin)
+            except (ReplacedError, OSError):
+                continue
+
+    def _take_over(self, seen: _Look) -> None:
+        """Generations whose own file is gone go on in files that hold all that was read of them."""
+        if not seen.unknown:
+            return
+        lost = self._without_file(seen)
+        by_head: dict[tuple[int, bytes], list[Tracked]] = defaultdict(list)
+        for one in lost:
+            if one.known.offset and one.known.status is not Status.COPY:
+                by_head[one.known.head_bytes, one.known.head].append(one)
+        if not by_head:
+            return
+        lengths = sorted({length for length, _ in by_head})
+        for file in list(seen.unknown):
+            try:
+                with Probe(file) as probe:
+                    holders = [
+                        one
+                        for length in lengths
+                        if length <= probe.size
+                        for one in by_head.get((length, head_digest(probe.head(length))), ())
+                        if one.known.id not in seen.placed and probe.holds(one.known)
+                        if not (file.live and one.known.status is Status.PASSED)
+                    ]
+            except (ReplacedError, OSError):
+                seen.unknown.remove(file)
+                continue
+            if not holders:
+                continue
+            best = min(holders, key=lambda one: (one.known.home != key_of(file.home), *_likeliest(one)))
+            if _is_gone(best, seen):
+                self._move(best, file, seen)
+            if file in seen.unknown:
+                seen.unknown.remove(file)  # it, or the next look decides
+
+    def _judge(self, seen: _Look) -> None:
+        """Decide on generations whose file holds no longer all that was read of them."""
+        live = {key_of(file.home): file for file in seen.unknown if file.live}
+        for one in self._without_file(seen) if seen.unknown else ():
+            file = seen.changed.get(one.known.id)
+            if file not in seen.unknown:
+                file = live.get(one.known.home)
+            if file is None or file not in seen.unknown or not one.known.offset:
+                continue
+            if not (one.open or (one.known.status is Status.DONE and one.known.id in seen.changed)):
+                continue
+            if not _is_gone(one, seen):
+                if one.open and one.reader is None:
+                    seen.unknown.remove(file)  # the next look may find the older one
+                continue
+            try:
+                with Probe(file) as probe:
+                    self._judge_file(one, file, probe, seen)
+            except (ReplacedError, OSError):
+                if file in seen.unknown:
+                    seen.unknown.remove(file)
+
+    def _judge_file(self, one: Tracked, file: Found, probe: Probe, seen: _Look) -> None:
+        known = one.known
+        fits = _head_fits(one, probe)
+        if fits and probe.size:
+            is_told = known.of <= probe.size  # else NULs that were skipped before can't be told from new ones
+            nuls = probe.nuls_since(known.of if is_told else 0)
+            if nuls is not None and nuls < known.offset:
+                place = probe.line_end(nuls)
+                self.warnings.append(
+                    f"{file.path} holds NULs from byte {nuls} on, where {known.offset - nuls} bytes were"
+                    " read (power was lost, or an older copy restored): reading continues behind them"
+                )
+                if not is_told:
+                    self._name(
+                        "twice",
+                        file.path,
+                        f"is read again from byte {place}: NULs are there, perhaps old ones",
+                    )
+                self._replace(one, file, probe, place, seen)
+                return
+            if probe.size < known.offset and (one.open or not file.live):
+                place = probe.line_end(probe.size)
+                self._name(
+                    "lacks",
+                    file.path,
+                    f"ends at byte {probe.size}, and {known.offset} bytes of it had been read: reading"
+                    " continues at its last whole line; lines that were written there since are not read",
+                )
+                self._replace(one, file, probe, place, seen)
+                return
+            reason = f"begins as before and differs before byte {known.offset}: it is read again as a whole"
+            self._name("twice", file.path, reason)
+            self.finish(one)
+            return
+        if not one.missing:
+            if one.open:
+                seen.unknown.remove(file)  # its copy may be seen by the next look
+        elif not one.open:
+            return
+        elif fits is None:
+            reason = "begins as before and differs within its first kilobyte: it is read as a whole"
+            self._name("twice", file.path, reason)
+            self.finish(one)
+        else:
+            self._lose(one)
+
+    def _lose(self, one: Tracked) -> None:
+        self._name(
+            "lacks",
+            one.path or "a file",
+            f"no longer holds what was read of it up to byte {one.known.offset}, nor does one that was"
+            " rotated: lines that came after that byte, if there were any, are lost",
+        )
+        self.finish(one)
+
+    def _replace(self, one: Tracked, file: Found, probe: Probe, place: int, seen: _Look) -> None:
+        """The file goes on as a generation of its own, read up to `place`."""
+        of = min(one.known.of, place)
+        self.finish(one)
+        new = begin(self._next(), file.home, file.inode).at(place, probe.at(place))
+        self._add(new._replace(of=of), file, seen)
+
+    def _begin(self, seen: _Look) -> None:
+        """Begin with files that are new."""
+        live = {file.path: number for number, file in seen.placed.items() if file.live}
+        count = len(live)
+        homes = {one.known.home for one in self.tracked.values()}
+        unread: list[str] = []
+        for file in sorted(seen.unknown, key=lambda file: not file.live):
+            origin = self.tracked.get(live.get(file.home, 0))
+            try:
+                if not file.size:
+                    continue
+                with Probe(file) as probe:
+                    if file.live:
+                        if count >= MAX_FILES:
+                            unread.append(file.path)
+                            continue
+                        count += 1
+                        live[file.path] = self._begin_live(file, probe, seen)
+                    elif key_of(file.pattern) not in self.looked and key_of(file.home) not in homes:
+                        self._leave_out(file, probe, Status.PASSED, 0, seen)
+                    elif origin is not None and self._is_copy(file, probe, origin, seen):
+                        self._leave_out(file, probe, Status.COPY, origin.known.id, seen)
+                    else:
+                        self._begin_rotated(file, seen)
+            except ReplacedError:
+                continue
+            except OSError as error:
+                self.problems[file.path] = f"{file.path}: {error.strerror}"
+        if unread:
+            others = f", nor are {len(unread) - 1} others" if len(unread) > 1 else ""
+            self.problems[unread[0]] = (
+                f"{unread[0]} is not read{others}: {MAX_FILES} files are followed already; give some of them"
+                " an input of their own, or move away those that are done with"
+            )
+
+    def _begin_live(self, file: Found, probe: Probe, seen: _Look) -> int:
+        twin = next((one for one in self._holders(probe) if one.known.id in seen.placed), None)
+        if twin is not None:
+            self._name(
+                "twice", file.path, f"begins with all that was read of {twin.path}, and is read as well"
+            )
+        new = self._add(begin(self._next(), file.home, file.inode), file, seen)
+        if self._from_end:
+            place = probe.line_end(probe.size)
+            new.known = new.known.at(place, probe.at(place))
+        return new.known.id
+
+    def _holders(self, probe: Probe) -> Iterator[Tracked]:
+        """Generations that a file of more than a kilobyte holds all of that was read."""
+        if probe.size >= FINGERPRINT_BYTES:
+            head = head_digest(probe.head(FINGERPRINT_BYTES))
+            for one in self.tracked.values():
+                if (
+                    one.known.offset >= FINGERPRINT_BYTES
+                    and one.known.head == head
+                    and probe.holds(one.known)
+                ):
+                    yield one
+
+    def _is_copy(self, file: Found, probe: Probe, origin: Tracked, seen: _Look) -> bool:
+        with Probe(seen.placed[origin.known.id]) as other:
+            if not probe.begins(other):
+                return False
+        if origin.born == self._scans and probe.size < FINGERPRINT_BYTES:
+            self._name("twice", file.path, f"begins {origin.path}, and is read as well: both are new")
+            return False
+        return True
+
+    def _leave_out(self, file: Found, probe: Probe, status: Status, of: int, seen: _Look) -> None:
+        known = begin(self._next(), file.home, file.inode).at(probe.size, probe.at(probe.size))
+        self._add(known._replace(status=status, of=of), file, seen)
+
+    def _begin_rotated(self, file: Found, seen: _Look) -> None:
+        if self._is_older:
+            reason = "was rotated, and whether it was read is not known after an older state was restored"
+            self._name("twice", file.path, reason)
+        self._add(begin(self._next(), file.home, file.inode), file, seen)
+
+    def _note(self, seen: _Look) -> None:
+        """Note where each generation is, and give up those that are lost."""
+        self._live = {}
+        for one in list(self.tracked.values()):
+            file = seen.placed.get(one.known.id)
+            if file is not None:
+                one.found, one.path, one.missing = file, file.path, 0
+                if file.live:
+                    one.known = one.known._replace(home=key_of(file.home))
+                    self._live[one.known.home] = one
+                if one.known.status is Status.DONE and (file.live or file.size > one.known.offset):
+                    one.known = one.known._replace(status=Status.OPEN)
+                    one.rested = None
+                continue
+            if one.known.id in seen.unsure or (self.problems and one.known.id not in seen.changed):
+                continue
+            one.found = None
+            one.missing += 1
+        for one in self.tracked.values():
+            is_lost = one.open and one.missing >= _LOST and one.reader is None
+            if is_lost and (one.known.home in self._live or one.known.id in seen.changed):
+                self._lose(one)
+
+    def _warn(self, now: float) -> None:
+        """Warn of files that are left out as rotated ones and are written to all the same."""
+        if now - self._warned_at < WATCH:
+            return
+        self._warned_at = now
+        for one in self.tracked.values():
+            file = one.found
+            if one.known.status is not Status.PASSED or file is None:
+                continue
+            before = self._sizes.setdefault(one.known.id, file.size)
+            if before < file.size and one.known.id not in self._suspected:
+                self._suspected.add(one.known.id)
+                self.warnings.append(
+                    f"{file.path} is taken for a rotated file of {file.home}, so it is not read alone, but it"
+                    " is written to; if it is none, name it in path without wildcards"
+                )
+
+    def _without_file(self, seen: _Look) -> list[Tracked]:
+        return [
+            one
+            for number, one in self.tracked.items()
+            if number not in seen.placed and number not in seen.unsure
+        ]
+
+    def _move(self, one: Tracked, file: Found, seen: _Look) -> None:
+        """A generation goes on in another file."""
+        one.restart(one.known._replace(inode=file.inode))
+        seen.placed[one.known.id] = file
+        seen.changed.pop(one.known.id, None)
+
+    def _add(self, known: Generation, file: Found, seen: _Look) -> Tracked:
+        self._make_room()
+        one = self.tracked[known.id] = Tracked(known, file.path, born=self._scans)
+        seen.placed[known.id] = file
+        if file in seen.unknown:
+            seen.unknown.remove(file)
+        return one
+
+    def _next(self) -> int:
+        self.following += 1
+        return self.following - 1
+
+    def _make_room(self) -> None:
+        """Forget what is gone, once the catalogue is full: what was read to its end first."""
+        if len(self.tracked) < MAX_KNOWN:
+            return
+        gone = [one for one in self.tracked.values() if one.missing >= _LOST and one.reader is None]
+        if not gone:
+            raise OSError(0, f"{MAX_KNOWN} files are known already; move away those that are done with")
+        del self.tracked[min(gone, key=lambda one: (one.open, one.known.id)).known.id]
+
+    def _name(self, kind: Literal["twice", "lacks"], where: str, reason: str) -> None:
+        self.doubts.append(Doubt(kind, where, reason))
+
+
+def _likeliest(one: Tracked) -> tuple[bool, int]:
+    return not one.open, -one.known.offset
+
+
+def _is_in(one: Tracked, file: Found) -> bool:
+    """Whether a file with the inode of a generation holds what was read of it. Raises `ReplacedError` and
+    `OSError`."""
+    if one.reader is not None and one.reader.device != file.device:
+        return False
+    state = (file.device, file.size, file.stamps, one.known.mark)
+    if one.verified != state:
+        with Probe(file) as probe:
+            if not probe.holds(one.known):
+                return False
+        one.verified = state
+    return True
+
+
+def _is_gone(one: Tracked, seen: _Look) -> bool:
+    """Whether a generation certainly has no file of its own any more."""
+    if one.known.id in seen.changed:
+        return True
+    if one.reader is not None:
+        return os.fstat(one.reader.fd).st_nlink == 0
+    return one.missing > 0
+
+
+def _head_fits(one: Tracked, probe: Probe) -> bool | None:
+    """Whether a file begins as a generation does; None where only its very first bytes tell."""
+    head = probe.head(one.known.head_bytes)
+    if head_digest(head) == one.known.head:
+        return True
+    if one.reader is not None and one.reader.fingerprint.head.startswith(head):
+        return True
+    return None if one.known.may_begin(head) else False

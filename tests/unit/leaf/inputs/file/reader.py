@@ -1,0 +1,112 @@
+"""What follows real files in tests: its clock, and what a store and a state directory would hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agent.leaf.inputs.file.tail_group import QUIET, SCAN, ReadResult, TailGroup
+
+
+class Reader:
+    """Stores lines and position in one act, and keeps the catalogue in another. `until` may be a piece of
+    which a part is stored, with its position and all its lines."""
+
+    def __init__(self, *paths: Path | str, from_end: bool = False) -> None:
+        self.paths = [str(path) for path in paths]
+        self.now = 0.0
+        self.stored: list[str] = []
+        self.position: str | None = None
+        self.kept: str | None = None
+        self.seen: list[ReadResult] = []
+        self.begun: tuple[str, list[str]] | None = None
+        self.keeps = True
+        """Whether the disk takes the catalogue."""
+        self.descriptors = 100
+        self._from_end = from_end
+        self.following = self._begin()
+
+    def _begin(self) -> TailGroup:
+        until = self.begun[0] if self.begun is not None else None
+        return TailGroup(
+            self.paths,
+            self.position,
+            self.kept,
+            from_end=self._from_end,
+            until=until,
+            descriptors=self.descriptors,
+        )
+
+    def gather(self) -> tuple[ReadResult, str | None, list[str]]:
+        """What is read, with the position behind it and its lines."""
+        gathered = self.following.gather(self.now)
+        self.seen.append(gathered)
+        if self.keeps and (text := self.following.unkept()) is not None:
+            self.kept = text
+            self.following.keep()
+        lines = [
+            line for piece in gathered.pieces for line in piece.lines.decode(errors="replace").splitlines()
+        ]
+        return gathered, self.following.position(), lines
+
+    def look(self, *, take: bool = True) -> bool:
+        gathered, position, lines = self.gather()
+        if gathered.pieces and take and position is not None:
+            if self.begun is not None and self.following.is_reading_again:
+                assert (position, lines) == self.begun, "it ends where it ended, with the same lines"
+                lines = lines[len(lines) // 2 :]
+            self.stored += lines
+            self.position = position
+            self.begun = None
+            self.following.take()
+        return gathered.more
+
+    def die_between_parts(self) -> None:
+        """Store the first half of what is read, and begin anew."""
+        gathered, position, lines = self.gather()
+        if gathered.pieces and self.begun is None and position is not None:
+            self.stored += lines[: len(lines) // 2]
+            self.begun = (position, lines)
+        self.restart()
+
+    def settle(self) -> None:
+        """Look until nothing happens for longer than a renamed file is waited for."""
+        for _ in range(5):
+            while self.look():
+                pass
+            self.now += max(QUIET, SCAN)
+
+    def restart(self) -> None:
+        self.following.close()
+        self.following = self._begin()
+
+    @property
+    def doubts(self) -> list[tuple[str, str]]:
+        return [(doubt.kind, str(doubt)) for gathered in self.seen for doubt in gathered.doubts]
+
+    @property
+    def lost(self) -> list[str]:
+        return [text for kind, text in self.doubts if kind == "lacks"]
+
+    @property
+    def twice(self) -> list[str]:
+        return [text for kind, text in self.doubts if kind == "twice"]
+
+
+@contextmanager
+def readers() -> Iterator[Callable[..., Reader]]:
+    made: list[Reader] = []
+
+    def make(*paths: Path | str, from_end: bool = False) -> Reader:
+        made.append(Reader(*paths, from_end=from_end))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.following.close()
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
