@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from agent.contract import Ledger, Previous, Readings
+from agent.contract import Doubt, Ledger, Previous, Readings
 from agent.contract.ranges import Range, size, text, union, without
 from hub_jobs.audit.findings import discarded_of, findings_of, unbacked
 
@@ -197,6 +197,12 @@ def of_run(domain: str, cls: str, run: str, claims: RunClaims, arrived: Arrived)
         )
     findings += findings_of(account, claims, absent, never_came, arrived)
     return replace(account, findings=account.findings + findings)
+
+
+def with_doubts(account: Account, doubts: Sequence[Doubt]) -> Account:
+    """Return an account with a sentence for each doubt that its leaf has about lines of an input."""
+    name = f"{account.domain}, class {account.cls}, run {account.run}"
+    return replace(account, findings=[*account.findings, *(f"{name}: {doubt}" for doubt in doubts)])
 
 
 def with_announced(

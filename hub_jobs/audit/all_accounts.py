@@ -35,10 +35,13 @@ def of_runs(
     for run in named | held.gone_runs():
         arrived.setdefault(run, Arrived())
     found = [
-        accounts.of_run(
-            *run,
-            claims.of(run),
-            placed(tables, claims.of(run), held, run, of_run, rows.strays.get(run)),
+        accounts.with_doubts(
+            accounts.of_run(
+                *run,
+                claims.of(run),
+                placed(tables, claims.of(run), held, run, of_run, rows.strays.get(run)),
+            ),
+            claims.doubts.get(run, ()),
         )
         for run, of_run in sorted(arrived.items())
     ]

@@ -6,12 +6,13 @@ the caller subtracts what the tables hold."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from agent.contract import ContractError, Ledger, Previous, Readings, parse_ledger
+from agent.contract import ContractError, Doubt, Ledger, Previous, Readings, parse_ledger
 from agent.contract.ranges import union
 from hub_jobs.audit.accounts import RunClaims
 from hub_jobs.times import micros
@@ -144,6 +145,8 @@ class LedgerClaims(NamedTuple):
     """What stores that were lost or restored had held."""
     unreadable: list[str]
     """The records that can't be used, a sentence each."""
+    doubts: Mapping[Run, Sequence[Doubt]] = MappingProxyType({})
+    """Lines that may be stored twice or may be lacking, by the first run that named them."""
 
     def of(self, run: Run) -> RunClaims:
         """What is claimed of one run."""
@@ -163,6 +166,8 @@ class LedgerRecords:
     """From which stream of its leaf each source took them."""
     lost: LostStores = field(default_factory=LostStores)
     unusable: list[Unusable] = field(default_factory=list)
+    doubts: dict[Run, set[Doubt]] = field(default_factory=dict)
+    """By the run whose records name them; later runs repeat them."""
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add a row of bronze that is a ledger record of a known class, with `COLUMNS`."""
@@ -192,6 +197,8 @@ class LedgerRecords:
         for place, origins in other.origins.items():
             self.origins.setdefault(place, set()).update(origins)
         self.unusable += other.unusable
+        for run, doubts in other.doubts.items():
+            self.doubts.setdefault(run, set()).update(doubts)
         self._cut()
 
     def claims(self) -> LedgerClaims:
@@ -204,6 +211,7 @@ class LedgerRecords:
             self.origins,
             self.lost,
             [str(record) for record in self.first_unusable()],
+            _first_named(self.doubts),
         )
 
     def _add_ledger(self, ledger: Ledger) -> None:
@@ -213,6 +221,8 @@ class LedgerRecords:
             self.newest[run] = ledger
         if naming is None or _named(ledger) >= _named(naming):
             self.naming[run] = ledger
+        if ledger.doubts:
+            self.doubts.setdefault(run, set()).update(ledger.doubts)
         if ledger.gone:
             self._add_discarded((ledger.domain, ledger.cls, ledger.stream.created), ledger.gone)
 
@@ -232,6 +242,18 @@ class LedgerRecords:
     def first_unusable(self) -> list[Unusable]:
         """The first `LISTED` of those that can't be used."""
         return sorted(self.unusable, key=lambda record: (record.stream, record.seq))[:LISTED]
+
+
+def _first_named(doubts: Mapping[Run, set[Doubt]]) -> dict[Run, list[Doubt]]:
+    """Doubts by the first run of their class that names them: runs are in the order of their names."""
+    known: set[tuple[str, str, Doubt]] = set()
+    first: dict[Run, list[Doubt]] = {}
+    for domain, cls, run in sorted(doubts):
+        for doubt in sorted(doubts[domain, cls, run], key=lambda doubt: (doubt.at, str(doubt))):
+            if (domain, cls, doubt) not in known:
+                known.add((domain, cls, doubt))
+                first.setdefault((domain, cls, run), []).append(doubt)
+    return first
 
 
 def remembered_runs(ledgers: Iterable[Ledger]) -> dict[Run, Previous]:

@@ -52,6 +52,8 @@ class AuditReport:
     """What the next audit need not read, and why this one has read all of it."""
     hub_fault: str = ""
     """Why the hub that was asked said nothing."""
+    doubts: int = 0
+    """How many times leaves could not tell whether lines were stored twice or are lacking."""
     other_lake: str = ""
     """Why this is not the lake of the hub that was asked."""
 
@@ -101,8 +103,14 @@ class AuditReport:
     @property
     def _own_verdict(self) -> str:
         if not self.lost:
-            well = "nothing is missing, nothing is doubled"
-            return f"{well}; but a table is not as it was" if self.untrue else well
+            parts = ["nothing is missing, nothing is doubled"]
+            if self.doubts:
+                parts.append(
+                    f"but {self.doubts} times lines may be twice or may lack, as the leaves name them"
+                )
+            if self.untrue:
+                parts.append("but a table is not as it was")
+            return "; ".join(parts)
         gaps = len({(gap.kind, gap.name) for gap in self.gaps if gap.lost})
         parts = [
             f"{sum(account.missing for account in self.accounts)} readings missing",
@@ -117,6 +125,8 @@ class AuditReport:
             parts.append("contents that are not those of their payloads")
         if self.unreadable:
             parts.append(f"{len(self.unreadable)} files that can't be read")
+        if self.doubts:
+            parts.append(f"{self.doubts} times lines that may be twice or may lack")
         return ", ".join(parts)
 
 

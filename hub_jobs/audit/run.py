@@ -217,6 +217,7 @@ def _audited(
         [*bronze_contents.stale_sentences(held, cache, readings, histories)],
         altered=altered,
         settled=Settled(until),
+        doubts=sum(map(len, claims.doubts.values())),
         other_lake=why_not_hubs(hub.lake, lake, bronze) or "" if hub else "",
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.contract import ContractError, parse_ledger
+from agent.contract import ContractError, Doubt, parse_ledger
 from hub_jobs.audit import ledgers
 from hub_jobs.audit.ledgers import EvictedRange, LedgerRecords, LostEnd, Origin, Source, Unusable
 from hub_jobs.audit.rows.hours import Hour
@@ -46,6 +46,7 @@ class _Claims(msgspec.Struct):
     streams: list[tuple[Origin, int]]
     tails: list[tuple[Origin, int, int, int, list[tuple[Source, ledgers.Place]]]]
     unusable: list[Unusable]
+    doubts: list[tuple[ledgers.Run, set[Doubt]]]
 
 
 def read(table: Table) -> tuple[Past, dict[str, TableMark]]:
@@ -169,6 +170,7 @@ def _of_records(records: LedgerRecords) -> Iterator[Row]:
         list(lost.streams.items()),
         [(*tail, list(places.items())) for tail, places in lost.tails.items()],
         records.first_unusable(),
+        list(records.doubts.items()),
     )
     yield {"kind": "claims", "detail": msgspec.json.encode(claims, order="deterministic").decode()}
 
@@ -224,4 +226,5 @@ def _records(newest: Iterable[Row], naming: Iterable[Row], claims: str) -> Ledge
     for origin, kept, last, at, places in claimed.tails:
         found.lost.tails[LostEnd(origin, kept, last, at)] = dict(places)
     found.unusable = claimed.unusable
+    found.doubts = dict(claimed.doubts)
     return found

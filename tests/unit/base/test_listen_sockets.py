@@ -10,6 +10,7 @@ import resource
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -131,19 +132,24 @@ def one_address(where: str) -> tuple[str, int]:
     return host, int(port)
 
 
-async def test_a_listener_for_which_no_descriptor_is_left_says_so() -> None:
+@contextlib.contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """Meanwhile this process can open nothing more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(int(one.name) for one in Path("/proc/self/fd").iterdir())
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 2, hard))
-    taken: list[int] = []
+    taken = [os.dup(0)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 2, hard))
     try:
         with contextlib.suppress(OSError):
             while True:
                 taken.append(os.dup(0))
-        server = PortServer("127.0.0.1", 0, asyncio.Protocol)
-        with pytest.raises(OSError, match="too many open files"):
-            await server.open()
+        yield
     finally:
         for number in taken:
             os.close(number)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_listener_for_which_no_descriptor_is_left_says_so() -> None:
+    server = PortServer("127.0.0.1", 0, asyncio.Protocol)
+    with no_descriptor_left(), pytest.raises(OSError, match="too many open files"):
+        await server.open()

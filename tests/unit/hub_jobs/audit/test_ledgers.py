@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.contract import Ledger, LostStream, Previous, Readings, StreamState
+from agent.contract import Doubt, Ledger, LostStream, Previous, Readings, StreamState
 from hub_jobs.audit import ledgers
 from hub_jobs.audit.ledgers import LedgerRecords, LostEnd, remembered_runs
 from tests.unit.hub_jobs.rows import OTHER_RUN, RUN
@@ -197,3 +197,21 @@ def test_what_is_remembered_of_a_run_is_the_most_that_a_later_one_says(numbers: 
     assert remembered_runs([BEGUN, *ledgers]) == {
         ("edge-1", "normal", OTHER_RUN): Previous(OTHER_RUN, 5, Readings(stored=50), closed=False)
     }
+
+
+def test_a_doubt_that_later_runs_repeat_is_of_the_first_and_none_is_forgotten() -> None:
+    first, second, third = (
+        Doubt(kind, "file", "/x/a.log", "is read again", at)
+        for at, kind in enumerate(("twice", "lacks", "twice"))
+    )
+    one, two = sorted((RUN, OTHER_RUN))
+    found = LedgerRecords()
+    for record in (
+        replace(BEGUN, run=two, doubts=(first, third)),
+        replace(HEARD, run=one, doubts=(second,)),
+        replace(BEGUN, run=one, doubts=(first,)),
+    ):
+        found.add(row(record))
+    doubts = found.claims().doubts
+    assert {run[2]: list(named) for run, named in doubts.items()} == {one: [first, second], two: [third]}
+    assert str(second) == "lines of input 'file' may lack: /x/a.log is read again"
