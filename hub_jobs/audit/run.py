@@ -33,7 +33,7 @@ from hub_jobs.job_loop import job_parser, metrics_of, run_once, say
 from hub_jobs.source.protocol import WireError
 from hub_jobs.source.server import Server, add_server_options, server_of
 from hub_jobs.tables import stream_history
-from hub_jobs.tables.delta import Table, ensure_table, open_table
+from hub_jobs.tables.delta import Table, ensure_table, no_table, open_table
 from hub_jobs.tables.hub_lake import why_not_hubs
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.stream_history import StreamHistory
@@ -102,7 +102,7 @@ def run(
     rest, and the exit code says so. `tell` is given what was found."""
     at = datetime.now(UTC)
     if open_table(lake, "bronze") is None:
-        say(_NAME, f"there is no table {lake / 'bronze'}: give --lake the directory that ingest writes to")
+        say(_NAME, str(no_table(lake, "bronze", "ingest")))
         return Exit.USAGE
     unreachable: WireError | None = None
     hub: HubClient | None = None

@@ -26,7 +26,7 @@ from hub_jobs.gaps.outages import COLUMNS, worst
 from hub_jobs.gaps.report import GapFindings, Late, as_json, as_text
 from hub_jobs.job_loop import job_parser, metrics_of, run_once, say
 from hub_jobs.metrics import JobMetrics
-from hub_jobs.tables.delta import Table, ensure_table, open_table
+from hub_jobs.tables.delta import Table, ensure_table, no_table, open_table
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import Condition, batches, latest
 from hub_jobs.times import at_micros, back, moment, stretch
@@ -60,10 +60,7 @@ def run(options: GapsOptions) -> Exit:
     rolled = open_rolled(options.lake)
     readings = open_table(options.lake, "readings")
     if readings is None:
-        say(
-            _NAME,
-            f"there is no table {options.lake / 'readings'}: give --lake the directory of refine's tables",
-        )
+        say(_NAME, str(no_table(options.lake, "readings", "refine")))
         return Exit.USAGE
     newest = latest(readings, "arrived")
     if newest is None:

@@ -91,7 +91,7 @@ def _refining(lake: Place, metrics: JobMetrics) -> NextJob:
     of_refine = metrics.beside("refine")
 
     def job(stop: Stop) -> Exit:
-        return refine.run(lake, stop, of_refine) if lake.is_dir() else Exit.WELL
+        return refine.run(lake, stop, of_refine) if (lake / "bronze").is_dir() else Exit.WELL
 
     return NextJob(job, of_refine)
 

@@ -27,7 +27,7 @@ from hub_jobs.maintain.expire import drop_old_audits, why_young
 from hub_jobs.metrics import JobMetrics
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import compacted, foreign_files, groups, healed, rewrite, small_files
-from hub_jobs.tables.delta import Table, ensure_table, open_table
+from hub_jobs.tables.delta import Table, ensure_table, no_table, open_table
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.schemas import SCHEMAS
 from hub_jobs.tables.stream_history import FileHistory, StreamHistory, file_histories, mixed_files
@@ -68,9 +68,9 @@ def run(options: MaintainOptions, stop: Stop = never) -> Exit:
     another maintenance was faster."""
     tables = [table for name in SCHEMAS if (table := open_table(options.lake, name)) is not None]
     if not tables:
-        say(_NAME, f"there is no table in {options.lake}: give --lake the directory that ingest writes to")
+        say(_NAME, str(no_table(options.lake, "bronze", "ingest")))
         return Exit.USAGE
-    tables = [_heal(options, ensure_table(options.lake, table.name, table), stop) for table in tables]
+    tables = [_heal(options, ensure_table(options.lake, table.name, table, room=0), stop) for table in tables]
     clock = datetime.now(UTC)
     now = _now(tables, clock)
     if options.keep is not None and not stop():

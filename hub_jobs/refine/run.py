@@ -20,7 +20,7 @@ from hub_jobs.refine.clock_corrections import ClockCorrections
 from hub_jobs.source.cluster import tasks_at_once
 from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables import seen, stream_history
-from hub_jobs.tables.delta import ConflictError, ensure_table
+from hub_jobs.tables.delta import ConflictError, ensure_table, no_table
 from hub_jobs.tables.places import Place
 
 if TYPE_CHECKING:
@@ -47,10 +47,7 @@ def main(argv: Sequence[str] | None = None) -> Exit:
 
 
 def run(lake: Place, stop: Stop = never, metrics: JobMetrics | None = None) -> Exit:
-    """Refine all that bronze holds, a pass at a time until it is to stop."""
-    if not lake.is_dir():
-        say(_NAME, f"there is no directory {lake}: give --lake the directory that ingest writes to")
-        return Exit.USAGE
+    """Refine all that bronze holds, a pass at a time until it is to stop. Raises `TableError`."""
     metrics = metrics or JobMetrics(_NAME)
     metrics.add_refined(0, 0, 0)
     spark: SparkSession | None = None
@@ -58,8 +55,7 @@ def run(lake: Place, stop: Stop = never, metrics: JobMetrics | None = None) -> E
     done: plan.Pass | None = None
     bronze = stream_history.open_bronze(lake)
     if bronze is None:
-        say(_NAME, f"there is no table {lake / 'bronze'} yet: nothing to do")
-        return Exit.WELL
+        raise no_table(lake, "bronze", "ingest")
     tables = plan.RefineTables(bronze, ensure_table(lake, "readings"), ensure_table(lake, "quarantine"))
     while not stop():
         planned = plan.plan(tables)

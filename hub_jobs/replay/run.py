@@ -30,7 +30,7 @@ from hub_jobs.replay.selection import ReplaySelection, keys, select
 from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.compaction import without
-from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
+from hub_jobs.tables.delta import ConflictError, Table, ensure_table, no_table, open_table
 from hub_jobs.tables.grouping import different_rows
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import Condition, batches, rows
@@ -75,7 +75,7 @@ def run(options: ReplayOptions) -> Exit:
     """Replay a range. Raises `ConflictError` when another job rewrote a table meanwhile."""
     bronze = open_table(options.lake, "bronze")
     if bronze is None:
-        say(_NAME, f"there is no table {options.lake / 'bronze'}: give --lake the directory of the tables")
+        say(_NAME, str(no_table(options.lake, "bronze", "ingest")))
         return Exit.USAGE
     histories = stream_history.all_of(bronze)
     named = [options.stream, *([options.created] if options.created else [])]

@@ -21,7 +21,7 @@ from hub_jobs.job_loop import Stop, job_parser, metrics_of, never, run_job, say
 from hub_jobs.tables.changes import changed_files, hours_of
 from hub_jobs.tables.commits import ROLLED_UP
 from hub_jobs.tables.compaction import without
-from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
+from hub_jobs.tables.delta import ConflictError, Table, ensure_table, no_table, open_table
 from hub_jobs.tables.parquet import written
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import Condition, file_paths, frame
@@ -72,15 +72,11 @@ def main(argv: Sequence[str] | None = None) -> Exit:
 def run(options: RollupOptions, stop: Stop = never) -> Exit:
     """Make all windows that are not what `readings` says. A run that is to stop ends between two months and
     leaves all of it to the next. Raises `ConflictError` when another rollup was faster."""
-    if not options.lake.is_dir():
-        say(_NAME, f"there is no directory {options.lake}: give --lake the directory that ingest writes to")
-        return Exit.USAGE
     # Before readings are opened: what another rollup made of newer ones is then seen by its turns.
     made = Made(options.lake)
     readings = open_table(options.lake, "readings")
     if readings is None:
-        say(_NAME, f"there is no table {options.lake / 'readings'} yet: nothing to do")
-        return Exit.WELL
+        raise no_table(options.lake, "readings", "refine")
     version, known = readings.delta.version(), made.known
     if known == version:
         return Exit.WELL

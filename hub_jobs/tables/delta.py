@@ -23,7 +23,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from hub_jobs.tables import commits, table_checks
 from hub_jobs.tables.commits import CommitOutcome, TableChange
 from hub_jobs.tables.parquet import PartFile, why_gone
-from hub_jobs.tables.places import Place, delta_options, plain
+from hub_jobs.tables.places import Place, delta_options, plain, unwritable
 from hub_jobs.tables.schemas import SCHEMAS, VERSION
 from hub_jobs.tables.table_checks import VERSION_KEY
 
@@ -33,6 +33,8 @@ _LOG_KEPT: Final = "interval 7 days"
 """For so long `changed_files` can say what changed, if no vacuum deletes the files sooner. Every commit lists
 the log, so ten times as many entries make each slower."""
 _SECOND: Final = 1_000_000
+_LEAST_ROOM: Final = 8 * 2**20
+"""With less a commit may fail half way. `maintain` needs less, and makes room."""
 _ONCE: Final = CommitProperties(max_commit_retries=0)
 """For what needs no second attempt: whether it is there is looked at afterwards."""
 _REWRITES: Final = "rewrite"
@@ -59,6 +61,7 @@ class Table:
         self.schema: pa.Schema = SCHEMAS[name]
         self.aside: set[str] = set()
         self._offsets: dict[tuple[int, str], int | None] = {}
+        self._directory = _directory_of(self.path)
 
     @property
     def id(self) -> str:
@@ -73,7 +76,8 @@ class Table:
         del self.delta
         entry = self.path / "_delta_log" / commits.entry_name(delta.version())
         with suppress(DeltaError, OSError):  # `open_table` says what is wrong
-            if entry.exists():  # else the log has forgotten it, or was restored from before it
+            # Else the log has forgotten it, was restored from before it, or is on another disk by now.
+            if entry.exists() and _directory_of(self.path) == self._directory:
                 delta.update_incremental()
                 return _usable(self.path.parent, self.name, delta)
         table = open_table(self.path.parent, self.name)
@@ -240,9 +244,28 @@ def _usable(lake: Place, name: str, delta: DeltaTable) -> Table:
     return Table(lake, name, delta)
 
 
-def ensure_table(lake: Place, name: str, opened: Table | None = None) -> Table:
+def _directory_of(path: Place) -> tuple[int, int] | None:
+    """What tells the directory of a table's log from another one at the same path, None without one."""
+    with suppress(OSError):
+        if isinstance(path, Path):
+            state = (path / "_delta_log").stat()
+            return state.st_dev, state.st_ino
+    return None
+
+
+def no_table(lake: Place, name: str, first: str) -> TableError:
+    """What to say where a table is not there that the job `first` makes."""
+    return TableError(
+        f"there is no table {lake / name}: mount the disk of the lake, correct --lake, or run {first} first"
+    )
+
+
+def ensure_table(lake: Place, name: str, opened: Table | None = None, *, room: int = _LEAST_ROOM) -> Table:
     """`open_table`, unless it was `opened` just now, and make the table where there is none, or add the
-    columns that an older version lacks. Raises `TableError`."""
+    columns that an older version lacks. Raises `TableError`, also where nothing can be written there,
+    or the disk has less room than so many bytes."""
+    if isinstance(lake, Path) and (why := unwritable(lake / name, room)):
+        raise TableError(why)
     table = _ensured(lake, name, opened)
     if table.delta.version() == 0 and (why := table_checks.why_unsafe(lake)):
         raise TableError(why)

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hub_jobs.tables.parquet_reading import fitted
-from hub_jobs.tables.places import Place, close, create, plain
+from hub_jobs.tables.places import Place, close, create, plain, to_do
 from hub_jobs.tables.schemas import SCHEMAS, bounded
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _named(path: Place) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(f"file {path} can't be written: {plain(error)}") from error
+        raise OSError(f"file {path} can't be written: {to_do(error) or plain(error)}") from error
 
 
 class Statistics:
@@ -279,6 +279,8 @@ def write_rows(lake: Place, table: str, rows: pa.Table) -> list[PartFile]:
 def why_gone(table: Place, paths: Iterable[str]) -> str | None:
     """Why files in a directory can't be committed, None where all of them are there. In a store it is the
     store's clock by which a vacuum takes a file for old."""
+    if isinstance(table, Path) and not (table / "_delta_log").exists():
+        return "it went away while it was in use: mount its disk again, and run again"
     for path in paths if isinstance(table, Path) else ():
         if not (table / path).exists():
             return (

@@ -6,6 +6,7 @@ as large text or as dictionaries, and few of Arrow's functions take these.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -60,8 +61,11 @@ class UnreadableError(OSError):
 
 def _unreadable(at: Place, error: Exception) -> UnreadableError:
     if isinstance(error, FileNotFoundError):
+        if isinstance(at, Path) and not (at.parent / "_delta_log").exists():
+            return UnreadableError(at, "its table is gone; mount its disk again, and run again", False)
         return UnreadableError(at, "it is gone", True)
-    refused = isinstance(error, PermissionError) or is_refusal(error)
+    unmounted = isinstance(error, OSError) and error.errno in (errno.ENODEV, errno.ENOTCONN, errno.ESTALE)
+    refused = isinstance(error, PermissionError) or unmounted or is_refusal(error)
     return UnreadableError(at, plain(error)[:_MOST_SAID], not refused)
 
 

@@ -10,6 +10,7 @@ the client of delta-rs, so that whatever credential commits also reads.
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import re
@@ -160,6 +161,47 @@ def close(sink: BinaryIO) -> None:
         sink.flush()
         os.fsync(sink.fileno())
     sink.close()
+
+
+def unwritable(directory: Path, room: int) -> str | None:
+    """Why nothing can be written to a directory, or to the nearest one above it that is there, and what to
+    do; None where it can be, and its disk has so many bytes left. Nothing is left behind."""
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    try:
+        # A file without a name. What else a file system may answer is that it knows no such files.
+        os.close(os.open(directory, os.O_TMPFILE | os.O_WRONLY, 0o600))
+        disk = os.statvfs(directory)
+    except OSError as error:
+        said = to_do(error)
+        return f"nothing can be written to {directory}: {said}" if said else None
+    left = disk.f_bavail * disk.f_frsize
+    if disk.f_blocks and left < room:
+        return f"the disk of {directory} has {left // 2**20} MiB left: free {room // 2**20} MiB or more there"
+    return None
+
+
+def to_do(error: OSError) -> str:
+    """What an error of a file system is, and what to do, empty for other errors."""
+    words = _TO_DO.get(error.errno or 0)
+    return "" if words is None else f"{os.strerror(error.errno or 0).lower()}; {words}"
+
+
+_FREE: Final = "free some room there, or raise the limit"
+_GIVE: Final = "give it to the user of the jobs; where it is immutable, undo that (chattr -i)"
+_MOUNT: Final = "mount its disk again, and run again"
+_TO_DO: Final = {
+    errno.EROFS: "mount it for writing; Linux mounts a damaged file system read-only, and its log says why",
+    errno.EACCES: _GIVE,
+    errno.EPERM: _GIVE,
+    errno.ENOSPC: _FREE,
+    errno.EDQUOT: _FREE,
+    errno.EIO: _MOUNT,
+    errno.ENODEV: _MOUNT,
+    errno.ENOTCONN: _MOUNT,
+    errno.ESTALE: _MOUNT,
+    errno.ENOENT: _MOUNT,
+}
 
 
 def is_refusal(error: Exception) -> bool:

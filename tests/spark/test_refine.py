@@ -302,15 +302,8 @@ def test_a_table_of_a_newer_version_is_refused_in_words(
 
 
 def test_without_bronze_there_is_nothing_to_do(tmp_path: Path) -> None:
-    assert _run(tmp_path) == Exit.WELL
+    assert _run(tmp_path) == Exit.FAILED
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_lake_that_is_not_there_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run(tmp_path / "none") == Exit.USAGE
-    assert not (tmp_path / "none").exists()
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith(f"refine: there is no directory {tmp_path / 'none'}: give --lake")
 
 
 def test_of_two_runs_that_finish_a_pass_one_quarantines_what_it_lacks(

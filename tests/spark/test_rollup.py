@@ -159,7 +159,7 @@ def rolled(lake: Path, *arguments: str) -> None:
 
 
 def test_windows_are_right_at_first_after_late_data_and_after_readings_were_changed(tmp_path: Path) -> None:
-    assert rollup.main(["--lake", str(tmp_path)]) is Exit.WELL, "no readings, nothing to do"
+    assert rollup.main(["--lake", str(tmp_path)]) is Exit.FAILED, "there are no readings"
     given = readings(1, 400)
     store(tmp_path, given)
     rolled(tmp_path)

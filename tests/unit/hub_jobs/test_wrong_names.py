@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from agent.contract import Exit
+from hub_jobs.refine import run as refine
 from hub_jobs.replay import run as replay
 from hub_jobs.rollup import run as rollup
 from tests.spark.lakes import add_bronze
@@ -27,6 +29,13 @@ def test_replay_says_which_streams_there_are(
     assert not (tmp_path / "readings").exists()
 
 
-def test_rollup_has_well_nothing_to_do_in_a_lake_only(tmp_path: Path) -> None:
-    assert rollup.main(["--lake", str(tmp_path)]) is Exit.WELL
-    assert rollup.main(["--lake", str(tmp_path / "none")]) is Exit.USAGE
+@pytest.mark.parametrize(("job", "table"), [(refine, "bronze"), (rollup, "readings")])
+def test_a_job_that_stays_says_each_time_that_its_lake_is_not_there_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], job: ModuleType, table: str
+) -> None:
+    """Its disk may not be mounted yet: 2 would end `--every`, and systemd would not start it again."""
+    for lake in (tmp_path, tmp_path / "none"):
+        assert job.main(["--lake", str(lake)]) is Exit.FAILED
+        said = capsys.readouterr().err
+        assert f"there is no table {lake / table}: mount the disk of the lake, correct --lake" in said
+    assert list(tmp_path.iterdir()) == []

@@ -162,7 +162,7 @@ def test_a_lake_that_is_not_there_or_has_no_bronze_is_wrong_usage_and_not_in_ord
 
         said = capsys.readouterr()
         assert said.out == ""
-        assert said.err.startswith(f"audit: there is no table {tmp_path / name / 'bronze'}: give --lake")
+        assert said.err.startswith(f"audit: there is no table {tmp_path / name / 'bronze'}: mount the disk")
         assert len(said.err.splitlines()) == 1
     assert not report.exists()
     assert not (tmp_path / "none").exists()

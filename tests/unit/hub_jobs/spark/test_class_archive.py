@@ -18,6 +18,8 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("java/bin/java", "java/lib/modules", "spark/jars/a.jar"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
+    (tmp_path / "java" / "bin" / "java").chmod(0o755)
+    (tmp_path / "java" / "release").write_text('JAVA_VERSION="17.0.1"')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
