@@ -104,6 +104,8 @@ def run(
     if open_table(lake, "bronze") is None:
         say(_NAME, str(no_table(lake, "bronze", "ingest")))
         return Exit.USAGE
+    for name in ("audit", "audit_hours"):
+        open_table(lake, name)  # refused before anything is written
     unreachable: WireError | None = None
     hub: HubClient | None = None
     cache = open_cache(lake)
@@ -179,9 +181,10 @@ def _audited(
     lake: Place, at: datetime, cache: SeenCache, hub: HubClient | None, *, deep: bool, again: bool
 ) -> report.AuditReport:
     # The oldest snapshot first: what ingest and refine commit meanwhile then adds nothing that bronze lacks.
-    settled = ensure_table(lake, "settled")
+    known = open_table(lake, "settled")
     readings, quarantine = ensure_table(lake, "readings"), ensure_table(lake, "quarantine")
     bronze = ensure_table(lake, "bronze")
+    settled = ensure_table(lake, "settled", known)  # made once the others were not refused
     histories = stream_history.all_of(bronze)
     tables = AuditTables(
         bronze,

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from agent.contract import EPOCH_LIMIT, Correction
 from hub_jobs.refine.moments import Times
-from hub_jobs.tables.parquet_reading import fitted
+from hub_jobs.tables.parquet_reading import fitted, with_more
 from hub_jobs.tables.schemas import READINGS, TIME
 
 Corrections = Mapping[str, Sequence[Correction]]
@@ -84,9 +84,11 @@ def errors_in(
 
 
 def with_errors(readings: pa.Table, found: Times) -> pa.Table:
-    """Rows of `readings` with their times corrected, in the newest columns."""
+    """Rows of `readings` with their times corrected, in the newest columns; those that another program has
+    added stay."""
     wrong = pa.array(found != 0)
-    rows = fitted(readings, READINGS)  # a file may be older than a column
+    schema = with_more(READINGS, readings.schema)
+    rows = fitted(readings, schema)  # a file may be older than a column
     original = rows["ts"]
     ts = pc.add(original.cast(pa.int64()), pa.array(found)).cast(TIME)
     changed = {
@@ -95,4 +97,4 @@ def with_errors(readings: pa.Table, found: Times) -> pa.Table:
         "event_date": ts.cast(pa.date32()),
         "ts_original": pc.if_else(wrong, original, rows["ts_original"]),
     }
-    return pa.table([changed.get(name, rows[name]) for name in READINGS.names], schema=READINGS)
+    return pa.table([changed.get(name, rows[name]) for name in schema.names], schema=schema)

@@ -205,7 +205,8 @@ def _definition(delta: DeltaTable) -> tuple[object, ...]:
     metadata, protocol = delta.metadata(), delta.protocol()
     features = [sorted(each or []) for each in (protocol.reader_features, protocol.writer_features)]
     versions = (protocol.min_reader_version, protocol.min_writer_version)
-    return metadata.id, metadata.configuration, delta.schema().to_json(), versions, features
+    partitions = metadata.partition_columns
+    return metadata.id, metadata.configuration, partitions, delta.schema().to_json(), versions, features
 
 
 def entry_name(version: int) -> str:

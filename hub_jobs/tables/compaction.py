@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from hub_jobs.tables.delta import Table
 from hub_jobs.tables.parquet import MAX_FILE_BYTES, PartFile, PartWriter, are_own
-from hub_jobs.tables.parquet_reading import fitted_groups, parquet_columns
+from hub_jobs.tables.parquet_reading import fitted_groups, parquet_columns, with_more
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.ranges import History, Numbers
 from hub_jobs.tables.scan import Condition, file_paths, files
@@ -189,15 +189,8 @@ def without(
     )
 
 
-def _whole_schema(table: Table) -> pa.Schema:
-    """The columns of the contract, and behind them those that another program has added."""
-    known = set(table.schema.names)
-    more = [field for field in pa.schema(table.delta.schema().to_arrow()) if field.name not in known]
-    return pa.schema([*table.schema, *more])
-
-
 def _rows(table: Table, paths: Sequence[str]) -> Iterator[pa.Table]:
-    schema = _whole_schema(table)
+    schema = with_more(table.schema, pa.schema(table.delta.schema().to_arrow()))
     for path in paths:
         yield from fitted_groups(table.path / path, schema)
 

@@ -20,7 +20,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from hub_jobs.tables import commits, table_checks
+from hub_jobs.tables import allowed, commits, table_checks
 from hub_jobs.tables.commits import CommitOutcome, TableChange
 from hub_jobs.tables.parquet import PartFile, why_gone
 from hub_jobs.tables.places import Place, delta_options, plain, unwritable
@@ -239,7 +239,8 @@ def _usable(lake: Place, name: str, delta: DeltaTable) -> Table:
     """A snapshot as a table. Raises `TableError` where the jobs would misread it."""
     if why := table_checks.foreign(delta):
         raise TableError(f"table {lake / name} {why}")
-    if why := table_checks.unusable(delta):
+    is_older = table_checks.is_older(delta)
+    if why := allowed.why_refused(delta, SCHEMAS[name], is_older=is_older):
         raise TableError(f"table {lake / name} can't be used: {why}")
     return Table(lake, name, delta)
 

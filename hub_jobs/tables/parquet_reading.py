@@ -187,6 +187,12 @@ def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
+def with_more(ours: pa.Schema, given: pa.Schema) -> pa.Schema:
+    """The columns of the contract, and behind them those that another program has added."""
+    known = set(ours.names)
+    return pa.schema([*ours, *(field for field in given if field.name not in known)])
+
+
 def _usual(kind: Any) -> Any:
     if pa.types.is_dictionary(kind):
         return _usual(kind.value_type)

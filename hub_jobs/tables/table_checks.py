@@ -55,26 +55,9 @@ def foreign(delta: DeltaTable) -> str | None:
     return None
 
 
-def unusable(delta: DeltaTable) -> str | None:
-    """What another program did to a table that the jobs would read wrongly, and how to undo it."""
-    configuration = delta.metadata().configuration
-    if configuration.get("delta.columnMapping.mode", "none") != "none":
-        return "its columns are mapped (delta.columnMapping.mode); rewrite it without"
-    if configuration.get("delta.setTransactionRetentionDuration") is not None:
-        return "it forgets its offsets (delta.setTransactionRetentionDuration); unset that property"
-    if "deletionVectors" in (delta.protocol().reader_features or []) and _has_deletion_vectors(delta):
-        return (
-            "rows of it are deleted by deletion vectors, which the jobs do not read; in Spark: ALTER TABLE … "
-            "SET TBLPROPERTIES (delta.enableDeletionVectors = false), then REORG TABLE … APPLY (PURGE)"
-        )
-    return None
-
-
-def _has_deletion_vectors(delta: DeltaTable) -> bool:
-    try:
-        return any(batch.num_rows for batch in delta.deletion_vectors())
-    except DeltaError:  # there is one that delta-rs can't read
-        return True
+def is_older(delta: DeltaTable) -> bool:
+    """Whether a table of ours was made by an older version of the schemas."""
+    return int(delta.metadata().configuration[VERSION_KEY]) < VERSION
 
 
 def why_unsafe(lake: Place) -> str | None:

@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.contract import Clock, Correction, machine_time
 from hub_jobs.refine import clock_corrections
-from hub_jobs.refine.clocks import SealTime, errors
+from hub_jobs.refine.clocks import SealTime, errors, with_errors
 from hub_jobs.refine.messages import QuarantineReason
 from hub_jobs.refine.readings import Refiner
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.scan import rows
+from hub_jobs.tables.schemas import READINGS, TIME
 from tests.harness.clocks import SECOND
 from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.rows import (
@@ -166,3 +168,14 @@ def test_of_a_machine_that_is_corrected_at_each_boot_the_last_boots_are_remember
     clock_files(tmp_path)
     remembered = rows(ensure_table(tmp_path, "clocks"), ["boot"])["boot"].to_pylist()
     assert remembered == [f"boot-{number}" for number in range(5, clock_corrections.MOST + 5)]
+
+
+def test_a_correction_keeps_the_columns_that_another_program_added() -> None:
+    rows = pa.table(
+        {"ts": pa.array([5, 6], TIME), "ts_source": ["agent", "device"], "site": ["north", "south"]}
+    )
+
+    corrected = with_errors(rows, np.array([1_000_000, 0]))
+
+    assert corrected.column_names == [*READINGS.names, "site"]
+    assert corrected["site"].to_pylist() == ["north", "south"]

@@ -16,35 +16,22 @@ from hypothesis import given as given_
 from hypothesis import strategies as st
 
 from agent.contract import Exit
-from hub_jobs.audit import run as audit
-from hub_jobs.gaps import run as gaps
 from hub_jobs.maintain import run as maintain
-from hub_jobs.refine import run as refine
-from hub_jobs.replay import run as replay
-from hub_jobs.rollup import run as rollup
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.changes import changed_files
 from hub_jobs.tables.compaction import without
-from hub_jobs.tables.delta import TableError, ensure_table, open_table
+from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import _OWN_NAME, Statistics, are_own, is_own
 from hub_jobs.tables.parquet_reading import usual
 from hub_jobs.tables.scan import file_paths, files, latest, rows
 from hub_jobs.tables.schemas import TIME, bounded
 from hub_jobs.tables.stream_history import FileHistory, file_histories, last_file_histories
-from hub_jobs.where import open_lake
 from tests.harness.foreign import by_duckdb, compact, rewritten, with_types
 from tests.spark.lakes import add_bronze, commit, contents
 from tests.unit.hub_jobs.rows import ARRIVED_US, batch_row
 
 LINE = b'{"ts":1,"device":"d","metric":"m","value":1}\n'
 DAY = 86_400_000_000
-DELETED = {
-    "storageType": "i",
-    "pathOrInlineDv": "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L",
-    "sizeInBytes": 40,
-    "cardinality": 6,
-}
-"""The deletion vector that Delta's protocol shows: rows 3, 4, 7, 11, 18 and 29."""
 
 
 def ingest(lake: Path, *numbers: int, stream: str = "TELEMETRY_0", arrived: int = ARRIVED_US) -> None:
@@ -166,65 +153,6 @@ def test_bounds_of_times_that_spark_shortened_rule_no_row_out(tmp_path: Path) ->
 
     since = datetime.fromtimestamp(moment / 1e6, UTC)
     assert len(file_paths(ensure_table(tmp_path, "bronze"), [("arrived", ">=", since)])) == 1
-
-
-def test_a_table_that_would_be_read_wrongly_is_refused_in_words(tmp_path: Path) -> None:
-    ingest(tmp_path, *range(1, 31))
-    log = tmp_path / "bronze" / "_delta_log"
-    commit = map(json.loads, (log / f"{1:020d}.json").read_text().splitlines())
-    (added,) = (entry["add"] for entry in commit if "add" in entry)
-    protocol = {
-        "minReaderVersion": 3,
-        "minWriterVersion": 7,
-        "readerFeatures": ["deletionVectors"],
-        "writerFeatures": ["deletionVectors"],
-    }
-    entries = [{"protocol": protocol}, {"add": {**added, "deletionVector": DELETED}}]
-    (log / f"{2:020d}.json").write_text("\n".join(map(json.dumps, entries)))
-    with pytest.raises(TableError, match="deleted by deletion vectors"):
-        open_table(tmp_path, "bronze")
-
-    ensure_table(tmp_path, "readings").delta.alter.set_table_properties(
-        {"delta.setTransactionRetentionDuration": "interval 7 days"}
-    )
-    with pytest.raises(TableError, match="it forgets its offsets"):
-        open_table(tmp_path, "readings")
-
-
-def test_a_table_whose_columns_are_mapped_is_refused_by_every_job_with_its_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ingest(tmp_path, 1)
-    ensure_table(tmp_path, "readings").commit([], {"refine": 1})
-    for name in ("bronze", "readings"):
-        mapped(tmp_path / name)
-    lake = ["--lake", str(tmp_path)]
-
-    for job in (refine, audit, maintain, rollup, gaps):
-        assert job.main(lake) is Exit.FAILED
-        said = capsys.readouterr().err
-        name = "readings" if job in (rollup, gaps) else "bronze"
-        assert f"table {tmp_path / name} can't be used: its columns are mapped" in said
-    assert replay.main([*lake, "--stream", "TELEMETRY_0", "--from-seq", "1"]) is Exit.FAILED
-    with pytest.raises(TableError, match="its columns are mapped"):
-        open_lake(tmp_path)
-
-
-def mapped(path: Path) -> None:
-    """Another program maps the columns by their names: what Delta's protocol says of it is in the log."""
-    log = path / "_delta_log"
-    made = [json.loads(line) for line in (log / f"{0:020d}.json").read_text().splitlines()]
-    (metadata,) = (entry["metaData"] for entry in made if "metaData" in entry)
-    schema = json.loads(metadata["schemaString"])
-    for number, field in enumerate(schema["fields"], 1):
-        numbered = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": field["name"]}
-        field["metadata"] |= numbered
-    metadata["schemaString"] = json.dumps(schema)
-    top = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": str(len(schema["fields"]))}
-    metadata["configuration"] |= top
-    entries = [{"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"metaData": metadata}]
-    newest = max(int(file.stem) for file in log.glob("*.json"))
-    (log / f"{newest + 1:020d}.json").write_text("\n".join(map(json.dumps, entries)))
 
 
 def test_what_was_too_young_is_thinned_later(tmp_path: Path) -> None:

@@ -1,0 +1,150 @@
+"""What a table may be for the jobs to read and write it: an allow-list, for Delta's protocol puts duties on
+whoever writes a table that uses a feature, and tells readers to read some tables otherwise.
+
+A feature that a table supports and does not use asks for nothing: what would use it (a property, a column's
+metadata or type, a deletion vector) is looked for by itself. Sources: "Requirements for Writers" and "Table
+Features" in PROTOCOL.md of delta-io/delta 4.0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError
+
+_READER_VERSIONS: Final = range(1, 4)
+_WRITER_VERSIONS: Final = (1, 2, 3, 4, 5, 7)
+"""delta-rs commits to none of version 6, which stands for identity columns."""
+_FEATURES: Final = frozenset(
+    {
+        *("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"),
+        *("columnMapping", "deletionVectors", "timestampNtz", "variantType", "variantType-preview"),
+    }
+)
+"""Those whose use shows in what is checked here, and in whose tables delta-rs commits. Row tracking, domain
+metadata, clustering, checkpoint protection and the rest ask something of every commit, used or not."""
+_HISTORY: Final = {"checkpointProtection": " TRUNCATE HISTORY"}
+_ANY: Final = frozenset(
+    {
+        *("delta.logRetentionDuration", "delta.deletedFileRetentionDuration", "delta.checkpointInterval"),
+        *("delta.enableExpiredLogCleanup", "delta.isolationLevel", "delta.targetFileSize"),
+        *("delta.tuneFileSizesForRewrites", "delta.randomizeFilePrefixes", "delta.randomPrefixLength"),
+        *("delta.autoOptimize", "delta.autoOptimize.autoCompact", "delta.autoOptimize.optimizeWrite"),
+        *("delta.dataSkippingNumIndexedCols", "delta.dataSkippingStatsColumns"),
+        *("delta.checkpoint.writeStatsAsStruct", "delta.parquet.compression.codec"),
+        "delta.columnMapping.maxColumnId",
+    }
+)
+"""Properties that say how another program writes, or how long something is kept."""
+_ONLY: Final = {
+    "delta.columnMapping.mode": "none",
+    "delta.checkpointPolicy": "classic",
+    "delta.checkpoint.writeStatsAsJson": "true",
+    **dict.fromkeys(
+        (
+            *("delta.appendOnly", "delta.enableChangeDataFeed", "delta.enableDeletionVectors"),
+            *("delta.enableInCommitTimestamps", "delta.enableRowTracking", "delta.enableTypeWidening"),
+            *("delta.enableIcebergCompatV1", "delta.enableIcebergCompatV2"),
+            "delta.compatibility.symlinkFormatManifest.enabled",
+        ),
+        "false",
+    ),
+}
+"""Properties with the one value that asks for nothing."""
+_DELTA: Final = "delta."
+"""Begins each property that has a meaning; the others are notes of people and of the jobs."""
+_FIELD_NOTES: Final = frozenset({"comment"})
+_MORE_TYPES: Final = frozenset(
+    {"string", "long", "integer", "double", "boolean", "binary", "date", "timestamp"}
+)
+"""Types of a column that another program may add: those that the jobs write themselves."""
+
+
+def why_refused(delta: DeltaTable, schema: pa.Schema, *, is_older: bool) -> str | None:
+    """What makes a table of ours, which has the columns of `schema`, one that the jobs would read or write
+    wrongly, and how to undo it; None where nothing does. A table of an older version (`is_older`) may lack
+    columns."""
+    metadata = delta.metadata()
+    found = [
+        *_of_protocol(delta),
+        *_of_properties(metadata.configuration),
+        *_of_columns(_fields(delta.schema()), _fields(Schema.from_arrow(schema)), is_older=is_older),
+    ]
+    if metadata.partition_columns:
+        names = ", ".join(metadata.partition_columns)
+        found.append(f"it is partitioned (by {names}); write it again without partition columns")
+    if _has_deletion_vectors(delta):
+        found.append(
+            "rows of it are deleted by deletion vectors; in Spark: ALTER TABLE … SET TBLPROPERTIES "
+            "(delta.enableDeletionVectors = false), then REORG TABLE … APPLY (PURGE)"
+        )
+    return "; ".join(found) or None
+
+
+def _of_protocol(delta: DeltaTable) -> Iterator[str]:
+    protocol = delta.protocol()
+    reader, writer = protocol.min_reader_version, protocol.min_writer_version
+    if reader not in _READER_VERSIONS or writer not in _WRITER_VERSIONS:
+        yield f"its protocol asks for reader {reader} and writer {writer}; use a newer Petiole, or a copy"
+    features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    for name in sorted(features - _FEATURES):
+        yield f"it has the feature {name}; ALTER TABLE … DROP FEATURE {name}{_HISTORY.get(name, '')}"
+
+
+def _of_properties(given: Mapping[str, str]) -> Iterator[str]:
+    for key, value in sorted(given.items()):
+        if not key.startswith(_DELTA) or key in _ANY:
+            continue
+        if key.startswith("delta.constraints."):
+            name = key.removeprefix("delta.constraints.")
+            yield f"it has the constraint {name} ({value}); ALTER TABLE … DROP CONSTRAINT {name}"
+        elif _ONLY.get(key) != value.lower():
+            yield f"its property {key} is {value}; ALTER TABLE … {_undone(key)}"
+
+
+def _undone(key: str) -> str:
+    if key in _ONLY:
+        return f"SET TBLPROPERTIES ({key} = {_ONLY[key]})"
+    return f"UNSET TBLPROPERTIES ({key})"
+
+
+def _fields(schema: Schema) -> dict[str, Mapping[str, Any]]:
+    return {field["name"]: field for field in json.loads(schema.to_json())["fields"]}
+
+
+def _of_columns(
+    given: Mapping[str, Mapping[str, Any]], ours: Mapping[str, Mapping[str, Any]], *, is_older: bool
+) -> Iterator[str]:
+    for name, wanted in ours.items():
+        if name not in given:
+            if not is_older:
+                yield f"it lacks the column {name}; put it back from a copy"
+        elif given[name]["type"] != wanted["type"]:
+            held, due = _named(given[name]["type"]), _named(wanted["type"])
+            yield f"its column {name} is of type {held}, not {due}; put it back from a copy"
+    for name, field in given.items():
+        kind = _named(field["type"])
+        if name not in ours and kind not in _MORE_TYPES:
+            kinds = ", ".join(sorted(_MORE_TYPES))
+            yield f"its column {name} is of type {kind}; an added column is of {kinds}"
+        if not field["nullable"]:
+            yield f"its column {name} may not be null; ALTER TABLE … ALTER COLUMN {name} DROP NOT NULL"
+        for note in sorted({*field["metadata"]} - _FIELD_NOTES):
+            yield f"its column {name} has {note}; write the table again without"
+
+
+def _named(kind: Any) -> str:
+    return kind if isinstance(kind, str) else json.dumps(kind)
+
+
+def _has_deletion_vectors(delta: DeltaTable) -> bool:
+    if "deletionVectors" not in (delta.protocol().reader_features or []):
+        return False
+    try:
+        return any(batch.num_rows for batch in delta.deletion_vectors())
+    except DeltaError:  # there is one that delta-rs can't read
+        return True
