@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -93,7 +94,7 @@ _MOST_HUBS: Final = 8
 def check_offline(config: Config, path: Path) -> list[Finding]:
     """Run the checks that ask no server."""
     now = machine.right_now()
-    findings = _judged_configuration(config, path, runs=True)
+    findings, _ = _judged_configuration(config, path, runs=True)
     findings += [*machine.look(config, now), *machine.look_at_clock(now, None)]
     return without_consequences(findings)
 
@@ -111,12 +112,15 @@ async def check_online(config: Config, path: Path) -> list[Finding]:
     if not dialled and config.role == "leaf":
         dialled = await _look_where_it_dials(config, seen.system)
     joined = link.first_joined(dialled)
-    findings = [*_judged_configuration(config, path, runs=runs), *machine.look(config, now)]
+    findings, hindered = _judged_configuration(config, path, runs=runs)
+    findings += machine.look(config, now)
     findings += machine.look_at_clock(now, None if joined is None else link.ahead(joined))
     findings += _certificates(dialled, now)
     findings += local_server.judge(config, seen, link.first_greeting(dialled))
     findings += _judged_there(config, seen, dialled)
-    return without_consequences([*findings, *devices.result(), *agent_status.judge(status.result())])
+    return without_consequences(
+        [*findings, *devices.result(), *agent_status.judge(status.result(), hindered)]
+    )
 
 
 def _needed_there(config: Config) -> Permissions:
@@ -188,9 +192,10 @@ def _judged_there(
     return findings
 
 
-def _judged_configuration(config: Config, path: Path, *, runs: bool) -> list[Finding]:
+def _judged_configuration(config: Config, path: Path, *, runs: bool) -> tuple[list[Finding], set[str]]:
     """The findings of a readable file: wrong options of the inputs, and what they and the server lack on this
-    machine now. Addresses to listen on are checked only if the agent does not run."""
+    machine now; and the names of the inputs that lack something. Addresses to listen on are checked only if
+    the agent does not run."""
     from agent.base.metrics import Metrics
     from agent.leaf.inputs import make_inputs
 
@@ -199,8 +204,10 @@ def _judged_configuration(config: Config, path: Path, *, runs: bool) -> list[Fin
         input_ for input_, options in zip(inputs, config.input, strict=True) if not (runs and options.listens)
     ]
     wrong = _failures(mistakes(inputs), Exit.USAGE)
-    lacking = [*([] if runs else taken_ports(config)), *obstacles(waiting)]
-    return [*(wrong or [GROUP.ok(f"{path} can be used")]), *_failures(lacking, Exit.FAILED)]
+    in_the_way = {input_.name: obstacles([input_]) for input_ in waiting}
+    lacking = [*([] if runs else taken_ports(config)), *chain.from_iterable(in_the_way.values())]
+    findings = [*(wrong or [GROUP.ok(f"{path} can be used")]), *_failures(lacking, Exit.FAILED)]
+    return findings, {name for name, sentences in in_the_way.items() if sentences}
 
 
 def _failures(sentences: Iterable[str], code: Exit) -> list[Finding]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from agent.base.logs import time_text
@@ -57,7 +57,8 @@ async def ask(config: Config) -> Mapping[str, Any] | str:
     return {**status, "down": sorted(name for name in status.get("inputs", ()) if states.get(name) is False)}
 
 
-def judge(status: Mapping[str, Any] | str) -> Iterator[Finding]:
+def judge(status: Mapping[str, Any] | str, explained: Collection[str] = ()) -> Iterator[Finding]:
+    """Judge it. Other findings have `explained` why these inputs are down."""
     if isinstance(status, str):
         start = "start it (systemctl start petiole, or petiole run) and see its log"
         if "timed out" in status:
@@ -72,7 +73,7 @@ def judge(status: Mapping[str, Any] | str) -> Iterator[Finding]:
         ).after(Cause.DISK)
     if status["role"] == "leaf":
         yield from _link(status.get("link") or {})
-        yield from _inputs(status)
+        yield from _inputs(status, explained)
         for name, row in (status.get("classes") or {}).items():
             yield _loss(name, row)
         for link in status.get("links") or ():
@@ -97,10 +98,10 @@ def _link(link: Mapping[str, Any]) -> Iterator[Finding]:
         yield LINK.ok(sentence)
 
 
-def _inputs(status: Mapping[str, Any]) -> Iterator[Finding]:
+def _inputs(status: Mapping[str, Any], explained: Collection[str]) -> Iterator[Finding]:
     """The inputs that do not run, or whose source fails, with the newest warning about each."""
     down, warnings = status.get("down") or (), status.get("input_warnings") or {}
-    for name in down:
+    for name in (name for name in down if name not in explained):
         why = f": {warnings[name]}" if name in warnings else ""
         remedy = "mend what its warning names; the agent's log has the rest, and it is retried by itself"
         yield INPUTS.failure(f"input {name} is down{why}", remedy).after(Cause.SERVER, Cause.DISK)
@@ -133,7 +134,8 @@ def _declared(row: Mapping[str, Any]) -> Iterator[Finding]:
     """A mirror or source that is not well."""
     if not row.get("up", True):
         sentence = f"{row.get('kind')} {row.get('link')}: {row.get('state')}"
-        yield LINK.warning(sentence, "look the sentence up in Petiole's docs/mirrors.md")
+        finding = LINK.warning(sentence, "look the sentence up in Petiole's docs/mirrors.md")
+        yield finding.after(Cause.HUB, Cause.REGISTRAR, Cause.SERVER, Cause.DISK, Cause.CLOCK)
 
 
 def _fleet(fleet: Mapping[str, Any]) -> Iterator[Finding]:
