@@ -176,6 +176,17 @@ class Metrics:
             "petiole_server_synced",
             "1 when the local server syncs before it acknowledges, 0 when not, NaN when unknown.",
         )
+        by_certificate = ["certificate"]
+        self.certificate_expiry = gauge(
+            "petiole_certificate_expiry_timestamp_seconds",
+            "When a certificate ends, in seconds since 1970; 0 where it cannot be read.",
+            by_certificate,
+        )
+        self.certificate_renewal = gauge(
+            "petiole_certificate_renewal_timestamp_seconds",
+            "When a certificate should be renewed, in seconds since 1970; 0 where it cannot be read.",
+            by_certificate,
+        )
         self.state_kept = gauge(
             "petiole_state_kept",
             "1 when the file system of state_dir keeps what is synced, 0 when not or not known.",

@@ -1,15 +1,14 @@
 """`petiole status`: what the running agent says of itself, from its admin server.
 
 Exit codes: 0 all is well or on its way; 1 an input is down, or the clock is wrong; 3 readings were lost
-within the last hour or are held back, the link needs a person, or is down because the hub refuses the leaf's
-key, the server does not store, or the hub may lack readings of a class that was removed; 5 the agent does not
-answer.
+within the last hour or are held back, the link needs a person, also where it is down for a key, a certificate
+or a setting, the server does not store, or the hub may lack readings of a class that was removed; 5 the agent
+does not answer, or the link is down.
 With --watch it goes on until Ctrl-C, whatever the agent does meanwhile, and ends with 0.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -26,9 +25,7 @@ from agent.contract import Exit, LeafState, Severity, exit_of, state_of
 
 if TYPE_CHECKING:
     from agent.base.terminal import TerminalLine
-    from agent.server.joining import Dialled
 
-_UNKNOWN_KEY: Final = "Authorization Violation"
 _LISTED: Final = 12
 """Leaves that the hub's status names; `petiole fleet` shows all."""
 
@@ -69,7 +66,6 @@ def command(
 
         rows, problem = gather_consumers(settings, status)
         status["consumers"] = {"rows": rows, "problem": problem}
-    status["refusal"] = _key_refusal(settings, status)
     _show(status, as_json)
     raise typer.Exit(exit_code(status))
 
@@ -88,31 +84,6 @@ def _look(settings: Config, links: bool) -> dict[str, Any]:
     return status
 
 
-def _key_refusal(config: Config, status: Mapping[str, Any]) -> str | None:
-    """A sentence if the hub refuses this leaf's key. The agent only sees that the link is down, so the hub is
-    dialled once, as the leaf's server dials it."""
-    if status["role"] != "leaf" or status["link"]["state"] != "down":
-        return None
-    from agent.server.dialling import route_of
-    from agent.server.joining import LeafRefused, LetIn, dial, shown
-    from agent.server.setup import link_key_file
-
-    async def dialled() -> list[Dialled]:
-        seed, urls, remote = link_key_file(config), config.nats.hub_urls, config.nats.remote
-        return await asyncio.gather(*(dial(url, seed, route_of(url, remote, urls)) for url in urls))
-
-    probes = asyncio.run(dialled())
-    if any(isinstance(probe.outcome, LetIn) for probe in probes):
-        return None
-    for probe in probes:
-        if isinstance(probe.outcome, LeafRefused) and probe.outcome.why == _UNKNOWN_KEY:
-            return (
-                f"the hub at {shown(probe.url)} refuses the key of {config.domain} ({_UNKNOWN_KEY}); "
-                "let it in: petiole enrol here, petiole fleet add at the hub"
-            )
-    return None
-
-
 def _show(status: Mapping[str, Any], as_json: bool) -> None:
     from agent.base.terminal import draw
 
@@ -128,8 +99,6 @@ def drawn(status: Mapping[str, Any]) -> list[TerminalLine]:
     from agent.cli.query.links import link_lines
 
     sentences = list(lines(status))
-    if (refusal := status.get("refusal")) is not None:
-        sentences[1:1] = [f"  {refusal}"]
     styles = {f"  {row['sentence']}": BAD if row["checked"] else WAITS for row in _removed(status)}
     for state, sentence in _states(status):
         styles[f"  {sentence}"] = BAD if state.severity is Severity.BAD else WAITS
@@ -188,6 +157,7 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
         yield from _fleet(status["fleet"])
         yield from _trouble(status)
         yield from _links(status.get("links", ()))
+        yield from _certificates(status)
         return
     yield f"{status['domain']}: {status['link']['sentence']}"
     yield from _trouble(status)
@@ -209,7 +179,15 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
         yield f"  server: {warning}"
     if warning := status.get("state_warning"):
         yield f"  state: {warning}"
+    yield from _certificates(status)
     yield from (f"  {line}" for line in device_lines(status.get("server", {}).get("devices") or {}))
+
+
+def _certificates(status: Mapping[str, Any]) -> Iterator[str]:
+    """The certificates that expire, or have."""
+    for row in status.get("certificates", ()):
+        when = row.get("ends") or row.get("ended") or row.get("begins") or row.get("why")
+        yield f"  {row['state']}: {row['certificate']} ({when})"
 
 
 def _trouble(status: Mapping[str, Any]) -> Iterator[str]:
@@ -276,11 +254,13 @@ def exit_code(status: Mapping[str, Any]) -> Exit:
     server of one's own may never let the agent read it."""
     if not _link_is_well(status) or any(row["checked"] for row in _removed(status)):
         return Exit.LOSS
+    if status["role"] == "leaf" and status["link"]["state"] == "down":
+        return Exit.UNREACHABLE
     return exit_of(state for state, _ in _states(status))
 
 
 def _link_is_well(status: Mapping[str, Any]) -> bool:
-    if status.get("refusal") is not None or not _stores(status):
+    if not _stores(status):
         return False
     return status["role"] == "hub" or not status["link"]["attention"]
 

@@ -31,6 +31,7 @@ from agent.leaf.link.gate import LinkGate
 from agent.leaf.link.observation import UplinkStatus
 from agent.leaf.state_file import OtherDomainError, StateError, StateFile
 from agent.process.admin_server import AdminServer
+from agent.process.certificates import CertificateWatch
 from agent.process.own_server import begin_server, server_watch
 from agent.process.reload import KEPT_SECONDS, Applied, Files, Reloader
 from agent.process.watchdog import ServerSilence, Vitals, Worker
@@ -68,6 +69,9 @@ class Role(Worker, Protocol):
 
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""
+
+    def certificates(self) -> Mapping[str, bytes]:
+        """The certificates that others show to its server, by address."""
 
     def uplink(self) -> UplinkStatus | None:
         """The connection of its server to the hub, None where it has none or nothing is known of it."""
@@ -171,10 +175,16 @@ async def _serve(
         stop()
 
     role = _role(config, state, inputs, metrics, health, reloader)
+    certificates = CertificateWatch(config, metrics, role.certificates)
     admin = AdminServer(
         config.admin,
         metrics,
-        lambda: {**role.status(), "server": health.status(), **_state_row(config, state, kept)},
+        lambda: {
+            **role.status(),
+            "server": health.status(),
+            **_state_row(config, state, kept),
+            "certificates": certificates.rows(),
+        },
         lambda: (False, health.sentence) if health.sentence is not None else role.ready(),
         _fleet(config, role),
     )
@@ -183,7 +193,8 @@ async def _serve(
         admin_task = group.create_task(keep_serving("admin", partial(admin.run, ended), ended))
         server = await begin_server(config, state.current, health, stopping, supervisor)
         services = _services(config, state, health, metrics, role, server)
-        apply = partial(_apply, role, server, state.current.machine)
+        services["certificates"] = certificates.run
+        apply = partial(_apply, role, server, certificates, state.current.machine)
         services["reload"] = partial(reloader.run, apply, restart, supervisor, stopping.is_set)
         tasks = [group.create_task(keep_serving(*service)) for service in services.items()]
         if server is not None:
@@ -272,9 +283,12 @@ def _fleet(config: Config, role: Role) -> FleetPages | None:
     return FleetPages(role.status, role.audited)
 
 
-async def _apply(role: Role, server: EmbeddedServer | None, machine: str, new: Applied) -> None:
+async def _apply(
+    role: Role, server: EmbeddedServer | None, certificates: CertificateWatch, machine: str, new: Applied
+) -> None:
     """Apply a configuration. The hub's server lets leaves and users in, or shuts them out, before a registrar
     begins that knows of them."""
     if new.change.live & {"leaf", "user"} and server is not None:
         await server.set_config(await asyncio.to_thread(server_config, new.config, machine))
     await role.apply(new)
+    certificates.config = new.config

@@ -234,6 +234,10 @@ class HubAgent:
         """The hub's agent publishes no readings."""
         return 0.0
 
+    def certificates(self) -> Mapping[str, bytes]:
+        """The hub's server dials no other one that shows any."""
+        return {}
+
     def uplink(self) -> None:
         """The hub's server has no link to another one."""
 

@@ -314,6 +314,10 @@ class LeafAgent:
     def sentence(self) -> str:
         return self.link.status.sentence
 
+    def certificates(self) -> Mapping[str, bytes]:
+        """The certificates that the hub shows, by address."""
+        return self.link.cause.certificates
+
     def uplink(self) -> UplinkStatus | None:
         return self.link.uplink
 

@@ -47,6 +47,8 @@ class Nowhere:
     unknown: bool = False
     """Whether there may be one all the same: it was not asked, or waits for TLS."""
     remedy: str = _LISTENS
+    away: bool = False
+    """Whether the network or the other machine may be what is missing, and not a setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +191,13 @@ async def resolved(host: str, port: int) -> Sequence[tuple[str, int]] | Nowhere:
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except TimeoutError:
         why = f"the name {host} is not resolved within {_SECONDS:.0f} s (DNS)"
-        return Nowhere(why, remedy="see this machine's resolver (/etc/resolv.conf) and the network")
+        return Nowhere(
+            why, remedy="see this machine's resolver (/etc/resolv.conf) and the network", away=True
+        )
     except (OSError, UnicodeError) as error:
         why = f"the name {host} cannot be resolved (DNS: {_reason(error)})"
-        return Nowhere(why, remedy="correct the name in nats.hub_urls, or see this machine's resolver")
+        remedy = "correct the name in nats.hub_urls, or see this machine's resolver"
+        return Nowhere(why, remedy=remedy, away=True)
     return list(dict.fromkeys((str(entry[4][0]), port) for entry in found))[:_MOST_ADDRESSES]
 
 
@@ -319,9 +324,10 @@ async def _open(
     except TimeoutError:
         place = "there" if what == "it" else f"where {what} should be"
         why = f"nothing answers {place} within {_SECONDS:.0f} s: a wrong address, or a firewall"
-        raise _FailedError(Nowhere(why)) from None
+        raise _FailedError(Nowhere(why, away=True)) from None
     except (OSError, UnicodeError) as error:
-        raise _FailedError(Nowhere(f"{what} cannot be reached ({_reason(error)})")) from None
+        why = f"{what} cannot be reached ({_reason(error)})"
+        raise _FailedError(Nowhere(why, away=True)) from None
     writers.append(writer)
     return reader, writer
 
@@ -364,7 +370,7 @@ async def _info(reader: asyncio.StreamReader) -> Mapping[str, Any]:
             line = await reader.readline()
     except TimeoutError:
         why = f"it lets connect and says nothing for {_SECONDS:.0f} s: it hangs"
-        raise _FailedError(Nowhere(why, unknown=True)) from None
+        raise _FailedError(Nowhere(why, unknown=True, away=True)) from None
     except ssl.SSLError as error:
         raise _FailedError(tls_failure(error)) from None
     except (OSError, ValueError) as error:
@@ -376,7 +382,7 @@ async def _info(reader: asyncio.StreamReader) -> Mapping[str, Any]:
         if isinstance(info, dict) and isinstance(info.get("version"), str):
             return info
     if not line:
-        raise _FailedError(Nowhere("it closes the connection and says nothing", unknown=True))
+        raise _FailedError(Nowhere("it closes the connection and says nothing", unknown=True, away=True))
     text = line[:_SHOWN].decode(errors="replace").strip()
     raise _FailedError(Nowhere(f"what answers there is not a nats-server: it says {text!r}"))
 

@@ -106,6 +106,15 @@ async def dial(url: str, seed: Path | None, route: Route = PLAIN, explore: Explo
     return Dialled(url, greeting, outcome, dead, greeting.certificate)
 
 
+async def certificate_of(url: str, route: Route = PLAIN) -> bytes | None:
+    """The certificate that an address of the hub shows, trusted or not; None where there is none."""
+    greeting, _ = await _first_greeting(url, route)
+    if isinstance(greeting, Nowhere):
+        return await _certificate(url, route, greeting)
+    greeting.close()
+    return greeting.certificate
+
+
 async def _first_greeting(url: str, route: Route) -> tuple[Greeted | Nowhere, dict[str, Nowhere]]:
     """The greeting of the first address of a name that has one, and the addresses without."""
     host, port = address_of(url)

@@ -102,12 +102,13 @@ def test_a_key_that_the_hub_refuses_is_a_case_for_somebody_and_an_unreachable_hu
         leaf.start()
         wait_for(lambda: leaf.status()["link"]["state"] == "down", "the link is down")
         ended = says(leaf)
-        assert (ended.exit_code, "refuses the key" in ended.stdout) == (0, False), ended.output
+        assert (ended.exit_code, "refuses the key" in ended.stdout) == (5, False), ended.output
         hub.start()
+        wait_for(lambda: "refuses the key" in str(leaf.status()["link"]["cause"]), "the cause is found")
         ended = says(leaf)
         assert ended.exit_code == 3, ended.output
-        assert "refuses the key of edge-1 (Authorization Violation); let it in" in ended.stdout
-        assert "petiole enrol" in json.loads(says(leaf, "--json").stdout)["refusal"]
+        assert "refuses the key of edge-1 (Authorization Violation), let it in" in ended.stdout
+        assert "petiole enrol" in json.loads(says(leaf, "--json").stdout)["link"]["cause"]
     finally:
         leaf.close()
         hub.close()

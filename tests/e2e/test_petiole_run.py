@@ -213,8 +213,13 @@ def test_the_status_says_how_the_link_is_and_that_nobody_answers(leaf: Agent) ->
     leaf.start()
     wait_for(lambda: leaf.status()["link"]["state"] == "down", "the link is known to be down")
     said = leaf.petiole("status")
-    assert said.returncode == 0, "a link that is down needs nobody at this machine"
-    assert said.stdout.startswith("edge-1: the link to the hub is down: readings are kept here")
+    assert said.returncode == 5, "the hub cannot be reached"
+    assert said.stdout.startswith("edge-1: the link to the hub is down")
+    wait_for(lambda: leaf.status()["link"]["cause"], "the cause is found")
+    (where,) = [word for word in leaf.member.config.read_text().split('"') if word.startswith("nats-leaf://")]
+    cause = f"the link to the hub is down ({where}: it cannot be reached (Connection refused)): readings are"
+    assert cause in leaf.petiole("status").stdout
+    assert leaf.log.read_text().count(cause) == 1, "it is logged once"
     assert "time to first loss: " in said.stdout
     assert json.loads(leaf.petiole("status", "--json").stdout)["link"]["state"] == "down"
 

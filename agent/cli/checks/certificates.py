@@ -1,27 +1,21 @@
 """How long certificates are valid, and whether the clock that judges them is right: set at all, synchronised,
 near the hub's; and whether the certificate of a hub's server is one that its cluster accepts. The time is
-handed in.
-
-Of a certificate only the validity is read, from the DER encoding of RFC 5280 (4.1).
-"""
+handed in."""
 
 from __future__ import annotations
 
-import re
 import ssl
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from datetime import UTC, datetime
+from typing import Final
 
+from agent.base.certificates import Validity
 from agent.base.logs import time_text
 from agent.cli.checks import Cause, Finding, Group
 from agent.config import listen_address
 from agent.config.server_schema import Cluster
 
 GROUP: Final = Group("certificates")
-_SOON: Final = timedelta(days=30)
-_PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-_SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
 _TURNS: Final = 8
 """More than a handshake has messages."""
 
@@ -31,58 +25,6 @@ _EARLIEST: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 _NEAR: Final = 2.0
 _FAR: Final = 60.0
 _SERVICE: Final = "let chrony or systemd-timesyncd run (`timedatectl set-ntp true`) and reach a time server"
-
-
-class Validity(NamedTuple):
-    begins: datetime
-    ends: datetime
-
-
-def validities(pem: str) -> list[Validity]:
-    """The validity of each certificate in a PEM file. Raises `ValueError` if there is none, or one is
-    damaged."""
-    found = [validity(ssl.PEM_cert_to_DER_cert(block)) for block in _PEM.findall(pem)]
-    if not found:
-        raise ValueError("holds no certificate in PEM")
-    return found
-
-
-def validity(der: bytes) -> Validity:
-    """When a certificate is valid. Raises `ValueError`."""
-    certificate, _ = _element(der, 0, _SEQUENCE)
-    body, _ = _element(certificate, 0, _SEQUENCE)
-    at = 0
-    if body[:1] == bytes([_VERSION]):
-        _, at = _element(body, at)
-    for _ in ("serial number", "signature", "issuer"):
-        _, at = _element(body, at)
-    both, _ = _element(body, at, _SEQUENCE)
-    begins, at = _element(both, 0)
-    ends, _ = _element(both, at)
-    return Validity(_time(both[0], begins), _time(both[at], ends))
-
-
-def _element(data: bytes, at: int, tag: int | None = None) -> tuple[bytes, int]:
-    """The content of the DER element at an offset, and the offset behind it."""
-    if len(data) < at + 2 or (tag is not None and data[at] != tag):
-        raise ValueError("is not a certificate")
-    length, start = data[at + 1], at + 2
-    if length & 0x80:
-        octets = length & 0x7F
-        length, start = int.from_bytes(data[start : start + octets], "big"), start + octets
-    if len(data) < start + length:
-        raise ValueError("is cut off")
-    return data[start : start + length], start + length
-
-
-def _time(tag: int, content: bytes) -> datetime:
-    form = {_UTC_TIME: "%y%m%d%H%M%SZ", _GENERALIZED_TIME: "%Y%m%d%H%M%SZ"}.get(tag)
-    if form is None:
-        raise ValueError("has no validity")
-    time = datetime.strptime(content.decode("ascii", "replace"), form).replace(tzinfo=UTC)
-    if tag == _UTC_TIME and time.year >= 2050:  # RFC 5280: two digits from 50 on are of the century before
-        time = time.replace(year=time.year - 100)
-    return time
 
 
 def judge(name: str, certificate: Validity, now: datetime) -> Finding:
@@ -95,7 +37,7 @@ def judge(name: str, certificate: Validity, now: datetime) -> Finding:
         ).after(Cause.CLOCK)
     if now > certificate.ends:
         return GROUP.failure(f"{name} expired on {certificate.ends:%Y-%m-%d %H:%M} UTC", "renew it")
-    if certificate.ends - now < min(_SOON, (certificate.ends - certificate.begins) / 3):
+    if now > certificate.renewal:
         left = (certificate.ends - now).days
         return GROUP.warning(f"{name} expires in {left} days, on {certificate.ends:%Y-%m-%d}", "renew it")
     return GROUP.ok(f"{name} is valid until {certificate.ends:%Y-%m-%d}")

@@ -6,18 +6,20 @@ import errno
 import os
 import ssl
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
+from agent.base.certificates import validity, validity_of_file
 from agent.base.clock import ClockReader
 from agent.base.files import is_handed_over, is_there, named, open_regular, others_may, room
 from agent.cli.checks import Cause, Finding, Group, certificates
 from agent.cli.checks.server import judge_room, kept
 from agent.config import Config
+from agent.config.certificates import NamedCertificate, named_certificates, named_files, tables
 from agent.config.checks import bytes_needed
 from agent.config.keys import SeedError, password_in
 from agent.leaf.inputs.file import FileOptions
@@ -27,9 +29,7 @@ from agent.server.setup import server_directory, store_directory
 FILES: Final = Group("files")
 _ROOT: Final = 0
 _OWNER_MAKES: Final = stat.S_IWUSR | stat.S_IXUSR
-_SECRET_OPTIONS: Final = {"token_file": "token", "password_file": "password", "tls_key": "key"}
-_CERTIFICATE_OPTIONS: Final = ("tls_cert", "tls_ca")
-_SERVER_CERTIFICATES: Final = ("cert_file", "ca_file")
+_SECRET_OPTIONS: Final = {"token_file": "token", "password_file": "password", "tls_key": "key", "key": "key"}
 _MOST_FILES: Final = 50_000
 
 
@@ -37,7 +37,7 @@ def look(config: Config, now: datetime) -> list[Finding]:
     """Check all that needs no server. `now` is the time by this machine's clock."""
     findings = list(judge_secrets(_seen("directory", config.state_dir), _secrets(config)))
     findings += _state_directory(config)
-    findings += [finding for name, path in _certificates(config) for finding in _certificate(name, path, now)]
+    findings += [_certificate(named, now) for named in named_certificates(config)]
     findings += [finding for name, pair in _pairs(config) for finding in _pair(name, *pair)]
     if config.nats.cluster.on:
         findings += certificates.look_at_cluster(config.nats.cluster)
@@ -57,7 +57,7 @@ def look_at_clock(now: datetime, ahead: tuple[float, float] | None) -> list[Find
 def certificate(name: str, der: bytes, now: datetime) -> Finding:
     """A server's certificate, as it showed it."""
     try:
-        return certificates.judge(name, certificates.validity(der), now)
+        return certificates.judge(name, validity(der), now)
     except ValueError as error:
         return certificates.GROUP.failure(f"{name} {error}", "give that server another certificate")
 
@@ -66,27 +66,8 @@ def right_now() -> datetime:
     return datetime.now(UTC)
 
 
-def _options(config: Config) -> Iterator[tuple[str, Any]]:
-    """All tables that may name files, with their names."""
-    yield "admin", config.admin
-    yield "nats.mqtt", config.nats.mqtt
-    yield "nats.cluster", config.nats.cluster
-    for user in config.nats.mqtt.users:
-        yield f"MQTT user {user.name}", user
-    for options in config.input:
-        yield f"input {options.name}", options
-
-
-def _named(config: Config, options: Any) -> Iterator[tuple[str, Path, str]]:
-    for owner, table in _options(config):
-        for name in options:
-            path = getattr(table, name, None)
-            if isinstance(path, Path):
-                yield owner, path, name
-
-
 def _secrets(config: Config) -> Iterator[Secret]:
-    for owner, path, name in _named(config, _SECRET_OPTIONS):
+    for owner, path, name in named_files(config, _SECRET_OPTIONS):
         yield _seen(f"{_SECRET_OPTIONS[name]} of {owner}", path)
     seeds = [
         getattr(config.nats, name)
@@ -111,37 +92,19 @@ def _seen(what: str, path: Path) -> Secret:
     return Secret(what, path, status.st_mode & 0o7777, status.st_uid)
 
 
-def _certificates(config: Config) -> Iterator[tuple[str, Path]]:
-    for owner, path, name in _named(config, _CERTIFICATE_OPTIONS):
-        yield f"{name} of {owner}", path
-    for owner, table in (("nats.extra", config.nats.extra), ("nats.remote", config.nats.remote)):
-        yield from _in_table(owner, table)
-
-
-def _in_table(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
-    """The certificates that a part of the server's own configuration names, at any depth."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _in_table(f"{prefix}.{key}", value)
-        elif key in _SERVER_CERTIFICATES and isinstance(value, str):
-            yield f"{prefix}.{key}", Path(value)
-
-
-def _certificate(name: str, path: Path, now: datetime) -> Iterator[Finding]:
+def _certificate(named: NamedCertificate, now: datetime) -> Finding:
+    name, path = named.name, named.path
     try:
-        with open_regular(path) as file:
-            validities = certificates.validities(file.read().decode("ascii", "replace"))
+        valid = validity_of_file(path, now, authorities=named.authorities)
     except (OSError, ValueError) as error:
         why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else error
-        yield certificates.GROUP.failure(f"{name}: {path} {why}", "name a file in PEM")
-        return
-    # A chain is as good as the certificate that ends first, or has not begun.
-    worst = max(validities, key=lambda certificate: (certificate.begins > now, -certificate.ends.timestamp()))
-    yield certificates.judge(f"{name} ({path})", worst, now)
+        finding = certificates.GROUP.failure(f"{name}: {path} {why}", "name a file in PEM")
+        return finding.after(Cause.USER)
+    return certificates.judge(f"{name} ({path})", valid, now)
 
 
 def _pairs(config: Config) -> Iterator[tuple[str, tuple[Path, Path]]]:
-    for owner, table in _options(config):
+    for owner, table in tables(config):
         cert, key = getattr(table, "tls_cert", None), getattr(table, "tls_key", None)
         if isinstance(cert, Path) and isinstance(key, Path) and is_there(cert) and is_there(key):
             yield owner, (cert, key)

@@ -90,7 +90,9 @@ def decide(memory: LinkMemory, observation: LinkObservation) -> LinkDecision:
         memory = replace(memory, due=None)
     if not observation.link.up:
         state = LinkState.CLOSED if observation.link.closed else LinkState.DOWN
-        return LinkDecision(state, memory, _keep_paused(observation.consumer), observation.link.closed)
+        cause = f" ({observation.link.cause})" if observation.link.cause else ""
+        detail = observation.link.closed or cause
+        return LinkDecision(state, memory, _keep_paused(observation.consumer), detail)
     if comparison is not None and memory.due is None:
         due = difference(comparison)
         if due is not None:

@@ -19,6 +19,7 @@ from agent.leaf.acks import HubAckWaiters, HubCursorPoller
 from agent.leaf.events import Events, LinkChanged, StreamFull, StreamSeen, StreamTrimmed
 from agent.leaf.link.act import Trimmer
 from agent.leaf.link.announcer import AnnouncedLeaf, Announcer
+from agent.leaf.link.cause import LinkCause
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
 from agent.leaf.link.command_mirror.rest import MirrorRest
@@ -122,6 +123,9 @@ class LeafLink:
             uplink=self._uplink_status,
             trouble=lambda: view.health.sentence,
         )
+        self.cause = LinkCause(
+            config, self._uplink_status, lambda: state.current.spread, self.controller.look
+        )
         self._cursor = HubCursorPoller(
             config.domain, run, state, waits, self.controller.agreed_epoch, self.controller.announce_now
         )
@@ -151,6 +155,7 @@ class LeafLink:
         }
         if self._uplink is not None:
             services["events"] = self._uplink.run
+            services["link cause"] = self.cause.run
         return services
 
     @contextlib.contextmanager
@@ -201,12 +206,13 @@ class LeafLink:
         return None if self._uplink is None else self._uplink.status
 
     def row(self) -> Mapping[str, Any]:
-        state = self.status.state
+        state, cause = self.status.state, self.cause.cause
         return {
             "linked": self.controller.answered,
             "state": state,
             "sentence": self.status.sentence,
-            "attention": state not in ORDINARY | PATIENT,
+            "cause": cause.sentence if cause is not None else None,
+            "attention": state not in ORDINARY | PATIENT or (cause is not None and cause.person),
         }
 
     def class_row(self, cls: str) -> dict[str, Any]:
@@ -229,9 +235,11 @@ class LeafLink:
 
     def _uplink_status(self) -> UplinkStatus:
         status = self.uplink or _UNKNOWN
-        if status.up or not self._view.health.closed:
+        if status.up:
             return status
-        return structs.replace(status, closed=self._view.health.closed)
+        cause = "" if self.cause.cause is None else self.cause.cause.sentence
+        return structs.replace(status, closed=self._view.health.closed, cause=cause)
 
     def changed(self, _changed: LinkChanged) -> None:
         self.controller.link_changed()
+        self.cause.changed()

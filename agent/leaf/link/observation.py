@@ -33,6 +33,8 @@ class UplinkStatus(Struct, frozen=True):
     """Identifies this connection; no other one has the same."""
     closed: str = ""
     """A sentence if the link is down on purpose."""
+    cause: str = ""
+    """Why it is down, where that is known."""
 
 
 class HubComparison(Struct, frozen=True):

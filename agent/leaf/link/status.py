@@ -56,8 +56,8 @@ SENTENCES: Final = {
     "the hub (run ingest), or give its stream more room",
     LinkState.CAPPED: "this domain has sent as much as the hub allows it in an hour: readings wait here, "
     "nothing is lost, and the flow resumes by itself",
-    LinkState.DOWN: "the link to the hub is down: readings are kept here as long as there is room, and flow "
-    "when it is up again",
+    LinkState.DOWN: "the link to the hub is down{detail}: readings are kept here as long as there is room, "
+    "and flow when it is up again",
     LinkState.DISCARDED: "messages {detail} left the stream of this leaf before the hub had them: it was "
     "full and its class discards the oldest, or they were purged or deleted by hand; the audit names what is "
     "missing",

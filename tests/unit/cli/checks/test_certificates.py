@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.base.certificates import Validity, validities, validity
 from agent.cli.checks import Level
-from agent.cli.checks.certificates import Validity, judge, look_at_cluster, validities, validity
+from agent.cli.checks.certificates import judge, look_at_cluster
 from agent.config.server_schema import Cluster
 from tests.harness.certificates import Authority
 
