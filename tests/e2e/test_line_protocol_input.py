@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from influxdb_client.client.influxdb_client import InfluxDBClient
@@ -68,7 +70,6 @@ async def test_bad_lines_alone_store_nothing_and_say_so(served: Served) -> None:
     status, body, _ = await served.post(b"nonsense\n", TEXT, WRITES[0])
     assert status == 400
     assert "nothing of the request was stored" in body["error"]
-    assert (await served.post(b"# nothing\n\n", TEXT, WRITES[0]))[0] == 400
     assert served.core.stored == []
 
 
@@ -140,3 +141,53 @@ async def test_the_official_client_writes_and_reads_our_answers(served: Served) 
     assert stored["weather station_n"]["value"] == 3
     assert stored["weather station_ok"]["value"] is True
     assert "m_f" in stored
+
+
+@pytest.mark.parametrize("body", [b"", b"\n \n", b"# a comment\n"])
+async def test_a_write_without_a_line_is_answered_as_each_version_does(served: Served, body: bytes) -> None:
+    assert [(await served.post(body, TEXT, path))[0] for path in WRITES] == [204, 400]
+    assert (await served.post(body + b"nonsense", TEXT, WRITES[0]))[0] == 400
+    assert served.core.stored == []
+
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+async def test_what_clients_of_version_1_ask_first_is_answered_as_if_all_were_there(served: Served) -> None:
+    created = {"results": [{"statement_id": 0}]}
+    for statement in (
+        'CREATE DATABASE "telegraf"',
+        "create database jmeter;",
+        'CREATE RETENTION POLICY "two" ON "x" DURATION 2w REPLICATION 1',
+    ):
+        form = urlencode({"q": statement})
+        assert (await served.post(form.encode(), FORM, "/query"))[:2] == (200, created)
+        assert (await served.post(None, path=f"/query?{form}"))[:2] == (200, created)
+        assert (await served.post(None, path=f"/query?{form}", method="GET"))[:2] == (200, created)
+    both = urlencode({"q": "SHOW DATABASES; SHOW RETENTION POLICIES ON x", "db": "x"})
+    _, body, headers = await served.post(None, path=f"/query?{both}", method="GET")
+    databases, policies = body["results"]
+    assert databases["series"] == [{"name": "databases", "columns": ["name"], "values": [["x"]]}]
+    assert policies["series"][0]["values"][0][0] == "autogen"
+    assert "X-Influxdb-Version" in headers
+    for query in ("q=SELECT+*+FROM+cpu", "q=DROP+DATABASE+x", "q=", "", "q=CREATE+DATABASES"):
+        status, body, _ = await served.post(None, path=f"/query?{query}", method="GET")
+        assert (status, bool(body["error"])) == (400, True)
+    assert (await served.post(b"\xff\x00", FORM, "/query"))[0] == 400
+    assert (await served.post(b"q=" + b"x" * 70_000, FORM, "/query"))[0] == 413
+    status, body, _ = await served.post(None, path="/ping?verbose=true", method="GET")
+    assert (status, "version" in body) == (200, True)
+
+
+async def test_the_password_of_version_1_may_be_in_the_url(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text("s3cret\n")
+    async with serving(token_file=token) as served:
+        for path in ("/write?db=x", "/query?q=SHOW+DATABASES"):
+            assert (await served.post(LINE, TEXT, f"{path}&u=me&p=s3cret"))[0] in (200, 204)
+            assert (await served.post(LINE, TEXT, f"{path}&u=me&p=wrong"))[0] == 401
+            assert (await served.post(LINE, {**TEXT, "Authorization": "Token wrong"}, f"{path}&p=s3cret"))[
+                0
+            ] == 401
+        assert (await served.post(LINE, TEXT, "/api/v2/write?org=o&p=s3cret"))[0] == 401

@@ -35,6 +35,7 @@ from agent.leaf.inputs.http.responses import (
     stopped,
 )
 from agent.leaf.inputs.http.routes import (
+    QUERY_PATH,
     AdmittedRequest,
     DecodedBody,
     Reply,
@@ -46,6 +47,8 @@ from agent.leaf.intake import Chunk, Intake, QuickIntake
 
 OPEN_PATHS: Final = ("/ping", "/health")
 """What InfluxDB's clients ask to find out whether a server answers; needs no token."""
+_PASSWORD_PATHS: Final = ("/write", QUERY_PATH)
+"""Where a client of InfluxDB's version 1 may show its password in the URL, as `p`."""
 _KNOWN: Final = 256
 """Heads that are remembered: a sender repeats its own, which costs more to read than a reading."""
 _KNOWN_BYTES: Final = 1024
@@ -119,12 +122,17 @@ class Handler:
     def admit(self, request: HttpRequest, head: bytes) -> AdmittedRequest | Response:
         """Let a request in, whose body may then come, or answer it. Raises `HttpError`."""
         path = request.path
-        self._guard.admit(request.headers, open_path=path in OPEN_PATHS)
+        shown = request.query().get("p") if path in _PASSWORD_PATHS else None
+        self._guard.admit(request.headers, open_path=path in OPEN_PATHS, shown=shown)
         if path in OPEN_PATHS:
             return self._greet(request)
         route = self._routes.find(path)
         if route is None:
             raise not_found(path)
+        if path == QUERY_PATH and (request.method == "GET" or _is_bare(request)):
+            from agent.leaf.inputs.http import influx
+
+            return influx.answer(request.query())
         admitted = AdmittedRequest(request, read_head(request, route), route)
         if self._stopping.is_set():
             raise stopped()
@@ -291,3 +299,8 @@ class Handler:
             self._metrics.left_out.labels(self._name, kind).inc(count)
         if fault is not None:
             self._metrics.invalid.labels(self._name, fault).inc(sum(decoded.left_out.values()))
+
+
+def _is_bare(request: HttpRequest) -> bool:
+    """Whether a request has no body."""
+    return request.length in (None, 0) and not request.chunked

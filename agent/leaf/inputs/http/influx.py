@@ -6,7 +6,10 @@ at 413."""
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 from agent.base.clock import wall_ns
 from agent.base.http.framing import HttpRequest
@@ -21,6 +24,12 @@ from agent.leaf.inputs.http.routes import DecodedBody, Route, RouteSettings
 
 _V1_WRITE: Final = "/write"
 _PING: Final = "/ping"
+_JSON: Final = "application/json"
+_MAX_QUERY: Final = 64 * 1024
+_MAX_STATEMENTS: Final = 100
+_CREATES: Final = re.compile(r"(?:create|alter)\s+(?:database|retention\s+policy)\b", re.IGNORECASE)
+_DATABASES: Final = re.compile(r"show\s+databases\Z", re.IGNORECASE)
+_POLICIES: Final = re.compile(r"show\s+retention\s+policies\b", re.IGNORECASE)
 _VERSION: Final = {"X-Influxdb-Version": "petiole", "X-Influxdb-Build": "petiole"}
 _CODES: Final = {
     400: "invalid",
@@ -43,13 +52,69 @@ _FEW: Final = 16 * 1024
 def greet(request: HttpRequest, stopping: bool) -> Response:
     """The answer to `/ping` and `/health`."""
     if request.path == _PING:
+        if request.query().get("verbose", "0") not in ("", "0", "false"):
+            return Response(200, b'{"version":"petiole"}', _JSON, headers=_VERSION)
         return Response(204, headers=_VERSION)
     message = "the agent is stopping" if stopping else "ready for writes"
     status = "fail" if stopping else "pass"
     content: dict[str, Any] = {"name": "petiole", "status": status, "message": message, "checks": []}
-    return Response(
-        503 if stopping else 200, json.dumps(content).encode(), "application/json", headers=_VERSION
+    return Response(503 if stopping else 200, json.dumps(content).encode(), _JSON, headers=_VERSION)
+
+
+def answer(query: Mapping[str, str]) -> Response:
+    """The answer of version 1 to the statements with which its clients begin: what they create is there.
+    Raises `HttpError` for any other, since readings are not read back here."""
+    statements = [text.strip() for text in query.get("q", "").split(";") if text.strip()]
+    if not statements:
+        raise at_fault(400, "query", 'missing required parameter "q"', unread=False)
+    results = [
+        {"statement_id": number, **_result(text, query.get("db"))}
+        for number, text in enumerate(statements[:_MAX_STATEMENTS])
+    ]
+    return Response(200, json.dumps({"results": results}).encode(), _JSON, headers=_VERSION)
+
+
+def _result(statement: str, database: str | None) -> dict[str, Any]:
+    if _CREATES.match(statement):
+        return {}
+    if _DATABASES.match(statement):
+        return _series("databases", ["name"], [] if database is None else [[database]])
+    if _POLICIES.match(statement):
+        columns = ["name", "duration", "shardGroupDuration", "replicaN", "default"]
+        return _series("", columns, [["autogen", "0s", "168h0m0s", 1, True]])
+    raise at_fault(
+        400, "query", f"{statement[:60]!r} is not answered here; query the tables of the hub", unread=False
     )
+
+
+def _series(name: str, columns: list[str], values: list[list[Any]]) -> dict[str, Any]:
+    named = {"name": name} if name else {}
+    return {"series": [{**named, "columns": columns, **({"values": values} if values else {})}]}
+
+
+class QueryRoute(Route[DecodedBody]):
+    """What clients of version 1 post to `/query`, whose statements are in the body or in the URL."""
+
+    def limit(self, *, is_json: bool) -> int:
+        return _MAX_QUERY
+
+    async def decode(self, body: Body, head: RequestHead, hold: Hold) -> DecodedBody:
+        try:
+            posted = dict(parse_qsl(body.data.decode(), max_num_fields=_MAX_STATEMENTS))
+        except ValueError:
+            posted = {}
+        asked = {**dict(parse_qsl(head.target.partition("?")[2])), **posted}
+        return AnsweredQuery(b"", 0, response=answer(asked))
+
+    def respond(self, decoded: DecodedBody, head: RequestHead) -> Response:
+        assert isinstance(decoded, AnsweredQuery)
+        return decoded.response
+
+
+class AnsweredQuery(DecodedBody, kw_only=True):
+    """No readings, and what is answered."""
+
+    response: Response
 
 
 class DecodedLines(DecodedBody, kw_only=True):
@@ -60,7 +125,8 @@ class DecodedLines(DecodedBody, kw_only=True):
 
 class InfluxRoute(Route[DecodedLines]):
     """Line protocol, which a request writes line by line: the good lines are stored and 400 names the others.
-    Remembers names from one request to the next."""
+    Remembers names from one request to the next. A write without a line, with which Home Assistant begins, is
+    204 in version 1 and 400 in version 2, as InfluxDB answers."""
 
     def __init__(self, settings: RouteSettings) -> None:
         super().__init__(settings)
@@ -99,7 +165,8 @@ class InfluxRoute(Route[DecodedLines]):
                 "its line; send fewer lines at a time",
                 unread=False,
             ) from None
-        if parsing.hopeless or not parsing.count:
+        is_first = head.target.partition("?")[0] == _V1_WRITE
+        if parsing.hopeless or not (parsing.count or (is_first and not parsing.bad)):
             raise refused_lines(parsing)
         hold.add(parsing.size, unread=False)
         return _decoded(parsing)

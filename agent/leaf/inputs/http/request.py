@@ -43,14 +43,18 @@ class Guard:
         self._origins = frozenset(origins)
         self._token = token
 
-    def admit(self, headers: Mapping[str, str], *, open_path: bool) -> None:
-        """Raises `HttpError` for a request that may not come in; an open path needs no token."""
+    def admit(self, headers: Mapping[str, str], *, open_path: bool, shown: str | None = None) -> None:
+        """Raises `HttpError` for a request that may not come in; an open path needs no token. `shown` is what
+        its URL shows as one."""
         if not self._hosts.admit(headers.get("host")):
             raise at_fault(421, "host", "this Host is not served here (option allowed_hosts)")
         origin = headers.get("origin")  # programs send none
         if origin is not None and origin not in self._origins:
             raise at_fault(403, "origin", "this Origin may not post (option allowed_origins)")
-        if open_path or self._token is None or shows(headers.get("authorization"), self._token):
+        authorization = headers.get("authorization")
+        if authorization is None and shown is not None:
+            authorization = f"Token {shown}"
+        if open_path or self._token is None or shows(authorization, self._token):
             return
         raise at_fault(
             401,

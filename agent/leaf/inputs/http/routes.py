@@ -33,6 +33,7 @@ from agent.leaf.inputs.http.responses import HttpError, at_fault, bad_lines
 OTLP_PATH: Final = "/v1/metrics"
 OTLP_LOGS_PATH: Final = "/v1/logs"
 REMOTE_WRITE_PATH: Final = "/api/v1/write"
+QUERY_PATH: Final = "/query"
 _JSON: Final = "application/json"
 _EMPTY: Final = 'the body holds no reading; send at least one, such as {"metric": "pressure", "value": 21.5}'
 
@@ -189,6 +190,12 @@ def _influx_route(settings: RouteSettings) -> Route[Any]:
     return InfluxRoute(settings)
 
 
+def _influx_query_route(settings: RouteSettings) -> Route[Any]:
+    from agent.leaf.inputs.http.influx import QueryRoute
+
+    return QueryRoute(settings)
+
+
 def _otlp_route(settings: RouteSettings) -> Route[Any]:
     from agent.leaf.inputs.http.otlp import OtlpRoute
 
@@ -211,11 +218,12 @@ ROUTES: Final[Mapping[str, Callable[[RouteSettings], Route[Any]]]] = {
     READINGS_PATH: ReadingsRoute,
     "/write": _influx_route,
     "/api/v2/write": _influx_route,
+    QUERY_PATH: _influx_query_route,
     OTLP_PATH: _otlp_route,
     OTLP_LOGS_PATH: _otlp_logs_route,
     REMOTE_WRITE_PATH: _remote_write_route,
 }
-"""By the paths to which readings are posted."""
+"""By the paths to which readings are posted, and the questions of InfluxDB's clients."""
 OPTIONS: Final = {OTLP_PATH: "otlp", OTLP_LOGS_PATH: "otlp", REMOTE_WRITE_PATH: "remote_write"}
 """The option that a path needs."""
 
