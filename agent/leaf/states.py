@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from agent.base.logs import listed, time_text
+from agent.base.logs import last_warning, listed, time_text
 from agent.base.metrics import Metrics
 from agent.base.wait import loop_time
 from agent.contract import LeafState
@@ -78,7 +78,8 @@ class LeafStates:
         for gauge in self._metrics.input_up.collect():
             self._down |= {sample.labels["input"]: now for sample in gauge.samples if not sample.value}
         down = sorted(name for name, at in self._down.items() if name in names and now - at <= seconds)
-        return f"input {listed(down)}" if down else ""
+        said = [f"{name} ({why})" if (why := last_warning(name)) else name for name in down]
+        return f"input {listed(said)}" if down else ""
 
     def _clock(self) -> str:
         ahead = self._view.status.clock_ahead

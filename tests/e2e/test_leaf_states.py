@@ -141,7 +141,8 @@ def test_an_input_that_is_down_is_told_at_the_hub(fleet: Fleet) -> None:
         wait_for(lambda: fleet.row()[1]["words"] == ["input_down"], "the hub knows that an input is down")
         code, row = fleet.row()
         assert (code, row["state"], fleet.has("input_down")) == (1, "input_down", True)
-        assert row["sentence"].startswith("input spare: down; ")
+        taken = f"127.0.0.1:{fleet.spare_port} is taken by another program"
+        assert row["sentence"].startswith(f"input spare (input failed and is retried: {taken}")
         assert fleet.says(fleet.leaf, "status")[0] == 1
 
 
