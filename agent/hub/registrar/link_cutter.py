@@ -16,6 +16,7 @@ import nats.errors
 import structlog
 from nats.aio.client import Client
 
+from agent.base.logs import LogEdge, Sparse
 from agent.base.wait import bounded_gather
 from agent.hub.registrar.fleet_events import LinkEvent, LinkId
 from agent.hub.registrar.fleet_store import FleetStore
@@ -45,6 +46,7 @@ class LinkCutter:
         self._compared = nc is None
         self._cleared: set[str] = set()
         self._unconfirmed: set[LinkId] = set()
+        self._failures, self._uncompared = Sparse(), LogEdge(log, error=True)
 
     @property
     def settled(self) -> bool:
@@ -60,8 +62,9 @@ class LinkCutter:
         try:
             if not self._compared:
                 await self._compare(links, complete)
+            self._uncompared.end()
         except (JetStreamError, nats.errors.Error) as error:
-            log.error("links not cut yet", reason=str(error))
+            self._uncompared.begin("links not cut yet", reason=str(error))
 
     async def refuses(self, event: LinkEvent) -> bool:
         """Whether a link that came up has a key that was revoked; then it is cut. Only a hub's server with an
@@ -105,7 +108,9 @@ class LinkCutter:
             try:
                 answer = await nc.request(KICK.format(server), body, timeout=_SECONDS)
             except (nats.errors.Error, TimeoutError) as error:
-                log.error("link not cut yet", server=server, reason=str(error) or "no answer")
+                self._failures.report(
+                    log.error, "link not cut yet", server=server, reason=str(error) or "no answer"
+                )
                 return False
             return "error" not in json.loads(answer.data)
 

@@ -12,6 +12,7 @@ import structlog
 from msgspec import structs
 
 from agent import contract
+from agent.base.logs import LogEdge
 from agent.contract import (
     H_COUNT,
     H_MESSAGE_ID,
@@ -168,13 +169,15 @@ class LedgerPublisher:
 
     async def run(self) -> None:
         """Publish a record each minute in which the stream moved or something was discarded."""
+        skipped = {cls: LogEdge(log.bind(**{"class": cls})) for cls in self._ledgers}
         while True:
             await asyncio.sleep(LEDGER_SECONDS)
             for cls in self._ledgers:
                 try:
                     await self._publish_if_moved(self._js, cls)
+                    skipped[cls].end()
                 except JetStreamError as error:
-                    log.warning("ledger record skipped this minute", **{"class": cls}, error=str(error))
+                    skipped[cls].begin("ledger records skipped", error=str(error))
 
     async def _publish_if_moved(self, js: JetStream | None, cls: str) -> None:
         if js is None:

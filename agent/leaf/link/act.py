@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 
 from agent import contract
+from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
 from agent.base.wait import bounded_gather, loop_time
 from agent.config import StreamClass
@@ -129,6 +130,7 @@ class Trimmer:
         self._allowed, self._prepare, self._note = allowed, prepare, note
         self._saved: dict[str, int] = {}
         """By class up to which sequence all that only its messages hold is saved."""
+        self._unsaved = LogEdge(log, "state saved again", error=True)
 
     def epoch_begun(self, begun: EpochBegun) -> None:
         """The stream may be another one now, or restored: what is saved of its messages is not known."""
@@ -147,8 +149,9 @@ class Trimmer:
             await self._state.save()
             await self._state.save_positions()
             self._saved[cls] = info.last
+            self._unsaved.end()
         except OSError as error:
-            log.error("state not saved before trimming", error=str(error))
+            self._unsaved.begin("state not saved before trimming", error=str(error))
         up_to = min(confirmed - 1, self._saved.get(cls, 0))
         if up_to < info.first:
             return

@@ -147,6 +147,8 @@ class Outcomes:
         self._pauses: dict[str, tuple[float, float]] = {}
         """Since when the batches of a class were refused last, and for how long."""
         self._refusing: dict[str, LogEdge] = {}
+        self._lacking: dict[str, int] = {}
+        """The bytes of the largest message for which the stream of a class had no room."""
         self._sparse = Sparse()
 
     def is_full(self, cls: str) -> bool:
@@ -156,6 +158,7 @@ class Outcomes:
     def has_room(self, cls: str) -> None:
         """The stream of a class was trimmed: what comes now is tried at once."""
         self._full_until.pop(cls, None)
+        self._lacking.pop(cls, None)
 
     def stored(self, batch: Batch, seq: int) -> None:
         """A batch is in its stream, at `seq`."""
@@ -164,13 +167,21 @@ class Outcomes:
         settle(batch.id.n, batch.readings)
         readings = 0 if batch.dead else batch.readings
         self._events.emit(BatchStored(batch.id, seq, readings, batch.input, batch.position))
-        if refusing := self._refusing.pop(cls, None):
+        if cls in self._refusing and self._has_room_again(batch):
+            self._lacking.pop(cls, None)
             self._publisher.stream_stores(cls)
-            refusing.end()
+            self._refusing.pop(cls).end()
         self._counters_of(batch).count(batch)
         self._refusals.stored(batch.input, cls)
         for entry in batch.entries:
             self._publisher.stored((batch.input, cls), entry, seq)
+
+    def _has_room_again(self, batch: Batch) -> bool:
+        """Whether a batch that was stored shows that the stream stores again: a full stream takes small
+        batches between large ones that it refuses."""
+        refused_at, _ = self._pauses.get(batch.id.cls, (-math.inf, 0.0))
+        large = message_bytes(batch.payload, batch.entries) >= self._lacking.get(batch.id.cls, 0)
+        return large or loop_time() - refused_at > _FULL_SECONDS
 
     def _counters_of(self, batch: Batch) -> _Counters:
         key = (batch.input, batch.id.cls, batch.dead)
@@ -208,8 +219,10 @@ class Outcomes:
 
     def awaits_room(self, batch: Batch) -> None:
         """The stream of a class has no room for a batch now."""
-        self._publisher.stream_full(batch.id.cls)
-        self._events.emit(StreamFull(batch.id.cls, message_bytes(batch.payload, batch.entries)))
+        cls, size = batch.id.cls, message_bytes(batch.payload, batch.entries)
+        self._lacking[cls] = max(size, self._lacking.get(cls, 0))
+        self._publisher.stream_full(cls)
+        self._events.emit(StreamFull(cls, size))
 
     def delayed(self, cls: str, text: str) -> None:
         """The stream of a class does not store now."""

@@ -15,8 +15,9 @@ import structlog
 from nats.aio.client import Client
 
 from agent import contract
+from agent.base.logs import LogEdge
 from agent.base.metrics import Metrics
-from agent.base.wait import Backoff
+from agent.base.wait import Backoff, loop_time
 from agent.config import StreamClass
 from agent.contract import Ledger, Readings, StreamState
 from agent.jetstream import JetStream, JetStreamError, StreamInfo
@@ -26,6 +27,7 @@ from agent.leaf.ledger.evictions import FULL, PURGED, EvictedRun, IndexedMessage
 from agent.leaf.ledger.evictions.tracker import EvictionTracker
 
 _SAVE_SECONDS: Final = 1.0
+_TELL_SECONDS: Final = 60.0
 _LONGEST_SECONDS: Final = 30.0
 
 log = structlog.get_logger("ledger")
@@ -54,6 +56,9 @@ class EvictionMonitor:
         self.lost = dict.fromkeys(classes, 0)
         """By class how many readings and messages of devices were discarded since the agent started."""
         self._saving = asyncio.Lock()
+        self._told: dict[str, tuple[float, int]] = {}
+        """By class when a loss was logged, and how many readings were lost by then."""
+        self._postponed = {name: LogEdge(log.bind(**{"class": name})) for name in self._classes}
         self._behind: tuple[Client, JetStream] | None = None
         self._due = {name: asyncio.Event() for name in self._classes}
         for name in self._classes:
@@ -129,8 +134,9 @@ class EvictionMonitor:
                 await self.look(name)
                 pause = _SAVE_SECONDS
                 backoff.reset()
+                self._postponed[name].end()
             except (JetStreamError, OSError) as error:
-                log.warning("eviction accounting postponed", **{"class": name}, error=str(error))
+                self._postponed[name].begin("eviction accounting postponed", error=str(error))
                 pause = backoff.next()
                 due.set()
             await asyncio.sleep(pause)
@@ -194,9 +200,17 @@ class EvictionMonitor:
             self._metrics.discarded.labels(name, reason).inc(readings)
         if claimed:
             self._tell(name)
-            log.warning("discarded before the hub had it", **{"class": name}, readings=claimed)
+        self._log_loss(name)
         await self._save(tracker)
         tracker.tidy()
+
+    def _log_loss(self, name: str) -> None:
+        """Log what was lost since that was logged last, at most once a minute: a full stream loses each
+        second."""
+        at, lost = self._told.get(name, (-_TELL_SECONDS, 0))
+        if self.lost[name] > lost and loop_time() - at >= _TELL_SECONDS:
+            self._told[name] = loop_time(), self.lost[name]
+            log.warning("discarded before the hub had it", **{"class": name}, readings=self.lost[name] - lost)
 
     def due(self, cls: str) -> list[str]:
         """Earlier runs of which something was discarded that no record says which the stream holds or the hub
