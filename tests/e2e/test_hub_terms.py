@@ -109,6 +109,6 @@ async def test_a_term_that_ends_is_freed_and_seldom_by_a_look_at_all_that_there_
             collections.clear()
             await agent.apply(Applied(config, ConfigChange(live=frozenset({"leaf"})), (), {}, {}))
             await until(lambda: agent._registrar not in (None, before()), "the next term")  # noqa: B023
-            # On Python 3.13 frames of handled errors keep what `dissolve` leaves of it, an empty object.
+            # Since Python 3.12 frames of handled errors keep what `dissolve` leaves of it, an empty object.
             await until(lambda: fleet() is None and not _content(before()), "the one before is gone")  # noqa: B023
             assert (2 in collections) is (term == terms)
