@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import logging.handlers
 import shutil
@@ -22,6 +23,7 @@ from agent.cli.configuration import problems
 from agent.config import Seconds, Size
 from agent.contract import MAX_RECEIVED
 from agent.demo.loopback import free_port
+from agent.leaf.inputs.formats.ndjson import decode_ndjson
 from agent.leaf.inputs.syslog import SyslogOptions
 from agent.leaf.inputs.syslog.input import SyslogInput
 from agent.leaf.intake import RefusalReason, RefusedError
@@ -309,6 +311,55 @@ async def test_rsyslog_forwards_over_tls_what_it_has(tmp_path: Path, framing: st
             "a.b": "c",
         }
         assert one.core.letters == []
+
+
+def documented(title: str) -> str:
+    """The configuration of rsyslog that follows a sentence of the document."""
+    document = (Path(__file__).parents[2] / "docs" / "inputs" / "syslog.md").read_text()
+    return document.partition(title)[2].partition("```")[2].partition("```")[0]
+
+
+OLD = b"<13>Nov 28 18:00:00 pump-7 press:%s\n"
+NEW = b"<13>1 2026-11-28T18:00:00Z pump-7 press 1 - -%s\n"
+SENT = [
+    OLD % b" roller 3",
+    OLD % b"no blank",
+    OLD % b"   indented",
+    NEW % b" five four",
+    NEW % b'  "two" \\ x',
+]
+TEXTS = ["roller 3", "no blank", "  indented", "five four", '"two" \\ x']
+"""The second blank of the last is taken for that of RFC 3164."""
+
+
+async def test_the_documented_forwarding_of_rsyslog_stores_texts_without_a_blank_of_the_header(
+    tmp_path: Path,
+) -> None:
+    async with listening() as one:
+        action = documented("an agent that is down:").replace('port="5514"', f'port="{one.port}"')
+        with rsyslogd(tmp_path / "rsyslog", action) as port:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.writelines(SENT)
+            await writer.drain()
+            await one.stored(len(SENT))
+            writer.close()
+        assert one.core.values() == TEXTS
+        assert one.core.letters == []
+
+
+async def test_the_documented_file_of_rsyslog_has_texts_without_a_blank_of_the_header(tmp_path: Path) -> None:
+    written = tmp_path / "syslog.ndjson"
+    action = documented("Without loss, through a file").replace("/var/log/plant/syslog.ndjson", str(written))
+    with rsyslogd(tmp_path / "rsyslog", action) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.writelines(SENT)
+        await writer.drain()
+        writer.close()
+        await until(lambda: written.exists() and written.read_bytes().count(b"\n") == len(SENT))
+    decoded = decode_ndjson(written.read_bytes(), "edge-1", 0)
+    rows = [json.loads(line) for line in decoded.payload.splitlines()]
+    assert [row["value"] for row in rows] == TEXTS
+    assert {row["device"] for row in rows} == {"pump-7"}
 
 
 @pytest.mark.parametrize(
