@@ -48,7 +48,7 @@ END_SECONDS: Final = 5.0
 class _NoNotes:
     """Forgets what an input keeps, for it begins as if it were new."""
 
-    def is_stale(self, input_name: str) -> bool:
+    def take_stale(self, input_name: str) -> bool:
         return False
 
     async def kept(self, input_name: str) -> str | None:

@@ -57,6 +57,8 @@ class StoreLost(Struct, frozen=True):
     """The store of a class was lost or restored from a backup."""
 
     cls: str
+    found_by_hub: bool = False
+    """Whether the agent's own state did not show it, so that it may have been restored too."""
 
 
 class LinkChanged(Struct, frozen=True):

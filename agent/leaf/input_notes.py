@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,7 @@ import structlog
 
 from agent.base.files import private_directory, write_private
 from agent.contract import Doubt
+from agent.leaf.events import StoreLost
 from agent.leaf.state_file import StateFile
 
 FOLDER: Final = "catalogues"
@@ -23,8 +25,22 @@ class InputNotes:
     def __init__(self, state_dir: Path, state: StateFile) -> None:
         self._folder, self._state = state_dir / FOLDER, state
 
-    def is_stale(self, input_name: str) -> bool:
-        return input_name in self._state.current.stale
+    def take_stale(self, input_name: str) -> bool:
+        stale = self._state.current.stale
+        if input_name not in stale:
+            return False
+        self._state.current.stale = [name for name in stale if name != input_name]
+        return True
+
+    def store_lost(self, lost: StoreLost) -> None:
+        """Name the inputs whose position was restored together with the store: lines that they stored since
+        the agent began may be at the hub already."""
+        current = self._state.current
+        for name in current.positions.get(lost.cls, {}) if lost.found_by_hub else ():
+            reason = "were read since this start from a position of an older copy, which was restored"
+            current.doubt(lost.cls, Doubt("twice", name, "all files", reason, time.time_ns()))
+            log.warning("lines may be twice", input=name, file="all files", reason=reason)
+            self._state.mark()
 
     async def kept(self, input_name: str) -> str | None:
         return await asyncio.to_thread(self._read, input_name)

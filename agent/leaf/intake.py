@@ -70,7 +70,7 @@ class ResumePoint(Struct, frozen=True):
 class Notes(Protocol):
     """What the core keeps for pull inputs beside their positions."""
 
-    def is_stale(self, input_name: str) -> bool:
+    def take_stale(self, input_name: str) -> bool:
         """Whether the position of an input may be older than what it has stored: the state is that of an
         older copy."""
 

@@ -128,6 +128,7 @@ class LeafAgent:
         self._request_recovery = IdempotencyRecovery(
             config.state_dir, self._publisher, classes, discarding, self._recovery.get
         )
+        self._notes = InputNotes(config.state_dir, state)
         self._core = self._core_intake(ledgers)
         self._inputs = InputSet(config, inputs, self._core, levels, lingers, metrics)
         self.intake = self._inputs.intake
@@ -184,8 +185,7 @@ class LeafAgent:
             lambda input_name: input_name in self._state.current.unplaced,
             self._reach,
         )
-        notes = InputNotes(self._config.state_dir, self._state)
-        return CoreIntake(self._config.domain, self._publisher, chunks, letters, notes)
+        return CoreIntake(self._config.domain, self._publisher, chunks, letters, self._notes)
 
     async def _reach(self, input_name: str) -> None:
         """Wait until what is stored of a pull input has reached its level, as `Publisher.reach` says."""
@@ -216,6 +216,7 @@ class LeafAgent:
             StoreLost,
             lambda lost: self._publisher.store_lost(lost.cls),
             lambda lost: self._sender.store_lost(lost.cls),
+            self._notes.store_lost,
         )
         events.on(LinkChanged, self.link.changed)
         events.on(ConnectionStuck, lambda stuck: self._connection.renew(stuck.reason))

@@ -15,7 +15,7 @@ from agent.leaf.acks import HubAckWaiters
 from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.link.act import ensure_rate
 from agent.leaf.link.link import LeafLink
-from agent.leaf.link.prepare import note_lost_positions, prepare_stream
+from agent.leaf.link.prepare import note_lost_positions, note_stale_positions, prepare_stream
 from agent.leaf.publish.sender import Sender
 from agent.leaf.publish.stream_recovery import StreamRecovery
 from agent.leaf.state_file import StateFile
@@ -57,6 +57,8 @@ class StreamSetup:
         pulls = [input_.name for input_ in config.input if input_.pulls]
         classes = {cls.name: cls for cls in config.class_}
         await note_lost_positions(js, config.domain, classes, pulls, self.state.current)
+        if not self._completed:
+            await note_stale_positions(js, config.domain, classes, self.state.current)
         for name, cls in classes.items():
             info = await prepare_stream(
                 js,

@@ -24,7 +24,7 @@ class MemoryNotes:
         self.texts: dict[str, str] = {}
         self.doubts: list[Doubt] = []
 
-    def is_stale(self, input_name: str) -> bool:
+    def take_stale(self, input_name: str) -> bool:
         return False
 
     async def kept(self, input_name: str) -> str | None:

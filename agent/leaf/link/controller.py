@@ -140,7 +140,7 @@ class LinkController:
     def _emit_begun(self, cls: str, reason: EpochReason) -> None:
         self._events.emit(EpochBegun(cls))
         if reason in (EpochReason.RECREATED, EpochReason.RESTORED, EpochReason.DIFFERENT):
-            self._events.emit(StoreLost(cls))
+            self._events.emit(StoreLost(cls, reason is EpochReason.DIFFERENT))
 
     def look(self) -> None:
         """Look without waiting for the next turn: something has changed."""

@@ -99,6 +99,37 @@ async def note_lost_positions(
             current.unplaced = [name for name in pulls if name not in placed]
 
 
+async def note_stale_positions(js: JetStream, domain: str, classes: Iterable[str], current: State) -> None:
+    """Note which pull inputs may have stored more than their position says: the state file is that of an
+    older copy. Messages behind the last one that it knows are trimmed already, and no run that it knows has
+    written the newest ledger record. A position in the stream itself is the newest. Call it before the run
+    stores anything. Raises `ApiError` or `UnavailableError`."""
+    for cls in classes:
+        acked = current.acked.get(cls)
+        info = None if acked is None else await js.find_stream(contract.leaf_stream(domain, cls))
+        if acked is None or info is None or info.created != acked.created or info.first <= acked.last + 1:
+            continue
+        previous = current.previous.get(cls)
+        runs = {acked.run, *([] if previous is None else [previous.run])}
+        if await _newest_run(js, domain, cls) in runs:
+            continue
+        for name, position in current.positions.get(cls, {}).items():
+            subjects = [contract.batch_subject(domain, cls, name), contract.dead_subject(domain, cls, name)]
+            stored = [await js.get_message(info.name, last_by_subject=subject) for subject in subjects]
+            if max((one.seq for one in stored if one is not None), default=0) <= position.seq:
+                current.stale = [*current.stale, name]
+
+
+async def _newest_run(js: JetStream, domain: str, cls: str) -> str | None:
+    """The run of the newest ledger record in a stream, None where there is none."""
+    stream, subject = contract.leaf_stream(domain, cls), contract.ledger_subject(domain, cls)
+    message = await js.get_message(stream, last_by_subject=subject)
+    try:
+        return None if message is None else contract.parse_ledger(message.data).run
+    except ContractError:
+        return None
+
+
 async def newest_checkpoint_held(js: JetStream, info: StreamInfo, candidates: Sequence[Checkpoint]) -> int:
     """The leaf sequence of the newest checkpoint whose message the stream holds, 0 if it holds none; the
     candidates are sorted, the oldest first. A restored store holds those from before its backup. Raises

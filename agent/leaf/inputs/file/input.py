@@ -110,7 +110,7 @@ class FileInput(PositionedInput[FileOptions]):
             line=options.line,
             descriptors=_descriptors(),
         )
-        if intake.notes.is_stale(self.name):
+        if intake.notes.take_stale(self.name):
             reason = "are read from a position of an older copy of the agent's state, which was restored"
             await self._doubt(Doubt("twice", "all files", reason))
         parser = options.parser(intake.domain)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -18,6 +20,21 @@ class OneFile(Reader):
     @property
     def path(self) -> Path:
         return Path(self.paths[0])
+
+
+@contextmanager
+def acting_after_the_listing(act: Callable[[], None]) -> Iterator[None]:
+    """The next listing of a folder is out of date when it is used."""
+    really = os.scandir
+
+    def once(path: str) -> os._ScandirIterator[str]:
+        os.scandir = really
+        entries = list(really(path))
+        act()
+        return cast("os._ScandirIterator[str]", nullcontext(entries))
+
+    os.scandir = once  # type: ignore[assignment]
+    yield
 
 
 @pytest.fixture
@@ -135,6 +152,24 @@ def test_a_copy_that_a_person_made_is_not_read(reader: OneFile) -> None:
     reader.restart()
     reader.settle()
     assert reader.stored == ["a", "b"]
+
+
+def test_a_file_that_is_rotated_while_it_is_listed_is_not_taken_for_gone(reader: OneFile) -> None:
+    path = reader.path
+    reader.paths = [str(path.with_name("*.log"))]
+    reader.restart()
+    append(path, "1\n")
+    reader.settle()
+    reader.restart()
+
+    def rotate() -> None:
+        path.rename(path.with_name("a.log.1"))
+        append(path, "1\n")
+
+    with acting_after_the_listing(rotate):
+        reader.look()
+    reader.settle()
+    assert reader.stored == ["1", "1"]
 
 
 def test_what_cannot_be_found_again_is_said_and_the_rest_goes_on(reader: OneFile) -> None:

@@ -14,7 +14,7 @@ from agent.leaf.inputs.file.catalogue import WATCH
 from agent.leaf.inputs.file.positions import MAX_FILES, parse_position
 from agent.leaf.inputs.file.tail_group import QUIET, REST, SCAN
 from tests.unit.leaf.inputs.file.reader import Reader, append, readers
-from tests.unit.leaf.inputs.file.test_generations import Files, RotatedFilesMatchToo
+from tests.unit.leaf.inputs.file.test_generations import Files, RotatedFilesMatchToo, unlistable
 
 
 @pytest.fixture
@@ -248,6 +248,28 @@ def test_a_folder_that_cannot_be_listed_is_told(
     assert reader.seen[-1].problems == [f"{tmp_path}: Permission denied"]
 
 
+def test_a_rotation_in_a_folder_that_cannot_be_listed_is_read_and_named_by_no_doubt(
+    tmp_path: Path, reader_of: Callable[..., Reader]
+) -> None:
+    path = tmp_path / "a.log"
+    append(path, "1\n")
+    reader = reader_of(path)
+    reader.descriptors = 0
+    reader.restart()
+    reader.settle()
+    with unlistable(tmp_path):
+        reader.settle()
+        append(path, "2\n")
+        path.rename(tmp_path / "a.log.1")
+        append(path, "3\n")
+        reader.now += 3600
+        reader.settle()
+        assert reader.seen[-1].problems == [f"{tmp_path}: Permission denied"]
+    reader.settle()
+    assert sorted(reader.stored) == ["1", "2", "3"]
+    assert reader.doubts == []
+
+
 def test_files_beyond_the_limit_are_told_and_one_that_is_gone_makes_room(
     tmp_path: Path, reader_of: Callable[..., Reader]
 ) -> None:
@@ -323,3 +345,61 @@ def test_a_deleted_file_is_not_held_open(tmp_path: Path, reader_of: Callable[...
     reader.settle()
     assert reader.stored == ["a", "b"]
     assert reader.lost == []
+
+
+def test_a_link_that_points_elsewhere_twice_while_nobody_looks_skips_no_file(
+    tmp_path: Path, reader_of: Callable[..., Reader]
+) -> None:
+    link = tmp_path / "current.log"
+    append(tmp_path / "d26.log", "before the first look\n")
+    append(tmp_path / "d27.log", "1\n")
+    link.symlink_to("d27.log")
+    reader = reader_of(link)
+    reader.settle()
+    append(tmp_path / "d27.log", "2\n")
+    append(tmp_path / "d28.log", "3\n")
+    append(tmp_path / "d29.log", "4\n")
+    link.unlink()
+    link.symlink_to("d29.log")
+    reader.restart()
+    reader.settle()
+    assert sorted(reader.stored) == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_was_rotated_after_an_older_catalogue_was_kept_is_read_again_and_named(
+    tmp_path: Path, reader_of: Callable[..., Reader], lost: bool
+) -> None:
+    path = tmp_path / "a.log"
+    append(path, "1\n")
+    reader = reader_of(path)
+    reader.settle()
+    older = reader.kept
+    for number in (2, 3):
+        path.rename(tmp_path / f"a.log.{5 - number}")
+        append(path, f"{number}\n")
+        reader.settle()
+    (tmp_path / "a.log.3").unlink()
+    reader.kept = None if lost else older
+    reader.restart()
+    reader.settle()
+    assert reader.stored == ["1", "2", "3", "2"]
+    (doubt,) = reader.twice
+    assert doubt.startswith(f"{tmp_path}/a.log.2 was rotated, and whether it was read is not known")
+
+
+@pytest.mark.parametrize("first", [1, 30, 300])
+def test_a_line_behind_nuls_is_read_wherever_a_read_begins(
+    tmp_path: Path, reader_of: Callable[..., Reader], first: int
+) -> None:
+    path = tmp_path / "a.log"
+    text = b"1\n2\ntorn" + b"\0" * 200 + b"3\n4\n\0\0"
+    path.write_bytes(text[:first])
+    reader = reader_of(path)
+    reader.settle()
+    path.write_bytes(text)
+    reader.settle()
+    append(path, "5\n")
+    reader.settle()
+    assert reader.stored == ["1", "2", "torn", "3", "4", "5"]
+    assert sum(count for seen in reader.seen for _, _, count in seen.nuls) == 201
