@@ -58,7 +58,7 @@ def test_the_older_they_are_the_sparser_they_stand() -> None:
     groups: list[Checkpoints] = []
     for count in range(3001):
         retained = earlier_checkpoints(groups)
-        numbers = [checkpoint.leaf_seq // 10 for checkpoint in retained]
+        numbers = [each.leaf_seq // 10 for each in retained]
         assert retained == [checkpoint(number, RUN if number < 500 else OTHER) for number in numbers]
         assert len(retained) <= MOST
         for each, kept in RETENTION:
