@@ -254,9 +254,9 @@ def exit_code(status: Mapping[str, Any]) -> Exit:
     server of one's own may never let the agent read it."""
     if not _link_is_well(status) or any(row["checked"] for row in _removed(status)):
         return Exit.LOSS
-    if status["role"] == "leaf" and status["link"]["state"] == "down":
-        return Exit.UNREACHABLE
-    return exit_of(state for state, _ in _states(status))
+    found = exit_of(state for state, _ in _states(status))
+    down = status["role"] == "leaf" and status["link"]["state"] == "down"
+    return Exit.UNREACHABLE if down and found is not Exit.LOSS else found
 
 
 def _link_is_well(status: Mapping[str, Any]) -> bool:

@@ -67,6 +67,9 @@ class Role(Worker, Protocol):
     async def apply(self, new: Applied) -> None:
         """Apply a configuration that differs only in inputs, rules, logging, leaves and users."""
 
+    def accepts(self) -> tuple[bool, str]:
+        """Whether it takes in now what it is for, and why not, for `/readyz`."""
+
     def status(self) -> Mapping[str, Any]:
         """What `/status` shows."""
 
@@ -185,7 +188,7 @@ async def _serve(
             **_state_row(config, state, kept),
             "certificates": certificates.rows(),
         },
-        lambda: (False, health.sentence) if health.sentence is not None else role.ready(),
+        lambda: (False, health.sentence) if health.sentence is not None else role.accepts(),
         _fleet(config, role),
     )
     ended = asyncio.Event()

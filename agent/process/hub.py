@@ -201,6 +201,10 @@ class HubAgent:
         """What the newest audit found of a leaf; None if this agent does not lead, or knows of no audit."""
         return None if self._registrar is None else self._registrar.audits.leaf(domain)
 
+    def accepts(self) -> tuple[bool, str]:
+        """As `ready`: a hub that is full has its leaves wait."""
+        return self.ready()
+
     def ready(self) -> tuple[bool, str]:
         """Whether announcements are answered, here or by the agent that leads, and why not."""
         if self._nc is None or not self._nc.is_connected:

@@ -42,7 +42,7 @@ from agent.leaf.ledger.publisher import LedgerPublisher
 from agent.leaf.link.act import Trimmer
 from agent.leaf.link.link import LeafLink, LinkView
 from agent.leaf.link.observation import UplinkStatus
-from agent.leaf.link.room import TimeToLossReport
+from agent.leaf.link.room import ALL_HELD, TimeToLossReport
 from agent.leaf.publish.accumulator import BatchLimits
 from agent.leaf.publish.core_intake import CoreIntake
 from agent.leaf.publish.dead_letters import DeadLetterWriter
@@ -311,6 +311,14 @@ class LeafAgent:
             return True, "the local stream takes readings"
         why = self._health.unstarted or "the local NATS server does not answer or its stream is not ready"
         return False, why
+
+    def accepts(self) -> tuple[bool, str]:
+        """Whether a reading is taken in now, and why not: as `ready`, and not while all classes are held
+        back."""
+        reasons = [self._view.held_back(name) for name in self._classes]
+        if not self._recovery.is_connected or None in reasons:
+            return self.ready()
+        return False, f"{ALL_HELD}: {reasons[0]}"
 
     def sentence(self) -> str:
         return self.link.status.sentence

@@ -19,6 +19,7 @@ from typing import Any, Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.demo.plan import Member
+from agent.leaf.link.room import ALL_HELD
 from agent.server.child import process_of
 
 PETIOLE: Final = str(Path(sys.executable).parent / "petiole")
@@ -89,7 +90,7 @@ class AgentProcess:
     def start(self) -> None:
         """Run it, and return once it is ready. Fails the test with the log of an agent that ends instead."""
         self.launch()
-        wait_for(lambda: self._has_ended() or self.status_of("/readyz") == 200, "the agent is ready")
+        wait_for(lambda: self._has_ended() or self.is_ready(), "the agent is ready")
         assert not self._has_ended(), f"the agent has ended: {self._said()}"
 
     def end(self, number: signal.Signals) -> int:
@@ -111,7 +112,17 @@ class AgentProcess:
         assert not said(_REJECTED), self._said()
         if said(_RESTARTS):
             wait_for(lambda: said(_STARTED), "the agent has started again")
-        wait_for(lambda: self.status_of("/readyz") == 200, "the agent is ready")
+        wait_for(self.is_ready, "the agent is ready")
+
+    def is_ready(self) -> bool:
+        """Whether it has begun to work; so has a leaf whose classes are all full."""
+        try:
+            with urllib.request.urlopen(self.member.admin_url + "/readyz", timeout=WAIT_SECONDS):
+                return True
+        except urllib.error.HTTPError as refusal:
+            return refusal.read().startswith(ALL_HELD.encode())
+        except OSError:
+            return False
 
     def server(self) -> int | None:
         return process_of(self.member.state / "nats" / "nats-server.conf")

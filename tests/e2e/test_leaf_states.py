@@ -117,6 +117,7 @@ def test_a_leaf_that_holds_back_or_loses_readings_is_not_said_to_flow(fleet: Fle
     code, said = fleet.says(fleet.leaf, "status")
     assert code == 3
     assert "readings are held back: class normal: its stream has no room" in said
+    assert fleet.leaf.status_of("/readyz") == 200, "the class bulk takes readings"
 
     fleet.fill_bulk()
     wait_for(lambda: fleet.has("losing", "held"), "the hub knows that the leaf has discarded readings")

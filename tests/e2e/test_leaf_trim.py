@@ -118,24 +118,25 @@ async def test_a_full_class_has_no_time_left_while_it_refuses_and_after_a_restar
 ) -> None:
     config = small_leaf(servers, tmp_path)
 
-    def said(one: Agent) -> tuple[float, bool, float]:
+    def said(one: Agent) -> tuple[float, bool, float, bool]:
         row = one.leaf.status()["classes"][CLASS]
         return (
             row["seconds_to_loss"],
             row["held_back"] is not None,
             one.value("petiole_seconds_to_loss", **{"class": CLASS}),
+            one.leaf.accepts()[0],
         )
 
     async with agent(config) as one:
         await fill(one)
-        assert said(one) == (0.0, True, 0.0)
+        assert said(one) == (0.0, True, 0.0, False)
         await _stuff(probe)
         await one.crash()
     async with agent(config) as one:
         await until(lambda: one.leaf.status()["classes"][CLASS]["last"] > 0, "the stream was looked at")
-        assert said(one) == (0.0, True, 0.0)
+        assert said(one) == (0.0, True, 0.0, False)
         async with registrar(servers, tmp_path):
-            await until(lambda: said(one) == (math.inf, False, math.inf), "the hub has taken it")
+            await until(lambda: said(one) == (math.inf, False, math.inf, True), "the hub has taken it")
 
 
 async def test_a_request_whose_batch_was_trimmed_is_known_after_a_crash(

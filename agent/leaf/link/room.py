@@ -46,6 +46,7 @@ BATCH_BYTES: Final = 256 * 1024
 REFUSED_SECONDS: Final = 60.0
 """For so long after a refusal the time is 0, unless the stream was trimmed: what limits it may be another
 limit than those that are known here. A sender that was asked to wait is back by then."""
+ALL_HELD: Final = "every class is held back"
 FULL: Final = (
     "its stream has no room for a further batch: readings are refused, and their senders must keep them, "
     "until the hub has taken some; restore the link, or give the class more room (max_bytes)"

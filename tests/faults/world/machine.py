@@ -108,7 +108,7 @@ class Machine(Agent):
 
     def wait_ready(self) -> None:
         """Return when the agent takes readings."""
-        wait_for(lambda: self.status_of("/readyz") == 200, f"the agent of {self.member.domain} is ready")
+        wait_for(self.is_ready, f"the agent of {self.member.domain} is ready")
 
     def metrics(self) -> str:
         """What `/metrics` answers. Raises `OSError`, as `status` does: a case has hurt it."""

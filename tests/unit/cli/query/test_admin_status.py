@@ -175,6 +175,8 @@ def test_a_leaf_says_its_states_and_ends_with_the_code_of_the_gravest(
     assert exit_code(status) is expected
     said = "\n".join(lines(status))
     assert all((about in said) is (word != "paused") for word, about in states.items())
+    status["link"]["state"] = "down"
+    assert exit_code(status) is (Exit.LOSS if expected is Exit.LOSS else Exit.UNREACHABLE)
 
 
 def test_what_a_class_has_discarded_is_told() -> None:
