@@ -24,7 +24,7 @@ from hub_jobs.tables.compaction import without
 from hub_jobs.tables.delta import ConflictError, Table, ensure_table, no_table, open_table
 from hub_jobs.tables.parquet import written
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.scan import Condition, file_paths, frame
+from hub_jobs.tables.scan import Condition, at_moment, file_paths, frame
 from hub_jobs.tables.schemas import TIME
 from hub_jobs.times import at_micros
 
@@ -180,25 +180,29 @@ def _roll(
 
     near: Condition = ("ts", "within", spans(hours, _HOUR, before=_HOUR))
     given = frame(spark, readings, [near]).where("value is not null and ts is not null")
-    rows = _in(with_increases(given, options.counters), "hour", "ts", hours)
+    rows = _in(with_increases(given, options.counters), _HOUR, "ts", hours)
     _put(made, _FIRST, hours, _HOUR, minutes(rows, quantiles=options.quantiles))
-    by_minute = _windows(spark, options.lake, _FIRST, hours, "hour")
-    _put(made, _SECOND, hours, _HOUR, longer(by_minute, "hour", 3_600, quantiles=options.quantiles))
+    by_minute = _windows(spark, options.lake, _FIRST, hours, _HOUR)
+    _put(made, _SECOND, hours, _HOUR, longer(by_minute, 3_600, quantiles=options.quantiles))
     days = sorted({hour.replace(hour=0) for hour in hours})
-    by_hour = _windows(spark, options.lake, _SECOND, days, "day")
-    _put(made, _LAST, days, _DAY, longer(by_hour, "day", 86_400, quantiles=options.quantiles))
+    by_hour = _windows(spark, options.lake, _SECOND, days, _DAY)
+    _put(made, _LAST, days, _DAY, longer(by_hour, 86_400, quantiles=options.quantiles))
 
 
-def _windows(spark: SparkSession, lake: Place, name: str, units: list[datetime], unit: str) -> DataFrame:
+def _windows(
+    spark: SparkSession, lake: Place, name: str, units: list[datetime], length: timedelta
+) -> DataFrame:
     """The windows of a table in these hours or days."""
     where: Condition = ("window", "within", spans(units, _DAY))
-    return _in(frame(spark, ensure_table(lake, name), [where]), unit, "window", units)
+    return _in(frame(spark, ensure_table(lake, name), [where]), length, "window", units)
 
 
-def _in(rows: DataFrame, unit: str, column: str, units: Sequence[datetime]) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812
+def _in(rows: DataFrame, length: timedelta, column: str, units: Sequence[datetime]) -> DataFrame:
+    from hub_jobs.rollup.windows import window_of
 
-    return rows.where(F.date_trunc(unit, column).isin(list(units)))
+    return rows.where(
+        window_of(column, int(length.total_seconds())).isin([at_moment(unit) for unit in units])
+    )
 
 
 def _put(made: Made, name: str, units: list[datetime], length: timedelta, windows: DataFrame) -> None:

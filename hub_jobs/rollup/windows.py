@@ -44,7 +44,7 @@ def minutes(readings: DataFrame, *, quantiles: bool) -> DataFrame:
     """A row a series and minute of readings that have an `increase`."""
     at = F.struct("ts", "n", "index")
     value = F.col("value")
-    grouped = readings.groupBy(F.date_trunc("minute", "ts").alias("window"), *SERIES)
+    grouped = readings.groupBy(window_of("ts", 60).alias("window"), *SERIES)
     return _finished(
         grouped.agg(
             F.count("value").alias("count"),
@@ -64,9 +64,9 @@ def minutes(readings: DataFrame, *, quantiles: bool) -> DataFrame:
     )
 
 
-def longer(shorter: DataFrame, unit: str, seconds: int, *, quantiles: bool) -> DataFrame:
-    """Windows of a `unit` ("hour", "day"), which has so many seconds, from rows of shorter ones."""
-    grouped = shorter.groupBy(F.date_trunc(unit, "window").alias("window"), *SERIES)
+def longer(shorter: DataFrame, seconds: int, *, quantiles: bool) -> DataFrame:
+    """Windows of so many seconds from rows of shorter ones."""
+    grouped = shorter.groupBy(window_of("window", seconds).alias("window"), *SERIES)
     merged = grouped.agg(
         F.sum("count").alias("count"),
         F.when(F.count("sum") == F.count("*"), F.sum("sum")).alias("sum"),
@@ -81,6 +81,12 @@ def longer(shorter: DataFrame, unit: str, seconds: int, *, quantiles: bool) -> D
         _sketch(F.expr("kll_merge_agg_double(sketch)"), quantiles).alias("sketch"),
     )
     return _finished(merged.withColumn("stddev", _stddev()), seconds, quantiles=quantiles)
+
+
+def window_of(time: str, seconds: int) -> Column:
+    """The beginning of the window in which a time is: by UTC, whatever the session's time zone."""
+    at = F.unix_micros(time)
+    return F.timestamp_micros(at - F.pmod(at, F.lit(seconds * 1_000_000)))
 
 
 def _stddev() -> Column:

@@ -1,5 +1,5 @@
-"""The Spark session of the jobs, and tasks in it. What the operator gave to spark-submit stands; the rest is
-set so that the traps met while measuring stay shut.
+"""The Spark session of the jobs, and tasks in it. What the operator gave to spark-submit stands, but for
+settings of SQL on which results may depend: these are set here, or reset to Spark's defaults.
 
 Where `SPARK_REMOTE` names a server of Spark Connect, the session is one of its, and tasks run there by a plan
 alone. Elsewhere they are tasks of an RDD, because the first plan of a session takes two to three seconds of
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hub_jobs.spark.class_archive import java_options
 from hub_jobs.spark.connect_tasks import REMOTE, connected, run_by_plan
@@ -31,12 +31,35 @@ Result = TypeVar("Result")
 _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+"""Settings of SQL on which results depend, and that differ from Spark's defaults or did in some version."""
+_USUAL: Final = {
     # Our files are compressed so well that the planner takes ten million rows for few and broadcasts them.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.sources.fileCompressionFactor": "10",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.ui.enabled": "false",
 }
+_SQL: Final = "spark.sql."
+_LEFT: Final = (
+    *("spark.sql.adaptive.", "spark.sql.autoBroadcastJoinThreshold", "spark.sql.broadcastTimeout"),
+    *("spark.sql.catalog.", "spark.sql.catalogImplementation", "spark.sql.codegen.", "spark.sql.debug."),
+    *("spark.sql.artifact.", "spark.sql.event.", "spark.sql.extensions", "spark.sql.hive.metastore."),
+    *("spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"),
+    *("spark.sql.execution.arrow.pyspark.", "spark.sql.files.maxPartition", "spark.sql.files.minPartition"),
+    *(
+        "spark.sql.files.openCostInBytes",
+        "spark.sql.inMemoryColumnarStorage.",
+        "spark.sql.maxPlanStringLength",
+    ),
+    *("spark.sql.queryExecutionListeners", "spark.sql.redaction.", "spark.sql.shuffle."),
+    *("spark.sql.sources.fileCompressionFactor", "spark.sql.sources.parallelPartitionDiscovery."),
+    *("spark.sql.sortMergeJoinExec.", "spark.sql.ui.", "spark.sql.warehouse.dir"),
+)
+"""Beginnings of the settings of SQL that an operator may choose: by them a plan is made and watched. Every
+other one is what Spark has by default, or stands in `_ALWAYS`: rows and times may depend on it, as on
+`spark.sql.ansi.enabled`, `spark.sql.files.ignoreCorruptFiles` or `spark.sql.legacy.…`."""
 _LOCAL: Final = {
     # Without both, a shuffle or a large result dials the machine's other address.
     "spark.driver.host": "127.0.0.1",
@@ -53,14 +76,9 @@ def session(name: str) -> SparkSession:
     """The session of a job: on the server of Spark Connect that `SPARK_REMOTE` names, else in the master that
     spark-submit was given, and without either on all cores of this machine. Raises `JavaError`."""
     from pyspark import SparkConf, SparkContext
-    from pyspark.sql import SparkSession
 
     if REMOTE in os.environ:
-        spark = connected()
-        for key, value in _ALWAYS.items():
-            if spark.conf.isModifiable(key):
-                spark.conf.set(key, value)
-        return spark
+        return _pinned(connected())
 
     _forget_ended_java()
     if SparkContext._gateway is None:
@@ -74,8 +92,12 @@ def session(name: str) -> SparkSession:
     if is_local:
         # Spark would take the first Python on the path for its workers.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    for key, value in (_ALWAYS | (_LOCAL if is_local else {})).items():
+    for key, value in (_USUAL | (_LOCAL if is_local else {})).items():
         conf.setIfMissing(key, value)
+    java_conf: Any = conf._jconf
+    for key in [key for key, _ in conf.getAll() if _is_reset(key)]:
+        java_conf.remove(key)
+    conf.setAll(list(_ALWAYS.items()))
     if is_local and not conf.contains(_DAEMON) and not conf.contains(_WORKERS_PATH):
         conf.set(_DAEMON, "hub_jobs.spark.worker_daemon")
         conf.set(_WORKERS_PATH, str(Path(__file__).parents[2]))
@@ -83,8 +105,9 @@ def session(name: str) -> SparkSession:
     conf.set("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
     interrupted = signal.getsignal(signal.SIGINT)
     is_new = SparkContext._active_spark_context is None
-    with _first_worker(SparkContext.getOrCreate(conf), is_local and is_new):
-        spark = SparkSession.builder.config(conf=conf).getOrCreate()
+    context = SparkContext.getOrCreate(conf)
+    with _first_worker(context, is_local and is_new):
+        spark = _own(context, conf, is_new)
     if (
         interrupted is not signal.default_int_handler
         and threading.current_thread() is threading.main_thread()
@@ -92,6 +115,38 @@ def session(name: str) -> SparkSession:
         signal.signal(signal.SIGINT, interrupted)  # PySpark has put its own in the place of the job's
     spark.sparkContext.setLogLevel("WARN")
     return spark
+
+
+def _own(context: SparkContext, conf: SparkConf, is_new: bool) -> SparkSession:
+    """The session of the jobs in this process. In a context that another program of the process made, its
+    session keeps its settings and the jobs have one of their own."""
+    from pyspark.sql import SparkSession
+
+    held: SparkSession | None = getattr(SparkSession, _HELD, None)
+    if is_new:
+        held = SparkSession.builder.config(conf=conf).getOrCreate()
+    elif held is None or held.sparkContext is not context:
+        held = _pinned(SparkSession.builder.getOrCreate().newSession())
+    setattr(SparkSession, _HELD, held)
+    return held
+
+
+_HELD: Final = "_petiole_session"
+
+
+def _pinned(spark: SparkSession) -> SparkSession:
+    """A session of ours with the settings on which results depend, whatever its context or server says."""
+    for key in [key for key in spark.conf.getAll if _is_reset(key) and spark.conf.isModifiable(key)]:
+        spark.conf.unset(key)
+    for key, value in (_ALWAYS | _USUAL).items():
+        if spark.conf.isModifiable(key):
+            spark.conf.set(key, value)
+    return spark
+
+
+def _is_reset(key: str) -> bool:
+    """Whether a setting is one of SQL that no operator may choose."""
+    return key.startswith(_SQL) and not key.startswith(_LEFT)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable, Container, Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,17 +31,24 @@ from hub_jobs.tables.parquet_reading import (
     usual,
 )
 from hub_jobs.tables.places import Place, arrow_paths, parse_place, spark_path
+from hub_jobs.times import micros
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 Condition = tuple[str, str, Any]
 """(column, one of `=`, `<`, `<=`, `>`, `>=`, `in`, `within`, `null`, value); several stand for all of them.
 `within` has spans: pairs of a first value and one that is no longer in the span; `null` has no value."""
 
-_VERIFY: Final = "parquet.page.verify-checksum.enabled"
-"""Without this Spark reads a page whose bits are not those that were written."""
+_READ_WHOLE: Final = {
+    "parquet.page.verify-checksum.enabled": "true",
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+}
+"""How Spark reads a file whatever its session says: as it was written, or not at all. Without the first it
+reads a page whose bits are not those that were written."""
 _BATCH_ROWS: Final = 131_072
 _SHORTENED: Final = pa.scalar(timedelta(milliseconds=1), pa.duration("us"))
 """Spark writes bounds of times in whole milliseconds, rounded down."""
@@ -75,12 +82,22 @@ def frame(spark: SparkSession, table: Table, where: Sequence[Condition] = ()) ->
     if not paths:
         rows = spark.createDataFrame([], schema)
     elif named:
-        rows = spark.read.schema(schema).option(_VERIFY, "true").parquet(*named)
+        rows = spark.read.schema(schema).options(**_READ_WHOLE).parquet(*named)
     else:
         rows = _read_by_arrow(spark, table, paths, where, schema)
     for name, sign, value in where:
-        rows = rows.where(_fulfils(F.col(name), sign, value, F.col(name).isin))
+        given = [(at_moment(first), at_moment(end)) for first, end in value] if sign == "within" else value
+        given = at_moment(given) if isinstance(given, datetime) else given
+        rows = rows.where(_fulfils(F.col(name), sign, given, F.col(name).isin))
     return rows
+
+
+def at_moment(moment: datetime) -> Column:
+    """A moment as Spark has it. Python's own would pass through Java's calendar, which is another before
+    1582."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.timestamp_micros(F.lit(micros(moment)))
 
 
 def _read_by_arrow(
