@@ -4,7 +4,9 @@ and name a cause once and not its consequences."""
 from __future__ import annotations
 
 import json
+import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,27 @@ def test_an_agent_that_is_stopped_is_told_from_one_that_does_not_run(leaf: Agent
     leaf.end(signal.SIGTERM)
     (agent,) = [one for one in bad(leaf.member.config) if one["group"] == "agent"]
     assert "Connection refused" in agent["sentence"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to become another user needs root")
+def test_another_user_is_told_to_ask_as_the_agents_own() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        directory = Path(place)
+        directory.chmod(0o755)
+        member = plan.member(directory, "edge-1")
+        leaf = Agent(member, plan.leaf_toml(member, free_port()))
+        try:
+            leaf.start()
+            os.setresuid(65_534, 65_534, 0)
+            for options in ((), ("--offline",)):
+                found = json.loads(asked(member.config, "check", "--json", *options)[1])["findings"]
+                failed = [one for one in found if one["level"] == "failure" and one["group"] != "link"]
+                assert [one["remedy"] for one in failed] == ["run this as the agent's user, or as root"], (
+                    failed
+                )
+        finally:
+            os.setresuid(0, 0, 0)
+            leaf.close()
 
 
 @pytest.mark.parametrize("other", ["domain", "state"])

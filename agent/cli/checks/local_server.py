@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent import contract
-from agent.base.files import room
+from agent.base.files import UnseenError, mode_at, room
 from agent.base.listen_sockets import near_host
 from agent.base.nats_server import MINIMUM, parse_version
 from agent.base.storage import file_system
@@ -115,8 +115,11 @@ async def _as_system(config: Config, seed: Path | None, name: str) -> local_prob
 
 def _no_key(config: Config, seed: Path) -> str | None:
     """Why there is no key of the agent's own making, None where there is one or another is named."""
-    if config.nats.seed_file is not None or seed.exists():
-        return None
+    try:
+        if config.nats.seed_file is not None or mode_at(seed) is not None:
+            return None
+    except UnseenError as why:
+        return f"{seed} cannot be looked at ({why}); run this as the agent's user, or as root"
     return _NO_KEY.format(key=seed, listen=config.nats.listen)
 
 

@@ -36,7 +36,7 @@ _MOST_FILES: Final = 50_000
 def look(config: Config, now: datetime) -> list[Finding]:
     """Check all that needs no server. `now` is the time by this machine's clock."""
     findings = list(judge_secrets(_seen("directory", config.state_dir), _secrets(config)))
-    findings += _state_directory(config)
+    findings += [*_keys(config), *_state_directory(config)]
     findings += [_certificate(named, now) for named in named_certificates(config)]
     findings += [finding for name, pair in _pairs(config) for finding in _pair(name, *pair)]
     if config.nats.cluster.on:
@@ -74,12 +74,20 @@ def _secrets(config: Config) -> Iterator[Secret]:
         for name in msgspec.structs.asdict(config.nats)
         if name.endswith("seed_file")
     ]
-    made = sorted((config.state_dir / "keys").glob("*.nk"))
-    included = sorted(server_directory(config).glob("*.conf")) if config.nats.server == "embedded" else []
+    made = _listed(config.state_dir / "keys", "*.nk")
+    included = _listed(server_directory(config), "*.conf") if config.nats.server == "embedded" else []
     for path in [*(path for path in seeds if path is not None), *made]:
         yield _seen("key", path)
     for path in included:
         yield _seen("server configuration", path)
+
+
+def _listed(directory: Path, pattern: str) -> list[Path]:
+    """The files of a directory, none where this user may not look: another finding says so."""
+    try:
+        return sorted(directory.glob(pattern))
+    except OSError:
+        return []
 
 
 def _seen(what: str, path: Path) -> Secret:
@@ -160,6 +168,13 @@ def _existing(path: Path) -> Path:
     return next((directory for directory in (path, *path.parents) if is_there(directory)), Path("/"))
 
 
+def _keys(config: Config) -> Iterator[Finding]:
+    """Whether this user may read the keys that the agent makes."""
+    keys = config.state_dir / "keys"
+    if is_there(keys) and os.access(config.state_dir, os.R_OK) and not os.access(keys, os.R_OK | os.X_OK):
+        yield from _directory(Secret("directory", keys, error="permission denied"))
+
+
 def _state_directory(config: Config) -> Iterator[Finding]:
     """Whether the agent can write its state, as far as looking tells. Root may write anywhere, so the mode of
     the directory counts for its owner."""
@@ -195,7 +210,7 @@ def _is_owner_or_root(owner: int) -> bool:
 def _taken(directory: Path) -> int:
     """Bytes that a directory's files take, as far as they can be counted."""
     total = 0
-    for number, path in enumerate(directory.rglob("*")):
+    for number, path in enumerate(_listed(directory, "**/*")):
         if number >= _MOST_FILES:
             break
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from agent.cli.checks import Finding, Group
+from agent.cli.checks import Cause, Finding, Group
 from agent.cli.checks.permissions import is_granted, sample
 from agent.cli.checks.server import DOMAIN
 from agent.contract import Exit
@@ -105,7 +105,7 @@ def _by_the_link(streams: Streams, hub_info: Mapping[str, Any] | None) -> Findin
             "whether another stream stores the same subjects is not known: neither the agent's user nor "
             "the link tells",
             "restore the link, or name hub_urls and link_seed_file, so that the hub can be asked",
-        )
+        ).after(Cause.HUB, Cause.USER)
     if open_to := [subject for subject in subjects if is_granted(hub_info, "publish", sample(subject))]:
         return GROUP.warning(
             f"the link lets {open_to[0]} through, so that a stream of the hub may store it a second time",
