@@ -51,7 +51,7 @@ def test_an_input_that_does_not_run_is_named_by_status(leaf: Agent) -> None:
         leaf.start()
         wait_for(lambda: leaf.metric("petiole_input_up", input="http") == 0, "the port is taken")
         found = asked(leaf, "status")
-        assert found.exit_code == 1, "the link waits, which needs no person"
+        assert found.exit_code == 5, "the link is down, which comes before an input"
         taken = f"127.0.0.1:{leaf.member.http_port} is taken by another program"
         assert f"  input http (input failed and is retried: {taken}" in found.stdout
         assert "input file" not in found.stdout
@@ -79,7 +79,7 @@ def test_a_full_disk_is_told_by_status_and_is_no_success(tmp_path: Path) -> None
             assert f"\n{words}" in asked(leaf, "top", "--once", "--interval", "0.5").stdout
             disk.free()
             wait_for(lambda: leaf.metric("petiole_server_trouble") == 0, "there is room again")
-            assert asked(leaf, "status").exit_code == 0
+            assert asked(leaf, "status").exit_code == 5, "only the link is down"
         finally:
             leaf.close()
 
