@@ -52,7 +52,7 @@ class Expiry:
 def plan(lake: Place, now: datetime, keep: timedelta) -> Expiry | None:
     """What of that which arrived so long before a moment may be deleted; None, and why is said, where nothing
     may."""
-    tables = {name: ensure_table(lake, name) for name in _TABLES}
+    tables = {name: ensure_table(lake, name, room=0) for name in _TABLES}
     try:
         until, known = _known(lake, list(tables.values()))
     except UnsettledError as error:

@@ -25,8 +25,8 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from typer.testing import CliRunner, Result
 
 from agent.cli.main import app
-from agent.contract import Committed, committed_subject
 from tests.harness.agent_process import PETIOLE, Agent, hub_and_leaf
+from tests.harness.hub_lakes import PLACE, report_lake
 from tests.harness.wait import WAIT_SECONDS, wait_for
 
 READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
@@ -212,29 +212,11 @@ def test_a_lake_is_shown_and_replaced_by_a_person_at_the_hub_alone(pair: Pair) -
     ):
         ended = pair.says(side, *words)
         assert (ended.exit_code, said in ended.stderr) == (code, True), ended.stderr
-    _commits(pair, first)
+    pair.leaf.post(READING, "one")
+    report_lake(pair.hub, first)
     shown = json.loads(pair.says(pair.hub, "lake", "show", "--json").stdout)
-    assert (shown["id"], shown["place"]) == (first, "/srv/lake on hub-1")
+    assert (shown["id"], shown["place"]) == (first, PLACE)
     assert pair.says(pair.hub, *adopt, second).exit_code == 4, "the hub's lake is another one"
     assert pair.says(pair.hub, *adopt, first).exit_code == 0
     assert second in pair.says(pair.hub, "lake", "show").stdout
     assert "lake adopted" in pair.hub.log.read_text()
-
-
-def _commits(pair: Pair, lake: str) -> None:
-    """What a first `ingest` of this lake reports."""
-
-    async def report() -> None:
-        seed = str(pair.hub.member.state / "keys" / "jobs.nk")
-        jobs = await nats.connect(pair.hub.member.nats_url, nkeys_seed=seed, inbox_prefix="_INBOX_jobs")
-        pair.leaf.post(READING, "one")
-        seq = 0
-        while not seq:
-            info = json.loads((await jobs.request("$JS.API.STREAM.INFO.TELEMETRY_0", b"")).data)
-            seq = info["state"]["last_seq"]
-        record = Committed("TELEMETRY_0", info["created"], seq, 0, lake, "/srv/lake on hub-1")
-        answer = await jobs.request(committed_subject("TELEMETRY_0"), record.encode(), timeout=WAIT_SECONDS)
-        assert "refused" not in json.loads(answer.data)
-        await jobs.close()
-
-    asyncio.run(report())

@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 from agent.cli.main import app
 from hub_jobs.source.server import Server
 from tests.harness.agent_process import Agent, hub_and_leaf
+from tests.harness.hub_lakes import report_lake
 from tests.harness.wait import wait_for
 from tests.spark.lakes import replaced
 from tests.unit.hub_jobs.refined import ingest_all, refine_all
@@ -89,6 +90,7 @@ def test_where_the_readings_of_a_domain_are_is_told_at_every_stage(site: Site) -
     _what_waits_for_the_jobs_is_told(site)
     _what_is_still_on_the_leaf_is_told(site)
     _a_reading_that_is_gone_is_a_loss(site)
+    _another_lake_than_the_hubs_is_told(site)
     _what_cannot_be_asked_is_told_and_the_rest_is_shown(site)
 
 
@@ -128,6 +130,14 @@ def _a_device_is_looked_up_and_its_name_does_no_harm(site: Site) -> None:
         "readings": 1,
         "bound": False,
     }
+
+
+def _another_lake_than_the_hubs_is_told(site: Site) -> None:
+    other = "00000000-0000-4000-8000-000000000001"
+    report_lake(site.hub, other)
+    said = f"not looked at: the tables of the hub: the lake at {site.lake} is "
+    wait_for(lambda: said in " ".join(site.types().stdout.split()), "it is not the hub's lake")
+    assert other in site.types().stdout
 
 
 def _what_waits_for_the_jobs_is_told(site: Site) -> None:
