@@ -115,6 +115,11 @@ class Doubt:
     at: int
     """When it was found, in nanoseconds since 1970."""
 
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """What is named; a later doubt of the same place takes the place of an earlier one."""
+        return self.kind, self.input, self.where
+
     def __str__(self) -> str:
         may = "may be twice" if self.kind == "twice" else "may lack"
         return f"lines of input {self.input!r} {may}: {self.where} {self.reason}"

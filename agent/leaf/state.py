@@ -173,8 +173,9 @@ class State(Struct):
         del known[:-LOST_STREAMS]
 
     def doubt(self, cls: str, doubt: Doubt) -> None:
-        """Name lines that may be stored twice or may be lacking."""
-        self.doubts[cls] = [*self.doubts.get(cls, ()), doubt][-DOUBTS:]
+        """Name lines that may be stored twice or may be lacking; an earlier doubt of the same place goes."""
+        others = [one for one in self.doubts.get(cls, ()) if one.place != doubt.place]
+        self.doubts[cls] = [*others, doubt][-DOUBTS:]
 
     def learn(self, cls: str, recorded: Sequence[LostStream]) -> None:
         """Take in what a ledger record says of lost streams."""

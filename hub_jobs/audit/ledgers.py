@@ -166,8 +166,9 @@ class LedgerRecords:
     """From which stream of its leaf each source took them."""
     lost: LostStores = field(default_factory=LostStores)
     unusable: list[Unusable] = field(default_factory=list)
-    doubts: dict[Run, set[Doubt]] = field(default_factory=dict)
-    """By the run whose records name them; later runs repeat them."""
+    doubts: dict[Run, list[Doubt]] = field(default_factory=dict)
+    """The newest of each place, `LISTED` at most, by the run whose records name them; later runs repeat
+    them."""
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add a row of bronze that is a ledger record of a known class, with `COLUMNS`."""
@@ -198,7 +199,7 @@ class LedgerRecords:
             self.origins.setdefault(place, set()).update(origins)
         self.unusable += other.unusable
         for run, doubts in other.doubts.items():
-            self.doubts.setdefault(run, set()).update(doubts)
+            self._add_doubts(run, doubts)
         self._cut()
 
     def claims(self) -> LedgerClaims:
@@ -222,9 +223,13 @@ class LedgerRecords:
         if naming is None or _named(ledger) >= _named(naming):
             self.naming[run] = ledger
         if ledger.doubts:
-            self.doubts.setdefault(run, set()).update(ledger.doubts)
+            self._add_doubts(run, ledger.doubts)
         if ledger.gone:
             self._add_discarded((ledger.domain, ledger.cls, ledger.stream.created), ledger.gone)
+
+    def _add_doubts(self, run: Run, doubts: Iterable[Doubt]) -> None:
+        every = sorted({*self.doubts.get(run, ()), *doubts}, key=lambda doubt: (doubt.at, str(doubt)))
+        self.doubts[run] = list({doubt.place: doubt for doubt in every}.values())[-LISTED:]
 
     def _add_discarded(self, origin: Origin, named: Iterable[EvictedRange]) -> None:
         # No count of a record grows with them: what devices published is discarded too. So no record is the
@@ -244,12 +249,12 @@ class LedgerRecords:
         return sorted(self.unusable, key=lambda record: (record.stream, record.seq))[:LISTED]
 
 
-def _first_named(doubts: Mapping[Run, set[Doubt]]) -> dict[Run, list[Doubt]]:
+def _first_named(doubts: Mapping[Run, Sequence[Doubt]]) -> dict[Run, list[Doubt]]:
     """Doubts by the first run of their class that names them: runs are in the order of their names."""
     known: set[tuple[str, str, Doubt]] = set()
     first: dict[Run, list[Doubt]] = {}
     for domain, cls, run in sorted(doubts):
-        for doubt in sorted(doubts[domain, cls, run], key=lambda doubt: (doubt.at, str(doubt))):
+        for doubt in doubts[domain, cls, run]:
             if (domain, cls, doubt) not in known:
                 known.add((domain, cls, doubt))
                 first.setdefault((domain, cls, run), []).append(doubt)

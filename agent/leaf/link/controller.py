@@ -137,10 +137,10 @@ class LinkController:
         if reason is not EpochReason.FIRST:
             self._may_repair_at = loop_time() + REPAIR_EVERY
 
-    def _emit_begun(self, cls: str, reason: EpochReason) -> None:
+    def _emit_begun(self, cls: str, reason: EpochReason, *, found_by_hub: bool = False) -> None:
         self._events.emit(EpochBegun(cls))
         if reason in (EpochReason.RECREATED, EpochReason.RESTORED, EpochReason.DIFFERENT):
-            self._events.emit(StoreLost(cls, reason is EpochReason.DIFFERENT))
+            self._events.emit(StoreLost(cls, found_by_hub))
 
     def look(self) -> None:
         """Look without waiting for the next turn: something has changed."""
@@ -271,7 +271,7 @@ class LinkController:
             self._may_repair_at = self._work[cls].may_repair_at = loop_time() + REPAIR_EVERY
             self._work[cls].comparison = None
             self._status.classes[cls].confirmed = 0
-            self._emit_begun(cls, due.reason)
+            self._emit_begun(cls, due.reason, found_by_hub=True)
 
         await act.remember_epoch(self._state, cls, epoch, due, info, acked, kept, begun=begun)
         self.announce_now()

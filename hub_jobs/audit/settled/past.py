@@ -46,7 +46,7 @@ class _Claims(msgspec.Struct):
     streams: list[tuple[Origin, int]]
     tails: list[tuple[Origin, int, int, int, list[tuple[Source, ledgers.Place]]]]
     unusable: list[Unusable]
-    doubts: list[tuple[ledgers.Run, set[Doubt]]]
+    doubts: list[tuple[ledgers.Run, list[Doubt]]]
 
 
 def read(table: Table) -> tuple[Past, dict[str, TableMark]]:

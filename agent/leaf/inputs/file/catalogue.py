@@ -97,6 +97,8 @@ class _Look(Struct):
     unsure: set[int] = field(default_factory=set)
     """Generations whose files can't be looked at now."""
     unknown: list[Found] = field(default_factory=list)
+    homes: set[str] = field(default_factory=set)
+    """Paths at which a file is that has something in it."""
 
 
 class Catalogue:
@@ -190,7 +192,8 @@ class Catalogue:
 
     def _match(self, found: Iterable[Found]) -> _Look:
         """Recognise files by their inode and their content."""
-        seen = _Look()
+        found = list(found)
+        seen = _Look(homes={file.path for file in found if file.live and file.size})
         by_inode: dict[int, list[Tracked]] = defaultdict(list)
         for one in self.tracked.values():
             by_inode[one.known.inode].append(one)
@@ -284,7 +287,7 @@ class Catalogue:
     def _judge(self, seen: _Look) -> None:
         """Decide on generations whose file holds no longer all that was read of them."""
         live = {key_of(file.home): file for file in seen.unknown if file.live}
-        for one in self._without_file(seen) if seen.unknown else ():
+        for one in sorted(self._without_file(seen), key=_likeliest) if seen.unknown else ():
             file = seen.changed.get(one.known.id)
             if file not in seen.unknown:
                 file = live.get(one.known.home)
@@ -374,8 +377,8 @@ class Catalogue:
         for file in sorted(seen.unknown, key=lambda file: not file.live):
             origin = self.tracked.get(live.get(file.home, 0))
             try:
-                if not file.size:
-                    continue
+                if not file.size or (not file.live and file.home in seen.homes - live.keys()):
+                    continue  # it may be a copy of a file that is looked at next time
                 with Probe(file) as probe:
                     if file.live:
                         if count >= MAX_FILES:

@@ -103,14 +103,14 @@ class FileInput(PositionedInput[FileOptions]):
         following = TailGroup(
             self._paths,
             resume.position,
-            await self._catalogue(intake),
+            None if resume.lost else await self._catalogue(intake),
             until=resume.until,
             from_end=options.start == "end",
             poll=options.poll,
             line=options.line,
             descriptors=_descriptors(),
         )
-        if intake.notes.take_stale(self.name):
+        if intake.notes.take_stale(self.name) or following.is_from_catalogue_alone:
             reason = "are read from a position of an older copy of the agent's state, which was restored"
             await self._doubt(Doubt("twice", "all files", reason))
         parser = options.parser(intake.domain)
@@ -206,7 +206,7 @@ class FileInput(PositionedInput[FileOptions]):
 
 def _descriptors() -> int:
     """How many files may be held open: a quarter of what this process may have."""
-    return max(4, min(MAX_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+    return max(4, min(2 * MAX_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
 
 
 def _letters(piece: TailedLines, parsed: Parsed) -> tuple[contract.Letter, ...]:

@@ -100,6 +100,10 @@ class TailGroup:
         self._saved_looked = set() if self._kept is None else set(self._catalogue.looked)
         if self._before is not None:
             self._number = max(self._number, self._before.c)
+        self.is_from_catalogue_alone = position is None and any(
+            one.offset and one.status in (Status.OPEN, Status.DONE) for one in self._saved.values()
+        )
+        """Whether lines were read before, and the position behind them is lost."""
         self._tries = 0
         self._turn = 0
         self._round: list[tuple[Tracked, TailedLines]] = []
@@ -329,6 +333,8 @@ class TailGroup:
             return True
         if one.found is None or (one.live and one.rested is not None and file_state(one.path) == one.rested):
             return False
+        if one.live and self._held() >= self._descriptors:
+            return False
         try:
             reader = OpenFile(one.path, one.known.inode, one.known.offset)
         except ReplacedError:
@@ -339,6 +345,10 @@ class TailGroup:
         reader.nuls = one.known.of
         one.reader, one.rested = reader, None
         return True
+
+    def _held(self) -> int:
+        """How many files are open at their paths."""
+        return sum(one.live and one.reader is not None for one in self._catalogue.tracked.values())
 
     def _is_left(self, one: Tracked, reader: OpenFile, now: float) -> bool:
         """Whether nothing more is waited for in a file that was read to its end: it is at its path no more,
@@ -358,8 +368,7 @@ class TailGroup:
         reader = one.reader
         if reader is None or not one.live:
             return
-        held = sum(other.reader is not None for other in self._catalogue.tracked.values())
-        if held > self._descriptors and reader.offset == one.known.offset:
+        if self._held() >= self._descriptors and reader.offset == one.known.offset:
             one.rested = file_state(one.path)
             one.close()
 

@@ -254,7 +254,7 @@ def test_a_rotation_in_a_folder_that_cannot_be_listed_is_read_and_named_by_no_do
     path = tmp_path / "a.log"
     append(path, "1\n")
     reader = reader_of(path)
-    reader.descriptors = 0
+    reader.descriptors = 1
     reader.restart()
     reader.settle()
     with unlistable(tmp_path):
@@ -321,6 +321,31 @@ def test_what_looks_rotated_is_left_out_and_told_when_it_is_written_to_or_read_w
     reader.settle()
     assert reader.stored == ["1", "2", "3"]
     assert reader.seen[-1].warnings == []
+
+
+def test_no_more_files_are_open_than_may_be_and_each_is_read(
+    tmp_path: Path, reader_of: Callable[..., Reader]
+) -> None:
+    reader = reader_of(tmp_path / "*.log")
+    reader.descriptors = 3
+    reader.restart()
+    most = 0
+    for round_ in range(2):
+        for number in range(20):
+            append(tmp_path / f"{number}x.log", f"{number} {round_}\n")
+        for _ in range(20):
+            reader.look()
+            held = [os.readlink(f"/proc/self/fd/{fd}") for fd in open_descriptors()]  # noqa: PTH115
+            most = max(most, sum(name.startswith(str(tmp_path)) for name in held))
+    assert most <= 3
+    assert sorted(reader.stored) == sorted(
+        f"{number} {round_}" for number in range(20) for round_ in range(2)
+    )
+
+
+def open_descriptors() -> list[str]:
+    """Those that are open still when they are asked for."""
+    return [fd for fd in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{fd}").is_symlink()]  # noqa: PTH208
 
 
 def test_a_deleted_file_is_not_held_open(tmp_path: Path, reader_of: Callable[..., Reader]) -> None:
