@@ -26,7 +26,8 @@ _AT_ONCE: Final = 2**20
 """Bytes of a log that are read at a time; nothing else runs meanwhile for some ms."""
 _SHOWN: Final = 200
 _LINE: Final = re.compile(
-    rb'\[\d+\] (\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)\.\d+ \[ERR\] (\S+) - mid:\d+ - ("(?:[^"\\]|\\.)*+") - (.*)'
+    rb"(?:\[\d+\] )?(?:(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)\.\d+ )?\[ERR\] "
+    rb'(\S+) - mid:\d+ - ("(?:[^"\\]|\\.)*+") - (.*)'
 )
 _REASONS: Final = (
     (re.compile(rb'Publish Violation - Subject "(.*)"'), "publish"),
@@ -58,9 +59,13 @@ def refusal_of(line: bytes) -> Refusal | None:
             text = found[1].decode(errors="replace")
             if reason in ("publish", "subscribe"):
                 text = _topic(text)
-            at = datetime.strptime(match[1].decode(), "%Y/%m/%d %H:%M:%S").astimezone(UTC)
+            at = datetime.now(UTC)  # for a log without times
+            if match[1] is not None:
+                at = datetime.strptime(match[1].decode(), "%Y/%m/%d %H:%M:%S").astimezone(UTC)
             client = match[3][1:-1].decode(errors="replace")
-            return Refusal(at.isoformat(), match[2].decode(), client[:_SHOWN], reason, text[:_SHOWN])
+            return Refusal(
+                at.isoformat(timespec="seconds"), match[2].decode(), client[:_SHOWN], reason, text[:_SHOWN]
+            )
     return None
 
 

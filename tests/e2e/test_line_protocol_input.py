@@ -106,6 +106,8 @@ async def test_clients_that_ask_whether_somebody_is_there_are_told(served: Serve
         assert (status, "X-Influxdb-Version" in headers) == (204, True)
     status, body, _ = await served.post(None, path="/health", method="GET")
     assert (status, body["status"]) == (200, "pass")
+    status, body, _ = await served.post(None, path="/ready", method="GET")
+    assert (status, body["status"]) == (200, "ready")
     assert (await served.post(None, path="/health", method="POST"))[0] == 405
     assert (await served.post(None, {"Host": "evil.example"}, "/ping", "GET"))[0] == 421
 

@@ -30,6 +30,8 @@ def line(number: int) -> bytes:
 def test_a_line_of_the_log_is_a_refusal_or_none(said: bytes, reason: str | None, what: str | None) -> None:
     found = refusal_of(HEAD + b" - mid:43 - " + said)
     assert (found and found.reason, found and found.what) == (reason, what)
+    bare = refusal_of(b"[ERR] 127.0.0.1:42166 - mid:43 - " + said)
+    assert (bare and bare.reason) == reason, "a log may have no times"
     assert refusal_of(HEAD + b" - cid:43 - " + said) is None, "it is no device"
 
 

@@ -45,7 +45,7 @@ from agent.leaf.inputs.http.routes import (
 )
 from agent.leaf.intake import Chunk, Intake, QuickIntake
 
-OPEN_PATHS: Final = ("/ping", "/health")
+OPEN_PATHS: Final = ("/ping", "/health", "/ready")
 """What InfluxDB's clients ask to find out whether a server answers; needs no token."""
 _PASSWORD_PATHS: Final = ("/write", QUERY_PATH)
 """Where a client of InfluxDB's version 1 may show its password in the URL, as `p`."""

@@ -23,7 +23,7 @@ from agent.leaf.inputs.http.responses import NOTHING, STORED, HttpError, at_faul
 from agent.leaf.inputs.http.routes import DecodedBody, Route, RouteSettings
 
 _V1_WRITE: Final = "/write"
-_PING: Final = "/ping"
+_PING, _READY = "/ping", "/ready"
 _JSON: Final = "application/json"
 _MAX_QUERY: Final = 64 * 1024
 _MAX_STATEMENTS: Final = 100
@@ -50,7 +50,7 @@ _FEW: Final = 16 * 1024
 
 
 def greet(request: HttpRequest, stopping: bool) -> Response:
-    """The answer to `/ping` and `/health`."""
+    """The answer to `/ping`, `/health` and `/ready`."""
     if request.path == _PING:
         if request.query().get("verbose", "0") not in ("", "0", "false"):
             return Response(200, b'{"version":"petiole"}', _JSON, headers=_VERSION)
@@ -58,6 +58,8 @@ def greet(request: HttpRequest, stopping: bool) -> Response:
     message = "the agent is stopping" if stopping else "ready for writes"
     status = "fail" if stopping else "pass"
     content: dict[str, Any] = {"name": "petiole", "status": status, "message": message, "checks": []}
+    if request.path == _READY:
+        content["status"] = "stopping" if stopping else "ready"
     return Response(503 if stopping else 200, json.dumps(content).encode(), _JSON, headers=_VERSION)
 
 
