@@ -192,9 +192,8 @@ class EvictionMonitor:
             return
         tracker = self._trackers[name]
         seen = StreamObservation(info, consumer, epoch, confirmed)
-        direct = self._direct(name)
         claimed = tracker.look(seen, self._classes[name].max_bytes)
-        self.lost[name] += sum(claimed.values()) + self._direct(name) - direct
+        self.lost[name] += sum(claimed.values())
         # Before the disk is asked: the next look does not find it again.
         for reason, readings in claimed.items():
             self._metrics.discarded.labels(name, reason).inc(readings)
@@ -249,12 +248,9 @@ class EvictionMonitor:
         claims = self._trackers[cls].claims
         return {
             "readings": sum(run.readings for run in claims.runs.values()),
-            "direct": self._direct(cls),
+            "direct": sum(direct for _, _, direct, _ in claims.gone),
             "in_doubt": len(claims.doubtful),
         }
-
-    def _direct(self, cls: str) -> int:
-        return sum(direct for _, _, direct, _ in self._trackers[cls].claims.gone)
 
     def _tell(self, cls: str) -> None:
         claims = self._trackers[cls].claims
