@@ -257,10 +257,13 @@ async def _greeted_over(
     address: tuple[str, int], route: Route, name: str, writers: list[asyncio.StreamWriter]
 ) -> Greeted:
     tls = route.tls
-    reader, writer = await _connected(address, name, route.proxy, writers)
-    secured = tls is not None and (tls.first or route.websocket is not None)
-    if tls is not None and secured:
-        await _secure(writer, tls, name)
+    first = tls if tls is not None and (tls.first or route.websocket is not None) else None
+    if route.proxy is None:
+        reader, writer = await _open(address, "it", writers, first, name)
+    else:
+        reader, writer = await _tunnelled(address, name, route.proxy, writers)
+        if first is not None:
+            await _secure(writer, first, name)
     websocket = None
     if route.websocket is not None:
         websocket = WebSocket(reader, writer, LINE)
@@ -273,7 +276,7 @@ async def _greeted_over(
             websocket.close()
         raise
     wants = bool(info.get("tls_required")) and websocket is None
-    if not secured and route.upgrades and (tls is not None or wants):
+    if first is None and route.upgrades and (tls is not None or wants):
         if tls is None and route.proxy is not None:
             raise _FailedError(
                 Nowhere(
@@ -287,11 +290,9 @@ async def _greeted_over(
     return Greeted(info, reader, writer, certificate, websocket)
 
 
-async def _connected(
-    address: tuple[str, int], name: str, proxy: Proxy | None, writers: list[asyncio.StreamWriter]
+async def _tunnelled(
+    address: tuple[str, int], name: str, proxy: Proxy, writers: list[asyncio.StreamWriter]
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    if proxy is None:
-        return await _open(address, "it", writers)
     if proxy.problem:
         raise _FailedError(
             Nowhere(
@@ -316,16 +317,33 @@ async def _connected(
 
 
 async def _open(
-    address: tuple[str, int], what: str, writers: list[asyncio.StreamWriter]
+    address: tuple[str, int],
+    what: str,
+    writers: list[asyncio.StreamWriter],
+    tls: Tls | None = None,
+    name: str = "",
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection, with `tls` in TLS from its first byte: begun later, a greeting in clear text could be in
+    the reader already."""
+    secured: dict[str, Any] = {}
+    if tls is not None:
+        secured = {"ssl": tls.context, "server_hostname": tls.name or name}
+        secured["ssl_handshake_timeout"] = _STEP_SECONDS
     try:
-        async with timeout(_SECONDS):
-            reader, writer = await asyncio.open_connection(*address, limit=LINE)
+        async with timeout(_SECONDS + (0.0 if tls is None else _STEP_SECONDS)):
+            reader, writer = await asyncio.open_connection(*address, limit=LINE, **secured)
+    except ConnectionAbortedError:
+        why = f"it does not answer in TLS within {_STEP_SECONDS:.0f} s"
+        raise _FailedError(Nowhere(why)) from None
+    except ssl.SSLError as error:
+        raise _FailedError(tls_failure(error)) from None
     except TimeoutError:
         place = "there" if what == "it" else f"where {what} should be"
         why = f"nothing answers {place} within {_SECONDS:.0f} s: a wrong address, or a firewall"
         raise _FailedError(Nowhere(why, away=True)) from None
     except (OSError, UnicodeError) as error:
+        if tls is not None and isinstance(error, ConnectionResetError):
+            raise _FailedError(tls_failure(error)) from None
         why = f"{what} cannot be reached ({_reason(error)})"
         raise _FailedError(Nowhere(why, away=True)) from None
     writers.append(writer)

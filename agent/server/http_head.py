@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from agent.base.logs import shown
+
 _SHOWN: Final = 60
 
 
@@ -24,4 +26,4 @@ async def read_head(reader: asyncio.StreamReader) -> tuple[str, dict[str, str]]:
     if not version.startswith("HTTP/1."):
         raise HeadError(repr(first[:_SHOWN]))
     pairs = (line.partition(":") for line in rest)
-    return status[:_SHOWN], {name.strip().lower(): value.strip() for name, _, value in pairs}
+    return shown(status[:_SHOWN]), {name.strip().lower(): value.strip() for name, _, value in pairs}

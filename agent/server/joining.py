@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 import nkeys
 
 from agent.base.files import is_there, open_regular
+from agent.base.logs import shown as printable
 from agent.base.nats_server import MINIMUM, parse_version
 from agent.base.wait import timeout
 from agent.contract import CHECK_SERVER
@@ -210,4 +211,4 @@ async def _connect(greeting: Greeted, credentials: Mapping[str, Any]) -> Mapping
 
 def error_text(line: bytes) -> str:
     """The text of a server's error."""
-    return line.removeprefix(b"-ERR").strip().strip(b"'").decode(errors="replace")
+    return printable(line.removeprefix(b"-ERR").strip().strip(b"'").decode(errors="replace"))

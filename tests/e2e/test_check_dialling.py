@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from agent.cli.checks import Finding, Level
 from agent.demo.loopback import free_port
@@ -170,8 +172,15 @@ async def test_a_certificate_of_the_leaf_that_the_hub_refuses_is_named(
     assert expected in why
 
 
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 @pytest.mark.parametrize("at_the_hub", [True, False])
-async def test_a_handshake_that_begins_at_another_moment_is_named(at_the_hub: bool, tmp_path: Path) -> None:
+def test_a_handshake_that_begins_at_another_moment_is_named(
+    at_the_hub: bool, run: Callable[[Coroutine[Any, Any, None]], None], tmp_path: Path
+) -> None:
+    run(_handshakes_at_two_moments(at_the_hub, tmp_path))
+
+
+async def _handshakes_at_two_moments(at_the_hub: bool, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     cert, key = authority.signed("hub", 3600)
     async with pair(tmp_path) as one:
