@@ -119,11 +119,11 @@ def _fields(schema: Schema) -> dict[str, Mapping[str, Any]]:
 def _of_columns(
     given: Mapping[str, Mapping[str, Any]], ours: Mapping[str, Mapping[str, Any]], *, is_older: bool
 ) -> Iterator[str]:
+    lacking = [name for name in ours if name not in given]
+    if lacking and not is_older:
+        yield f"it lacks the columns {', '.join(lacking)}; put it back from a copy"
     for name, wanted in ours.items():
-        if name not in given:
-            if not is_older:
-                yield f"it lacks the column {name}; put it back from a copy"
-        elif given[name]["type"] != wanted["type"]:
+        if name in given and given[name]["type"] != wanted["type"]:
             held, due = _named(given[name]["type"]), _named(wanted["type"])
             yield f"its column {name} is of type {held}, not {due}; put it back from a copy"
     for name, field in given.items():

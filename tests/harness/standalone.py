@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -183,8 +183,9 @@ _WORKER: Final = (
 class ConnectServer:
     """A server of Spark Connect with two cores, which can be killed and started."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self._directory, self._port, self._starts = directory, free_port(), 0
+        self._settings = settings or {}
         self._node: Node | None = None
         self.address = f"sc://127.0.0.1:{self._port}"
 
@@ -203,6 +204,7 @@ class ConnectServer:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
+            **self._settings,
         }
         self._starts += 1
         self._node = Node(

@@ -16,6 +16,7 @@ import pytest
 
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.scan import file_paths, read
+from tests.harness.standalone import ConnectServer
 from tests.spark.lakes import JOB_SECONDS, add_bronze, commit, contents
 from tests.unit.hub_jobs.rows import batch_row
 
@@ -93,7 +94,9 @@ def as_arguments(settings: Mapping[str, str]) -> str:
     return f'{given} --conf "spark.driver.extraJavaOptions={JAVA}" pyspark-shell'
 
 
-def test_settings_of_an_operator_or_of_the_programs_own_session_change_no_row(tmp_path: Path) -> None:
+async def test_settings_of_an_operator_a_server_or_the_programs_own_session_change_no_row(
+    tmp_path: Path,
+) -> None:
     plain = tmp_path / "plain"
     start = datetime(2026, 11, 17, 22, 30, tzinfo=UTC)
     old = datetime(1200, 3, 1, 12, 45, tzinfo=UTC)
@@ -105,7 +108,9 @@ def test_settings_of_an_operator_or_of_the_programs_own_session_change_no_row(tm
         for n, at in enumerate(moments)
     ]
     add_bronze(plain, [batch_row(("\n".join(lines) + "\n").encode(), n=1, source_seq=1)])
-    submitted, beside = copytree(plain, tmp_path / "submitted"), copytree(plain, tmp_path / "beside")
+    submitted, beside, served = (
+        copytree(plain, tmp_path / name) for name in ("submitted", "beside", "served")
+    )
 
     expected = ran(plain, JOBS)
 
@@ -114,6 +119,12 @@ def test_settings_of_an_operator_or_of_the_programs_own_session_change_no_row(tm
     assert ran(submitted, JOBS, PYSPARK_SUBMIT_ARGS=as_arguments(HOSTILE), TZ="Asia/Kathmandu") == expected
     given = json.dumps({**HOSTILE, "spark.driver.extraJavaOptions": JAVA})
     assert ran(beside, OWN_SESSION + JOBS + AFTER, SETTINGS=given, TZ="Asia/Kathmandu") == expected
+    server = ConnectServer(tmp_path / "server", HOSTILE)
+    try:
+        await server.start()
+        assert ran(served, JOBS, **server.environment) == expected
+    finally:
+        server.kill()
 
 
 def test_a_session_that_ignores_damaged_files_still_fails_over_them(spark: Any, tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
         with_fields(lambda fields: fields[-1].update(type="integer")),
         "is of type integer, not",
     ),
-    "a column less": (with_fields(lambda fields: fields.pop()), "it lacks the column"),
+    "a column less": (with_fields(lambda fields: fields.pop()), "it lacks the columns"),
     "twice for Spark": (with_column("Domain"), "Domain"),
     "a type of another": (with_column("price", "decimal(10,2)"), "price is of type decimal(10,2)"),
     "a time without zone": (without_zone, "timestamp_ntz"),
