@@ -116,14 +116,18 @@ class _OpenFile:
         self._path = directory / f"part-{uuid.uuid4()}.zstd.parquet"
         with _named(self._path):
             self._sink: BinaryIO = create(self._path)
-        self._writer = pq.ParquetWriter(
-            self._sink,
-            schema,
-            version="2.6",
-            store_schema=False,
-            write_page_checksum=True,
-            **_written(schema),
-        )
+        try:
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                schema,
+                version="2.6",
+                store_schema=False,
+                write_page_checksum=True,
+                **_written(schema),
+            )
+        except pa.ArrowException:  # a type that Parquet lacks
+            self._drop()
+            raise
         self._statistics = Statistics(bounded(schema))
 
     @property
@@ -149,6 +153,9 @@ class _OpenFile:
         # abandoned. In a store there is a file only now.
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
+        self._drop()
+
+    def _drop(self) -> None:
         with suppress(OSError):
             self._sink.close()
         with suppress(OSError):

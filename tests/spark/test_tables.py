@@ -130,7 +130,7 @@ def test_writers_of_different_streams_do_not_hinder_each_other(tmp_path: Path) -
 
 def test_a_writer_that_fails_leaves_no_file(tmp_path: Path) -> None:
     ensure_table(tmp_path, "bronze")
-    other_rows = pa.table({"seq": [{"no": "number"}]})
+    other_rows = pa.table({"seq": pa.array([None], pa.month_day_nano_interval())})
 
     with pytest.raises(pa.ArrowNotImplementedError):
         _write(tmp_path, "bronze", _bronze(1), other_rows, max_file_bytes=1)
