@@ -338,7 +338,7 @@ class Catalogue:
                 return
             reason = f"begins as before and differs before byte {known.offset}: it is read again as a whole"
             self._name("twice", file.path, reason)
-            self.finish(one)
+            self._drop(one)
             return
         if not one.missing:
             if one.open:
@@ -348,7 +348,7 @@ class Catalogue:
         elif fits is None:
             reason = "begins as before and differs within its first kilobyte: it is read as a whole"
             self._name("twice", file.path, reason)
-            self.finish(one)
+            self._drop(one)
         else:
             self._lose(one)
 
@@ -361,10 +361,15 @@ class Catalogue:
         )
         self.finish(one)
 
+    def _drop(self, one: Tracked) -> None:
+        """Forget a generation whose content is there no more in this form."""
+        one.close()
+        del self.tracked[one.known.id]
+
     def _replace(self, one: Tracked, file: Found, probe: Probe, place: int, seen: _Look) -> None:
         """The file goes on as a generation of its own, read up to `place`."""
         of = min(one.known.of, place)
-        self.finish(one)
+        self._drop(one)
         new = begin(self._next(), file.home, file.inode).at(place, probe.at(place))
         self._add(new._replace(of=of), file, seen)
 

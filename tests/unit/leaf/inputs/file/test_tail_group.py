@@ -63,6 +63,25 @@ def test_a_file_that_is_copied_and_truncated_before_any_of_it_is_stored_is_read_
     course.teardown()
 
 
+def test_a_file_that_is_cut_grows_and_is_cut_again_repeats_no_line() -> None:
+    course = Files()
+    course.begin({"a"}, stores=False)
+    course.write_more_than_a_batch("a")
+    course.cut_off("a", size=1, nuls=0, restarts=False)
+    course.write_more_than_a_batch("a")
+    course.cut_off("a", size=1, nuls=0, restarts=False)
+    course.teardown()
+
+
+def test_a_copy_of_a_file_that_took_the_place_of_a_deleted_one_is_named_where_both_are_new() -> None:
+    course = RotatedFilesMatchToo()
+    course.begin({"a"})
+    course.delete("a", rest=False)
+    course.write("a", 1)
+    course.rotate_slowly_by_copying_and_truncating("a", looks=0, writes=True)
+    course.teardown()
+
+
 def test_a_file_that_was_emptied_before_any_of_it_was_stored_is_read_after_its_next_rotation(
     tmp_path: Path, reader_of: Callable[..., Reader]
 ) -> None:
