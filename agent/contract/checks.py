@@ -41,6 +41,7 @@ _USER = re.compile(r"[a-z0-9-]{1,32}\Z")
 _EPOCH = re.compile(r"[0-9a-z]{13}\Z")
 _RUN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z")
 _NUMBER = re.compile(r"(0|[1-9][0-9]{0,18})\Z")
+_CREATED = re.compile(r"[0-9TZ:.+-]{20,40}\Z")
 _KEY = re.compile(r"[!-~]{1,128}\Z")
 
 
@@ -88,6 +89,11 @@ def check_machine(value: object) -> str:
 
 def check_epoch(value: object) -> str:
     return matching(_EPOCH, value, "epoch", "13 characters 0-9 a-z")
+
+
+def check_created(value: object) -> str:
+    """When a server created a stream, as it wrote it."""
+    return matching(_CREATED, value, "time of creation", "a time as RFC 3339 has it")
 
 
 def check_run(value: object) -> str:

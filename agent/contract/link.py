@@ -12,6 +12,7 @@ from agent.contract.checks import (
     MAX_INT,
     ContractError,
     check_class,
+    check_created,
     check_domain,
     check_epoch,
     check_machine,
@@ -62,6 +63,9 @@ class ClassState:
     """The last sequence that the hub has acknowledged in this epoch, 0 if none."""
     idle: bool = False
     """Whether the hub may drop the source until the leaf announces that it is not idle."""
+    made: str = ""
+    """When the leaf's server created the stream anew over the messages of the one of `created`; "" if it did
+    not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +132,10 @@ def _moment(value: Any) -> float:
 
 def class_state(value: Any, what: str) -> ClassState:
     value = object_of(value, f"{what}: a class")
+    made = check_created(value["made"]) if value.get("made") else ""
     return ClassState(
         epoch=check_epoch(value.get("epoch")),
-        created=field_of(value, "created", str, what),
+        created=check_created(value.get("created")) if made else field_of(value, "created", str, what),
         first=count_of(value, "first", what),
         last=count_of(value, "last", what),
         confirmed=count_of(value, "confirmed", what),
@@ -139,6 +144,7 @@ def class_state(value: Any, what: str) -> ClassState:
         seconds_to_loss=optional(value, "seconds_to_loss", _parse_seconds),
         acked=count_of(value, "acked", what, absent=0),
         idle=flag_of(value, "idle", what),
+        made=made,
     )
 
 

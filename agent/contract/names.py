@@ -18,6 +18,7 @@ __all__ = [
     "FLEET_BUCKET",
     "HUB_DOMAIN",
     "H_MQTT",
+    "MADE_METADATA",
     "MAX_CLASSES",
     "MQTT_MESSAGES",
     "MQTT_RETAINED",
@@ -87,6 +88,9 @@ H_MQTT: Final = "Nmqtt-Pub"
 SYNC_METADATA: Final = "petiole.sync_seconds"
 """In the metadata of an aggregate: how often its server syncs it, 0 before it acknowledges. Where this is
 missing, too."""
+MADE_METADATA: Final = "petiole.made."
+"""In the metadata of an aggregate: the beginning of the key `petiole.made.<stream>.<time>`, by which a leaf's
+server created that stream anew over its messages at that time. The value is when it was created first."""
 MQTT_MESSAGES: Final = "$MQTT_msgs"
 MQTT_RETAINED: Final = "$MQTT_rmsgs"
 """Streams of a leaf's server for MQTT: of messages with QoS 1 or 2, and of retained ones."""

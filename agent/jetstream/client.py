@@ -1,5 +1,5 @@
-"""The JetStream API over a connection of nats-py. It has no state, decides nothing and retries nothing; every
-call ends within its timeout."""
+"""The JetStream API over a connection of nats-py. It decides nothing and retries nothing; every call ends
+within its timeout."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import nats.errors
+from msgspec.structs import replace
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -48,6 +49,17 @@ class JetStream:
         self._nc = nc
         self._prefix = prefix
         self._timeout = timeout
+        self._continued: dict[tuple[str, str], str] = {}
+
+    def continues(self, stream: str, made: str, created: str) -> None:
+        """Report the stream that the server created at `made` as the one of `created`, whose messages it
+        holds."""
+        self._continued[stream, made] = created
+
+    def _read(self, answer: Mapping[str, Any]) -> StreamInfo:
+        info = read_stream(answer)
+        created = self._continued.get((info.name, info.created), info.created)
+        return info if created == info.created else replace(info, created=created, made=info.created)
 
     @property
     def connected(self) -> bool:
@@ -89,7 +101,7 @@ class JetStream:
 
     async def stream_info(self, name: str) -> StreamInfo:
         """The state of a stream. Raises `ApiError` (`STREAM_NOT_FOUND`) or `UnavailableError`."""
-        return read_stream(await self.api(f"STREAM.INFO.{name}"))
+        return self._read(await self.api(f"STREAM.INFO.{name}"))
 
     async def find_stream(self, name: str) -> StreamInfo | None:
         """The state of a stream, None if there is none. Raises `ApiError` or `UnavailableError`."""
@@ -113,7 +125,7 @@ class JetStream:
         return await self.find_stream(config["name"]) or await self._create_stream(config)
 
     async def _create_stream(self, config: Mapping[str, Any]) -> StreamInfo:
-        return read_stream(await self.api(f"STREAM.CREATE.{config['name']}", config))
+        return self._read(await self.api(f"STREAM.CREATE.{config['name']}", config))
 
     async def stream_names(self, subject: str = "") -> AsyncIterator[str]:
         """The names of all streams, or of those that take a subject (wildcards allowed), a page of the server
@@ -124,11 +136,11 @@ class JetStream:
     async def streams(self, subject: str = "") -> AsyncIterator[StreamInfo]:
         """The state of all streams, or of those that take a subject, like `stream_names`."""
         async for row in self._listed("STREAM.LIST", "streams", subject):
-            yield read_stream(row)
+            yield self._read(row)
 
     async def update_stream(self, config: Mapping[str, Any], timeout: float | None = None) -> StreamInfo:
         """Replace the whole configuration of a stream. Raises `ApiError` or `UnavailableError`."""
-        return read_stream(await self.api(f"STREAM.UPDATE.{config['name']}", config, timeout))
+        return self._read(await self.api(f"STREAM.UPDATE.{config['name']}", config, timeout))
 
     async def purge(self, stream: str, up_to_seq: int) -> int:
         """Delete every message up to and with this sequence; returns how many. The caller keeps `up_to_seq`

@@ -16,7 +16,7 @@ class StreamInfo(Struct, frozen=True):
 
     name: str
     created: str
-    """RFC 3339 as the server wrote it."""
+    """RFC 3339 as the server wrote it, or the earlier one of the same messages (`JetStream.continues`)."""
     first: int
     """The first sequence; `messages` is 0 in an empty stream."""
     last: int
@@ -31,6 +31,8 @@ class StreamInfo(Struct, frozen=True):
     """How many consumers it has."""
     leader: str = ""
     """The server that leads it and since when, "" while none does."""
+    made: str = ""
+    """When the server says that it was created, where `created` is the earlier one; otherwise empty."""
 
 
 class ConsumerInfo(Struct, frozen=True):

@@ -46,7 +46,7 @@ class Acked(Struct, frozen=True):
     seq: int
     """Its sequence in the stream."""
     created: str
-    """When this stream was created, as its server wrote it."""
+    """When this stream was created, as its server wrote it first (`agent.leaf.link.identity`)."""
     readings: Readings
     """The run's cumulative readings."""
     closed: bool = False
@@ -89,6 +89,13 @@ class PullPosition(Struct, frozen=True):
 
 Positions = dict[str, dict[str, PullPosition]]
 """By class and input."""
+
+
+class MadeAgain(Struct, frozen=True):
+    """A stream that its server created anew at `made`, over the messages of the one of `created`."""
+
+    made: str
+    created: str
 
 
 class Setting(Struct, frozen=True):
@@ -145,6 +152,8 @@ class State(Struct):
     """By class, the checkpoints before the newest."""
     spread: float = 0.0
     """What the hub last said of its time for the links of all leaves (`Answer.spread_seconds`)."""
+    made_again: dict[str, MadeAgain] = {}
+    """By class."""
     unconfirmed: dict[str, int] = {}
     """By class that is not configured any more, the newest reading that was seen in its stream and that the
     hub was not known to hold."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from agent.contract.ranges import Range as Sequences
 from agent.contract.ranges import union, without
-from hub_jobs.ingest.identity import identities
+from hub_jobs.ingest.identity import as_first_created, identities
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.plan import Range
 from hub_jobs.source.protocol import WireError
@@ -77,11 +77,13 @@ def ingest(part: IngestPart) -> Ingested:
 
 @dataclass(frozen=True, slots=True)
 class StreamOrigin:
-    """The history of the hub's stream that messages come from, and the domain of each of its sources."""
+    """The history of the hub's stream that messages come from, the domain of each of its sources, and under
+    which identity a source's stream is known that was created anew (`StreamInfo.made`)."""
 
     stream: str
     created: str
     domains: Mapping[str, str]
+    made: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 def bronze_rows(columns: Columns, origin: StreamOrigin) -> pa.Table:
@@ -97,7 +99,7 @@ def bronze_rows(columns: Columns, origin: StreamOrigin) -> pa.Table:
         "headers": columns.headers,
         "payload": columns.payloads,
         "digest": digests(columns.payloads),
-        **identities(columns.headers, subjects, origin.domains),
+        **as_first_created(identities(columns.headers, subjects, origin.domains), origin.made),
     }
     return pa.table(arrays).select(BRONZE.names)
 

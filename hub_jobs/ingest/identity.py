@@ -30,6 +30,7 @@ from hub_jobs.source.streams import SEQ_DIGITS, SOURCE_FIELDS, SOURCE_HEADER, do
 from hub_jobs.tables.grouping import coded_column, different_rows
 from hub_jobs.tables.ranges import Numbers
 from hub_jobs.tables.schemas import BRONZE
+from hub_jobs.tables.spaces import SOURCE
 
 _COUNT_DIGITS: Final = 18
 _SUBJECTS_KNOWN: Final = 65_536
@@ -65,6 +66,21 @@ def identities(headers: pa.Array, subjects: pa.Array, domains: Mapping[str, str]
         return found[0]
     order = pa.array(np.argsort(np.concatenate(places)))
     return {name: pa.concat_arrays([part[name] for part in found]).take(order) for name in _IDENTITY}
+
+
+def as_first_created(
+    columns: dict[str, pa.Array], made: Mapping[tuple[str, str], str]
+) -> dict[str, pa.Array]:
+    """The columns with one identity, the first, for all messages of a stream that its server created anew
+    over its messages (`StreamInfo.made`)."""
+    known = set(columns["source_identity"].dictionary.to_pylist())
+    for (stream, given), first in made.items():
+        if given in known:
+            names, identity = (columns[name].cast(pa.string()) for name in SOURCE)
+            is_same = pc.and_(pc.equal(names, stream), pc.equal(identity, given))
+            identity = pc.if_else(is_same, first, identity)
+            columns = {**columns, "source_identity": identity.dictionary_encode()}
+    return columns
 
 
 def _taken(column: pa.Array, rows: Numbers) -> pa.Array:

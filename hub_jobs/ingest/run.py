@@ -202,7 +202,7 @@ def _commit_next(
 ) -> list[Sequences]:
     """Read the next ranges, write and commit them; what of them the stream no longer has."""
     parts = _parts(info, wanted, tasks_at_once(spark))
-    origin = StreamOrigin(known.stream, known.created, info.source_index)
+    origin = StreamOrigin(known.stream, known.created, info.source_index, info.made)
     work = [IngestPart(options.server, part, origin, options.lake) for part in parts]
     done = run_tasks(spark, ingest, work)
     files = [file for result in done for file in result.files]

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from agent.contract import SYNC_METADATA, api_prefix, leaf_stream
+from agent.contract import MADE_METADATA, SYNC_METADATA, api_prefix, leaf_stream
 from hub_jobs.source.binary import Numbers
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import WireError
@@ -68,6 +68,9 @@ class StreamInfo:
     bytes: int
     source_index: dict[str, str] = field(default_factory=dict)
     """The domain of each source by its index in `Nats-Stream-Source`, less the consumer (`origin`)."""
+    made: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The identity under which messages of a leaf's stream are known, by that stream and the identity which
+    its server gave it when it created it anew over its messages (`MADE_METADATA`)."""
     domain: str = ""
     """The JetStream domain that holds the stream; empty when the server has none."""
     limits: StreamLimits = StreamLimits()
@@ -93,6 +96,7 @@ def stream_info(conn: Connection, stream: str) -> StreamInfo:
             num_deleted=state.get("num_deleted", 0),
             bytes=state["bytes"],
             source_index=source_index(config.get("sources") or [], domain),
+            made=made_again(config.get("metadata") or {}),
             domain=domain,
             limits=_limits(config),
             sync_seconds=float((config.get("metadata") or {}).get(SYNC_METADATA, 0.0)),
@@ -285,6 +289,16 @@ def source_index(sources: list[Mapping[str, Any]], own_domain: str) -> dict[str,
         if domain:
             found[index_name(source)] = domain
     return found
+
+
+def made_again(metadata: Mapping[str, str]) -> dict[tuple[str, str], str]:
+    """`StreamInfo.made` from the metadata of an aggregate."""
+    named = (
+        (*key.removeprefix(MADE_METADATA).partition("."), created)
+        for key, created in metadata.items()
+        if key.startswith(MADE_METADATA)
+    )
+    return {(stream, name_hash(made)): name_hash(created) for stream, _, made, created in named}
 
 
 def _domain_of(api: str) -> str:

@@ -50,7 +50,7 @@ def _keeper(js: JetStream, turns: asyncio.Semaphore, metrics: RegistrarMetrics) 
     """The controller of an aggregate in which every source may stay."""
     settings = AggregateSettings(max_bytes=2**26)
     return AggregateController(
-        js, AGGREGATE, settings, lambda name: True, lambda seen: None, turns, ActiveProblems(), metrics
+        js, AGGREGATE, settings, lambda name: True, dict, lambda seen: None, turns, ActiveProblems(), metrics
     )
 
 

@@ -69,10 +69,12 @@ class AggregateSettings(Struct, frozen=True):
     """How often its server syncs it; 0: before it acknowledges."""
 
 
-def aggregate_config(name: str, settings: AggregateSettings, sources: list[Source]) -> dict[str, Any]:
-    """The configuration of an aggregate, with what must not differ. Without a source the server gives it its
-    own name as subject, which no user may publish to, and a window of duplicates, which is harmless only
-    then."""
+def aggregate_config(
+    name: str, settings: AggregateSettings, sources: list[Source], made: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The configuration of an aggregate, with what must not differ; `made` is part of its metadata. Without a
+    source the server gives it its own name as subject, which no user may publish to, and a window of
+    duplicates, which is harmless only then."""
     config: dict[str, Any] = {
         "name": name,
         "storage": "file",
@@ -85,7 +87,7 @@ def aggregate_config(name: str, settings: AggregateSettings, sources: list[Sourc
         "max_msgs_per_subject": -1,
         "num_replicas": settings.replicas,
         "allow_direct": True,
-        "metadata": _METADATA | {SYNC_METADATA: f"{settings.sync_seconds:g}"},
+        "metadata": {**_METADATA, SYNC_METADATA: f"{settings.sync_seconds:g}", **(made or {})},
         "sources": sources,
     }
     return {**config, "subjects": [], "duplicate_window": 0} if sources else config

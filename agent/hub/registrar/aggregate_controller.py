@@ -47,9 +47,9 @@ log = structlog.get_logger("registrar")
 
 
 class AggregateController:
-    """One aggregate. `may_stay` says of a source that no leaf announced whether it may stay; `noted` is
-    called with the state of the sources before some are removed; `turns` are shared by all aggregates, so
-    that not all of them are scanned at once."""
+    """One aggregate. `may_stay` says of a source that no leaf announced whether it may stay; `made` returns
+    what its metadata say of leaves' streams; `noted` is called with the state of the sources before some are
+    removed; `turns` are shared by all aggregates, so that not all of them are scanned at once."""
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class AggregateController:
         name: str,
         settings: AggregateSettings,
         may_stay: Callable[[str], bool],
+        made: Callable[[], Mapping[str, str]],
         noted: Callable[[Observation], None],
         turns: asyncio.Semaphore,
         problems: ActiveProblems,
@@ -66,6 +67,7 @@ class AggregateController:
         self._js = js
         self._settings = settings
         self._may_stay = may_stay
+        self._made = made
         self._noted = noted
         self._turns = turns
         self._problems = problems
@@ -266,11 +268,12 @@ class AggregateController:
         for sentence in other + moved_by_hand(have, self._placed):
             log.warning(f"{self.name}: {sentence}")
         self._placed = {source["name"]: source for source in have}
-        return have if target is None and other else target
+        named = covers(config, {"metadata": self._made()})
+        return have if target is None and (other or not named) else target
 
     async def _update(self, seen: Observation, sources: list[Source]) -> Observation:
         config: dict[str, Any] = merged(
-            seen.info.config, aggregate_config(self.name, self._settings, sources)
+            seen.info.config, aggregate_config(self.name, self._settings, sources, self._made())
         )
         async with self._looking:
             asked = loop_time()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from agent.base.wait import Pacer
@@ -62,7 +63,15 @@ class Aggregates:
         turns = asyncio.Semaphore(_SCANS_AT_ONCE)
         self.controllers = {
             name: AggregateController(
-                js, name, settings, self._may_stay(name), fleet.note, turns, problems, metrics
+                js,
+                name,
+                settings,
+                self._may_stay(name),
+                partial(fleet.made, name),
+                fleet.note,
+                turns,
+                problems,
+                metrics,
             )
             for name in names
         }

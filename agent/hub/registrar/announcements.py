@@ -98,7 +98,8 @@ class Announcements:
         now = loop_time()
         if (refused := self._refusal(announce, now)) is not None:
             return Answer(refused=refused)
-        refused_of = refused_classes(announce, self._classes[announce.domain])
+        known = self._fleet.leaves.get(announce.domain)
+        refused_of = refused_classes(announce, self._classes[announce.domain], known)
         if refused_of:
             taken = {cls: said for cls, said in announce.classes.items() if cls not in refused_of}
             announce = replace(announce, classes=taken)
@@ -107,7 +108,7 @@ class Announcements:
         streams = self._aggregates.place(announce.domain, list(announce.classes))
         if missing := sorted(set(streams.values()) - self._aggregates.controllers.keys()):
             return Answer(refused=_NO_AGGREGATE.format(domain=announce.domain, stream=missing[0]))
-        self._aggregates.wake(announce.domain, awake(announce, self._fleet.leaves.get(announce.domain)))
+        self._aggregates.wake(announce.domain, awake(announce, known))
         changed = await self._take_in(announce, streams, now)
         fresh = now if changed or announce.repairs else linked_at
         seen = await self._observe(announce, streams, max(fresh, now - OBSERVED))

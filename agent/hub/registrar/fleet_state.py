@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from agent.base.wait import Pacer
-from agent.contract import Announce, leaf_stream
+from agent.contract import MADE_METADATA, Announce, leaf_stream
 from agent.hub.registrar.aggregate import Observation, Source, source, source_state
 from agent.hub.registrar.answer import (
     class_state,
@@ -130,6 +130,14 @@ class FleetState:
             name: source(domain, cls, self.leaves[domain].classes[cls].epoch)
             for name, (domain, cls) in self._of_stream.get(stream, {}).items()
             if name not in self.resting and domain not in self.capped and domain not in self.revoked
+        }
+
+    def made(self, stream: str) -> dict[str, str]:
+        """The metadata of an aggregate that name its leaves' streams created anew (`MADE_METADATA`)."""
+        return {
+            f"{MADE_METADATA}{name}.{made}": created
+            for name, (domain, cls) in self._of_stream.get(stream, {}).items()
+            for made, created in self.leaves[domain].made.get(cls, {}).items()
         }
 
     def sources_of(self, domain: str) -> dict[str, dict[str, Source]]:

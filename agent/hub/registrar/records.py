@@ -33,6 +33,15 @@ _MISSED: Final = 3
 SLOWEST: Final = 60.0
 """Seconds between the announcements of a leaf with the profile `thin`."""
 
+MOST_MADE: Final = 16
+"""How often the server of a leaf may create the stream of a class anew over its messages. The aggregate's
+metadata hold each time, of which nats-server 2.15.1 takes 128 KiB (`JSMaxMetadataLen`)."""
+MADE_OFTEN: Final = (
+    "the server of {domain!r} created the stream of class {cls!r} anew over its messages more than {most} "
+    "times: its disk loses files; replace the disk, forget the leaf (`petiole fleet forget {domain}`) and "
+    "add it again"
+)
+
 FRESH: Final = 60.0
 """Seconds for which a machine that was heard owns its domain."""
 
@@ -114,6 +123,8 @@ class LeafRecord(Struct, frozen=True):
     """Seconds between its announcements, None where it does not say."""
     states: dict[str, str] = {}
     """What is wrong with it, as it announced (`Announce.states`)."""
+    made: dict[str, dict[str, str]] = {}
+    """By class, when its server created the stream anew over its messages, and when it was created first."""
     v: int = VERSION
 
     @property
@@ -176,19 +187,33 @@ def refusal(
             f"this is {announce.machine}; a domain is one machine's: give this one another domain, or stop "
             f"the other and wait"
         )
-    refused = refused_classes(announce, classes)
+    refused = refused_classes(announce, classes, known)
     return next(iter(refused.values())) if refused.keys() == announce.classes.keys() and refused else None
 
 
-def refused_classes(announce: Announce, classes: Iterable[str]) -> dict[str, str]:
+def refused_classes(announce: Announce, classes: Iterable[str], known: LeafRecord | None) -> dict[str, str]:
     """Why classes of a leaf are not taken in, by class; the others are."""
-    return {
+    often = {
+        cls: MADE_OFTEN.format(domain=announce.domain, cls=cls, most=MOST_MADE)
+        for cls, made in _made(announce, known).items()
+        if len(made) > MOST_MADE
+    }
+    return often | {
         cls: (
             f"class {cls!r} of {announce.domain!r} is not in the hub's configuration; "
             "add it to the classes of that leaf there"
         )
         for cls in sorted(set(announce.classes) - set(classes))
     }
+
+
+def _made(announce: Announce, known: LeafRecord | None) -> dict[str, dict[str, str]]:
+    """When the streams of a leaf were created anew, with what it announces."""
+    found = {} if known is None else dict(known.made)
+    for cls, state in announce.classes.items():
+        if state.made:
+            found[cls] = {**found.get(cls, {}), state.made: state.created}
+    return found
 
 
 def admitted(
@@ -228,6 +253,7 @@ def admitted(
         {**_left_behind(known), **announce.classes},
         announce.every,
         dict(announce.states),
+        _made(announce, known),
     )
 
 

@@ -153,6 +153,7 @@ class Announcer:
                 cls: ClassState(
                     epoch=epochs[cls],
                     created=info.created,
+                    made=info.made,
                     first=info.first,
                     last=info.last,
                     confirmed=confirmed[cls],

@@ -4,7 +4,7 @@ expected ones."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from agent import contract
 from agent.config import StreamClass
-from agent.contract import H_MESSAGE_ID, Checkpoint, ContractError, LostStream
+from agent.contract import ContractError, LostStream
 from agent.jetstream import JetStream, StreamInfo, nanoseconds
 from agent.leaf import stream_configs
 from agent.leaf.link.act import drop_other_epochs, make_epoch, remember_epoch
 from agent.leaf.link.guard import EpochObservation, EpochReason, NewEpoch, RememberedStream, judge
+from agent.leaf.link.identity import message_id, newest_checkpoint_held, recognise
 from agent.leaf.state import Acked, State, earlier_checkpoints
 from agent.leaf.state_file import StateFile
 
@@ -37,6 +38,7 @@ async def prepare_stream(
     `begun` is called once, also if what follows fails. With `mqtt` the stream also stores what MQTT devices
     send. Returns the stream. Raises `ApiError` or `UnavailableError`."""
     info = await js.ensure_stream(stream_configs.leaf_stream(domain, cls, mqtt=mqtt))
+    info = await recognise(js, domain, cls.name, info, state)
     current = state.current
     remembered = RememberedStream(
         current.epochs.get(cls.name), current.acked.get(cls.name), current.checkpoint.get(cls.name)
@@ -61,6 +63,9 @@ async def prepare_stream(
             # the epoch is recorded: should that fail, the next attempt finds the same as this one.
             await drop_other_epochs(js, domain, cls.name, epoch)
         recorded = () if kept is None else await recorded_losses(js, domain, cls.name, info.created, kept)
+        if due.reason is EpochReason.RECREATED:
+            known = current.lost.get(cls.name, ())
+            current.learn(cls.name, await ends_of_returned(js, info, known, time.time_ns()))
         await remember_epoch(
             state, cls.name, epoch, due, info, remembered.acked, kept, recorded, begun=partial(begun, due)
         )
@@ -130,31 +135,6 @@ async def _newest_run(js: JetStream, domain: str, cls: str) -> str | None:
         return None
 
 
-async def newest_checkpoint_held(js: JetStream, info: StreamInfo, candidates: Sequence[Checkpoint]) -> int:
-    """The leaf sequence of the newest checkpoint whose message the stream holds, 0 if it holds none; the
-    candidates are sorted, the oldest first. A restored store holds those from before its backup. Raises
-    `ApiError` or `UnavailableError`."""
-    held, low, high = 0, 0, len(candidates)
-    while low < high:
-        middle = (low + high) // 2
-        checkpoint = candidates[middle]
-        if checkpoint.leaf_seq < info.first:
-            low = middle + 1
-        elif await message_id(js, info.name, checkpoint) == checkpoint.message_id:
-            held, low = checkpoint.leaf_seq, middle + 1
-        else:
-            high = middle
-    return held
-
-
-async def message_id(js: JetStream, stream: str, checkpoint: Checkpoint | None) -> str | None:
-    """The id of the leaf's own message at a checkpoint's sequence; None without a message."""
-    if checkpoint is None:
-        return None
-    message = await js.get_message(stream, seq=checkpoint.leaf_seq)
-    return None if message is None else message.headers.get(H_MESSAGE_ID, "")
-
-
 async def last_still_held(js: JetStream, info: StreamInfo, acked: Acked | None, now_ns: int) -> int | None:
     """The last sequence that a stream restored from a backup still holds of what it is known to have held;
     None if it lacks nothing. Raises `ApiError` or `UnavailableError`.
@@ -174,14 +154,33 @@ async def last_still_held(js: JetStream, info: StreamInfo, acked: Acked | None, 
             return None
     elif not acked.at:
         return info.last
-    if acked.at > now_ns + _APART_NS:
+    return min(await _last_before(js, info, acked.at, now_ns), acked.last)
+
+
+async def ends_of_returned(
+    js: JetStream, info: StreamInfo, lost: Iterable[LostStream], now_ns: int
+) -> list[LostStream]:
+    """What a stream lacks that was lost and is there again, as where its directory was moved away and back:
+    the end that an older copy of it does not hold. Raises `ApiError` or `UnavailableError`."""
+    ends = []
+    for store in lost:
+        if store.created == info.created and store.kept is None:
+            held = await _last_before(js, info, store.at, now_ns) if store.at else min(info.last, store.last)
+            ends += [LostStream(info.created, store.last, held, store.at)] if held < store.last else []
+    return ends
+
+
+async def _last_before(js: JetStream, info: StreamInfo, at: int, now_ns: int) -> int:
+    """The last sequence that a stream held at a time in ns since 1970. A time that is still to come tells
+    nothing."""
+    if at > now_ns + _APART_NS:
         return info.first - 1
     held, newer = info.first - 1, info.last + 1
     while newer - held > 1:
         middle = (held + newer) // 2
         message = await js.get_message(info.name, seq=middle)
-        if message is not None and acked.at < nanoseconds(message.time) <= now_ns + _APART_NS:
+        if message is not None and at < nanoseconds(message.time) <= now_ns + _APART_NS:
             newer = middle
         else:
             held = middle
-    return min(held, acked.last)
+    return held

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from agent.contract import (
 )
 from agent.hub.registrar.records import (
     FRESH,
+    MOST_MADE,
     POWER_CUT,
     AggregateRef,
     ClassRecord,
@@ -31,6 +33,7 @@ from agent.hub.registrar.records import (
     encode,
     new_epochs,
     refusal,
+    refused_classes,
 )
 
 RUN = new_run()
@@ -201,3 +204,22 @@ def test_a_class_that_is_announced_no_more_stays_known_while_the_hub_lacks_messa
         assert sorted(lacks.said) == ["bulk", "normal"]
         assert [*lacks.classes] == ["bulk"]
     assert admitted(announce(), lacks, places, CREATED).said["normal"].last == 9, "it is declared again"
+
+
+def test_a_stream_that_was_created_anew_too_often_is_refused_and_its_other_times_stay_known() -> None:
+    known = None
+    for number in range(MOST_MADE):
+        one = announce()
+        state = replace(one.classes["normal"], made=f"2026-01-01T00:00:{number:02}Z")
+        said = replace(one, classes={"normal": state})
+        assert refused_classes(said, ["normal"], known) == {}
+        known = admitted(said, known, {"normal": AggregateRef(*AGGREGATE, last=70)}, "now")
+    assert known is not None
+    assert len(known.made["normal"]) == MOST_MADE
+    assert set(known.made["normal"].values()) == {CREATED}
+    assert refused_classes(said, ["normal"], known) == {}, "it is announced again and again"
+    more = replace(said, classes={"normal": replace(state, made="2026-01-02T00:00:00Z")})
+    assert "replace the disk" in refused_classes(more, ["normal"], known)["normal"]
+    assert (
+        admitted(announce(), known, {"normal": AggregateRef(*AGGREGATE, last=70)}, "now").made == known.made
+    )

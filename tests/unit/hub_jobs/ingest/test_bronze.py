@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -100,3 +101,20 @@ def test_a_subject_that_is_no_text_is_kept_by_its_bytes() -> None:
         [StreamRecord(b"tel.\xff", b"", b"", 1, -1), StreamRecord(b"tel.x", b"", b"", 2, 1)]
     )
     assert bronze_rows(messages, ORIGIN)["subject"].to_pylist() == ["tel.\\xff", "tel.x"]
+
+
+def test_messages_of_a_stream_that_was_created_anew_have_the_identity_of_the_first() -> None:
+    made = {("TEL_edge-1_normal", "abc"): "first"}
+    sources = [
+        b"TEL_edge-1_normal 7 > > s abc",
+        b"TEL_edge-1_normal 7 > > s xyz",
+        b"TEL_edge-2_normal 7 > > s abc",
+    ]
+    batch = b"NATS/1.0\r\nNats-Msg-Id: x\r\nNats-Stream-Source: %b\r\n\r\n"
+    device = b"NATS/1.0\r\nNats-Stream-Source: %b\r\n\r\n"
+    messages = columns_of(
+        [StreamRecord(b"tel.x", form % one, b"", 1, 1) for form in (batch, device) for one in sources]
+    )
+    found = bronze_rows(messages, replace(ORIGIN, made=made))
+    assert found["source_identity"].to_pylist() == ["first", "xyz", "abc"] * 2
+    assert found.schema == bronze_rows(messages, ORIGIN).schema
