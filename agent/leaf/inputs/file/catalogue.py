@@ -396,7 +396,7 @@ class Catalogue:
                     elif origin is not None and self._is_copy(file, probe, origin, seen):
                         self._leave_out(file, probe, Status.COPY, origin.known.id, seen)
                     else:
-                        self._begin_rotated(file, seen)
+                        self._begin_rotated(file, probe, seen)
             except ReplacedError:
                 continue
             except OSError as error:
@@ -445,10 +445,14 @@ class Catalogue:
         known = begin(self._next(), file.home, file.inode).at(probe.size, probe.at(probe.size))
         self._add(known._replace(status=status, of=of), file, seen)
 
-    def _begin_rotated(self, file: Found, seen: _Look) -> None:
+    def _begin_rotated(self, file: Found, probe: Probe, seen: _Look) -> None:
         if self._is_older:
             reason = "was rotated, and whether it was read is not known after an older state was restored"
             self._name("twice", file.path, reason)
+        elif any(_may_be_copied(one, file, probe) for one in self._without_file(seen)):
+            self._name(
+                "twice", file.path, "may be a copy of a file of which more was read, and is read as well"
+            )
         self._add(begin(self._next(), file.home, file.inode), file, seen)
 
     def _note(self, seen: _Look) -> None:
@@ -554,6 +558,14 @@ def _is_gone(one: Tracked, seen: _Look) -> bool:
     if one.reader is not None:
         return os.fstat(one.reader.fd).st_nlink == 0
     return one.missing > 0
+
+
+def _may_be_copied(one: Tracked, file: Found, probe: Probe) -> bool:
+    """Whether a file may be a copy of one that was cut since, made before it was read as far as it was."""
+    known, head = one.known, probe.head(FINGERPRINT_BYTES)
+    if not one.open or known.home != key_of(file.home) or known.offset <= probe.size:
+        return False
+    return known.may_begin(head) or not known.can_tell(head)
 
 
 def _head_fits(one: Tracked, probe: Probe) -> bool | None:

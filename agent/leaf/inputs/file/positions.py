@@ -108,11 +108,14 @@ class Generation(NamedTuple):
         """How many bytes the first mark is of."""
         return min(self.offset, FINGERPRINT_BYTES)
 
+    def can_tell(self, head: bytes) -> bool:
+        """Whether the first bytes of a file are enough to tell it from this one."""
+        return len(head) >= min(_START, self.offset)
+
     def may_begin(self, head: bytes) -> bool:
-        """Whether a file of which these are the first bytes, fewer than those of the mark, may be this
-        one."""
+        """Whether a file with these first bytes, fewer than those of the mark, may be this one."""
         length = min(_START, self.offset)
-        return len(head) >= length and head_digest(head[:length])[:_SHORT] == self.head[:_SHORT]
+        return self.can_tell(head) and head_digest(head[:length])[:_SHORT] == self.head[:_SHORT]
 
     def at(self, offset: int, fingerprint: Fingerprint) -> Generation:
         """Return the same generation, read up to another place."""

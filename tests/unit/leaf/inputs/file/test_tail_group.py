@@ -82,6 +82,15 @@ def test_a_copy_of_a_file_that_took_the_place_of_a_deleted_one_is_named_where_bo
     course.teardown()
 
 
+def test_a_copy_that_was_never_kept_is_named_where_its_file_was_read_further() -> None:
+    course = Files()
+    course.begin({"a"}, stores=False)
+    course.the_disk_takes_the_catalogue(keeps=False)
+    course.rotate_slowly_by_copying_and_truncating("a", looks=0, writes=True)
+    course.die_between_parts()
+    course.teardown()
+
+
 def test_a_file_that_was_emptied_before_any_of_it_was_stored_is_read_after_its_next_rotation(
     tmp_path: Path, reader_of: Callable[..., Reader]
 ) -> None:
