@@ -117,6 +117,10 @@ class Generation(NamedTuple):
         length = min(_START, self.offset)
         return self.can_tell(head) and head_digest(head[:length])[:_SHORT] == self.head[:_SHORT]
 
+    def dropped(self) -> Generation:
+        """Return the record that takes this one out of an older catalogue."""
+        return self._replace(inode=0, status=Status.DONE)
+
     def at(self, offset: int, fingerprint: Fingerprint) -> Generation:
         """Return the same generation, read up to another place."""
         return self._replace(offset=offset, head=head_digest(fingerprint.head), mark=fingerprint.digest())
@@ -265,7 +269,7 @@ def merged(header: Position | None, kept: Kept | None) -> dict[int, Generation]:
             or (is_newer and generation.offset == other.offset)
         ):
             known[number] = generation
-    return known
+    return {number: one for number, one in known.items() if one.inode}
 
 
 def _packed(known: Iterable[Generation]) -> str:

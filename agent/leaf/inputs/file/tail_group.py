@@ -182,7 +182,9 @@ class TailGroup:
         behind = {one.known.id: _behind(one, piece) for one, piece in self._round}
         tracked = self._catalogue.tracked.items()
         now = {number: behind.get(number, one.known) for number, one in tracked}
-        return {number: known for number, known in now.items() if known != self._saved.get(number)}
+        changed = {number: known for number, known in now.items() if known != self._saved.get(number)}
+        dropped = self._saved.keys() - now.keys()
+        return changed | {number: self._saved[number].dropped() for number in dropped}
 
     def take(self) -> None:
         """What was gathered last is done with, and its position is kept."""

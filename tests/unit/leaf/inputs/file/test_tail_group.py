@@ -82,6 +82,19 @@ def test_a_copy_of_a_file_that_took_the_place_of_a_deleted_one_is_named_where_bo
     course.teardown()
 
 
+def test_what_a_file_held_before_it_was_cut_is_not_known_again_where_no_catalogue_can_be_kept() -> None:
+    course = Files()
+    course.begin({"a"}, stores=False)
+    course.delete("a", rest=False)
+    course.write_more_than_a_batch("b")
+    course.die_between_parts()
+    course.the_disk_takes_the_catalogue(keeps=False)
+    course.cut_off("b", size=1, nuls=1, restarts=False)
+    course.cut_off("b", size=1, nuls=0, restarts=False)
+    course.die_between_parts()
+    course.teardown()
+
+
 def test_a_copy_that_was_never_kept_is_named_where_its_file_was_read_further() -> None:
     course = Files()
     course.begin({"a"}, stores=False)
