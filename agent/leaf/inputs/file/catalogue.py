@@ -32,6 +32,7 @@ from agent.leaf.inputs.file.positions import (
 
 WATCH: Final = 60.0
 """Seconds between two warnings' looks at files that are left out."""
+_WHOLE: Final = "it is read as a whole"
 _LOST: Final = 2
 """Looks that must have missed a file: one may meet it while it is renamed."""
 
@@ -307,8 +308,13 @@ class Catalogue:
                     seen.unknown.remove(file)
 
     def _judge_file(self, one: Tracked, file: Found, probe: Probe, seen: _Look) -> None:
-        known = one.known
+        known, reader = one.known, one.reader
         fits = _head_fits(one, probe)
+        if reader is not None and known.id not in seen.changed and not reader.resembles(probe):
+            # The deleted file is read to its end. The new one may have been made of a part of it.
+            if probe.size and (fits or probe.has_line_of(reader.fingerprint)):
+                self._name("twice", file.path, f"has lines of the file that it replaced; {_WHOLE}")
+            return
         if fits and probe.size:
             is_told = known.of <= probe.size  # else NULs that were skipped before can't be told from new ones
             nuls = probe.nuls_since(known.of if is_told else 0)
@@ -334,10 +340,14 @@ class Catalogue:
                     f"ends at byte {probe.size}, and {known.offset} bytes of it had been read: reading"
                     " continues at its last whole line; lines that were written there since are not read",
                 )
+                if place < probe.size:
+                    reason = f"is read again from byte {place}: its last line lost its end"
+                    self._name("twice", file.path, reason)
                 self._replace(one, file, probe, place, seen)
                 return
-            reason = f"begins as before and differs before byte {known.offset}: it is read again as a whole"
+            reason = f"begins as before and differs before byte {known.offset}; {_WHOLE}"
             self._name("twice", file.path, reason)
+            self._lose(one, file.path)
             self._drop(one)
             return
         if not one.missing:
@@ -345,17 +355,21 @@ class Catalogue:
                 seen.unknown.remove(file)  # its copy may be seen by the next look
         elif not one.open:
             return
-        elif fits is None:
-            reason = "begins as before and differs within its first kilobyte: it is read as a whole"
-            self._name("twice", file.path, reason)
-            self._drop(one)
         else:
-            self._lose(one)
+            if fits is None:
+                reason = f"begins as before and differs within its first kilobyte; {_WHOLE}"
+                self._name("twice", file.path, reason)
+            elif probe.size and (reader is None or probe.has_line_of(reader.fingerprint)):
+                reason = f"replaced a file that was read, and may be what was left of it; {_WHOLE}"
+                self._name("twice", file.path, reason)
+            self._lose(one, file.path)
+            if fits is None:
+                self._drop(one)
 
-    def _lose(self, one: Tracked) -> None:
+    def _lose(self, one: Tracked, path: str) -> None:
         self._name(
             "lacks",
-            one.path or "a file",
+            path,
             f"no longer holds what was read of it up to byte {one.known.offset}, nor does one that was"
             " rotated: lines that came after that byte, if there were any, are lost",
         )
@@ -476,7 +490,7 @@ class Catalogue:
         for one in self.tracked.values():
             is_lost = one.open and one.missing >= _LOST and one.reader is None
             if is_lost and (one.known.home in self._live or one.known.id in seen.changed):
-                self._lose(one)
+                self._lose(one, one.path or self._path_of(one))
 
     def _warn(self, now: float) -> None:
         """Warn of files that are left out as rotated ones and are written to all the same."""
@@ -519,6 +533,10 @@ class Catalogue:
     def _next(self) -> int:
         self.following += 1
         return self.following - 1
+
+    def _path_of(self, one: Tracked) -> str:
+        live = self._live.get(one.known.home)
+        return "a file" if live is None else live.path
 
     def _make_room(self) -> None:
         """Forget what is gone, once the catalogue is full: what was read to its end first."""

@@ -115,6 +115,21 @@ class Probe:
         """Whether the other file begins with this one: their first and their last common kilobyte agree."""
         return 0 < self.size <= other.size and self.at(self.size) == other.at(self.size)
 
+    def has_line_of(self, marks: Fingerprint) -> bool:
+        """Whether this file begins with the first line of these marks, or has the last one anywhere."""
+        first = marks.head.partition(b"\n")[0]
+        if self.head(len(first)) == first:
+            return True
+        line, before = marks.tail[marks.tail.rfind(b"\n", 0, -1) + 1 :], b""
+        for place in range(0, _SEARCHED, _BLOCK):
+            data = before + os.pread(self._fd, _BLOCK, place)
+            if line in data:
+                return bool(line)
+            if len(data) == len(before):
+                break
+            before = data[-len(line) :]
+        return False
+
     def line_end(self, offset: int) -> int:
         """Return the end of the last whole line up to an offset."""
         low = offset
@@ -186,6 +201,11 @@ class OpenFile:
         start = max(0, size - longest)
         offset = start + os.pread(self.fd, size - start, start).rfind(b"\n") + 1
         self.move(offset, fingerprint_at(self.fd, offset), skipping=offset == start > 0)
+
+    def resembles(self, other: Probe) -> bool:
+        """Whether this file begins with the other one, or the other way round, as far as this was read."""
+        size = min(other.size, self.offset)
+        return size > 0 and fingerprint_at(self.fd, size) == other.at(size)
 
     def refresh(self, now: float) -> None:
         """Look whether the file has changed."""

@@ -37,6 +37,9 @@ MAX_KNOWN: Final = 8192
 """Generations that a catalogue holds."""
 _NUMBER: Final = r"[.-]\d[\dT_:.-]*"
 _numbered = re.compile(_NUMBER).fullmatch
+_TAI_LIVE: Final = "current"
+_tai_named = re.compile(r"@[0-9a-f]{24}\.[stu]").fullmatch
+"""Names that multilog, svlogd and s6-log give a rotated `current`: a TAI64N label and its state."""
 _DATE_DIGITS: Final = 6
 _KEY: Final = 6
 _START: Final = 64
@@ -139,6 +142,8 @@ def is_rotated(name: str, live: str) -> bool:
     """Whether a file's name is made from the name `live` by rotation: with a number or a time at the end or
     before the extension (`a.log.1`, `a.log-20251121`, `a.1.log`). Nothing else passes, above all no copy that
     a person made and nothing that was compressed."""
+    if live == _TAI_LIVE and _tai_named(name):
+        return True
     stem, dot, extension = live.rpartition(".")
     if re.fullmatch(re.escape(live) + _NUMBER, name):
         return True
@@ -154,6 +159,8 @@ def live_names(name: str) -> frozenset[str]:
 
 
 def _live_names(name: str) -> Iterator[str]:
+    if _tai_named(name):
+        yield _TAI_LIVE
     dot = name.rfind(".")  # an extension holds none itself
     for index in range(1, len(name)):
         if name[index] in ".-":
@@ -177,6 +184,9 @@ def skeleton(name: str) -> str:
 def age_order(name: str) -> tuple[object, ...]:
     """Sort key of rotated names, the oldest first: a counter grows with age, a date does not. The order in
     which generations are read hangs on it, whether they are read does not."""
+    label = os.path.basename(name)  # noqa: PTH119 - paths are texts here
+    if _tai_named(label):
+        return (label,)
     return tuple(
         int(number) if len(number) >= _DATE_DIGITS else -int(number) for number in re.findall(r"\d+", name)
     )

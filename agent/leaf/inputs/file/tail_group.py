@@ -234,14 +234,12 @@ class TailGroup:
                 self._tries += 1
                 if self._tries >= (_MANY_TRIES if self._catalogue.problems else _TRIES):
                     self._give_up()
-                    gathered.doubts.append(
-                        Doubt(
-                            "twice",
-                            one.path if one is not None and one.path else "a file",
-                            f"no longer has the lines before byte {end.offset} of which a part was stored"
-                            " when the agent ended: some of them may be stored twice, and some may lack",
-                        )
+                    where = one.path if one is not None and one.path else "a file"
+                    reason = (
+                        f"no longer has the lines before byte {end.offset} of which a part was stored when"
+                        " the agent ended"
                     )
+                    gathered.doubts += [Doubt("twice", where, reason), Doubt("lacks", where, reason)]
                 return
             self._round.append((one, piece))
         gathered.more = True
@@ -298,7 +296,8 @@ class TailGroup:
         """Read one file on, one piece at most."""
         one.unreadable = None
         try:
-            if self._catalogue.is_held(one) or not self._opened(one):
+            # A file that is held is open already, for it may be deleted before its turn.
+            if not self._opened(one) or self._catalogue.is_held(one):
                 one.idle_until = now + self._poll
                 return None
             reader = one.reader

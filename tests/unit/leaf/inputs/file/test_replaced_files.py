@@ -1,0 +1,143 @@
+"""Files that are deleted, trimmed or cut off, and what is told of their lines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.leaf.inputs.file.reader import Reader, append, readers
+
+HEADER = "# a header\n" * 100
+"""More than the kilobyte by which files are known."""
+
+
+@pytest.fixture
+def reader() -> Iterator[Callable[..., Reader]]:
+    with readers() as make:
+        yield make
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.log"
+
+
+def numbered(begin: int, end: int) -> list[str]:
+    return [f"line {number} of this plant" for number in range(begin, end)]
+
+
+def text(lines: list[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def test_a_file_that_is_packed_right_after_its_rotation_leaves_no_doubt(
+    reader: Callable[..., Reader], path: Path
+) -> None:
+    append(path, text(numbered(0, 5)))
+    one = reader(path)
+    one.settle()
+    append(path, text(numbered(5, 9)))
+    path.unlink()
+    append(path, text(numbered(9, 12)))
+    one.settle()
+    assert one.stored == numbered(0, 12)
+    assert not one.doubts
+
+
+def test_a_file_with_the_header_of_a_deleted_one_is_read_whole(
+    reader: Callable[..., Reader], path: Path
+) -> None:
+    append(path, HEADER + text(numbered(0, 5)))
+    one = reader(path)
+    one.settle()
+    append(path, text(numbered(5, 9)))
+    path.unlink()
+    append(path, HEADER + text(numbered(9, 12)))
+    one.settle()
+    assert [line for line in one.stored if line.startswith("line")] == numbered(0, 12)
+    assert not one.lost
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("is_down", [False, True])
+def test_lines_that_are_left_of_a_trimmed_file_may_be_twice(
+    reader: Callable[..., Reader], path: Path, in_place: bool, is_down: bool
+) -> None:
+    append(path, text(numbered(0, 90)))
+    one = reader(path)
+    one.settle()
+    if is_down:
+        one.restart()
+    if in_place:
+        path.write_text(text(numbered(50, 90)))
+    else:
+        append(path.with_name("new"), text(numbered(50, 90)))
+        path.with_name("new").replace(path)
+    one.settle()
+    assert one.stored == numbered(0, 90) + numbered(50, 90)
+    assert one.twice
+
+
+def test_a_line_whose_newline_is_taken_and_given_back_may_be_twice(
+    reader: Callable[..., Reader], path: Path
+) -> None:
+    append(path, text(numbered(0, 90)))
+    one = reader(path)
+    one.settle()
+    os.truncate(path, path.stat().st_size - 1)
+    one.settle()
+    append(path, "\n")
+    one.settle()
+    assert one.stored == numbered(0, 90) + numbered(89, 90)
+    assert one.twice
+
+
+def test_lines_after_the_copy_that_was_restored_may_lack(reader: Callable[..., Reader], path: Path) -> None:
+    append(path, text(numbered(0, 90)))
+    one = reader(path)
+    one.settle()
+    one.following.close()
+    path.write_text(text([*numbered(0, 80), *numbered(100, 150)]))  # lines 90 to 99 were in the file between
+    one.restart()
+    one.settle()
+    assert set(numbered(100, 150)) <= set(one.stored)
+    assert one.twice
+    assert one.lost
+
+
+def test_a_file_that_waits_for_an_older_one_is_stored_though_it_is_overwritten(
+    reader: Callable[..., Reader], path: Path
+) -> None:
+    append(path, text(numbered(0, 5)))
+    one = reader(path)
+    one.settle()
+    slot = path.with_name("a.log.1")
+    for begin in range(5, 30, 3):
+        append(path, text(numbered(begin, begin + 3)))
+        one.now += 1
+        one.look()
+        path.replace(slot)
+    one.settle()
+    assert one.stored == numbered(0, 32)
+    assert not one.doubts
+
+
+def test_files_that_svlogd_rotated_while_the_agent_was_down_are_read(
+    reader: Callable[..., Reader], path: Path
+) -> None:
+    current = path.with_name("current")
+    append(current, text(numbered(0, 5)))
+    one = reader(current)
+    one.settle()
+    one.following.close()
+    for begin in range(5, 20, 5):
+        append(current, text(numbered(begin, begin + 5)))
+        current.rename(path.with_name(f"@40000000692a00{begin:02}1e2d3f4a.s"))
+    append(current, text(numbered(20, 22)))
+    one.restart()
+    one.settle()
+    assert one.stored == numbered(0, 22)
+    assert not one.doubts
