@@ -243,7 +243,7 @@ class Catalogue:
                         self._move(origin, file, seen)
                         del self.tracked[copy.known.id], seen.placed[copy.known.id]
                         continue
-                    start = min(copy.known.offset, origin.known.offset, probe.size)
+                    start = min(copy.known.offset, _read_of_copy(origin, probe))
                     copy.known = copy.known.at(start, probe.at(start))._replace(status=Status.OPEN, of=0)
                     copy.verified = None
                     if at is None:  # it was read further than its copy goes
@@ -584,6 +584,15 @@ def _may_be_copied(one: Tracked, file: Found, probe: Probe) -> bool:
     if not one.open or known.home != key_of(file.home) or known.offset <= probe.size:
         return False
     return known.may_begin(head) or not known.can_tell(head)
+
+
+def _read_of_copy(origin: Tracked, copy: Probe) -> int:
+    """Return how many bytes of a copy were read in its origin. A file that was emptied before any of it was
+    read, and filled again, is still the origin: then these are none."""
+    if copy.holds(origin.known):
+        return origin.known.offset
+    is_shorter = copy.size < origin.known.offset and _head_fits(origin, copy) is not False
+    return copy.size if is_shorter else 0
 
 
 def _head_fits(one: Tracked, probe: Probe) -> bool | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -140,4 +141,23 @@ def test_files_that_svlogd_rotated_while_the_agent_was_down_are_read(
     one.restart()
     one.settle()
     assert one.stored == numbered(0, 22)
+    assert not one.doubts
+
+
+def test_a_copy_is_read_whole_where_its_file_was_emptied_unread_and_filled_again(
+    reader: Callable[..., Reader], path: Path
+) -> None:
+    copy = path.with_name("a.log.1")
+    one = reader(path)
+    one.settle()
+    append(path, text(numbered(0, 5)))
+    one.look(take=False)
+    shutil.copyfile(path, copy)
+    one.now += 1
+    one.look(take=False)  # the copy is seen
+    path.write_text(text(numbered(5, 12)))
+    one.now += 0.5
+    one.look()
+    one.settle()
+    assert sorted(one.stored) == sorted(numbered(0, 12))
     assert not one.doubts
