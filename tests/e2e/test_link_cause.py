@@ -58,7 +58,7 @@ async def test_the_cause_of_a_link_that_is_down_is_named(
             leaf.close()
 
 
-async def test_an_expired_certificate_of_the_hub_is_named_and_its_renewal_ends_that(tmp_path: Path) -> None:
+async def test_an_expired_certificate_of_the_hub_is_named(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     cert, key = authority.signed("hub", -30.0, begins=-90.0)
     async with pair(tmp_path) as one:
