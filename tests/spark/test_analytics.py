@@ -163,15 +163,22 @@ def audited_before(lake: Path) -> None:
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory, spark: object) -> Path:
-    """The plant, with all that the jobs make of it, and the views of the document."""
+    """The plant, with all that the jobs make of it."""
     where = tmp_path_factory.mktemp("plant")
     fill(where, plant())
     assert rollup.main(["--lake", str(where), "--quantiles"]) is Exit.WELL
     audited_before(where)
     assert audit.main(["--lake", str(where)]) is Exit.LOSS
-    (setup,) = re.findall(r"^```python setup\n(.*?)^```", DOCUMENT.read_text(), flags=re.M | re.S)
-    exec(setup.replace(LAKE, str(where)), {})
     return where
+
+
+@pytest.fixture(scope="module")
+def session(lake: Path) -> Any:
+    """The session that the document makes, with its views."""
+    (setup,) = re.findall(r"^```python setup\n(.*?)^```", DOCUMENT.read_text(), flags=re.M | re.S)
+    defined: dict[str, Any] = {}
+    exec(setup.replace(LAKE, str(lake)), defined)
+    return defined["spark"]
 
 
 def asked(spark: Any, lake: Path, question: Question) -> list[list[str]]:
@@ -208,5 +215,5 @@ def test_there_are_ten_questions_and_each_has_an_answer() -> None:
 
 
 @pytest.mark.parametrize("question", questions(), ids=lambda question: question.title.split(".")[0])
-def test_the_answer_is_what_the_document_says(spark: Any, lake: Path, question: Question) -> None:
-    assert asked(spark, lake, question) == question.answer
+def test_the_answer_is_what_the_document_says(session: Any, lake: Path, question: Question) -> None:
+    assert asked(session, lake, question) == question.answer
