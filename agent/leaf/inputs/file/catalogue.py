@@ -256,6 +256,7 @@ class Catalogue:
         if not seen.unknown:
             return
         lost = self._without_file(seen)
+        self._take_over_unread(lost, seen)
         by_head: dict[tuple[int, bytes], list[Tracked]] = defaultdict(list)
         for one in lost:
             if one.known.offset and one.known.status is not Status.COPY:
@@ -284,6 +285,22 @@ class Catalogue:
                 self._move(best, file, seen)
             if file in seen.unknown:
                 seen.unknown.remove(file)  # it, or the next look decides
+
+    def _take_over_unread(self, lost: list[Tracked], seen: _Look) -> None:
+        """Deleted files that are open and of which nothing is read yet go on in copies of them."""
+        for one in lost:
+            if one.reader is None or one.known.offset or not _is_gone(one, seen):
+                continue
+            for file in [file for file in seen.unknown if not file.live]:
+                try:
+                    with Probe(file) as probe:
+                        is_copy = one.reader.is_begin_of(probe)
+                except (ReplacedError, OSError):
+                    continue
+                if is_copy:
+                    self._move(one, file, seen)
+                    seen.unknown.remove(file)
+                    break
 
     def _judge(self, seen: _Look) -> None:
         """Decide on generations whose file holds no longer all that was read of them."""

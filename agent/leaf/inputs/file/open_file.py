@@ -207,6 +207,11 @@ class OpenFile:
         size = min(other.size, self.offset)
         return size > 0 and fingerprint_at(self.fd, size) == other.at(size)
 
+    def is_begin_of(self, other: Probe) -> bool:
+        """Whether the other file begins with all of this one."""
+        size = os.fstat(self.fd).st_size
+        return 0 < size <= other.size and fingerprint_at(self.fd, size) == other.at(size)
+
     def refresh(self, now: float) -> None:
         """Look whether the file has changed."""
         info = os.fstat(self.fd)

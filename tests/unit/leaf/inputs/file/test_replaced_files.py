@@ -161,3 +161,24 @@ def test_a_copy_is_read_whole_where_its_file_was_emptied_unread_and_filled_again
     one.settle()
     assert sorted(one.stored) == sorted(numbered(0, 12))
     assert not one.doubts
+
+
+def test_a_file_that_is_moved_to_another_disk_before_its_turn_is_stored_once(
+    reader: Callable[..., Reader], path: Path
+) -> None:
+    append(path, text(numbered(0, 5)))
+    one = reader(path)
+    one.settle()
+    append(path, text(numbered(5, 7)))
+    path.rename(path.with_name("a.log.2"))
+    append(path, text(numbered(7, 9)))
+    one.now += 1
+    one.look()  # the new file waits for the older one, and is open
+    shutil.copyfile(path, path.with_name("a.log.1"))
+    path.unlink()
+    one.now += 1
+    one.settle()
+    append(path, text(numbered(9, 12)))
+    one.settle()
+    assert one.stored == numbered(0, 12)
+    assert not one.doubts
