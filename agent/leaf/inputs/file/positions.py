@@ -186,7 +186,7 @@ def age_order(name: str) -> tuple[object, ...]:
     which generations are read hangs on it, whether they are read does not."""
     label = os.path.basename(name)  # noqa: PTH119 - paths are texts here
     if _tai_named(label):
-        return (label,)
+        return (int(label[1:25], 16),)
     return tuple(
         int(number) if len(number) >= _DATE_DIGITS else -int(number) for number in re.findall(r"\d+", name)
     )
