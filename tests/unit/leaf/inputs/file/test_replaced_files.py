@@ -138,12 +138,12 @@ def test_files_that_svlogd_rotated_while_the_agent_was_down_are_read(
     for begin in range(5, 20, 5):
         append(current, text(numbered(begin, begin + 5)))
         path.rename(path.with_name(f"a.log.{begin}"))
-        append(path, "other\n")
+        append(path, f"other {begin}\n")
         current.rename(path.with_name(f"@40000000692a00{begin:02}1e2d3f4a.s"))
     append(current, text(numbered(20, 22)))
     one.restart()
     one.settle()
-    assert [line for line in one.stored if line != "other"] == numbered(0, 22)
+    assert [line for line in one.stored if line.startswith("line")] == numbered(0, 22)
     assert not one.doubts
 
 
