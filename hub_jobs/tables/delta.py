@@ -61,7 +61,7 @@ class Table:
         self.schema: pa.Schema = SCHEMAS[name]
         self.aside: set[str] = set()
         self._offsets: dict[tuple[int, str], int | None] = {}
-        self._directory = _directory_of(self.path)
+        self._entry = _entry_of(self.path, delta)
 
     @property
     def id(self) -> str:
@@ -74,10 +74,10 @@ class Table:
         `TableError`, also where another table lies there now, as where a disk was unmounted."""
         delta, mine = self.delta, self.id
         del self.delta
-        entry = self.path / "_delta_log" / commits.entry_name(delta.version())
+        entry = _entry_of(self.path, delta)
         with suppress(DeltaError, OSError):  # `open_table` says what is wrong
             # Else the log has forgotten it, was restored from before it, or is on another disk by now.
-            if entry.exists() and _directory_of(self.path) == self._directory:
+            if entry is not None and entry == self._entry:
                 delta.update_incremental()
                 return _usable(self.path.parent, self.name, delta)
         table = open_table(self.path.parent, self.name)
@@ -245,12 +245,15 @@ def _usable(lake: Place, name: str, delta: DeltaTable) -> Table:
     return Table(lake, name, delta)
 
 
-def _directory_of(path: Place) -> tuple[int, int] | None:
-    """What tells the directory of a table's log from another one at the same path, None without one."""
+def _entry_of(path: Place, delta: DeltaTable) -> tuple[int, ...] | None:
+    """What tells the newest log entry of a snapshot from that of another table at the same path, None without
+    one. An inode alone does not: ext4 gives it to the next file."""
+    entry = path / "_delta_log" / commits.entry_name(delta.version())
     with suppress(OSError):
-        if isinstance(path, Path):
-            state = (path / "_delta_log").stat()
-            return state.st_dev, state.st_ino
+        if isinstance(entry, Path):
+            state = entry.stat()
+            return state.st_dev, state.st_ino, state.st_mtime_ns
+        return () if entry.exists() else None
     return None
 
 
