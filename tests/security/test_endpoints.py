@@ -24,7 +24,7 @@ from tests.harness.http_harness import NDJSON, serving
 
 TOKENS = {"admin": "t0ken-of-admin", "input": "t0ken-of-the-input"}
 Kind = Literal["admin", "input"]
-OPEN = {"admin": {"/healthz"}, "input": {"/ping", "/health"}}
+OPEN = {"admin": {"/healthz"}, "input": {"/ping", "/health", "/ready"}}
 """What says nothing but that it is there."""
 READING = b'{"ts":1,"device":"d","metric":"m","value":1}\n'
 NO_ANSWER = 0

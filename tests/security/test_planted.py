@@ -53,6 +53,9 @@ class Plant(AgentProcess):
     def status_of(self, path: str) -> int:
         return self.page(path, PLANTED["admin"])[0]
 
+    def is_ready(self) -> bool:
+        return self.status_of("/readyz") == 200
+
     def page(self, path: str, token: str = "") -> tuple[int, str]:
         url = self.member.admin_url.replace("http:", "https:") + path
         return fetched(url, {"Authorization": f"Bearer {token}"} if token else {})
