@@ -408,6 +408,7 @@ class Catalogue:
         """Begin with files that are new."""
         live = {file.path: number for number, file in seen.placed.items() if file.live}
         count = len(live)
+        older: dict[str, int] = {}
         homes = {one.known.home for one in self.tracked.values()}
         unread: list[str] = []
         for file in sorted(seen.unknown, key=lambda file: not file.live):
@@ -421,13 +422,17 @@ class Catalogue:
                             unread.append(file.path)
                             continue
                         count += 1
+                        # The order of ids is that of age: what was rotated since the last look is older.
+                        for other in seen.unknown:
+                            if not other.live and other.size and other.home == file.path:
+                                older[other.path] = self._next()
                         live[file.path] = self._begin_live(file, probe, seen)
                     elif key_of(file.pattern) not in self.looked and key_of(file.home) not in homes:
                         self._leave_out(file, probe, Status.PASSED, 0, seen)
                     elif origin is not None and self._is_copy(file, probe, origin, seen):
                         self._leave_out(file, probe, Status.COPY, origin.known.id, seen)
                     else:
-                        self._begin_rotated(file, probe, seen)
+                        self._begin_rotated(older.get(file.path) or self._next(), file, probe, seen)
             except ReplacedError:
                 continue
             except OSError as error:
@@ -476,7 +481,7 @@ class Catalogue:
         known = begin(self._next(), file.home, file.inode).at(probe.size, probe.at(probe.size))
         self._add(known._replace(status=status, of=of), file, seen)
 
-    def _begin_rotated(self, file: Found, probe: Probe, seen: _Look) -> None:
+    def _begin_rotated(self, number: int, file: Found, probe: Probe, seen: _Look) -> None:
         if self._is_older:
             reason = "was rotated, and whether it was read is not known after an older state was restored"
             self._name("twice", file.path, reason)
@@ -484,7 +489,7 @@ class Catalogue:
             self._name(
                 "twice", file.path, "may be a copy of a file of which more was read, and is read as well"
             )
-        self._add(begin(self._next(), file.home, file.inode), file, seen)
+        self._add(begin(number, file.home, file.inode), file, seen)
 
     def _note(self, seen: _Look) -> None:
         """Note where each generation is, and give up those that are lost."""

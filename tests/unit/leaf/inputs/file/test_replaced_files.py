@@ -185,3 +185,27 @@ def test_a_file_that_is_moved_to_another_disk_before_its_turn_is_stored_once(
     one.settle()
     assert one.stored == numbered(0, 12)
     assert not one.doubts
+
+
+def test_files_that_were_rotated_between_two_looks_are_read_in_the_order_of_their_age(
+    reader: Callable[..., Reader], path: Path
+) -> None:
+    def rotated(begin: int, end: int) -> None:
+        for number in (2, 1):
+            older = path.with_name(f"a.log.{number}")
+            if older.exists():
+                older.rename(path.with_name(f"a.log.{number + 1}"))
+        path.rename(path.with_name("a.log.1"))
+        append(path, text(numbered(begin, end)))
+
+    append(path, text(numbered(0, 5)))
+    one = reader(path)
+    one.settle()
+    append(path, text(numbered(5, 7)))
+    rotated(7, 9)
+    rotated(9, 14)
+    one.look(take=False)  # nothing is stored, so the first file is still read
+    rotated(14, 20)
+    one.settle()
+    assert one.stored == numbered(0, 20)
+    assert not one.doubts
