@@ -34,7 +34,7 @@ from agent.cli.configuration import (
 )
 from agent.cli.query import AdminStatusError, input_states, status_of
 from agent.config import Config
-from agent.contract import Doubt, Exit, Letter
+from agent.contract import Doubt, Exit, Letter, Request
 from agent.leaf.inputs import make_inputs
 from agent.leaf.inputs.file.listing import matches
 from agent.leaf.inputs.shared import LocalServer
@@ -103,6 +103,10 @@ class Screen:
         self._shown += 1
         if on_settled is not None:
             on_settled(self._shown)
+
+    async def knows(self, request: Request) -> bool:
+        """Nothing is stored."""
+        return False
 
     async def stored_of(self, input_name: str, piece: Chunk) -> int | None:
         """Nothing is stored."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
@@ -42,11 +42,14 @@ __all__ = [
     "Clock",
     "MessageId",
     "Request",
+    "divide_mark",
     "make_request",
     "parse_batch_headers",
     "parse_clock",
     "parse_message_id",
     "parse_requests",
+    "part_count",
+    "request_part",
     "request_scope",
 ]
 
@@ -54,24 +57,36 @@ H_REQUESTS: Final = "Petiole-Requests"
 H_REQUEST_DIGESTS: Final = "Petiole-Request-Digests"
 """One entry for each of `Petiole-Requests`, in its order; older readers ignore it."""
 
-REQUEST_BYTES: Final = 60
+REQUEST_BYTES: Final = 76
 """Bytes that a request takes in both headers, in addition to its key."""
 
 _DIGEST_BYTES: Final = 16
 _SCOPE_BYTES: Final = 8
+_COUNT_BYTES: Final = 2
+_LAYOUT_BYTES: Final = 6
+_PART_BYTES: Final = _COUNT_BYTES + _LAYOUT_BYTES
 _CRC: Final = re.compile(r"[0-9a-f]{8}\Z")
-_DIGEST: Final = re.compile(rf"([0-9a-f]{{{2 * _DIGEST_BYTES}}})\.([0-9a-f]{{{2 * _SCOPE_BYTES}}})\Z")
+_DIGEST: Final = re.compile(
+    rf"([0-9a-f]{{{2 * _DIGEST_BYTES}}})([0-9a-f]{{{2 * _PART_BYTES}}})?\.([0-9a-f]{{{2 * _SCOPE_BYTES}}})\Z"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """A key is its sender's within `scope`; `digest` is of all that tells the readings of the request from
-    others. A request that an older agent stored has neither, but the CRC-32 of its body."""
+    others. A request that an older agent stored has neither, but the CRC-32 of its body. `part` is empty
+    where all readings of the request go to one class, otherwise as `request_part` returns it."""
 
     key: str
     crc: int
     digest: bytes = b""
     scope: str = ""
+    part: bytes = b""
+
+    @property
+    def mark(self) -> bytes:
+        """What distinguishes its content, and its part: the digest, or the CRC-32 where it has none."""
+        return self.digest + self.part if self.digest else self.crc.to_bytes(4, "big")
 
     def __str__(self) -> str:
         return f"{self.crc:08x}:{self.key}"
@@ -89,11 +104,32 @@ def make_request(key: str, scope: str, body: bytes, *about: str) -> Request:
     return Request(key, zlib.crc32(body), digest.digest(), scope)
 
 
+def request_part(classes: Iterable[str]) -> bytes:
+    """Encode which line of a request goes to which class: `classes` has the class of each line, an empty text
+    for a line that is dropped. Empty for a single class; otherwise the number of classes and a hash."""
+    lines = tuple(classes)
+    count = len(set(lines) - {""})
+    if count < 2:
+        return b""
+    layout = blake2b("\n".join(lines).encode(), digest_size=_LAYOUT_BYTES)
+    return count.to_bytes(_COUNT_BYTES, "big") + layout.digest()
+
+
+def divide_mark(mark: bytes) -> tuple[bytes, bytes]:
+    """Divide the mark of a request into its content and its part."""
+    return mark[:_DIGEST_BYTES], mark[_DIGEST_BYTES:]
+
+
+def part_count(part: bytes) -> int:
+    """Read how many classes a request is split over, from its part."""
+    return int.from_bytes(part[:_COUNT_BYTES], "big")
+
+
 def encode_digests(requests: tuple[Request, ...]) -> str | None:
     """The header `Petiole-Request-Digests`; None where a request has no digest."""
     if not all(request.digest for request in requests):
         return None
-    return " ".join(f"{request.digest.hex()}.{request.scope}" for request in requests)
+    return " ".join(f"{request.mark.hex()}.{request.scope}" for request in requests)
 
 
 def parse_requests(text: str, digests: str | None = None) -> tuple[Request, ...]:
@@ -104,7 +140,7 @@ def parse_requests(text: str, digests: str | None = None) -> tuple[Request, ...]
     marks = digests.split()
     if len(marks) != len(entries):
         raise ContractError(f"{H_REQUEST_DIGESTS} has {len(marks)} entries for {len(entries)} requests")
-    return tuple(Request(*_entry(entry), *_mark(mark)) for entry, mark in zip(entries, marks, strict=True))
+    return tuple(_marked(entry, mark) for entry, mark in zip(entries, marks, strict=True))
 
 
 def _entry(entry: str) -> tuple[str, int]:
@@ -114,11 +150,11 @@ def _entry(entry: str) -> tuple[str, int]:
     return check_request_key(key), int(crc, 16)
 
 
-def _mark(entry: str) -> tuple[bytes, str]:
-    found = _DIGEST.match(entry)
+def _marked(entry: str, mark: str) -> Request:
+    found = _DIGEST.match(mark)
     if found is None:
-        raise ContractError(f"{H_REQUEST_DIGESTS} entry {entry!r:.160} is not <digest>.<scope>")
-    return bytes.fromhex(found[1]), found[2]
+        raise ContractError(f"{H_REQUEST_DIGESTS} entry {mark!r:.160} is not <digest>.<scope>")
+    return Request(*_entry(entry), bytes.fromhex(found[1]), found[3], bytes.fromhex(found[2] or ""))
 
 
 def _fed(size: int, parts: tuple[str, ...]) -> blake2b:

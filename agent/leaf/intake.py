@@ -93,6 +93,7 @@ class RefusalReason(StrEnum):
     UNAVAILABLE = "server_away"
     STOPPING = "stopping"
     KEY_REUSED = "key_reused"
+    KEY_INCOMPLETE = "key_incomplete"
     RATE = "rate_limit"
 
 

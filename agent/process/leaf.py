@@ -125,8 +125,9 @@ class LeafAgent:
         self._recovery = CurrentRecovery()
         self._removed = RemovedClasses(self._recovery, state, classes)
         discarding = [name for name, cls in classes.items() if cls.discard == "old"]
+        self._progress = ProgressReader(self._recovery, state, classes, self._sender.idle)
         self._request_recovery = IdempotencyRecovery(
-            config.state_dir, self._publisher, classes, discarding, self._recovery.get
+            config.state_dir, self._publisher, classes, discarding, self._progress.streams, self._recovery.get
         )
         self._notes = InputNotes(config.state_dir, state)
         self._core = self._core_intake(ledgers)
@@ -180,7 +181,7 @@ class LeafAgent:
         chunks = PullChunkStore(
             self._publisher.submit,
             letters,
-            ProgressReader(self._recovery, self._state, self._classes, self._sender.idle).read,
+            self._progress.read,
             self._ledger_publisher.remember_position,
             lambda input_name: input_name in self._state.current.unplaced,
             self._reach,

@@ -158,7 +158,8 @@ def agent(
     another consumer, and recreates the consumers of local programs with it; it may not delete a stream of
     telemetry. With `mqtt` it makes two of the streams that nats-server would make for MQTT, and subscribes to
     what devices send, to store what came with QoS 0. `hears` are subjects of local programs, whose requests
-    it answers. It reads the streams of `removed` classes, which say where pull inputs are."""
+    it answers. It reads the streams of `removed` classes, which say where pull inputs are and which
+    requests were stored."""
     streams = [leaf_stream(domain, cls) for cls in classes]
     return Permissions(
         publish=(
@@ -168,7 +169,11 @@ def agent(
             *(
                 subject
                 for stream in (leaf_stream(domain, cls) for cls in removed)
-                for subject in (f"{_API}.STREAM.MSG.GET.{stream}", *_reader_api(stream))
+                for subject in (
+                    f"{_API}.STREAM.INFO.{stream}",
+                    f"{_API}.STREAM.MSG.GET.{stream}",
+                    *_reader_api(stream),
+                )
             ),
             *(
                 f"{_API}.STREAM.{verb}.{COMMANDS}"

@@ -336,6 +336,24 @@ async def test_a_request_in_windows_is_not_stored_again_as_it_came_whatever_the_
         assert await values(servers) == [("m_mean", 1.0), ("m_count", 1)]
 
 
+async def test_a_request_stored_before_there_was_a_rule_to_aggregate_it_adds_nothing_to_windows(
+    servers: ServerPair, config: Config
+) -> None:
+    what = chunk(("m", 1.0), key="k")
+    without = leaf_config(servers.leaf, config.state_dir)
+    async with agent(without) as one:
+        await one.submit(what)
+        await one.leaf.apply(Applied(config, ConfigChange(live=frozenset({"rule"})), [], {}, {}))
+        await one.submit(what)
+        await one.crash()
+    async with agent(config) as one:
+        await one.submit(what)
+        assert one.value("petiole_open_windows") == 0
+        await one.submit(chunk(("m", 2.0), key="new"))
+        assert one.value("petiole_open_windows") == 1
+        assert await values(servers) == [("m", 1.0)]
+
+
 async def test_windows_closed_after_the_log_was_lost_are_not_taken_for_those_closed_before(
     servers: ServerPair, config: Config
 ) -> None:

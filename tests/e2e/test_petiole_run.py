@@ -163,6 +163,20 @@ def test_lines_of_a_class_that_is_removed_are_not_stored_again_after_a_kill(leaf
     assert [row["value"] for row in stored_readings(leaf.member)] == [3]
 
 
+def test_a_request_is_stored_once_though_its_class_is_removed_and_the_agent_killed(leaf: Agent) -> None:
+    toml, http = leaf.member.config.read_text(), '[[input]]\ntype = "http"\n'
+    fast = '[[class]]\nname = "fast"\nmax_bytes = "16MiB"\n\n'
+    leaf.member.config.write_text(toml.replace(http, f'{fast}{http}class = "fast"\n'))
+    leaf.start()
+    assert leaf.post(READING, "a-1") == 204
+    leaf.end(signal.SIGKILL)
+    leaf.member.config.write_text(toml)
+    leaf.start()
+    assert leaf.post(READING, "a-1") == 204
+    assert leaf.post(READING, "a-2") == 204
+    assert leaf.metric("petiole_stored_readings_total", input="http") == 1, "class fast has the first one"
+
+
 def _reloads_when_it_is_told_to(hub: Agent, leaf: Agent) -> None:
     run, server = leaf.status()["run"], leaf.server()
     assert server is not None

@@ -17,6 +17,7 @@ from msgspec import structs
 from agent.config import Config, Publish, Rule, Seconds, Size, StreamClass
 from agent.contract import Letter, leaf_stream, make_request, parse_letter, request_scope
 from agent.leaf.intake import Chunk, RefusedError, ResumePoint, UnknownOutcomeError
+from agent.process.reload import Applied, ConfigChange
 from tests.harness.agents import Agent, StreamProbe, agent, leaf_config
 from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.wait import until
@@ -150,6 +151,40 @@ async def test_a_request_to_several_classes_is_stored_once_though_one_of_them_re
         await one.leaf.intake.submit("http", "normal", what)
         assert await values(servers, "normal") == ["f", 7.0]
         assert await values(servers, "critical") == ["a"]
+
+
+async def test_a_request_repeated_after_its_classes_changed_is_stored_once_or_refused_in_words(
+    servers: ServerPair, config: Config
+) -> None:
+    one_class = chunk(("x", "flow", "f"), ("x", "flow", "g"), key="whole")
+    split = chunk(("x", "flow", "h"), ("x", "alarm", "a"), key="split")
+    some = chunk(("x", "flow", "i"), ("x", "alarm", "b"), key="some")
+    other = structs.replace(config, rule=[Rule(metric="flow", class_="critical")])
+    async with agent(config) as one:
+        submit = one.leaf.intake.submit
+        await submit("http", "normal", one_class)
+        await submit("http", "critical", one_class)
+        await fill(one)
+        with pytest.raises(UnknownOutcomeError):
+            await submit("http", "normal", some)
+        await make_room(one, servers)
+        await submit("http", "normal", split)
+        await one.leaf.apply(Applied(other, ConfigChange(live=frozenset({"rule"})), [], {}, {}))
+        for what in (one_class, split):
+            await submit("http", "normal", what)
+        with pytest.raises(RefusedError, match="stored in part: class normal has"):
+            await submit("http", "normal", some)
+        await one.crash()
+    async with agent(other) as one:
+        for what in (one_class, split):
+            await one.leaf.intake.submit("http", "normal", what)
+        with pytest.raises(RefusedError, match="stored in part: class normal has"):
+            await one.leaf.intake.submit("http", "normal", some)
+        await one.crash()
+    async with agent(config) as one:
+        await one.leaf.intake.submit("http", "normal", some)
+    assert await values(servers, "normal") == ["f", "g", "i", "h"]
+    assert await values(servers, "critical") == ["a", "b"]
 
 
 async def test_what_is_refused_by_all_classes_is_refused(servers: ServerPair, config: Config) -> None:

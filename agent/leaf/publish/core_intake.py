@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent.contract import Letter
+from agent.contract import Letter, Request
 from agent.leaf.intake import Chunk, Notes, QuickIntake, ResumePoint, Settled
 from agent.leaf.publish.dead_letters import DeadLetterWriter
 from agent.leaf.publish.publisher import Publisher
@@ -56,6 +56,10 @@ class CoreIntake:
     def stores_lost(self) -> int:
         """How often a local store was lost or restored from a backup."""
         return self._publisher.stores_lost
+
+    async def knows(self, request: Request) -> bool:
+        """Whether a part of a request is in flight or stored, as `Publisher.knows` says."""
+        return await self._publisher.knows(request)
 
     async def stored_of(self, input_name: str, piece: Chunk) -> int | None:
         """Which lines of a piece are stored, as a bitmap; None for all of them."""

@@ -1,22 +1,24 @@
 """Which push requests are known by their idempotency key: pure but for the clock that the caller brings.
 
-A key is in flight until its batch is settled, then known for ten minutes. Each class knows its own: the
-readings of one request may go to several, and some of them may be stored when others are not. Within a class
-each scope has its own keys: an input, a subject, a peer. A key that comes with another content is refused,
-never taken for a repeat. The number of keys is bounded; at the bound a new key is refused rather than an old
-one forgotten, for forgetting would store a repeat twice.
+A key is in flight until its batch is settled, then known for ten minutes. The readings of one request may go
+to several classes, and some of them may be stored when others are not: so a key is noted by class, with the
+part of the request that the class has, and looked up in all classes, for the configuration may have changed
+since. Each scope has its own keys: an input, a subject, a peer. A key that comes with another content is
+refused, never taken for a repeat. The number of keys is bounded; at the bound a new key is refused rather
+than an old one forgotten, for forgetting would store a repeat twice.
 
 What an agent stored that knew no scopes is known by its key alone, and compared by the CRC-32 of the body.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from itertools import islice
 
 from agent.base.clock import Instant
-from agent.contract import Request
-from agent.leaf.intake import RefusalReason, RefusedError
+from agent.contract import Request, divide_mark, part_count
+from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from agent.leaf.publish.settlement import Settlement
 
 KNOWN_SECONDS = 600.0
@@ -31,16 +33,21 @@ def name_of(request: Request) -> str:
     return f"{request.scope}:{request.key}"
 
 
-def mark_of(request: Request) -> bytes:
-    """What distinguishes its content: its digest, or the CRC-32 where it has none."""
-    return request.digest or request.crc.to_bytes(4, "big")
-
-
 def key_reused(request: Request) -> RefusedError:
     """The key is known with another content."""
     return RefusedError(
         RefusalReason.KEY_REUSED,
         f"the key {request.key} was used within ten minutes for another request; use a new key",
+    )
+
+
+def key_incomplete(request: Request, classes: Iterable[str]) -> RefusedError:
+    """Only these classes have their part of the request, and the classes of its lines are others by now."""
+    return RefusedError(
+        RefusalReason.KEY_INCOMPLETE,
+        f"the request under the key {request.key} is stored in part: class {', '.join(sorted(classes))} has "
+        "the readings that the configuration gave it then, and their classes have changed; restore that "
+        "configuration and repeat the request, or send its other readings under a new key",
     )
 
 
@@ -53,25 +60,36 @@ class RequestLog:
         self._promised: set[Key] = set()
         self._stored: dict[str, dict[str, bytes]] = {}
         self._expiry: deque[tuple[float, str, str]] = deque()
+        self._classes: set[str] = set()
         self._doubtful: set[Key] = set()
         self._fresh = 0
 
     def find(self, cls: str, request: Request, settled: Settlement, now: float) -> Settlement | None:
-        """What is known of a key of a class, which comes for a chunk whose outcome is `settled`: None when it
-        is new; the outcome to wait for when it is in flight already; a finished one when it is stored. Raises
-        `RefusedError` when the key came with another content."""
+        """Look a key up for a chunk of a class whose outcome is `settled`: None when the readings of the
+        chunk are new; the outcome to wait for when they are in flight already, in whichever class; a finished
+        outcome when they are stored. Raises `RefusedError` when the key came with another content, or for
+        other classes that do not all have their part; `UnknownOutcomeError` when they all have it and some
+        parts are in flight."""
         self._expire(now)
-        key = (cls, name_of(request))
-        running = self._in_flight.get(key)
-        mark = self._stored_mark(cls, request) if running is None else mark_of(running[0])
-        if mark is not None and not _is_same(mark, request):
+        found = self._found(request)
+        if any(not _is_same(mark, request) for mark, _ in found.values()):
             raise key_reused(request)
-        if running is not None:
-            return running[1]
-        if mark is not None:
-            settled.set_result(None)
-            return settled
-        return None
+        parts = {name: divide_mark(mark)[1] for name, (mark, _) in found.items()}
+        holder = cls if parts.get(cls) == request.part else None
+        if holder is None:
+            holder = next((name for name, part in parts.items() if not part), None)
+        if holder is not None:
+            running = found[holder][1]
+            if running is not None:
+                return running
+        elif all(part == request.part for part in parts.values()):
+            return None
+        elif all(part_count(part) != count for part, count in Counter(parts.values()).items()):
+            raise key_incomplete(request, parts)
+        elif any(running is not None for _, running in found.values()):
+            raise UnknownOutcomeError("the request under this key is not yet stored in all of its classes")
+        settled.set_result(None)
+        return settled
 
     def claim(self, cls: str, request: Request, settled: Settlement, now: float) -> Settlement | None:
         """Claim a key of a class for a chunk whose outcome is `settled`, unless it is known: then it is as
@@ -86,6 +104,7 @@ class RequestLog:
                 60.0,
             )
         self._in_flight[cls, name_of(request)] = (request, settled)
+        self._classes.add(cls)
         return None
 
     def promise(self, cls: str, request: Request) -> None:
@@ -105,7 +124,8 @@ class RequestLog:
         if name not in stored:
             self._expiry.append((now + KNOWN_SECONDS, cls, name))
             self._fresh += 1
-        stored[name] = mark_of(request)
+        stored[name] = request.mark
+        self._classes.add(cls)
 
     def forget(self, cls: str, request: Request, settled: Settlement) -> None:
         """The request was refused: its key is free again, if it was `settled` that claimed it."""
@@ -118,6 +138,10 @@ class RequestLog:
     def doubt(self, cls: str) -> None:
         """What of a class is known as stored was so in a store that was lost or restored from a backup."""
         self._doubtful.update((cls, name) for name in self._stored.get(cls, ()))
+
+    def classes_of(self, request: Request) -> list[str]:
+        """The classes in which a part of the request is in flight or stored."""
+        return sorted(self._found(request))
 
     def is_doubtful(self, cls: str, request: Request) -> bool:
         """Whether a stored request may be stored no more."""
@@ -139,6 +163,16 @@ class RequestLog:
         self._expire(now)
         return len(self._expiry) + len(self._in_flight)
 
+    def _found(self, request: Request) -> dict[str, tuple[bytes, Settlement | None]]:
+        """By class, the mark under which a part of the request is known, and its outcome while in flight."""
+        name, found = name_of(request), dict[str, tuple[bytes, Settlement | None]]()
+        for cls in self._classes:
+            if (running := self._in_flight.get((cls, name))) is not None:
+                found[cls] = running[0].mark, running[1]
+            elif (mark := self._stored_mark(cls, request)) is not None:
+                found[cls] = mark, None
+        return found
+
     def _stored_mark(self, cls: str, request: Request) -> bytes | None:
         stored = self._stored.get(cls)
         if not stored:
@@ -158,7 +192,7 @@ def _names(request: Request) -> tuple[str, str]:
 
 
 def _is_same(mark: bytes, request: Request) -> bool:
-    return mark in (request.digest, request.crc.to_bytes(4, "big"))
+    return divide_mark(mark)[0] in (request.digest, request.crc.to_bytes(4, "big"))
 
 
 class Ages:

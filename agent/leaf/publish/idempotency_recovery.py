@@ -19,8 +19,8 @@ from agent.base.clock import ClockReader, Instant
 from agent.base.files import write_private
 from agent.base.logs import LogEdge
 from agent.base.wait import loop_time
-from agent.contract import Request, parse_clock
-from agent.jetstream import JetStreamError
+from agent.contract import Request, divide_mark, parse_clock
+from agent.jetstream import JetStreamError, UnavailableError
 from agent.leaf.publish.idempotency import KNOWN_SECONDS, Ages, Key
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.stream_recovery import StreamRecovery
@@ -37,9 +37,10 @@ log = structlog.get_logger("requests")
 
 
 class IdempotencyRecovery:
-    """Fills a publisher's keys of some `classes`, and keeps them in files in `directory`: all of them before
-    a trim, and those of the classes whose streams are `discarding` once a second. `recall` returns once there
-    is a connection."""
+    """Fills a publisher's keys of the configured `classes` and of those that `streams` names beside them: a
+    request may be repeated after its class was removed. Keeps the keys in files in `directory`: all of them
+    before a trim, and those of the classes whose streams are `discarding` once a second. `recall` returns
+    once there is a connection."""
 
     def __init__(
         self,
@@ -47,11 +48,15 @@ class IdempotencyRecovery:
         publisher: Publisher,
         classes: Iterable[str],
         discarding: Iterable[str],
+        streams: Callable[[StreamRecovery], Awaitable[Iterable[str]]],
         recall: Callable[[], Awaitable[StreamRecovery]],
     ) -> None:
         self._path, self._added = directory / "requests.json", directory / "requests.log"
         self._publisher, self._recall = publisher, recall
         self._classes, self._discarding = tuple(classes), frozenset(discarding)
+        self._streams = streams
+        self._unanswered: set[str] = set()
+        """Removed classes whose streams could not be read at the first attempt."""
         self._begun = float("-inf")
 
     async def run(self) -> None:
@@ -65,14 +70,31 @@ class IdempotencyRecovery:
         while True:
             recall = await self._recall()
             try:
-                for cls in self._classes:
-                    await recall.requests(cls, requests)
+                for cls in await self._streams(recall):
+                    await self._read(recall, cls)
             except JetStreamError as error:
                 log.warning("idempotency keys cannot be read back yet", error=str(error))
                 await asyncio.sleep(_AGAIN_SECONDS)
             else:
                 self._publisher.recalled.set()
                 return
+
+    async def _read(self, recall: StreamRecovery, cls: str) -> None:
+        """Read one class. A server that the agent does not run may not let it read a removed class: that is
+        logged at the second attempt. Raises `JetStreamError`."""
+        try:
+            await recall.requests(cls, self._publisher.requests)
+        except UnavailableError as error:
+            if cls in self._classes or cls not in self._unanswered:
+                self._unanswered.add(cls)
+                raise
+            await recall.message(self._classes[0], 1)  # raises where the server answers nothing else either
+            log.warning(
+                "idempotency keys of a removed class unreadable: a request repeated under one may be stored "
+                "again; let the agent read its stream until ten minutes after the change",
+                cls=cls,
+                error=str(error),
+            )
 
     async def save(self) -> None:
         """Keep the keys that are known now. Raises `OSError`."""
@@ -187,7 +209,8 @@ def _requests_of(file: _KeyFile) -> Iterator[tuple[str, Request, float]]:
             scope, _, key = name.partition(":")
             mark = bytes.fromhex(text)
             if scope:
-                yield cls, Request(key, 0, mark, scope), until
+                digest, part = divide_mark(mark)
+                yield cls, Request(key, 0, digest, scope, part), until
             else:
                 yield cls, Request(key, int.from_bytes(mark, "big")), until
 

@@ -18,7 +18,15 @@ from agent.base.metrics import Metrics
 from agent.base.wait import loop_time, timeout_at
 from agent.contract import Request
 from agent.leaf.acks import HubAckWaiters, store_lost
-from agent.leaf.intake import Chunk, Level, RefusalReason, RefusedError, Settled, UnknownOutcomeError
+from agent.leaf.intake import (
+    Chunk,
+    Level,
+    NotAtHubError,
+    RefusalReason,
+    RefusedError,
+    Settled,
+    UnknownOutcomeError,
+)
 from agent.leaf.ledger import ClassLedger, ReadingAccounts
 from agent.leaf.publish.accumulator import BatchLimits, Key, PendingChunk
 from agent.leaf.publish.idempotency import RequestLog
@@ -98,10 +106,15 @@ class Publisher:
                 # looks for circles, which what has lived for seconds waits long for.
                 del outcome, entry, known
         if level == "hub":
-            request = chunk.request
-            if known is not None and request is not None and self.requests.is_doubtful(cls, request):
-                raise store_lost()
-            await self._hub.wait(cls, deadline)
+            repeated = None if known is None else chunk.request
+            for held_by in [cls] if repeated is None else self.requests.classes_of(repeated):
+                if repeated is not None and self.requests.is_doubtful(held_by, repeated):
+                    raise store_lost()
+                if held_by not in self._ledgers:
+                    raise NotAtHubError(
+                        f"it is stored here in class {held_by}, which is no longer configured"
+                    )
+                await self._hub.wait(held_by, deadline)
 
     def hand_in(self, input_name: str, cls: str, chunk: Chunk, settled: Settled) -> bool:
         """Store a chunk without a task, as `QuickIntake.hand_in` says."""
@@ -124,6 +137,17 @@ class Publisher:
         entry.waiter.answer(answer)
         self._deadlines.add(loop_time() + PATIENCE, answer)
         return True
+
+    async def knows(self, request: Request) -> bool:
+        """Whether a part of a request is in flight or stored in any class. Raises `UnknownOutcomeError` where
+        the keys of the last run are not known in time."""
+        if not self.requests.classes_of(request):
+            try:
+                async with timeout_at(loop_time() + PATIENCE):
+                    await self.recalled.wait()
+            except TimeoutError:
+                raise UnknownOutcomeError(_NOT_RECALLED) from None
+        return bool(self.requests.classes_of(request))
 
     async def _outcome_of(self, settlement: Settlement, deadline: float) -> Exception | None:
         """The outcome of a chunk. Raises `TimeoutError` at the deadline."""
@@ -190,7 +214,12 @@ class Publisher:
     async def _claim(self, entry: _Pending, request: Request, cls: str, early: bool) -> Settlement | None:
         """What became of the request under the key of a chunk, None where it is new. A refusal says that
         nothing is stored, so the key is looked up before there can be one."""
-        known = self.requests.find(cls, request, entry.waiter, loop_time())
+        known = None
+        try:
+            known = self.requests.find(cls, request, entry.waiter, loop_time())
+        except RefusedError as refusal:
+            if refusal.reason is not RefusalReason.KEY_INCOMPLETE or self.recalled.is_set():
+                raise  # until the stream was read, other classes may have their parts unknown to the agent
         if known is None and not self.recalled.is_set():
             try:
                 self.admission.check_store(cls, early=early)

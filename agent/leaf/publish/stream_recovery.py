@@ -249,15 +249,15 @@ class ProgressReader:
             by_class = self._state.current.positions
             remembered = {cls: known[input_name] for cls, known in by_class.items() if input_name in known}
             try:
-                classes = [*self._classes, *await self._removed_streams(recovery)]
-                return await recovery.progress(input_name, classes, remembered)
+                return await recovery.progress(input_name, await self.streams(recovery), remembered)
             except JetStreamError as error:
                 log.warning("input position not readable yet", input=input_name, error=str(error))
                 await asyncio.sleep(_AGAIN_SECONDS)
 
-    async def _removed_streams(self, recovery: StreamRecovery) -> list[str]:
-        """The removed classes that have a stream. A server that the agent does not run may not let it ask."""
-        found = []
+    async def streams(self, recovery: StreamRecovery) -> list[str]:
+        """The configured classes, then the removed classes that have a stream. A server that the agent does
+        not run may not let it ask for these. Raises `JetStreamError`."""
+        found = [*self._classes]
         for cls in sorted(self._removed):
             try:
                 found += [cls] if await recovery.has_stream(cls) else []
@@ -268,8 +268,8 @@ class ProgressReader:
                 await recovery.message(self._classes[0], 1)  # raises where it answers nothing else either
                 self._removed.discard(cls)
                 log.warning(
-                    "stream of a removed class unreadable: its last lines may be stored again; let the agent "
-                    "ask $JS.API.STREAM.MSG.GET for it",
+                    "stream of a removed class unreadable: its last lines and its keyed requests may be "
+                    "stored again; let the agent ask $JS.API.STREAM.MSG.GET for it",
                     stream=contract.leaf_stream(self._state.current.domain, cls),
                 )
         return found

@@ -1,8 +1,10 @@
 """The rules as an `Intake` around the core's: inputs hand in to it and do not know.
 
 A chunk whose readings go to several classes is answered when all of them reached the level of the input. When
-only some did, its outcome is unknown, and a request repeated under its key stores what is missing: keys are
-known by class.
+only some did, its outcome is unknown, and a request repeated under its key stores what is missing, unless the
+classes of its lines have changed since.
+
+A request of which the core knows a part adds nothing to windows: it came before there was such a rule.
 
 What is aggregated is taken into the log first where it can be known again, by the key of its request or by
 its piece: which lines those were holds for whatever comes again. Of other chunks the core has its part first;
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -25,6 +28,7 @@ from agent.leaf.intake import (
     NotAtHubError,
     Notes,
     QuickIntake,
+    RefusalReason,
     RefusedError,
     ResumePoint,
     Settled,
@@ -45,6 +49,9 @@ class Core(QuickIntake, PieceStore, Protocol):
     @property
     def stores_lost(self) -> int:
         """How often a local store was lost or restored from a backup: what it held is unknown."""
+
+    async def knows(self, request: Request) -> bool:
+        """Whether a part of a request is in flight or stored. Raises `UnknownOutcomeError`."""
 
     async def piece(self, input_name: str, piece: Chunk) -> tuple[int, str | None]:
         """The number of a piece, and the position before it."""
@@ -149,18 +156,20 @@ class RulesIntake:
         may be stored."""
         assert self._aggregates is not None
         assert chunk.request is not None
+        # This may wait, so it comes first: what `lines_of` returns is old once another attempt has run.
+        known = splitter.aggregates and await self._core.knows(chunk.request)
         taken = await self._aggregates.lines_of(chunk.request)
-        if taken is None:
+        if taken is None and not known:
             split = splitter.split(chunk.payload, cls, loop_time())
             if split.gathered.wanted:
                 await self._take(input_name, split.gathered, chunk.request)
                 taken = split.gathered.bitmap
         else:
-            split = splitter.split(chunk.payload, cls, loop_time(), taken, gathers=False)
+            split = splitter.split(chunk.payload, cls, loop_time(), taken or 0, gathers=False)
         try:
             await self._send(input_name, chunk, split)
         except RefusedError as refusal:
-            if taken:
+            if taken and refusal.reason is not RefusalReason.KEY_INCOMPLETE:
                 raise _partly(refusal) from None
             raise
 
@@ -181,7 +190,7 @@ class RulesIntake:
         if split.as_it_is is not None:
             await self._core.submit(input_name, split.as_it_is, chunk)
             return
-        parts = [(part.cls, self._chunk(chunk, part)) for part in split.routed]
+        parts = [(part.cls, self._chunk(chunk, part, split.part)) for part in split.routed]
         outcomes: list[BaseException | None] = []
         if len(parts) == 1:
             await self._core.submit(input_name, *parts[0])
@@ -237,11 +246,10 @@ class RulesIntake:
         if seq is not None:
             self._deadbands.settle(flight, seq)
 
-    def _chunk(self, whole: Chunk, routed: Routed) -> Chunk:
+    def _chunk(self, whole: Chunk, routed: Routed, part: bytes) -> Chunk:
+        request = whole.request and replace(whole.request, part=part)
         settle = partial(self._deadbands.settle, self._deadbands.begin(routed.moves))
-        return Chunk(
-            routed.payload, len(routed.rows), whole.request, on_settled=settle if routed.moves else None
-        )
+        return Chunk(routed.payload, len(routed.rows), request, on_settled=settle if routed.moves else None)
 
     def _count(self, input_name: str, split: Split) -> None:
         for (rule, reason), count in split.dropped.items():

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct, field
 
-from agent.contract import MACHINE_OFFSET, MAX_NAME, MAX_TAGS
+from agent.contract import MACHINE_OFFSET, MAX_NAME, MAX_TAGS, request_part
 from agent.leaf.rules import Rulebook, RuleResult
 from agent.leaf.rules.deadbands import Band, Deadbands, Moves, SeriesValue, key_of
 from agent.leaf.rules.windows import Number, OpenWindow, OpenWindows, WindowPlan, added
@@ -106,6 +106,8 @@ class Split(Struct):
     routed: list[Routed] = field(default_factory=list)
     gathered: Gathered = field(default_factory=Gathered)
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    part: bytes = b""
+    """What each part of the request is marked with (`request_part`), whatever deadbands hold back."""
 
 
 class Splitter:
@@ -133,6 +135,9 @@ class Splitter:
         if not left_out and len(classes) == 1 and all(keeps.values()):
             return Split(as_it_is=classes.pop())
         split = Split()
+        targets = {name: "" if one.dropped_by else one.cls or cls for name, one in verdicts.items()}
+        if len(classes) > 1:
+            split.part = request_part(targets[name] for name in names)
         routed = {name: Routed(name) for name in sorted(classes, key=lambda name: (name != cls, name))}
         kept = {target: routed[verdicts[target].cls or cls] for target, keep in keeps.items() if keep}
         out = left_out.to_bytes(max(len(names), left_out.bit_length()) // 8 + 1, "little")

@@ -9,7 +9,7 @@ from agent.base.clock import ClockReader, Instant
 from agent.base.wait import loop_time
 from agent.contract import Request, parse_clock
 from agent.leaf.intake import RefusalReason, RefusedError
-from agent.leaf.publish.idempotency import KNOWN_SECONDS, Ages, key_reused, mark_of, name_of
+from agent.leaf.publish.idempotency import KNOWN_SECONDS, Ages, key_reused, name_of
 from agent.leaf.rules.record_log import KnownKey, WrittenAt
 
 KEY_SECONDS: Final = 2 * KNOWN_SECONDS
@@ -39,7 +39,7 @@ class TakenKeys:
         known = self._keys.get(name_of(request))
         if known is None:
             return None
-        if known[0] != mark_of(request):
+        if known[0] != request.mark:
             raise key_reused(request)
         return known[1]
 
@@ -50,7 +50,7 @@ class TakenKeys:
         if len(self._keys) >= MAX_KEYS:
             text = f"{MAX_KEYS} idempotency keys of aggregated readings are known"
             raise RefusedError(RefusalReason.BUSY, text, 60.0)
-        return KnownKey(name_of(request), mark_of(request), f"{bitmap:x}", KEY_SECONDS, at.wall, at.clock)
+        return KnownKey(name_of(request), request.mark, f"{bitmap:x}", KEY_SECONDS, at.wall, at.clock)
 
     def add(self, key: KnownKey, now: float) -> None:
         """Its record is on disk."""

@@ -110,8 +110,20 @@ def test_a_digest_that_is_none_is_refused_in_words(mark: str) -> None:
         contract.parse_requests("00000000:key", mark)
 
 
+def test_which_lines_go_to_which_of_several_classes_is_read_back() -> None:
+    layouts = (["a", "b"], ["b", "a"], ["a", "b", "b"], ["a", "", "b"], ["a", "b", "c"])
+    parts = [contract.request_part(layout) for layout in layouts]
+    assert len(set(parts)) == len(layouts)
+    assert [contract.part_count(part) for part in parts] == [2, 2, 2, 2, 3]
+    assert contract.request_part(["a", "", "a"]) == b""
+    requests = tuple(replace(contract.make_request("k", "f" * 16, b""), part=part) for part in (b"", *parts))
+    headers = replace(contract.parse_batch_headers(GOOD), requests=requests)
+    assert [one.part for one in contract.parse_batch_headers(headers.encode()).requests] == [b"", *parts]
+
+
 def test_the_headers_of_a_full_batch_stay_below_what_the_server_allows() -> None:
-    requests = tuple(contract.make_request("k" * 128, "f" * 16, b"") for _ in range(MAX_REQUESTS))
+    one = replace(contract.make_request("k" * 128, "f" * 16, b""), part=contract.request_part("ab"))
+    requests = (one,) * MAX_REQUESTS
     headers = replace(contract.parse_batch_headers(GOOD), requests=requests, position="p" * MAX_POSITION)
     size = sum(len(name) + len(value) + 4 for name, value in headers.encode().items())
     assert size < 64 * 1024

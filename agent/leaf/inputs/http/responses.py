@@ -26,6 +26,7 @@ _STATUS: Final = {
     RefusalReason.UNAVAILABLE: 503,
     RefusalReason.STOPPING: 503,
     RefusalReason.KEY_REUSED: 422,
+    RefusalReason.KEY_INCOMPLETE: 422,
 }
 
 
@@ -112,8 +113,9 @@ def refused(error: RefusedError, *, unread: bool = False, certain: bool = False)
         wait = _RETRY_AFTER if error.retry_after is None else error.retry_after
         headers["Retry-After"] = str(max(1, math.ceil(wait)))
     fault = str(error.reason) if status in (413, 422) else None
+    nothing = ATTEMPT if error.reason is RefusalReason.KEY_INCOMPLETE else NOTHING
     return HttpError(
-        status, f"{error}; {NOTHING}", fault=fault, headers=headers, unread=unread, certain=certain
+        status, f"{error}; {nothing}", fault=fault, headers=headers, unread=unread, certain=certain
     )
 
 

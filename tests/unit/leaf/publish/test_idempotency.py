@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.base.clock import Instant
-from agent.contract import Clock, Request, make_request, request_scope
-from agent.leaf.intake import RefusalReason, RefusedError
+from agent.contract import Clock, Request, make_request, request_part, request_scope
+from agent.leaf.intake import RefusalReason, RefusedError, UnknownOutcomeError
 from agent.leaf.publish.idempotency import KNOWN_SECONDS, Ages, RequestLog
 from agent.leaf.publish.settlement import Settlement
 
@@ -114,14 +116,55 @@ async def test_a_key_that_is_past_is_not_counted_though_no_request_came_since() 
     assert [log.count(1), log.count(KNOWN_SECONDS)] == [1, 0]
 
 
-async def test_what_is_stored_of_a_request_in_one_class_is_new_in_another() -> None:
+BOTH = replace(ONE, part=request_part(["critical", CLS]))
+"""The same request where its two lines go to two classes."""
+
+
+async def test_of_a_request_to_two_classes_each_stores_its_part_once() -> None:
     log, other = RequestLog(), fate()
+    log.store("critical", BOTH, 0)
+    assert log.claim(CLS, BOTH, other, 1) is None
+    assert log.claim("critical", BOTH, fate(), 1) is not None
+    log.forget(CLS, BOTH, other)
+    assert log.claim(CLS, BOTH, fate(), 1) is None
+    assert log.claim("critical", BOTH, fate(), 1) is not None
+
+
+@pytest.mark.parametrize("now", [ONE, BOTH])
+async def test_a_request_that_one_class_has_as_a_whole_is_new_in_no_other(now: Request) -> None:
+    log, first = RequestLog(), fate()
+    log.claim("critical", ONE, first, 0)
+    assert log.claim(CLS, now, fate(), 0) is first
     log.store("critical", ONE, 0)
-    assert log.claim(CLS, ONE, other, 1) is None
-    assert log.claim("critical", ONE, fate(), 1) is not None
-    log.forget(CLS, ONE, other)
-    assert log.claim(CLS, ONE, fate(), 1) is None
-    assert log.claim("critical", ONE, fate(), 1) is not None
+    again = log.claim(CLS, now, fate(), 1)
+    assert again is not None
+    assert again.result() is None
+    assert log.classes_of(ONE) == ["critical"]
+    with pytest.raises(RefusedError, match="another request"):
+        log.claim(CLS, OTHER_BODY, fate(), 1)
+    assert log.claim(CLS, now, fate(), KNOWN_SECONDS) is None
+
+
+SWAPPED = replace(ONE, part=request_part([CLS, "critical"]))
+
+
+@pytest.mark.parametrize("now", [ONE, SWAPPED])
+@pytest.mark.parametrize("cls", [CLS, "critical", "third"])
+async def test_parts_are_enough_for_other_classes_only_where_all_of_them_are_stored(
+    now: Request, cls: str
+) -> None:
+    log = RequestLog()
+    log.store("critical", BOTH, 0)
+    with pytest.raises(RefusedError, match="stored in part: class critical has") as caught:
+        log.claim(cls, now, fate(), 0)
+    assert (caught.value.reason, caught.value.retry_after) == (RefusalReason.KEY_INCOMPLETE, None)
+    log.claim(CLS, BOTH, fate(), 0)
+    with pytest.raises(UnknownOutcomeError):
+        log.claim(cls, now, fate(), 0)
+    log.store(CLS, BOTH, 0)
+    again = log.claim(cls, now, fate(), 0)
+    assert again is not None
+    assert again.result() is None
 
 
 def test_two_bodies_of_one_crc_and_one_body_said_of_two_things_are_told_apart() -> None:

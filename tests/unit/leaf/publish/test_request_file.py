@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agent.base.clock import Instant
-from agent.contract import Clock, Request, make_request, request_scope
+from agent.contract import Clock, Request, make_request, request_part, request_scope
 from agent.leaf.publish.idempotency import RequestLog
 from agent.leaf.publish.idempotency_recovery import append_keys, load_keys, save_keys
 
@@ -35,19 +36,21 @@ def at(monotonic: float, *, wall: float = 0.0, boot: str = "boot-1", synchronise
 
 def test_keys_come_back_with_their_age(tmp_path: Path) -> None:
     path = tmp_path / "requests.json"
-    unscoped = Request("old", 7)
-    save_keys(path, log_of(A, unscoped).known(60.0), at(1_000))
+    unscoped, part = Request("old", 7), replace(A, key="part", part=request_part(["normal", "critical"]))
+    save_keys(path, log_of(A, unscoped, part).known(60.0), at(1_000))
     found = load_keys(path, at(1_010))
     assert [(cls, one.key, one.scope, one.digest) for cls, one, _ in found] == [
         ("normal", "a:b", A.scope, A.digest),
         ("normal", "old", "", b""),
+        ("normal", "part", A.scope, A.digest),
     ]
     assert found[1][1] == unscoped
-    assert [age for *_, age in found] == pytest.approx([70.0, 70.0])
+    assert found[2][1].part == part.part
+    assert [age for *_, age in found] == pytest.approx([70.0, 70.0, 70.0])
     again = RequestLog()
     for cls, one, _ in found:
         again.store(cls, one, 0.0)
-    assert again.known(0.0) == log_of(A, unscoped).known(0.0)
+    assert again.known(0.0) == log_of(A, unscoped, part).known(0.0)
 
 
 def test_a_key_that_has_had_its_time_does_not_come_back(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from agent.base.metrics import Metrics
 from agent.config import Rule
+from agent.contract import Request
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint, Settled, UnknownOutcomeError
 from agent.leaf.publish.pull_chunks import Fragment
 from agent.leaf.rules.intake import RulesIntake
@@ -40,6 +41,9 @@ class Core(NoLetters):
 
     async def stored_of(self, input_name: str, piece: Chunk) -> int | None:
         return 0
+
+    async def knows(self, request: Request) -> bool:
+        raise AssertionError("nothing is aggregated")
 
     async def piece(self, input_name: str, piece: Chunk) -> tuple[int, str | None]:
         return 1, None
