@@ -79,7 +79,7 @@ types: .venv/ready
 	@$(BIN)/mypy
 
 # The machines against which links, publishing, reading and counting are played, beside each other.
-MODELS := tests/unit/models tests/unit/leaf/link/test_model.py tests/unit/leaf/ledger/evictions/test_model.py
+MODELS := tests/unit/models tests/unit/leaf/inputs/file/test_generations.py tests/unit/leaf/link/test_model.py tests/unit/leaf/ledger/evictions/test_model.py
 models: .venv/ready
 	@EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest --timeout 0 --numprocesses $(PROCESSES) $(MODELS)
 

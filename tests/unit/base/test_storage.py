@@ -83,7 +83,7 @@ def test_real_mounts_are_known_by_what_is_below_them(tmp_path: Path) -> None:
         image = tmp_path / "ramfs" / "disk"
         with image.open("wb") as file:
             file.truncate(16 * 2**20)
-        subprocess.run(("mkfs.ext4", "-q", str(image)), check=True)
+        subprocess.run(("/usr/sbin/mkfs.ext4", "-q", str(image)), check=True)
         inside = stack.enter_context(mounted(tmp_path / "inside", "-o", "loop", str(image)))
         found = storage(inside)
         assert found.kind == "ext4"
