@@ -61,7 +61,7 @@ class Table:
         self.schema: pa.Schema = SCHEMAS[name]
         self.aside: set[str] = set()
         self._offsets: dict[tuple[int, str], int | None] = {}
-        self._entry = _entry_of(self.path, delta)
+        self._entry = _mark_of(_newest_entry(self.path, delta))
 
     @property
     def id(self) -> str:
@@ -74,10 +74,10 @@ class Table:
         `TableError`, also where another table lies there now, as where a disk was unmounted."""
         delta, mine = self.delta, self.id
         del self.delta
-        entry = _entry_of(self.path, delta)
+        entry = _newest_entry(self.path, delta)
         with suppress(DeltaError, OSError):  # `open_table` says what is wrong
             # Else the log has forgotten it, was restored from before it, or is on another disk by now.
-            if entry is not None and entry == self._entry:
+            if entry.exists() and _mark_of(entry) == self._entry:
                 delta.update_incremental()
                 return _usable(self.path.parent, self.name, delta)
         table = open_table(self.path.parent, self.name)
@@ -245,15 +245,17 @@ def _usable(lake: Place, name: str, delta: DeltaTable) -> Table:
     return Table(lake, name, delta)
 
 
-def _entry_of(path: Place, delta: DeltaTable) -> tuple[int, ...] | None:
-    """What tells the newest log entry of a snapshot from that of another table at the same path, None without
-    one. An inode alone does not: ext4 gives it to the next file."""
-    entry = path / "_delta_log" / commits.entry_name(delta.version())
+def _newest_entry(path: Place, delta: DeltaTable) -> Place:
+    return path / "_delta_log" / commits.entry_name(delta.version())
+
+
+def _mark_of(entry: Place) -> tuple[int, int, int] | None:
+    """What tells a log entry from that of another table at the same path; None without it, and in an object
+    store, which is not asked. An inode alone does not: ext4 gives it to the next file."""
     with suppress(OSError):
         if isinstance(entry, Path):
             state = entry.stat()
             return state.st_dev, state.st_ino, state.st_mtime_ns
-        return () if entry.exists() else None
     return None
 
 
