@@ -21,11 +21,11 @@ help:
 	@echo "make fuzz    every parser of outside bytes, SECONDS=60 of it in all; build/fuzz/found/"
 	@echo "make faults  every fault, or those of CASE=… (words of its name), SEED=…; build/faults/report.json"
 	@echo "make faults CASE=mixed ROUNDS=n SEED=s  n rounds of two faults that meet, drawn from seed s on"
-	@echo "make faults-page  docs/faults.md and docs/faults-all.md, from that report"
+	@echo "make faults-page  keep that report, and write its table into docs/proof.md"
 	@echo "make soak    HOURS=n of load and faults; what the processes hold, build/soak/report.json and soak.svg"
 	@echo "make findings  what surprised in nats-server and other software, run again (no part of make test; ten minutes)"
 	@echo "make bench   every benchmark, or those of NAME=…; results under build/bench/"
-	@echo "make bench-report  keep what was run since in bench/results/, and make docs/benchmarks.md of what is kept"
+	@echo "make bench-report  keep newer results in bench/results/, and write their table into docs/proof.md"
 	@echo "make dist    the jobs and their Python, packed for a Spark cluster, in dist/"
 	@echo "make wheel   the wheel and the source archive, in dist/"
 	@echo "make deb     the Debian package of the agent, in dist/"
@@ -144,7 +144,7 @@ test-security: .venv/ready
 security-table: .venv/ready
 	@PETIOLE_WRITE=1 $(BIN)/python -m pytest --quiet tests/security/test_subjects.py -k nothing_gets_through
 
-# After a benchmark whose figures `petiole sizing` reckons with, and after they are taken over into its table.
+# After a benchmark whose figures `petiole sizing` reckons with: write them into docs/capacity.md.
 sizing-table: .venv/ready
 	@PETIOLE_WRITE=1 $(BIN)/python -m pytest --quiet tests/docs/test_sizing_document.py -k shows_them
 

@@ -32,7 +32,7 @@ NAMES: Final[tuple[str, ...]] = (
     "spark-scale-leaves",
     "spark-scale-age",
 )
-"""In the order in which they run and stand in docs/benchmarks.md."""
+"""In the order in which they run and stand in the page of all benchmarks."""
 
 
 def module_name(benchmark: str) -> str:

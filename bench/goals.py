@@ -9,7 +9,6 @@ from typing import Final
 
 from bench import NAMES
 from bench.kept import Kept, Line, figure
-from bench.page import ALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ AIMS: Final = (
 )
 _BESIDE: Final = "raw durable"
 """The alternative of these."""
-_DOCUMENTS: Final = {"years": "[years.md](years.md), where whole passes meet the goal"}
+_DOCUMENTS: Final = {"years": "[Capacity](capacity.md#five-years), where whole passes meet the goal"}
 """Measurements that stand in a document of their own."""
 
 
@@ -120,7 +119,7 @@ def not_judged(results: Mapping[str, Kept]) -> Iterator[str]:
             elsewhere = f"; measured in {_DOCUMENTS[name]}" if name in _DOCUMENTS else ""
             yield f"{name}: no result is kept{elsewhere}"
         elif kept.absolute:
-            said = f"[{name}]({ALL}#{name}): kept before goals were ratios, so that only counts are judged"
+            said = f"[{name}](#{name}): kept before goals were ratios, so that only counts are judged"
             behind = "; ".join(_behind(kept))
             yield f"{said}. **Not reached:** {behind}" if behind else said
 

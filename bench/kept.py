@@ -1,5 +1,6 @@
-"""The results that docs/benchmarks.md is made from: bench/results/NAME.json, one a benchmark, in the form
-that `Result.write` gives them, kept in the repository. Reading only; what a row means is `bench.result`'s."""
+"""The results that the pages of benchmarks are made from: bench/results/NAME.json, one a benchmark, in
+the form that `Result.write` gives them, kept in the repository. Reading only; what a row means is
+`bench.result`'s."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""docs/benchmarks-all.md from the kept results: every row, and how each was measured. Pure: every figure on
-the page is one of theirs, and what a benchmark measures is said by the docstring of its module."""
+"""The page of all benchmarks, which `make docs` makes of the kept results: every row, and how each was
+measured. Pure: every figure on the page is a kept figure, and the docstring of its module describes a
+benchmark."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ _MATRICES: Final = frozenset({"commit"})
 _HEAD: Final = f"""\
 # All rows of the benchmarks
 
-The ten that matter most are [in front](benchmarks.md). Made by `make bench-report` from the results in
-`bench/results/`; every figure here is one of theirs.
-`make bench NAME=ingest` runs a benchmark and writes `build/bench/ingest.json`; `make bench-report` keeps what
-was run since, and makes both pages and the pictures again. `ROUNDS=2 make bench NAME=small,peers` plays fewer
+The ten that matter most are in [Proof](proof.md#benchmarks). `make docs` makes this page from the results in
+`bench/results/`; every figure here is a kept figure.
+`make bench NAME=ingest` runs a benchmark and writes `build/bench/ingest.json`; `make bench-report` keeps each
+newer result and writes the table of Proof. `ROUNDS=2 make bench NAME=small,peers` plays fewer
 rounds than five.
 
 A figure depends on the machine, and on what else it does. So a goal is a ratio to an alternative or a
@@ -44,8 +45,15 @@ Their goals were figures of one machine and are left out, except counts.
 """
 
 
-def page(results: Mapping[str, Kept]) -> str:
-    parts = [_HEAD, _goals(results), _not_better(list(results.values())), _machines(list(results.values()))]
+def page(results: Mapping[str, Kept], missed: str = "") -> str:
+    """Return the page; `missed` is the part about goals that were missed."""
+    parts = [
+        _HEAD,
+        _goals(results),
+        missed,
+        _not_better(list(results.values())),
+        _machines(list(results.values())),
+    ]
     parts += [_benchmark(results[name]) for name in NAMES if name in results]
     return "\n".join(parts)
 
@@ -71,7 +79,7 @@ def _not_better(results: Sequence[Kept]) -> str:
     compared = _worst(line for line in left if line.ratio is not None and line.ratio < ALIKE)
     parts = [
         "## What is not better",
-        "Each value once, beside its best alternative, and no [goal missed](benchmarks.md#goals-missed).",
+        "Each value once, beside its best alternative, and no [goal missed](#goals-missed).",
         "### Worse than the alternative of the same run",
         listed(_compared(line) for line in compared if line.ratio and line.ratio < 1),
         f"### Less than {100 * (ALIKE - 1):.0f} % better, which a shared machine cannot tell",
@@ -80,10 +88,17 @@ def _not_better(results: Sequence[Kept]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def goals_of(results: Mapping[str, Kept]) -> Iterator[tuple[str, int, int]]:
+    """Each benchmark with its goals: how many, and how many were missed."""
+    for name, kept in results.items():
+        if with_goal := _once(line for line in kept.lines if line.met is not None):
+            yield name, len(with_goal), sum(not line.met for line in with_goal)
+
+
 def missed_goals(lines: Iterable[Line], cause: Callable[[Line], str]) -> list[str]:
     """Each goal that was missed, in a line, and why."""
     return [
-        f"[{line.benchmark}]({ALL}#{line.benchmark}): {_missed(line)}. *Why:* {cause(line)}"
+        f"[{line.benchmark}](#{line.benchmark}): {_missed(line)}. *Why:* {cause(line)}"
         for line in _once(line for line in lines if line.met is False)
     ]
 

@@ -1,5 +1,5 @@
-"""`python -m bench.report`: keep the results that were measured since, and make docs/benchmarks.md,
-docs/benchmarks-all.md, docs/scale.md and their pictures from those that are kept."""
+"""`python -m bench.report`: keep the results that were measured since, and write the table of docs/proof.md
+from the kept results. `make docs` makes the other pages and their pictures from them (`site_pages`)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from bench.charts import beside
 from bench.kept import DIRECTORY, Kept, read, read_all
 from bench.page import ALL, page
 from bench.result import BUILT
-from bench.summary import answers, summary
+from bench.summary import answers, missed, proof
+from tests.harness.marked import with_marked
 
-_DOCS: Final = Path(__file__).parent.parent / "docs"
+PROOF: Final = Path(__file__).parent.parent / "docs" / "proof.md"
 
 
-def documents(results: dict[str, Kept]) -> dict[str, str]:
-    """The pages and their pictures, each by its path below docs/."""
-    ordered = {name: results[name] for name in NAMES if name in results}
-    found = list(answers(ordered))
-    made = {f"images/bench-{one.question.name}.svg": beside(one) for one in found}
-    pages = {"benchmarks.md": summary(ordered, found), ALL: page(ordered)}
-    return made | scale_page.documents(ordered) | pages
+def site_pages(results: dict[str, Kept]) -> dict[str, str]:
+    """The pages and their pictures, each by its path in the site."""
+    results = ordered(results)
+    made = {f"images/bench-{one.question.name}.svg": beside(one) for one in answers(results)}
+    return made | scale_page.documents(results) | {ALL: page(results, missed(results))}
+
+
+def ordered(results: dict[str, Kept]) -> dict[str, Kept]:
+    """The results in the order of the benchmarks."""
+    return {name: results[name] for name in NAMES if name in results}
 
 
 def keep(built: Path, kept: Path) -> dict[str, str]:
@@ -47,13 +51,8 @@ def keep(built: Path, kept: Path) -> dict[str, str]:
 def main() -> int:
     for name, what in keep(BUILT, DIRECTORY).items():
         print(f"{name}: {what}")
-    made = documents(read_all())
-    for picture in (_DOCS / "images").glob("bench-*.svg"):
-        if f"images/{picture.name}" not in made:
-            picture.unlink()
-    for path, text in made.items():
-        (_DOCS / path).write_text(text)
-    print("written: " + ", ".join(str(_DOCS / path) for path in made if path.endswith(".md")))
+    PROOF.write_text(with_marked(PROOF.read_text(), "benchmarks", proof(ordered(read_all()))))
+    print(f"written: {PROOF}")
     return 0
 
 

@@ -1,6 +1,6 @@
-"""docs/scale.md, how the jobs scale, and its pictures: for each sweep what it measures, a picture and a
-sentence for each measure, and its figures. Pure: every figure is one of the kept results, and without one the
-page says so."""
+"""The page of the site on how the jobs scale, and its pictures: for each sweep what it measures, a
+picture and a sentence for each measure, and its figures. Pure: every figure is one of the kept results,
+and without one the page says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.line_charts import lines_over
 from bench.page import ALL, described, not_measured, table
 from bench.sweeps import Measure, Points, points
 
-PAGE: Final = "scale.md"
+PAGE: Final = "scale-all.md"
 _HEAD: Final = f"""\
 # How the jobs scale
 
@@ -21,9 +21,9 @@ What time and memory the jobs of the hub take, by the backlog, by executors, by 
 tables, each swept by itself. A time is that of a whole process from its start to its end, with Java where it
 has one; memory is the most that the process and all that it starts hold together. All of it shares one
 machine with what it reads from ([which]({ALL}#machine-and-versions), [every row]({ALL})). Whether a
-goal was missed and why stands [in front of the benchmarks](benchmarks.md#goals-missed).
+goal was missed and why: [goals missed]({ALL}#goals-missed). [Capacity](capacity.md#the-jobs) has the sums.
 
-Made by `make bench-report`; `python -m bench 'spark-scale-*'` measures all four, the name of one that one.
+`make docs` makes this page; `python -m bench 'spark-scale-*'` measures all four, the name of one that one.
 """
 
 

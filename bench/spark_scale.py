@@ -1,7 +1,7 @@
 """Eight million readings through `ingest` and `refine`, and the most memory of each with all their processes;
 and a query on 5,000 files before and after `maintain`. How time and memory grow with the backlog, with
 executors, leaves and the age of the tables is measured by the sweeps (`python -m bench 'spark-scale-*'`) and
-drawn in [how the jobs scale](scale.md).
+drawn in [how the jobs scale](scale-all.md).
 
 `READINGS=1000000 python -m bench spark-scale` for another number than eight million.
 """

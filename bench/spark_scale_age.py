@@ -1,10 +1,10 @@
-"""By the age of the tables: a pass of each job over the lake of 1,000 leaves after a month, a year and five
-years, of which 90 days are kept, made as for [years](years.md), where there are 10,000. A pass brings a tenth
-of a minute's readings, and each job is a whole process with the start of its session; `gaps` looks at two
-hours, and back at seven days of which `rollup` has made the windows. In turns over all lakes, after a turn
-over the first to warm up. `ingest` is not among them, because a stream has no age, nor `audit`: the rows of
-old files are not made, and what it takes on a settled past is [a benchmark of its
-own](benchmarks-all.md#audit).
+"""By the age of the tables: a pass of each job over the lake of 1,000 leaves after a month, a year and
+five years, of which 90 days are kept, made as for [years](capacity.md#five-years), where there are
+10,000. A pass brings a tenth of a minute's readings, and each job is a whole process with the start of
+its session; `gaps` looks at two hours, and back at seven days of which `rollup` has made the windows. In
+turns over all lakes, after a turn over the first to warm up. `ingest` is not among them, because a stream
+has no age, nor `audit`: the rows of old files are not made, and what it takes on a settled past is [a
+benchmark of its own](benchmarks-all.md#audit).
 
 `LEAVES=10000 python -m bench spark-scale-age` for more leaves, which takes more than half an hour.
 """

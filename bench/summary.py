@@ -1,26 +1,16 @@
-"""docs/benchmarks.md, the page before all rows: ten questions with an answer each, the goals that were
-missed and why, and those that no kept result judges. Pure: every figure is one of the kept results."""
+"""The table of benchmarks in docs/proof.md, and what the page of all rows has in front: the goals that were
+missed and why, and those that no kept result judges. Pure: every figure is a kept figure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
 from bench.goals import cause, not_judged
 from bench.kept import Kept, Line, figure
-from bench.page import ALIKE, ALL, listed, missed_goals
-
-_HEAD: Final = f"""\
-# Benchmarks
-
-Ten questions, each answered beside one alternative of the same run; then every goal that was missed and why,
-and those that no kept result judges. A figure depends on the machine and on what else it does: *under load*
-means that other work ran beside it. How it was measured, every other row, and what is worse or no better
-elsewhere: [all rows]({ALL}). How time and memory of the hub's jobs grow is drawn by itself: [how the jobs
-scale](scale.md).
-"""
+from bench.page import ALIKE, goals_of, listed, missed_goals, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +48,17 @@ class Answer:
         times = figure(float(f"{max(ratio, 1 / ratio):.2g}"))
         return f"{times} times better" if ratio > 1 else f"**{times} times worse**"
 
-    def text(self) -> str:
+    def cells(self) -> tuple[str, ...]:
+        """The question, both figures, which is better, and the benchmark."""
         line, name = self.line, self.question.benchmark
-        said = [f"{line.value_text()} {line.unit}", f"{self.beside}: {figure(line.other or 0)}"]
-        said += [word for word in (self.verdict(), "" if self.quiet else "under load") if word]
-        return f"**{self.question.asks}** {'; '.join(said)} ([{name}]({ALL}#{name}))"
+        said = ", ".join(word for word in (self.verdict(), "" if self.quiet else "under load") if word)
+        ours = f"{line.value_text()} {line.unit}"
+        return self.question.asks, ours, f"{self.beside}: {figure(line.other or 0)}", said, linked(name)
+
+
+def linked(benchmark: str) -> str:
+    """A benchmark with a link to its kept result."""
+    return f"[{benchmark}](../bench/results/{benchmark}.json)"
 
 
 QUESTIONS: Final = (
@@ -148,16 +144,22 @@ def answers(results: Mapping[str, Kept]) -> Iterator[Answer]:
                 break
 
 
-def summary(results: Mapping[str, Kept], found: Iterable[Answer]) -> str:
-    found = list(found)
-    missed = [line for kept in results.values() for line in kept.lines]
-    pictures = [f"![{one.question.asks}](images/bench-{one.question.name}.svg)" for one in found]
+def proof(results: Mapping[str, Kept]) -> str:
+    """The table, and how many goals were missed where."""
+    counts = list(goals_of(results))
+    missed = [f"{linked(name)} {bad} of {goals}" for name, goals, bad in counts if bad]
+    told = f"{sum(bad for *_, bad in counts)} of {sum(goals for _, goals, _ in counts)} goals are missed"
+    rows = table(("", "Petiole", "beside it", "", "from"), (one.cells() for one in answers(results)))
+    return f"{rows}\n{told}{': ' if missed else ''}{', '.join(missed)}.\n"
+
+
+def missed(results: Mapping[str, Kept]) -> str:
+    """The goals that were missed and why, those that were not judged, and the pictures."""
+    lines = [line for kept in results.values() for line in kept.lines]
+    pictures = [f"![{one.question.asks}](images/bench-{one.question.name}.svg)" for one in answers(results)]
     parts = [
-        _HEAD,
-        "## In ten lines\n",
-        listed(one.text() for one in found) + "\n",
         "## Goals missed\n",
-        listed(missed_goals(missed, cause)) + "\n",
+        listed(missed_goals(lines, cause)) + "\n",
         "## Goals not judged\n",
         listed(not_judged(results)) + "\n",
         "## In pictures\n",

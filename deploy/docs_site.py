@@ -1,5 +1,8 @@
 """What MkDocs does besides for the site of docs/; mkdocs.yml names this file.
 
+The pages of every benchmark, fault and planted lie are made from the kept results, and are in the site alone.
+A link to these results leads to the page made of them.
+
 A link of a page to a file beside docs/ leads to a copy of it in the site, a link to a folder to a list of its
 files. Headings have GitHub's anchors."""
 
@@ -12,6 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from mkdocs.structure.files import File
+
+from bench.kept import read_all
+from bench.report import site_pages
+from tests.faults.page import site_page as faults
+from tests.unit.hub_jobs.audit.planted.page import site_page as planted
 
 _ROOT: Final = Path(__file__).parent.parent
 _DOCS: Final = _ROOT / "docs"
@@ -30,10 +38,18 @@ _JARGON: Final = (
     "open tail",
     "registrar",
 )
-_FIRST: Final = {"faq": 3, "what-to-do": 2, "glossary": 2}
+_FIRST: Final = {"what-to-do": 3, "glossary": 2}
 """Pages that the search shows before others, and by how much."""
 _WIDE: Final = ("what-to-do", "metrics", "configuration")
 """Pages whose tables need the room of the table of contents."""
+_MADE: Final = (
+    (re.compile(r"(?:\.\./)+bench/results/(spark-scale-\w+)\.json"), "scale-all.md"),
+    (re.compile(r"(?:\.\./)+bench/results/([\w-]+)\.json"), r"benchmarks-all.md#\1"),
+    (re.compile(r"(?:\.\./)+bench/results"), "benchmarks-all.md"),
+    (re.compile(r"(?:\.\./)+tests/faults/results\.json"), "faults-all.md"),
+    (re.compile(r"(?:\.\./)+tests/unit/hub_jobs/audit/planted/plants\.py"), "planted-all.md"),
+)
+"""Kept results, and the page that is made of them."""
 _COPIES: Final = "source"
 """The folder of the site that holds the files from beside docs/."""
 
@@ -45,7 +61,10 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add what the pages link to and docs/ does not hold; a page that comes in so may link further."""
+    """Add the pages of results, then the files that the pages link to and docs/ lacks; such a page may link
+    further."""
+    for name, text in (site_pages(read_all()) | faults() | planted()).items():
+        files.append(File.generated(config, name, content=text))
     waiting, known = sorted(_DOCS.rglob("*.md")), set[Path]()
     while waiting:
         for target in sorted(linked(waiting.pop()) - known):
@@ -81,6 +100,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     place = (_DOCS / uri).parent
 
     def turned(link: re.Match[str]) -> str:
+        if page_of_results := made_of(link[1]):
+            path, _, anchor = page_of_results.partition("#")
+            return f"]({os.path.relpath(_DOCS / path, place)}{anchor and f'#{anchor}'}"
         target = (here.parent / link[1]).resolve()
         if not target.is_relative_to(_DOCS):
             target = _DOCS / copy_of(target) / ("index.md" if target.is_dir() else "")
@@ -102,8 +124,15 @@ def linked(page: Path) -> set[Path]:
     """The files and folders beside docs/ that a page links to."""
     if not page.exists():
         return set()
-    targets = {(page.parent / link).resolve() for link in _LINK.findall(page.read_text())}
+    links = (link for link in _LINK.findall(page.read_text()) if not made_of(link))
+    targets = {(page.parent / link).resolve() for link in links}
     return {target for target in targets if target.exists() and not target.is_relative_to(_DOCS)}
+
+
+def made_of(link: str) -> str:
+    """The page of the site that is made of the results a link leads to; "" for another link."""
+    found = ((pattern.fullmatch(link), page) for pattern, page in _MADE)
+    return next((match.expand(page) for match, page in found if match), "")
 
 
 def listed(folder: Path) -> Iterator[Path]:

@@ -24,7 +24,7 @@ _BITS: Final = {"bit": 1.0, "kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}
 _NOTE: Final = (
     "Measured on two cores that were shared with the load, so that CPU and seconds are the most it takes. "
     "Readings of 50 devices with three tags and a random value; yours may pack better. "
-    "docs/sizing.md says what was not measured."
+    "docs/capacity.md says what was not measured."
 )
 
 

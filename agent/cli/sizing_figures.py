@@ -57,10 +57,10 @@ FIGURES: Final[dict[str, Figure]] = {
     "idle 1": Figure(24.423, "MB/day", "wire", "idle link, one class"),
     "idle 3": Figure(47.021, "MB/day", "wire", "idle link, three classes"),
     "idle thin": Figure(0.546, "MB/day", "wire", "idle link, three classes, profile thin"),
-    f"{_CARD}0": Figure(15, "kB/s", "tune.md", "Without readings 8 to 15 kB"),
-    f"{_CARD}1": Figure(32, "kB/batch", "tune.md", "| 1 | 32 kB"),
-    f"{_CARD}10": Figure(21, "kB/batch", "tune.md", "| 10 | 21 kB"),
-    f"{_CARD}100": Figure(19, "kB/batch", "tune.md", "| 100 | 19 kB"),
+    f"{_CARD}0": Figure(15, "kB/s", "capacity.md", "Without readings 8 to 15 kB"),
+    f"{_CARD}1": Figure(32, "kB/batch", "capacity.md", "| 1 | 32 kB"),
+    f"{_CARD}10": Figure(21, "kB/batch", "capacity.md", "| 10 | 21 kB"),
+    f"{_CARD}100": Figure(19, "kB/batch", "capacity.md", "| 100 | 19 kB"),
     "cpu idle": Figure(0.9, "% of a core", "footprint", "idle, host metrics each second: CPU"),
     "cpu request": Figure(
         2_443, "requests/CPU-second", "small", "one reading a request, 1 connection: by the agent's CPU"
@@ -76,9 +76,9 @@ FIGURES: Final[dict[str, Figure]] = {
     ),
     "agent": Figure(50.557, "MB", "footprint", "2 GB of backlog, killed and started: RSS"),
     "server of a leaf": Figure(
-        35.3, "MiB", "soak.md", "server of the first leaf, alive throughout | memory 35.3 MiB"
+        35.3, "MiB", "capacity.md", "server of the first leaf, alive throughout | memory 35.3 MiB"
     ),
-    "server of a leaf in a burst": Figure(123, "MiB", "tune.md", "reading them again 79 instead of 123"),
+    "server of a leaf in a burst": Figure(123, "MiB", "capacity.md", "reading them again 79 instead of 123"),
     "aggregate": Figure(67048, "messages/s", "hub-sync", "durable source: sync_interval 1s"),
     "registrar cpu 300": Figure(2.4, "% of a core", "fleet", f"300 {_FLEET.format(2)}, CPU at rest"),
     "registrar cpu 1000": Figure(4.45, "% of a core", "fleet", f"1000 {_FLEET.format(5)}, CPU at rest"),
@@ -89,7 +89,7 @@ FIGURES: Final[dict[str, Figure]] = {
         920.001, "MB", "spark-scale", "8 million readings through ingest and refine, the most memory"
     ),
 }
-"""Everything that is reckoned with. docs/sizing.md shows it; tests hold it to bench/results and to docs."""
+"""Everything that is reckoned with. docs/capacity.md shows it; tests hold it to bench/results and to docs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +175,15 @@ def _leaf(load: Load) -> Iterator[SizingLine]:
         # Batches of ten were measured: what larger ones hold besides is written as well.
         more = stored - load.batches * FIGURES["the leaf's stream 10"].value
         wear = _between(points, load.batches) * 1e3 + max(0.0, more)
-        yield SizingLine("leaf", "written to a card", wear * _DAY / 1e9, "GB/day", "tune.md")
+        yield SizingLine("leaf", "written to a card", wear * _DAY / 1e9, "GB/day", "capacity.md")
     cpu = FIGURES["cpu idle"].value + 100 * (
         requests / FIGURES["cpu request"].value + load.readings / FIGURES["cpu reading"].value
     )
     yield SizingLine("leaf", "CPU of the agent, at most", cpu, "% of a core", "small, ingest")
     yield SizingLine("leaf", "memory of the agent", FIGURES["agent"].value, "MB", "footprint")
-    yield SizingLine("leaf", "memory of its server", FIGURES["server of a leaf"].value, "MiB", "soak.md")
+    yield SizingLine("leaf", "memory of its server", FIGURES["server of a leaf"].value, "MiB", "capacity.md")
     burst = FIGURES["server of a leaf in a burst"].value
-    yield SizingLine("leaf", "the same in a burst", burst, "MiB", "tune.md")
+    yield SizingLine("leaf", "the same in a burst", burst, "MiB", "capacity.md")
 
 
 def _line(load: Load) -> Iterator[SizingLine]:

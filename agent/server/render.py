@@ -38,7 +38,7 @@ _LOG_FILE_SIZE = 8 * 1024 * 1024
 _LOG_FILES = 3
 _LINK_COMPRESSION = "off"
 """Batches are compressed already. By default a server compresses a link by its round trip time, makes another
-compressor whenever that changes, and each holds megabytes on either side (docs/soak.md;
+compressor whenever that changes, and each holds megabytes on either side (docs/security.md;
 https://github.com/nats-io/nats-server/issues/7037)."""
 
 

@@ -1,5 +1,5 @@
-"""docs/benchmarks.md, docs/benchmarks-all.md and their pictures are what the kept results give, and say what
-is not better."""
+"""The table in docs/proof.md is what the kept results give, and the page of all benchmarks says what is not
+better."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from bench.goals import AIMS, cause
 from bench.kept import figure, read, read_all
 from bench.measured import Measured
 from bench.page import ALL, described
-from bench.report import documents, keep
+from bench.report import keep, ordered, site_pages
 from bench.result import Against, Failed, Result, Row, UnfinishedError, interleaved, measuring
-from bench.summary import QUESTIONS, answers
+from bench.summary import QUESTIONS, answers, linked, proof
+from tests.harness.marked import marked
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,19 +42,16 @@ def built(directory: Path, *rows: Row, name: str = "ingest", **measured: Any) ->
 
 def the_page(*rows: Row, directory: Path) -> str:
     built(directory, *rows)
-    return documents(read_all(directory))[ALL]
+    return site_pages(read_all(directory))[ALL]
 
 
 def section(page: str, head: str) -> str:
     return page.partition(f"{head}\n")[2].partition("\n#")[0]
 
 
-def test_the_page_and_its_pictures_are_what_the_kept_results_give() -> None:
-    made = documents(read_all())
-    for path, text in made.items():
-        assert (ROOT / "docs" / path).read_text() == text, f"docs/{path}: make bench-report"
-    pictures = {f"images/{path.name}" for path in (ROOT / "docs/images").glob("bench-*.svg")}
-    assert pictures == made.keys() - {"benchmarks.md", "scale.md", ALL}
+def test_the_table_in_the_documents_is_what_the_kept_results_give() -> None:
+    page = (ROOT / "docs" / "proof.md").read_text()
+    assert marked(page, "benchmarks") == proof(ordered(read_all())), "make bench-report"
 
 
 def test_every_kept_result_is_of_a_benchmark_and_every_benchmark_says_what_it_measures() -> None:
@@ -82,10 +80,10 @@ def test_a_goal_missed_and_a_worse_alternative_are_said_to_be_not_better(tmp_pat
         Row("lost", 0, "messages", None, Against("another", 3), least=True, must=0),
         Row("lost", 0, "messages", None, Against("a third", 4), least=True, must=0),
     )
-    made = documents(read_all(tmp_path))
-    missed = section(made["benchmarks.md"], "## Goals missed").strip().splitlines()
+    made = site_pages(read_all(tmp_path))
+    missed = section(made[ALL], "## Goals missed").strip().splitlines()
     assert missed == [
-        f"- [ingest]({ALL}#ingest): {line}. *Why:* not examined"
+        f"- [ingest](#ingest): {line}. *Why:* not examined"
         for line in (
             "rate: 10 1/s (another: 40): 0.25 times, goal at least 2 times",
             "memory: 50 MB (another: 52): 0.962 times, goal at most 0.9 times",
@@ -123,7 +121,7 @@ def test_a_benchmark_without_a_judged_result_is_named_with_the_rows_that_do_not_
     del found["format"]
     path.write_text(json.dumps(found))
     built(tmp_path, Row("rate", 1, "1/s"))
-    made = section(documents(read_all(tmp_path))["benchmarks.md"], "## Goals not judged").splitlines()
+    made = section(site_pages(read_all(tmp_path))[ALL], "## Goals not judged").splitlines()
     assert "- commit: no result is kept" in made
     (relink,) = [line for line in made if "#relink" in line]
     assert (
@@ -171,7 +169,7 @@ def test_an_old_result_keeps_its_rows_and_its_counts_and_loses_its_absolute_goal
 
 def test_a_result_says_when_and_beside_what_load_it_was_measured(tmp_path: Path) -> None:
     built(tmp_path, Row("rate", 1, "1/s"), date="2026-11-21T18:00:00+00:00", commit="abc+", load_before=3.25)
-    page = documents(read_all(tmp_path))[ALL]
+    page = site_pages(read_all(tmp_path))[ALL]
     assert "Measured 2026-11-21 18:00 UTC, at commit abc, with changes, in " in page
     assert "load 3.25 before" in page
     assert "rounds 1." in page
@@ -198,11 +196,11 @@ def test_a_run_under_load_says_so_and_does_not_take_the_place_of_a_quiet_one(
     loads: dict[str, Any] = {"load_before": 0.1, "load_after": 0.1, "stolen": 0.0} | load
     built(results, Row("rate", 1, "1/s"), date="2026-11-21T18:00:00+00:00", **loads)
     assert keep(results, kept) == {"ingest": "kept"}, "better than nothing"
-    assert "**under load**, load" in documents(read_all(kept))[ALL]
+    assert "**under load**, load" in site_pages(read_all(kept))[ALL]
     quiet: dict[str, Any] = {"load_before": 1.5, "load_after": 0.1, "stolen": 0.05}
     built(results, Row("rate", 2, "1/s"), date="2026-11-21T18:00:01+00:00", **quiet)
     assert keep(results, kept) == {"ingest": "kept"}
-    assert ", quiet, load" in documents(read_all(kept))[ALL]
+    assert ", quiet, load" in site_pages(read_all(kept))[ALL]
     built(results, Row("rate", 3, "1/s"), date="2026-11-21T18:00:02+00:00", **loads)
     assert keep(results, kept)["ingest"].startswith("not kept: load")
     assert read(kept / "ingest.json").lines[0].value == 2
@@ -218,7 +216,7 @@ def test_a_failed_row_stands_on_the_page_with_its_reason_and_a_whole_result_is_w
     result.rows.append(Row("after it", 2, "1/s"))
     path = result.write(results, Measured())
     assert keep(results, kept) == {"ingest": "kept"}
-    page = documents(read_all(kept))[ALL]
+    page = site_pages(read_all(kept))[ALL]
     assert "- readings of Telegraf: RuntimeError: no compiler" in page
     assert "| after it | 2 |" in page
     quiet: dict[str, Any] = {"load_before": 0.1, "load_after": 0.1, "stolen": 0.0}
@@ -233,7 +231,7 @@ def test_a_failed_row_stands_on_the_page_with_its_reason_and_a_whole_result_is_w
 def test_rows_of_a_table_stand_as_a_line_a_case(tmp_path: Path) -> None:
     rows = [Row(f"{case}: {what}", 5, "ms") for case in ("10 a second", "100") for what in ("p50", "p99")]
     built(tmp_path, *rows[:3], name="commit")
-    page = documents(read_all(tmp_path))[ALL]
+    page = site_pages(read_all(tmp_path))[ALL]
     assert "|  | p50 (ms) | p99 (ms) |\n| --- | --- | --- |\n| 10 a second | 5 | 5 |\n| 100 | 5 |  |" in page
 
 
@@ -279,12 +277,13 @@ def test_a_question_is_answered_by_one_alternative_in_a_line_and_a_picture(tmp_p
         name="wire",
         load_before=9.0,
     )
-    made = documents(read_all(tmp_path))
-    lines = section(made["benchmarks.md"], "## In ten lines").strip().splitlines()
-    assert [line.partition("?** ")[2] for line in lines] == [
-        f"30 MB/day; {raw}: 10; **3 times worse**; under load ([wire]({ALL}#wire))",
-        f"2 (1–3) MB/day; {raw}: 1,235,000; 620,000 times better; under load ([wire]({ALL}#wire))",
+    found = read_all(tmp_path)
+    lines = proof(found).splitlines()[2:4]
+    assert [line.partition("? | ")[2] for line in lines] == [
+        f"30 MB/day | {raw}: 10 | **3 times worse**, under load | [wire](../bench/results/wire.json) |",
+        f"2 (1–3) MB/day | {raw}: 1,235,000 | 620,000 times better, under load | {linked('wire')} |",
     ]
+    made = site_pages(found)
     assert [path for path in made if path.endswith(".svg")] == [
         "images/bench-idle.svg",
         "images/bench-idle-thin.svg",

@@ -1,5 +1,5 @@
 """The pages of the documents hang together: every link, path and term leads somewhere, and the site to every
-page."""
+page. What code, units and alerts name of the documents exists as well."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from bench.kept import read_all
+from bench.report import site_pages
+from tests.faults.page import site_page as faults
+from tests.unit.hub_jobs.audit.planted.page import site_page as planted
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -18,37 +23,72 @@ HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
 PATH = re.compile(r"`((?:agent|hub_jobs|tests|deploy|systemd|bench|docs)/[\w./-]*\w/?)(?![\w*…/.-])")
 TERM = re.compile(r'^\| <a id="([\w-]+)"></a>([^|]+) \| (.+) \|$', re.MULTILINE)
 ELSEWHERE = ("http://", "https://", "mailto:")
+MADE = {
+    name: text
+    for name, text in (site_pages(read_all()) | faults() | planted()).items()
+    if name.endswith(".md")
+}
+"""The pages of results, which `make docs` makes for the site alone."""
+NAMED = re.compile(r"(?<![\w./:-])docs/([\w./-]+?\.md)(?:#([\w-]+))?")
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(text: str) -> set[str]:
     """The anchors of a page's headings, as GitHub and MkDocs make them."""
     found: Counter[str] = Counter()
     result = set()
-    for heading in HEADING.findall(FENCE.sub("", page.read_text())):
-        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
-        slug = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+    for heading in HEADING.findall(FENCE.sub("", text)):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
         result.add(f"{slug}-{found[slug]}" if found[slug] else slug)
         found[slug] += 1
-    return result | set(re.findall(r'<a (?:id|name)="([^"]+)"', page.read_text()))
+    return result | set(re.findall(r'<a (?:id|name)="([^"]+)"', text))
 
 
-def broken(page: Path) -> list[str]:
-    """The links of `page` that lead nowhere."""
+def broken(page: Path, text: str, made: dict[str, str]) -> list[str]:
+    """The links of a page that lead nowhere; `made` are pages that are not files."""
     found = []
-    for link in LINK.findall(FENCE.sub("", page.read_text())):
+    for link in LINK.findall(FENCE.sub("", text)):
         if link.startswith(ELSEWHERE):
             continue
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
-        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+        led = (
+            text
+            if target == page
+            else made.get(path) or (target.read_text() if target.suffix == ".md" else "")
+        )
+        if not (led or target.exists()) or (anchor and target.suffix == ".md" and anchor not in anchors(led)):
             found.append(link)
     return found
 
 
 @each_page
 def test_a_link_leads_somewhere(page: Path) -> None:
-    assert broken(page) == []
+    assert broken(page, page.read_text(), {}) == []
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_link_of_a_page_of_results_leads_somewhere(name: str) -> None:
+    pictures = ("images/bench-", "images/faults")
+    found = broken(DOCS / name, MADE[name], MADE)
+    assert [link for link in found if not link.startswith(pictures)] == []
+
+
+@pytest.mark.parametrize("top", ["agent", "hub_jobs", "deploy", "systemd", "tests", "bench", "findings"])
+def test_a_page_that_code_names_exists_with_its_anchor(top: str) -> None:
+    ends = {".py", ".toml", ".yml", ".json", ".sh", ".service", ".timer", ".conf", ".j2", ".html"}
+    files = [path for path in (ROOT / top).rglob("*") if path.suffix in ends and path.is_file()]
+    files += (
+        [ROOT / "config.example.toml", ROOT / "Makefile", ROOT / "pyproject.toml"] if top == "agent" else []
+    )
+    missing = []
+    for path in files:
+        for name, anchor in NAMED.findall(path.read_text(errors="replace")):
+            page = DOCS / name
+            if not page.exists() or (anchor and anchor not in anchors(page.read_text())):
+                missing.append(f"{path.relative_to(ROOT)}: docs/{name}{anchor and f'#{anchor}'}")
+    assert missing == []
 
 
 @each_page
@@ -61,9 +101,8 @@ def test_a_path_exists(page: Path) -> None:
 def test_each_page_is_in_the_navigation_once() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     named = re.findall(r"^ +- [^:]+: (\S+\.md)$", navigation, re.MULTILINE)
-    assert sorted(named) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")), (
-        "mkdocs.yml: nav"
-    )
+    written = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")]
+    assert sorted(named) == sorted([*written, *MADE]), "mkdocs.yml: nav"
 
 
 def test_each_term_is_introduced_once() -> None:

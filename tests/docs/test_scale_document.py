@@ -1,4 +1,4 @@
-"""The sweeps of the jobs: their rows stand beside the right step, and docs/scale.md draws them."""
+"""The sweeps of the jobs: their rows stand beside the right step, and a page of the site draws them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bench.kept import Kept, read_all
 from bench.line_charts import lines_over
 from bench.measured import Measured
 from bench.page import ALL
-from bench.report import documents
+from bench.report import site_pages
 from bench.result import Result, Row
 from bench.sweeps import Goals, Measure, Runs, Step, further, points, rows
 
@@ -71,7 +71,7 @@ def test_a_kept_sweep_gives_the_points_that_were_measured(tmp_path: Path) -> Non
 def test_a_sweep_is_drawn_with_a_sentence_and_its_figures(tmp_path: Path) -> None:
     steps = {Step(10, "leaves"): runs(5, 800), Step(50_000, "leaves"): runs(9, 900)}
     results = kept(tmp_path, "spark-scale-leaves", [*rows(steps, Goals())])
-    made = documents(results)
+    made = site_pages(results)
     page = made[scale_page.PAGE]
     assert "From 10 to 50,000 leaves, 5,000 times as many: `ingest` takes 1.8 times as long." in page
     assert "| `ingest`, s | 5 | 9 |" in page
@@ -79,12 +79,12 @@ def test_a_sweep_is_drawn_with_a_sentence_and_its_figures(tmp_path: Path) -> Non
     pictures = [path for path in made if "bench-scale-" in path]
     assert pictures == [f"images/bench-scale-leaves-{measure}.svg" for measure in ("time", "memory")]
     assert all(f"]({path})" in page for path in pictures)
-    assert documents(results) == made
+    assert site_pages(results) == made
 
 
 def test_a_step_is_no_alternative_that_another_is_worse_than(tmp_path: Path) -> None:
     steps = {Step(10, "leaves"): runs(5, 800), Step(50_000, "leaves"): runs(9, 900)}
-    made = documents(kept(tmp_path, "spark-scale-leaves", [*rows(steps, Goals())]))
+    made = site_pages(kept(tmp_path, "spark-scale-leaves", [*rows(steps, Goals())]))
     worse = made[ALL].partition("### Worse than the alternative")[2].partition("\n## ")[0]
     assert worse
     assert "leaves" not in worse

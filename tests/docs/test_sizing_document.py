@@ -1,4 +1,4 @@
-"""docs/sizing.md shows the figures of `petiole sizing`, and these are what was measured.
+"""docs/capacity.md shows the figures of `petiole sizing`, and these are what was measured.
 
 With `PETIOLE_WRITE=1` (`make sizing-table`) the tables are written into the document.
 """
@@ -16,7 +16,7 @@ from agent.cli.sizing_figures import FIGURES, Figure
 from bench.kept import Kept, figure, read_all
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = DOCS / "sizing.md"
+PAGE = DOCS / "capacity.md"
 TOLERANCE = 0.1
 KEPT = read_all()
 
@@ -78,8 +78,8 @@ def others() -> Iterator[str]:
             continue
         what = name if one.document else one.row
         machine = "" if one.document else "quiet" if KEPT[one.source].quiet else "under load"
-        link = one.source if one.document else f"benchmarks-all.md#{one.source}"
-        yield f"| {what} | {figure(one.value)} {one.unit} | [{one.source}]({link}) | {machine} |"
+        source = "below" if one.document else f"[{one.source}](../bench/results/{one.source}.json)"
+        yield f"| {what} | {figure(one.value)} {one.unit} | {source} | {machine} |"
 
 
 def test_the_document_shows_them() -> None:
@@ -96,9 +96,9 @@ def test_the_document_shows_them() -> None:
 def test_what_it_cites_in_words_is_what_was_measured() -> None:
     (sample,) = {one.value for one in KEPT["wire"].lines if "a sample of about" in one.what}
     (whole,) = {one.value for one in KEPT["wire"].lines if one.what.endswith("three tags, 500 a request")}
-    (hub,) = re.findall(r"server of the hub, .*? memory ([\d.]+) MiB", (DOCS / "soak.md").read_text())
+    (hub,) = re.findall(r"server of the hub, .*? memory ([\d.]+) MiB", PAGE.read_text())
     text = " ".join(PAGE.read_text().split())
     assert f"took {whole:.1f} bytes a reading over the link in batches of 500 and {sample:.1f} in" in text
     of_500, of_100 = FIGURES["the link 500"].value / 500, FIGURES["the link 100"].value / 100
     assert f"where these take {of_500:.1f} and {of_100:.0f}" in text
-    assert f"With two leaves it held {hub} MiB" in text
+    assert f"with two leaves it held {hub} MiB" in text

@@ -1,17 +1,16 @@
-"""docs/faults.md: ten lines before docs/faults-all.md, from the same rows, and a picture: a row for each kind
-of fault, a mark for each case at the time that it took to recover. Pure."""
+"""The table of faults in docs/proof.md, and a picture: a row for each theme, a mark for each case at the time
+that it took to recover. Pure."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from bench.charts import MARGIN, WIDTH, cut, document, text
+from tests.faults.mixed.page import summed
 
-_ALL: Final = "faults-all.md"
 KINDS: Final = {
     "The power goes, at a leaf or at the hub": ("The power of *",),
     "The link is cut, flaps, stalls or loses packets, for seconds or long": (
@@ -34,33 +33,20 @@ KINDS: Final = {
     "Keys, fleets, commands, mirrors, programs and upgrades": ("*",),
 }
 """What befalls, in the words of a person who asks, and the themes of it; the first that fits counts."""
-_HEAD: Final = f"""\
-# The faults that were tested
-
-Real processes under load; a fault is injected, and an oracle compares every acknowledged reading with the
-tables. *Lost* is what is in no table and named by nobody; *named* is what the audit names with a reason,
-because its only copy was destroyed. [Each case]({_ALL}), how it was played, what was expected and seen.
-
-## In ten lines
-
-"""
 
 
-def front(themes: Mapping[str, Sequence[Mapping[str, Any]]], rounds: str) -> str:
-    """The page. `rounds` is the part of the long one about faults that meet."""
+def table(themes: Mapping[str, Sequence[Mapping[str, Any]]], rounds: Sequence[Mapping[str, Any]]) -> str:
+    """The sums of the kinds of faults, then what did not pass."""
     kinds: dict[str, list[Mapping[str, Any]]] = {kind: [] for kind in KINDS}
     for theme, rows in themes.items():
         kinds[kind_of(theme)] += rows
     everything = [row for rows in themes.values() for row in rows]
-    told = re.search(r"^\d+ rounds: .*$", rounds, re.MULTILINE)
     parts = [
-        _HEAD,
-        *(f"* **{kind}**: {_line(rows)}\n" for kind, rows in kinds.items() if rows),
-        f"\nTogether: {_line(everything)}\n",
-        f"\nTwo faults that meet, drawn at random: {told[0]}\n" if told else "",
+        f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}\n",
+        *(_line(kind, rows) for kind, rows in kinds.items() if rows),
+        _line("**Together**", everything),
+        f"\nTwo faults that meet, drawn at random: {summed(rounds)}.\n" if rounds else "",
         f"\n{_bad(everything)}",
-        "\n## How long until all is at the hub again\n",
-        "\n![Each case at the time that it took to recover](images/faults.svg)\n",
     ]
     return "".join(parts)
 
@@ -70,22 +56,18 @@ def kind_of(theme: str) -> str:
     return next(kind for kind, themes in KINDS.items() if any(fnmatchcase(theme, one) for one in themes))
 
 
-def _line(rows: Sequence[Mapping[str, Any]]) -> str:
+def _line(kind: str, rows: Sequence[Mapping[str, Any]]) -> str:
     passed = sum(bool(row["passed"]) for row in rows)
-    counts = {name: sum(row.get(name) or 0 for row in rows) for name in _COUNTED}
+    counts = [f"{sum(row.get(name) or 0 for row in rows):,}" for name in _COUNTED]
     slowest = max((row.get("recover_seconds") or 0.0 for row in rows), default=0.0)
-    named = [f"*{row['case']}*" for row in rows if row.get("named")]
-    where = f" ({' and '.join(named) if len(named) <= _FEW else f'in {len(named)} cases'})" if named else ""
-    within = f"; all at the hub again within {slowest:.0f} s" if slowest else ""
-    return (
-        f"{passed} of {len(rows)} cases passed; {counts['acknowledged']:,} readings acknowledged, "
-        f"{counts['lost']:,} lost, {counts['named']:,} named{where}, "
-        f"{counts['duplicates']:,} doubled{within}."
-    )
+    cells = [kind, f"{passed} of {len(rows)}", *counts, f"{slowest:.0f} s" if slowest else "–"]
+    return f"| {' | '.join(cells)} |\n"
 
 
-_FEW: Final = 2
-"""So many cases are named where the audit named readings."""
+_COLUMNS: Final = (
+    *("fault", "cases passed", "readings acknowledged", "lost", "named", "doubled"),
+    "at the hub again within",
+)
 _COUNTED: Final = ("acknowledged", "lost", "named", "duplicates")
 
 

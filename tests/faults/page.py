@@ -1,7 +1,9 @@
-"""python -m tests.faults.page: docs/faults-all.md and docs/faults.md, from build/faults/report.json.
+"""python -m tests.faults.page: keep what build/faults/report.json has in tests/faults/results.json, and
+write the table of docs/proof.md.
 
-The page keeps each case that the report lacks, and the rounds (`mixed`) where the report has none: without a
-report it is rewritten from what it has. Delete a case that no longer exists by hand.
+The kept results keep each case that the report lacks, and the rounds (`mixed`) where the report has none.
+Delete a case that no longer exists by hand. `make docs` makes the page of every case (`site_page`) from
+them.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.faults.front import front, picture
-from tests.faults.mixed.page import part_of, rounds_part, with_part
+from tests.faults.front import picture, table
+from tests.faults.mixed.page import rounds_part
 from tests.faults.report import PATH
+from tests.harness.marked import with_marked
 
 _COLUMNS = (
     *("case", "result", "sent", "acknowledged", "lost", "named", "doubled"),
@@ -22,19 +25,18 @@ _COLUMNS = (
 )
 _SENT_AGAIN = "sent again"
 """A column of themes in which it was counted."""
-PAGE = Path("docs/faults-all.md")
-FRONT = Path("docs/faults.md")
-PICTURE = Path("docs/images/faults.svg")
+RESULTS = Path(__file__).parent / "results.json"
+PROOF = Path(__file__).parents[2] / "docs" / "proof.md"
+Rows = Sequence[Mapping[str, Any]]
 _SCRATCH = re.compile(r"(?:/[^\s/]+)*/test_\w*\d\b")
 """The directory of a test, which pytest names after it with a number, wherever that is on this machine."""
 _HEAD = """\
 # Each fault that was tested
 
-Ten lines of it are [in front](faults.md). The promises of [acknowledgement.md](acknowledgement.md) were
-tested against these faults, with real
-processes. Devices number every reading and record what was acknowledged. Then a fault is injected, and
-repaired if it does not end by itself. Then the jobs bring everything into the tables, and an oracle compares
-what was acknowledged with what is there. A case passes when
+[Proof](proof.md#faults) has the sums. The promises of [acknowledgement.md](acknowledgement.md) were
+tested against these faults, with real processes. Devices number every reading and record each
+acknowledgement. Then a fault is injected, and repaired if it does not end by itself. Then the jobs bring
+everything into the tables, and an oracle compares them with the acknowledgements. A case passes when
 
 * every reading acknowledged as stored is in the table, or named by the audit with its reason (*named*),
 * it is there as it was sent, once, and in the order of its device,
@@ -55,10 +57,24 @@ To run one: `make faults CASE="the agent of a leaf is killed"`; with `SEED=7` wh
 faults. Cases that need a network or a disk of their own need root. All of them take well over an hour:
 `make faults`, then `make faults-page`.
 
+![Each case at the time that it took to recover](images/faults.svg)
+
 """
 
 
-def page(rows: Sequence[Mapping[str, Any]]) -> str:
+def kept() -> tuple[Rows, Rows]:
+    """The kept cases and rounds."""
+    found = json.loads(RESULTS.read_text())
+    return found["cases"], found["rounds"]
+
+
+def site_page() -> dict[str, str]:
+    """The page of the kept results and its picture, each by its path in the site."""
+    cases, rounds = kept()
+    return {"faults-all.md": page(cases, rounds), "images/faults.svg": picture(by_theme(cases))}
+
+
+def page(rows: Rows, rounds: Rows = ()) -> str:
     """The page, of the rows of the report; those of a theme stand together."""
     themes = by_theme(rows)
     passed = sum(_result(row) == "passed" for row in rows)
@@ -73,12 +89,13 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         columns = (*_COLUMNS, _SENT_AGAIN) if counted else _COLUMNS
         parts += [f"| {' | '.join(columns)} |\n", f"|{'---|' * len(columns)}\n"]
         parts += [_row(row, counted) for row in some]
+    parts += [f"\n{rounds_part(rounds)}"] if rounds else []
     parts.append("\n## What was expected, and seen\n")
     parts += [_told(row) for some in themes.values() for row in some]
     return "".join(parts)
 
 
-def by_theme(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+def by_theme(rows: Rows) -> dict[str, list[Mapping[str, Any]]]:
     """The rows by what they have in common."""
     themes: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -86,53 +103,7 @@ def by_theme(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, A
     return themes
 
 
-def cases_of(text: str) -> list[dict[str, Any]]:
-    """The cases of a page, as rows of a report."""
-    tables, _, sections = text.replace(part_of(text), "").partition("\n## What was expected, and seen\n")
-    seen = dict(_section(section) for section in sections.split("\n### ")[1:])
-    cases = []
-    for part in tables.split("\n## ")[1:]:
-        theme, _, rest = part.partition("\n")
-        lines = [line.strip("| ").split(" | ") for line in rest.splitlines() if line.startswith("| ")]
-        for cells in lines[1:]:
-            row = dict(zip(lines[0], cells, strict=True))
-            numbers = {name: _parsed(row.pop(column, "–")) for column, name in _NUMBERS.items()}
-            case = {
-                "case": row["case"],
-                "theme": theme,
-                "passed": row["result"] == "passed",
-                "commit": None if row["commit"] == "–" else row["commit"],
-            }
-            cases.append({**case, **numbers, **seen[row["case"]]})
-    return cases
-
-
-_NUMBERS = {
-    **{name: name for name in ("sent", "acknowledged", "lost", "named", "seed")},
-    "doubled": "duplicates",
-    "detected": "detect_seconds",
-    "recovered": "recover_seconds",
-    _SENT_AGAIN: "sent_again",
-}
-"""The columns with numbers, and what the report calls them."""
-_EXPECTED, _NOT_PROVEN = "Expected: ", "* *Not proven*: "
-
-
-def _section(text: str) -> tuple[str, dict[str, Any]]:
-    case, *lines = text.splitlines()
-    expected = "".join(line.removeprefix(_EXPECTED)[:-1] for line in lines if line.startswith(_EXPECTED))
-    not_proven = [line.removeprefix(_NOT_PROVEN) for line in lines if line.startswith(_NOT_PROVEN)]
-    seen = [line[2:] for line in lines if line.startswith("* ") and not line.startswith(_NOT_PROVEN)]
-    return case, {"expected": expected, "seen": seen, "not_proven": not_proven}
-
-
-def _parsed(cell: str) -> int | float | None:
-    if cell == "–":
-        return None
-    return float(cell.removesuffix(" s")) if cell.endswith(" s") else int(cell.replace(",", ""))
-
-
-def merged(older: Sequence[Mapping[str, Any]], newer: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def merged(older: Rows, newer: Rows) -> list[Mapping[str, Any]]:
     """The newer cases, each in the place of the older one of its name, and the older ones that are left."""
     by_name = {row["case"]: row for row in older} | {row["case"]: row for row in newer}
     return list(by_name.values())
@@ -172,23 +143,24 @@ def _seconds(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f} s"
 
 
+def dumped(cases: Rows, rounds: Rows) -> str:
+    """The kept results, a row a line."""
+    lines = (",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) for rows in (cases, rounds))
+    return '{{"cases": [\n{}\n], "rounds": [\n{}\n]}}\n'.format(*lines)
+
+
 def main() -> None:
-    """Write both pages and the picture."""
-    found = json.loads(PATH.read_text())["cases"] if PATH.exists() else []
+    """Keep the report and write the table."""
+    found = json.loads(_SCRATCH.sub("…", PATH.read_text()))["cases"] if PATH.exists() else []
     print(
         f"{len(found)} cases taken from {PATH}" if found else f"no cases in {PATH}: run `make faults` first"
     )
-    rounds = [row for row in found if row.get("scenario")]
-    text = PAGE.read_text()
-    part = rounds_part(rounds) if rounds else part_of(text)
-    cases = merged(cases_of(text), [row for row in found if not row.get("scenario")])
-    text = with_part(page(cases), part) if part else page(cases)
-    PAGE.write_text(text)
-    # Of the rounded figures of the page, so that the same page makes the same picture.
-    themes = by_theme(cases_of(text))
-    PICTURE.write_text(picture(themes))
-    FRONT.write_text(front(themes, part))
-    print(f"written: {PAGE}, {FRONT}, {PICTURE}")
+    cases, rounds = kept()
+    cases = merged(cases, [row for row in found if not row.get("scenario")])
+    rounds = [row for row in found if row.get("scenario")] or rounds
+    RESULTS.write_text(dumped(cases, rounds))
+    PROOF.write_text(with_marked(PROOF.read_text(), "faults", table(by_theme(cases), rounds)))
+    print(f"written: {RESULTS}, {PROOF}")
 
 
 if __name__ == "__main__":

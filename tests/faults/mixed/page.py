@@ -1,4 +1,4 @@
-"""The rounds as a part of docs/faults-all.md. Pure."""
+"""The rounds as a part of the page of every fault. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from tests.faults.mixed.covering import coverage, scenario
 
-BEGIN: Final = "<!-- rounds: begin -->\n"
-END: Final = "<!-- rounds: end -->\n"
 _COLUMNS: Final = (
     *("seed", "two faults, and when they meet", "what flows"),
     *("result", "sent", "acknowledged", "lost", "named", "doubled"),
@@ -22,43 +20,28 @@ somebody with the device key forges. A round follows from its seed: `make faults
 plays one again. Within 200 seeds in a row any two values of two of these dimensions meet. `named` are
 readings whose only copy the faults destroyed, and which the audit names.
 
-Rounds found these faults, which are mended since: chunks that a program printed were stored behind later ones
-when they had been refused; of several chunks in one batch a deadband took the first for what was stored last;
-a reload that came while the agent drained cut the drain off. Each of them is tried by a test of its own,
-and three rounds are played in each `make test`, one of them for the first time.
 The table has the newest play of each seed: they were played on a busy machine while faults were mended.
 
 """
 
 
 def rounds_part(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The part that shows these rows of the report, marks included."""
+    """The part that shows these rows of the report."""
     rows = sorted(rows, key=lambda row: int(row["seed"]))
+    table = [f"| {' | '.join(_COLUMNS)} |\n", f"|{'---|' * len(_COLUMNS)}\n", *map(_row, rows)]
+    broken = [_broken(row) for row in rows if not row["passed"]]
+    return "".join([_HEAD, f"{summed(rows)}.\n\n", *table, *broken])
+
+
+def summed(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What became of the rounds, in one line."""
     counts = {name: sum(row[name] or 0 for row in rows) for name in ("lost", "named", "duplicates")}
     failed = sum(not row["passed"] for row in rows)
     met = coverage([scenario(int(row["seed"])) for row in rows])
-    told = (
+    return (
         f"{len(rows)} rounds: {len(rows) - failed} passed, {failed} failed; {counts['lost']} readings lost, "
-        f"{counts['duplicates']} doubled, {counts['named']:,} named; {met}.\n\n"
+        f"{counts['duplicates']} doubled, {counts['named']:,} named; {met}"
     )
-    table = [f"| {' | '.join(_COLUMNS)} |\n", f"|{'---|' * len(_COLUMNS)}\n", *map(_row, rows)]
-    broken = [_broken(row) for row in rows if not row["passed"]]
-    return "".join([BEGIN, _HEAD, told, *table, *broken, "\n", END])
-
-
-def with_part(page: str, part: str) -> str:
-    """The page with this part in the place of what it has of it, or at the end of its tables."""
-    before, mark, rest = page.partition(BEGIN)
-    if mark:
-        return before + part + rest.partition(END)[2]
-    before, seen, rest = page.partition("## What was expected, and seen\n")
-    return f"{before}{part}\n{seen}{rest}"
-
-
-def part_of(page: str) -> str:
-    """What a page has of it, marks included; "" where it has nothing."""
-    _, mark, rest = page.partition(BEGIN)
-    return f"{mark}{rest.partition(END)[0]}{END}" if mark else ""
 
 
 def _row(row: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The page of the faults says what the report does."""
+"""The pages of the faults say what the report does."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.front import KINDS, front, kind_of, picture
+from tests.faults import page as pages
+from tests.faults.front import KINDS, kind_of, picture, table
 from tests.faults.mixed.covering import scenario
-from tests.faults.mixed.page import part_of, rounds_part, with_part
-from tests.faults.page import FRONT, PAGE, PICTURE, by_theme, cases_of, main, merged, page
+from tests.faults.page import PROOF, by_theme, dumped, kept, merged, page
 from tests.faults.report import Case
+from tests.harness.marked import marked
 
 
 def test_a_case_is_a_row_and_what_was_seen_of_it() -> None:
@@ -74,56 +75,48 @@ def test_the_picture_has_a_mark_for_each_case_with_a_time_and_counts_the_others(
     assert [drawn.count(f">{told}<") for told in ("Links", "Stores", "2", "1")] == [1, 1, 1, 1]
 
 
-def test_rounds_are_a_part_of_the_page_that_takes_the_place_of_the_one_before() -> None:
+def test_rounds_are_a_part_of_the_page_in_the_order_of_their_seeds() -> None:
     rounds = [
         Case("round 2", scenario=str(scenario(2)), seed=2, passed=True, sent=10, acknowledged=9, lost=0),
         Case("round 1", scenario=str(scenario(1)), seed=1, lost=3, seen=["once: readings 1 of a are there"]),
     ]
-    told = page([asdict(Case("a", theme="Links."))])
-    both = with_part(told, rounds_part([asdict(one) for one in rounds]))
-    assert "2 rounds: 1 passed, 1 failed; 3 readings lost" in both
-    assert both.index("| 1 | ") < both.index("| 2 | ") < both.index("## What was expected, and seen")
-    assert "Seed 1:\n\n* once: readings 1 of a are there\n" in both
-    less = with_part(both, rounds_part([asdict(rounds[0])]))
-    assert "| 1 | " not in less
-    assert with_part(told, part_of(less)) == less
-    assert part_of(told) == ""
+    told = page([asdict(Case("a", theme="Links."))], [asdict(one) for one in rounds])
+    assert "2 rounds: 1 passed, 1 failed; 3 readings lost" in told
+    assert told.index("| 1 | ") < told.index("| 2 | ") < told.index("## What was expected, and seen")
+    assert "Seed 1:\n\n* once: readings 1 of a are there\n" in told
+    assert "Faults that meet" not in page([asdict(Case("a", theme="Links."))])
 
 
-def test_the_page_keeps_the_cases_that_a_report_of_one_lacks() -> None:
-    first = Case("a", "expected", True, 1234, 1200, 0, 0, 0.5, 3.0, 2, ["0.0 s: killed"], theme="Links.")
-    second = Case("b", theme="Stores.", sent_again=5, not_proven=["no root"], seed=7)
-    before = page([asdict(case) for case in (first, second)])
-    again = Case("a", "expected", False, 10, 9, 1, theme="Links.")
-
-    after = page(merged(cases_of(before), [asdict(again)]))
-
-    assert after == page([asdict(again), asdict(second)])
+def test_the_kept_cases_that_a_report_lacks_stay_in_their_place() -> None:
+    first, second, again = Case("a", lost=1), Case("b"), Case("a", passed=True)
+    found = merged([asdict(first), asdict(second)], [asdict(again)])
+    assert [(row["case"], row["passed"]) for row in found] == [("a", True), ("b", False)]
 
 
-def test_the_cases_of_the_page_in_the_documents_make_that_page() -> None:
-    text = PAGE.read_text()
-    assert with_part(page(cases_of(text)), part_of(text)) == text
-    assert FRONT.read_text() == front(by_theme(cases_of(text)), part_of(text)), "make faults-page"
+def test_the_table_in_the_documents_is_what_the_kept_results_give() -> None:
+    cases, rounds = kept()
+    assert marked(PROOF.read_text(), "faults") == table(by_theme(cases), rounds), "make faults-page"
 
 
-def test_without_a_report_the_pages_are_made_of_what_they_keep(
+def test_without_a_report_the_kept_results_and_the_table_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = {path: path.read_text() for path in (PAGE, FRONT, PICTURE)}
-    for path, text in kept.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-    (tmp_path / FRONT).write_text("old")
+    results, proof = tmp_path / "results.json", tmp_path / "proof.md"
+    results.write_text(dumped(*kept()))
+    proof.write_text("before\n<!-- faults -->\nold\n<!-- /faults -->\nafter\n")
+    monkeypatch.setattr(pages, "RESULTS", results)
+    monkeypatch.setattr(pages, "PROOF", proof)
     monkeypatch.chdir(tmp_path)
 
-    main()
+    pages.main()
 
-    assert {path: path.read_text() for path in kept} == kept
+    assert results.read_text() == dumped(*kept())
+    assert marked(proof.read_text(), "faults") == marked(PROOF.read_text(), "faults")
+    assert proof.read_text().endswith("<!-- /faults -->\nafter\n")
     assert "run `make faults` first" in capsys.readouterr().out
 
 
-def test_the_lines_in_front_sum_up_a_kind_of_faults_and_name_what_did_not_pass() -> None:
+def test_a_line_of_the_table_sums_up_a_kind_of_faults() -> None:
     cases = [
         Case(
             "a", passed=True, acknowledged=1000, lost=0, named=7, recover_seconds=2.4, theme="The power of x"
@@ -131,20 +124,14 @@ def test_the_lines_in_front_sum_up_a_kind_of_faults_and_name_what_did_not_pass()
         Case("b", acknowledged=500, lost=3, duplicates=1, recover_seconds=9.6, theme="The power of y: z"),
         Case("c", passed=True, acknowledged=20, theme="Something new"),
     ]
-    told = front(by_theme([asdict(one) for one in cases]), "before\n\n2 rounds: 2 passed; so\n\nafter\n")
-    power, new = [line for line in told.splitlines() if line.startswith("* ")]
-    assert power.endswith(
-        "hub**: 1 of 2 cases passed; 1,500 readings acknowledged, 3 lost, 7 named (*a*), 1 doubled; "
-        "all at the hub again within 10 s."
-    )
-    assert new.endswith(
-        "upgrades**: 1 of 1 cases passed; 20 readings acknowledged, 0 lost, 0 named, 0 doubled."
-    )
-    assert "drawn at random: 2 rounds: 2 passed; so\n" in told
-    assert "Together: 2 of 3 cases passed; 1,520 readings" in told
+    told = table(by_theme([asdict(one) for one in cases]), [])
+    power, new, together = told.splitlines()[2:5]
+    assert power.endswith("hub | 1 of 2 | 1,500 | 3 | 7 | 1 | 10 s |")
+    assert new.endswith("upgrades | 1 of 1 | 20 | 0 | 0 | 0 | – |")
+    assert together == "| **Together** | 2 of 3 | 1,520 | 3 | 7 | 1 | 10 s |"
     assert "Not passed, or not run: b.\n" in told
 
 
 def test_each_kind_of_faults_has_cases_of_its_own() -> None:
-    themes = by_theme(cases_of(PAGE.read_text()))
+    themes = by_theme(kept()[0])
     assert {kind_of(theme) for theme in themes} == set(KINDS)

@@ -1,4 +1,4 @@
-"""Of the lake in which lies are planted the audit says nothing, and its page in docs/ tells of each lie.
+"""Of the lake in which lies are planted the audit says nothing, and docs/proof.md sums up the lies.
 `test_settled` plants them."""
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.contract import Exit
+from tests.harness.marked import marked, with_marked
 from tests.spark.lakes import told
 from tests.unit.hub_jobs.audit.planted import lake as lakes
 from tests.unit.hub_jobs.audit.planted import page
@@ -23,5 +24,5 @@ def test_nothing_is_said_of_the_lake_in_order(tmp_path: Path, options: list[str]
 
 def test_the_page_tells_what_is_planted() -> None:
     if os.environ.get("PETIOLE_WRITE") == "1":
-        page.PAGE.write_text(page.with_table(page.PAGE.read_text()))
-    assert page.shown(page.PAGE.read_text()) == page.table()
+        page.PROOF.write_text(with_marked(page.PROOF.read_text(), "planted", page.table()))
+    assert marked(page.PROOF.read_text(), "planted") == page.table()
