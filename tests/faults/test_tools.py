@@ -6,19 +6,25 @@ import asyncio
 import contextlib
 import errno
 import socket
+import struct
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from agent.demo.loopback import Proxy
+from tests.faults.tools import line as lines
 from tests.faults.tools.disk import small_disk
+from tests.faults.tools.line import Forwarder, Line, Quality, Windows, line
 from tests.faults.tools.old_servers import old_server
+from tests.faults.tools.packets import ACK, RST, SYN, Segment
 from tests.faults.tools.wire import Wire, missing, wire
 from tests.harness.servers import LinkProxy
 
+needs_tun = pytest.mark.skipif(lines.missing() is not None, reason=str(lines.missing()))
 needs_root = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
@@ -128,7 +134,103 @@ async def test_a_wire_loses_packets_and_is_slow() -> None:
             echo.close()
 
 
-def _address(one: Wire) -> tuple[str, int]:
+@needs_tun
+async def test_a_line_breaks_and_mends() -> None:
+    with line() as one:
+        async with echo_server(*_address(one)):
+            await _a_cable_breaks_and_mends(one)
+
+
+@needs_tun
+async def test_a_line_loses_packets_and_carries_every_byte() -> None:
+    with line(Quality(rate=1e6, round_trip=0.01, loss=20)) as one:
+        async with echo_server(*_address(one)):
+            echo = await Echo.through(one)
+            assert await echo.answers(bytes(100_000), 60.0)
+            echo.close()
+        up, back = one.passed()
+        assert up.lost > 0
+        assert back.payload >= 100_000
+
+
+HUB, LEAF = bytes([240, 0, 0, 1]), bytes([240, 0, 0, 2])
+
+
+def _packet(ports: tuple[int, int], flags: int, acknowledged: int = 0, size: int = 0) -> bytes:
+    """A packet with a segment, whose checksums nobody looks at."""
+    tcp = struct.pack("!HHIIBBHHH", *ports, 7, acknowledged, 5 << 4, flags, 0, 0, 0)
+    ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 40 + size, 0, 0, 64, 6, 0, LEAF, HUB)
+    return ip + tcp + bytes(size)
+
+
+def _played(quality: Quality) -> tuple[Forwarder, list[bytes]]:
+    """A line of this quality since time 0, and what it gave back."""
+    sent: list[bytes] = []
+    one = Forwarder(sent.append)
+    one.told("set", asdict(quality), 0.0)
+    return one, sent
+
+
+def test_a_packet_arrives_when_rate_and_round_trip_let_it() -> None:
+    one, sent = _played(Quality(rate=1000, round_trip=2.0))
+    for _ in range(2):
+        one.take(_packet((5, 80), ACK, size=960), 0.0)
+    arrived = []
+    while (at := one.next()) is not None:
+        one.step(at)
+        arrived.append((at, len(sent)))
+    assert arrived == [(2.0, 1), (3.0, 2)]
+
+
+def test_a_packet_that_finds_the_queue_full_is_dropped() -> None:
+    one, _ = _played(Quality(rate=1000))
+    for _ in range(20):
+        one.take(_packet((5, 80), ACK, size=960), 0.0)
+    way = next(way.passed for way in one.ways if way.passed.queue_full)
+    assert way.queue_full == 5, "15,000 bytes wait at most"
+
+
+def test_a_window_ends_with_a_reset_at_both_ends_and_new_connections_are_refused_until_the_next() -> None:
+    one, sent = _played(Quality(windows=Windows(5.0, 1.0)))
+    one.take(_packet((5, 80), SYN), 1.0)
+    one.take(_packet((80, 5), ACK, acknowledged=8), 2.0)
+    one.step(4.0)
+    del sent[:]
+    one.step(5.0)
+    resets = [Segment.of(packet) for packet in sent]
+    assert [(s.flags, s.ports) for s in resets if s] == [(RST | ACK, (80, 5)), (RST | ACK, (5, 80))]
+    for at, answered in ((5.5, RST | ACK), (6.5, SYN)):
+        del sent[:]
+        one.step(at)
+        one.take(_packet((6, 80), SYN), at)
+        one.step(at + 0.1)
+        segment = Segment.of(sent[-1])
+        assert segment is not None
+        assert segment.flags == answered
+
+
+def test_an_end_that_missed_its_reset_is_reset_when_it_sends() -> None:
+    one, sent = _played(Quality(windows=Windows(5.0, 1.0)))
+    one.take(_packet((5, 80), ACK, acknowledged=8), 1.0)
+    one.step(6.5)
+    del sent[:]
+    one.take(_packet((5, 80), ACK, acknowledged=9), 7.0)
+    (segment,) = map(Segment.of, sent)
+    assert segment is not None
+    assert segment.flags == RST | ACK
+
+
+def test_a_silent_window_loses_packets_and_resets_nothing() -> None:
+    one, sent = _played(Quality(windows=Windows(5.0, 1.0, silent=True)))
+    for at in (4.0, 5.5, 6.5):
+        one.step(at)
+        one.take(_packet((5, 80), ACK), at)
+        one.step(at + 0.1)
+    assert len(sent) == 2
+    assert sum(way.passed.down for way in one.ways) == 1
+
+
+def _address(one: Wire | Line) -> tuple[str, int]:
     host, _, port = one.listen.partition(":")
     return host, int(port)
 
