@@ -187,6 +187,11 @@ class Metrics:
             "When a certificate should be renewed, in seconds since 1970; 0 where it cannot be read.",
             by_certificate,
         )
+        self.certificate_begin = gauge(
+            "petiole_certificate_begin_timestamp_seconds",
+            "When a certificate becomes valid, in seconds since 1970; 0 where it cannot be read.",
+            by_certificate,
+        )
         self.state_kept = gauge(
             "petiole_state_kept",
             "1 when the file system of state_dir keeps what is synced, 0 when not or not known.",

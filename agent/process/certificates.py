@@ -69,6 +69,7 @@ class CertificateWatch:
         for gone in self._seen.keys() - known.keys():
             self._metrics.certificate_expiry.remove(gone)
             self._metrics.certificate_renewal.remove(gone)
+            self._metrics.certificate_begin.remove(gone)
         self._seen = known
         self._judge(now)
 
@@ -102,11 +103,13 @@ class CertificateWatch:
 
     def _judge(self, now: datetime) -> None:
         for name, seen in self._seen.items():
-            ends = renewal = 0.0
+            begins = ends = renewal = 0.0
             if seen.valid is not None:
                 ends, renewal = seen.valid.ends.timestamp(), seen.valid.renewal.timestamp()
+                begins = seen.valid.begins.timestamp()
             self._metrics.certificate_expiry.labels(name).set(ends)
             self._metrics.certificate_renewal.labels(name).set(renewal)
+            self._metrics.certificate_begin.labels(name).set(begins)
             what = fault(seen.valid, seen.problem, now)
             if what is None:
                 seen.edge.end()

@@ -73,3 +73,6 @@ async def test_a_certificate_is_called_what_it_is_from_its_renewal_on(tmp_path: 
         config.admin.tls_cert = path
         await watch.look(datetime.now(UTC))
         assert [row["state"] for row in watch.rows()] == [state]
+    begins = value(metrics, "begin", f"tls_cert of admin ({early})")
+    assert begins is not None
+    assert abs(begins - datetime.now(UTC).timestamp() - DAY) < 60
