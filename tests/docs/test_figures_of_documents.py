@@ -49,7 +49,7 @@ QUOTED = (
     Quoted("hub-cluster.md", "of a core and # MB, and its server", "fleet-10k", "*at rest: registrar, RSS"),
     Quoted("hub-cluster.md", "its server takes # % of a core.", "fleet-10k", "*the hub's nats-server, CPU"),
     Quoted("hub-cluster.md", "it knows all leaves within # s", "fleet-10k", "*all known after its start"),
-    Quoted("faq.md", "# MB a day with one class", "wire", IDLE),
+    Quoted("what-to-do.md", "# MB a day with one class", "wire", IDLE),
 )
 
 

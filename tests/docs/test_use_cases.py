@@ -42,9 +42,11 @@ def sizing(*options: str) -> dict[str, Any]:
     return found
 
 
-def test_the_disk_that_the_questions_name_is_what_sizing_says() -> None:
+def test_the_disk_that_the_document_names_is_what_sizing_says() -> None:
     rows = re.findall(
-        r"^\| (\d+) \| (\d+) MB \| (\d+) MiB \| (\d+) MiB \|$", (DOCS / "faq.md").read_text(), re.MULTILINE
+        r"^\| (\d+) \| (\d+) MB \| (\d+) MiB \| (\d+) MiB \|$",
+        (DOCS / "capacity.md").read_text(),
+        re.MULTILINE,
     )
     assert rows
     for readings, disk, *sizes in rows:

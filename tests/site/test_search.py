@@ -47,10 +47,10 @@ async def opened(tmp_path: Path) -> AsyncIterator[Page]:
 @pytest.mark.parametrize(
     ("asked", "answer"),
     [
-        ("unheard", "faq.html#what-does-unheard-mean"),
-        ("disk three days offline", "faq.html#how-much-disk-do-three-days-offline-need"),
-        ("rotate key", "faq.html#how-do-i-rotate-a-leafs-key"),
-        ("power goes", "faq.html#what-is-lost-when-the-power-goes"),
+        ("unheard", "what-to-do.html#what-does-unheard-mean"),
+        ("disk three days offline", "what-to-do.html#short-answers"),
+        ("rotate key", "fleet.html#rotate-a-key"),
+        ("power goes", "what-to-do.html#what-is-lost-when-the-power-goes"),
         ("full disk", "what-to-do.html#the-first-full-disk"),
         ("PetioleLeafSilent", "what-to-do.html#symptom-command-page"),
         ("three machines", "hub-cluster.html#a-hub-of-three-machines"),
