@@ -32,19 +32,12 @@ class Quoted(NamedTuple):
 IDLE = "idle link, one class"
 CAUGHT_UP = "{} sources*hub SIGKILL, the last is caught up after the hub's process starts*"
 QUOTED = (
-    Quoted("link.md", "| **all, one class** | | **#** |", "wire", IDLE),
-    Quoted(
-        "link.md",
-        "| **all, three classes** | | **#** |",
-        "wire",
-        "idle link, three classes",
-    ),
-    Quoted("link.md", "| raw JetStream, one durable source | | # |", "wire", IDLE, of_other=True),
-    Quoted("link.md", "is caught up after # s, of 1,000 after", "fleet", CAUGHT_UP.format(300)),
-    Quoted("link.md", "of 1,000 after # s and of 2,000", "fleet", CAUGHT_UP.format(1000)),
-    Quoted("link.md", "and of 2,000 after # s.", "fleet", CAUGHT_UP.format(2000)),
-    Quoted("link.md", "left alone, take #, ", "fleet", CAUGHT_UP.format(300), of_other=True),
-    Quoted("link.md", " and # s. `python -m bench fleet`", "fleet", CAUGHT_UP.format(2000), of_other=True),
+    Quoted("link.md", "| **all, one class** | **#** |", "wire", IDLE),
+    Quoted("link.md", "| **all, three classes** | **#** |", "wire", "idle link, three classes"),
+    Quoted("link.md", "| raw JetStream, one durable source | # |", "wire", IDLE, of_other=True),
+    Quoted("link.md", "is caught up after # s with 300", "fleet", CAUGHT_UP.format(300)),
+    Quoted("link.md", "300 sources, after # s with 1,000", "fleet", CAUGHT_UP.format(1000)),
+    Quoted("link.md", "and after # s with 2,000", "fleet", CAUGHT_UP.format(2000)),
     Quoted("hub-cluster.md", "agent takes # % of a core and", "fleet-10k", "*at rest: registrar, CPU"),
     Quoted("hub-cluster.md", "of a core and # MB, and its server", "fleet-10k", "*at rest: registrar, RSS"),
     Quoted("hub-cluster.md", "its server takes # % of a core.", "fleet-10k", "*the hub's nats-server, CPU"),
