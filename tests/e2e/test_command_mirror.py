@@ -14,8 +14,18 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from agent.contract import COMMANDS, CommandsHeld, CommandsWanted, command_consumer, new_epoch
+from agent.contract import (
+    COMMANDS,
+    COMMANDS_BYTES,
+    DEFAULT_CLASS,
+    CommandsHeld,
+    CommandsWanted,
+    command_consumer,
+    leaf_stream,
+    new_epoch,
+)
 from agent.jetstream import JetStream, JetStreamError
+from agent.leaf.link.command_mirror import controller
 from agent.leaf.link.command_mirror.controller import CommandMirror
 from agent.leaf.link.command_mirror.decide import MISSED_ANSWERS
 from agent.leaf.link.command_mirror.local_consumers import ProgramPositions
@@ -213,6 +223,59 @@ async def test_the_hub_is_called_silent_only_after_it_was_asked(
             again.answered(await again.wanted(), None)
             await again.look()
             assert [log["log_level"] for log in logs] == ["info", "warning"], logs
+
+
+async def test_a_mirror_that_has_no_room_is_tried_seldom_and_made_once_there_is(
+    servers: ServerPair, hub: HubHand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try costs an epoch where local programs need their positions first."""
+    room = 2**30
+    await servers.leaf.start_with(max_file_store=room)
+    await servers.leaf.wait_linked()
+    async with hub.registrar():
+        leaf = await LeafHand.make(servers.leaf)
+        mirror, state = await lone_mirror(servers, tmp_path)
+        await mirror.look()
+        await answered(mirror, leaf)
+        await mirror.look()
+        await leaf.js.create_consumer(
+            COMMANDS, {"name": "plc", "durable_name": "plc", "ack_policy": "explicit"}
+        )
+        await mirror.look()
+        await leaf.js.api("STREAM.DELETE.COMMANDS")
+        await _resize(leaf, room - COMMANDS_BYTES // 2)
+        with monkeypatch.context() as at_once:
+            at_once.setattr(controller, "EPOCH_EVERY", 0.0)
+            await mirror.look()
+        monkeypatch.setattr(controller, "EPOCH_EVERY", 3600.0)
+        epochs = set()
+        with capture_logs() as logs:
+            for _ in range(4):
+                # While a try goes on, nothing is announced.
+                if (wanted := await mirror.wanted()) is not None:
+                    mirror.answered(wanted, await ask(leaf, wanted))
+                await mirror.look()
+                epochs.add(state.current.command_epoch)
+        said = [log["state"] for log in logs if log["event"] == "link"]
+        assert "insufficient storage" in said[-1], said
+        assert len(said) == len(set(said)), said
+        assert len(epochs) <= 2, "that of the mirror which is gone, and that of the only try"
+        await _resize(leaf, 2**20)
+        monkeypatch.setattr(controller, "EPOCH_EVERY", 0.0)
+        await mirror.look()
+        await answered(mirror, leaf)
+        await mirror.look()
+        assert (await leaf.js.stream_info(COMMANDS)).config["mirror"]
+        await answered(mirror, leaf)
+        await mirror.look()
+        assert mirror.status()["up"], mirror.status()
+
+
+async def _resize(leaf: LeafHand, max_bytes: int) -> None:
+    """Let the stream of the leaf's only class have so many bytes, which its server sets aside."""
+    stream = leaf_stream(DOMAIN, DEFAULT_CLASS)
+    config = (await leaf.js.stream_info(stream)).config
+    await leaf.js.api(f"STREAM.UPDATE.{stream}", {**config, "max_bytes": max_bytes})
 
 
 async def lone_mirror(servers: ServerPair, directory: Path) -> tuple[CommandMirror, StateFile]:

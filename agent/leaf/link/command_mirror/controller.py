@@ -50,7 +50,9 @@ from agent.leaf.state_file import StateFile
 LOOK_SECONDS: Final = 5.0
 LAGGING_SECONDS: Final = 0.5
 EPOCH_EVERY: Final = 5.0
-"""Seconds from one new epoch to the next, which bound the cost of a fault that returns at once."""
+"""Seconds from one new epoch to the next, which bound the cost of a fault that returns at once. A mirror that
+could not be created waits as long, because the next try may need a new epoch, and up to 32 times as long."""
+_MOST_DOUBLED: Final = 5
 
 log = structlog.get_logger("link")
 
@@ -88,6 +90,9 @@ class CommandMirror:
         self._due = asyncio.Event()
         self._fresh = False
         self._epoch_at: float | None = None
+        self._failed: MirrorDecision | None = None
+        """Shows why the mirror could not be created."""
+        self._failed_at, self._failures = 0.0, 0
         self._last = 0
         self._comparison = CommandComparison(state.current.command_agreed)
         self._answer: _Answer | None = None
@@ -171,12 +176,15 @@ class CommandMirror:
         nc, js = self._over
         try:
             mirror = await self._recorded(js)
+            if mirror is None and self._failed is not None and self._waits_to_make():
+                self._show(self._failed)
+                return
             decision = decide(self._observation(mirror))
             match decision.action:
                 case NewMirrorEpoch(reason):
                     await self._new_epoch(reason)
                 case Make() as make:
-                    await self._make(nc, js, mirror, make.origin)
+                    await self._try_to_make(nc, js, mirror, make.origin)
                 case Release() if mirror is not None:
                     await self._programs.resume(nc, js, mirror.created)
             self._show(decision)
@@ -185,7 +193,20 @@ class CommandMirror:
             ):
                 await self._rest.look(js, str(epoch), self._last, may_rest=self._may_rest())
         except JetStreamError as error:
-            self._show(MirrorDecision(f"the mirror of the commands cannot be kept: {error}", up=False))
+            self._show(_fault(error))
+
+    def _waits_to_make(self) -> bool:
+        doubled = 1 << min(self._failures - 1, _MOST_DOUBLED)
+        return loop_time() - self._failed_at < EPOCH_EVERY * doubled
+
+    async def _try_to_make(self, nc: Client, js: JetStream, mirror: MirrorInfo | None, origin: str) -> None:
+        try:
+            await self._make(nc, js, mirror, origin)
+        except JetStreamError as error:
+            self._failed, self._failed_at = _fault(error), loop_time()
+            self._failures += 1
+            raise
+        self._failed, self._failures = None, 0
 
     def _may_rest(self) -> bool | None:
         """Whether the hub may drop its consumer and makes it again for a command; None while it is silent."""
@@ -295,3 +316,7 @@ class CommandMirror:
             )
         self._decision = decision
         self._metrics.show_link(COMMANDS, up=decision.up, lag=decision.lag)
+
+
+def _fault(error: JetStreamError) -> MirrorDecision:
+    return MirrorDecision(f"the mirror of the commands cannot be kept: {error}", up=False)
