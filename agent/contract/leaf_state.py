@@ -70,6 +70,7 @@ class LeafState(StrEnum):
         True,
     )
     AWAY = "away", "{}", Severity.WAITS, Exit.WELL
+    CAPPED = "capped", "{}", Severity.WAITS, Exit.WELL
     PAUSED = "paused", "a command paused the link of {}", Severity.WAITS, Exit.WELL, True
     NEVER = "never", "never seen", Severity.WAITS, Exit.WELL
     FLOWING = "flowing", "flowing", Severity.GOOD, Exit.WELL

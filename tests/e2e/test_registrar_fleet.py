@@ -142,6 +142,7 @@ async def test_a_domain_that_sends_too_much_waits_on_its_leaf_and_goes_on_by_its
             return not (await hub.aggregate()).sources
 
         await until(out, "its source is taken out")
+        assert registrar.status()["leaves"]["edge-1"]["words"] == ["capped"]
         await member.store(2)
         answer = (await member.announce()).classes["normal"]
         assert (answer.state, answer.cursor, answer.certain) == ("capped", 3, True)

@@ -240,6 +240,7 @@ class Registrar:
             datetime.now(UTC),
             {} if self._quota is None else dict(self._quota.totals),
             self._problems.among(about("{}")),
+            self._problems.among("quota of {}"),
         )
 
     def trouble(self) -> str | None:
@@ -249,7 +250,7 @@ class Registrar:
     def _troubles(self) -> dict[str, str]:
         """What is wrong with each leaf, in one sentence; the gravest where there are several."""
         found = self._aggregates.troubles()
-        for key in ("links of {}", "quota of {}", "rival of {}"):
+        for key in ("links of {}", "rival of {}"):
             found |= self._problems.among(key)
         return found
 

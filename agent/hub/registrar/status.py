@@ -46,6 +46,8 @@ class KnownFleet:
     """Bytes over the link, of those of which they are counted."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """By domain why its announcements are refused."""
+    capped: Mapping[str, str] = field(default_factory=dict)
+    """By domain how much it sent within an hour, where that is more than it may."""
 
     @cached_property
     def states(self) -> Mapping[str, CopyStatus]:
@@ -169,7 +171,7 @@ def leaf_states(domain: str, known: KnownFleet) -> dict[LeafState, str]:
         found |= {
             state: leaf.states[state] for state in LeafState if state.announced and state in leaf.states
         }
-    if LeafState.PAUSED in found:
+    if found.keys() & {LeafState.PAUSED, LeafState.CAPPED}:
         found.pop(LeafState.STOPPED, None)
     return {state: found[state] for state in LeafState if state in found} or {LeafState.FLOWING: ""}
 
@@ -183,6 +185,8 @@ def _seen_states(domain: str, known: KnownFleet) -> dict[LeafState, str]:
     found: dict[LeafState, str] = {}
     if trouble := known.trouble.get(domain):
         found[LeafState.TROUBLE] = trouble
+    if capped := known.capped.get(domain):
+        found[LeafState.CAPPED] = capped
     if refused := known.refused.get(domain):
         return found | {LeafState.REFUSED: refused}
     if leaf is None:

@@ -129,11 +129,13 @@ def test_what_a_leaf_says_of_itself_holds_while_it_is_heard() -> None:
     assert announcing(ALL, trouble={"edge-0": "why"})["words"][:2] == ["losing", "trouble"]
 
 
-def test_a_refused_leaf_has_the_reason_of_the_hub_and_one_that_is_paused_is_not_stopped() -> None:
+def test_a_refused_leaf_has_the_reason_of_the_hub_and_one_that_is_paused_or_capped_is_not_stopped() -> None:
     row = fleet_status(fleet(1, refused={"edge-0": "its class"}), {}, None)["leaves"]["edge-0"]
     assert (row["word"], row["state"]) == ("refused", "its class")
     assert announcing({}, seen={})["word"] == "stopped"
     assert announcing({"paused": "class normal"}, seen={})["words"] == ["paused"]
+    capped = announcing({}, seen={}, capped={"edge-0": "it has sent 9 bytes"})
+    assert (capped["words"], capped["state"]) == (["capped"], "it has sent 9 bytes")
 
 
 def test_a_leaf_that_has_announced_itself_is_shown_with_the_time_by_the_clock_of_the_hub() -> None:
