@@ -1,9 +1,8 @@
-"""What a table may be for the jobs to read and write it: an allow-list, for Delta's protocol puts duties on
-whoever writes a table that uses a feature, and tells readers to read some tables otherwise.
+"""Decides which tables the jobs read and write, by an allow-list of Delta features.
 
-A feature that a table supports and does not use asks for nothing: what would use it (a property, a column's
-metadata or type, a deletion vector) is looked for by itself. Sources: "Requirements for Writers" and "Table
-Features" in PROTOCOL.md of delta-io/delta 4.0.
+Delta obliges writers and readers of some features (PROTOCOL.md of delta-io/delta 4.0, "Requirements for
+Writers", "Table Features"). A feature that a table supports but does not use obliges nobody; its use is
+checked instead.
 """
 
 from __future__ import annotations
@@ -18,15 +17,16 @@ from deltalake.exceptions import DeltaError
 
 _READER_VERSIONS: Final = range(1, 4)
 _WRITER_VERSIONS: Final = (1, 2, 3, 4, 5, 7)
-"""delta-rs commits to none of version 6, which stands for identity columns."""
+"""delta-rs cannot commit to version 6, which means identity columns."""
 _FEATURES: Final = frozenset(
     {
         *("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"),
         *("columnMapping", "deletionVectors", "timestampNtz", "variantType", "variantType-preview"),
     }
 )
-"""Those whose use shows in what is checked here, and in whose tables delta-rs commits. Row tracking, domain
-metadata, clustering, checkpoint protection and the rest ask something of every commit, used or not."""
+"""Features whose use is checked here and that delta-rs commits to. Others, such as row tracking or
+clustering, oblige every commit.
+"""
 _HISTORY: Final = {"checkpointProtection": " TRUNCATE HISTORY"}
 _ANY: Final = frozenset(
     {
@@ -39,7 +39,7 @@ _ANY: Final = frozenset(
         "delta.columnMapping.maxColumnId",
     }
 )
-"""Properties that say how another program writes, or how long something is kept."""
+"""Properties that only direct other writers or set a retention."""
 _ONLY: Final = {
     "delta.columnMapping.mode": "none",
     "delta.checkpointPolicy": "classic",
@@ -54,20 +54,21 @@ _ONLY: Final = {
         "false",
     ),
 }
-"""Properties with the one value that asks for nothing."""
+"""Properties allowed with one harmless value."""
 _DELTA: Final = "delta."
-"""Begins each property that has a meaning; the others are notes of people and of the jobs."""
+"""Begins each property with a meaning; other properties are notes."""
 _FIELD_NOTES: Final = frozenset({"comment"})
 _MORE_TYPES: Final = frozenset(
     {"string", "long", "integer", "double", "boolean", "binary", "date", "timestamp"}
 )
-"""Types of a column that another program may add: those that the jobs write themselves."""
+"""Types that the jobs write, and so accept in added columns."""
 
 
 def why_refused(delta: DeltaTable, schema: pa.Schema, *, is_older: bool) -> str | None:
-    """What makes a table of ours, which has the columns of `schema`, one that the jobs would read or write
-    wrongly, and how to undo it; None where nothing does. A table of an older version (`is_older`) may lack
-    columns."""
+    """Explains why the jobs would misread or miswrite a table with the columns of `schema`, with the remedy.
+
+    None when they would not. A table of an older version (`is_older`) may lack columns.
+    """
     metadata = delta.metadata()
     found = [
         *_of_protocol(delta),

@@ -1,5 +1,7 @@
-"""Tables that are a pure function of `bronze` up to the sequences they carry as transactions: rolled forward
-when they are behind, made again when they are ahead, lost or damaged, replaced as a whole."""
+"""Keeps tables that are a pure function of `bronze` up to the sequences in their transactions.
+
+A table behind bronze is extended; a table ahead, lost or damaged is made again.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ Note = Callable[[str], None]
 
 
 def unsaid(_: str) -> None:
-    """For a caller that only looks: the job that makes the table again says so."""
+    """Discards notes; the job that makes the table again reports them."""
 
 
 def current(lake: Place, name: str, upto: Sequence[StreamHistory]) -> Table | None:
-    """The table; None without one, or when it holds more of a history than its `done`."""
+    """Return the table, None when it is missing or ahead of `done` in a history."""
     table = open_table(lake, name)
     if table is None or any(_held(table, history) > (history.done or 0) for history in upto):
         return None
@@ -32,16 +34,17 @@ def current(lake: Place, name: str, upto: Sequence[StreamHistory]) -> Table | No
 
 
 def note_damage(name: str, error: UnreadableError, note: Note) -> None:
-    """Say that a table is made again, for a file of it is damaged; raise the `error` where a file is there
-    and was not given out."""
+    """Note that a damaged table is made again. Raises `error` when the file exists but could not be read."""
     if not error.damaged:
         raise error
     note(f"{error}; the table {name} is made again from bronze")
 
 
 def load(lake: Place, name: str, upto: Sequence[StreamHistory], note: Note) -> tuple[Table | None, pa.Table]:
-    """The `current` table and its rows; no table and no rows also when a file of it is damaged, which is
-    noted. Raises `TableError`, and `UnreadableError` where a file is there and was not given out."""
+    """Return the `current` table and its rows; nothing when it is missing or damaged, and damage is noted.
+
+    Raises `TableError`, and `UnreadableError` when a file exists but could not be read.
+    """
     table = current(lake, name, upto)
     if table is not None:
         try:
@@ -52,7 +55,7 @@ def load(lake: Place, name: str, upto: Sequence[StreamHistory], note: Note) -> t
 
 
 def behind(table: Table | None, upto: Sequence[StreamHistory]) -> Iterator[tuple[StreamHistory, int]]:
-    """Each history with the sequence up to which the table holds it; from the beginning without one."""
+    """Yield each history with the sequence up to which the table holds it, None for nothing."""
     for history in upto:
         yield history, 0 if table is None else _held(table, history)
 
@@ -60,8 +63,9 @@ def behind(table: Table | None, upto: Sequence[StreamHistory]) -> Iterator[tuple
 def save(
     lake: Place, name: str, rows: pa.Table, upto: Sequence[StreamHistory], beside: Table | None = None
 ) -> None:
-    """Keep the rows for the next run: in the place of all others, or with those of the snapshot `beside`. A
-    writer that was faster is as good."""
+    """Store the rows, replacing all others or extending the snapshot `beside`. Ignores a faster writer's
+    conflict.
+    """
     table = beside or ensure_table(lake, name)
     files = write_rows(lake, name, rows)
     offsets = offsets_of(upto) if beside else all_offsets(lake, upto)
@@ -72,14 +76,14 @@ def save(
 
 
 def offsets_of(upto: Sequence[StreamHistory]) -> dict[str, int]:
-    """The transactions of rows that hold each history up to its `done`."""
     return {history.refined: history.done or 0 for history in upto}
 
 
 def all_offsets(lake: Place, upto: Sequence[StreamHistory]) -> dict[str, int]:
-    """The transactions of a table whose rows are all replaced, by its snapshot that was opened before: 0 of a
-    history which this run does not know. Another run that has it may have saved it, and with its rows goes
-    what the table says of it."""
+    """Return the transactions for replacing all rows of the snapshot that was opened before.
+
+    Histories unknown to this run get 0, because their rows are replaced as well.
+    """
     bronze = open_table(lake, "bronze")
     histories = [] if bronze is None else stream_history.all_of(bronze)
     return {history.refined: 0 for history in histories} | offsets_of(upto)

@@ -1,4 +1,4 @@
-"""What changed in a table since a version, by its log."""
+"""Finds what changed in a table since a version, from its log."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from hub_jobs.tables.schemas import TIME
 
 
 def changed_files(table: Table, version: int | None) -> list[Place] | None:
-    """The files whose rows came or went after a version, up to this snapshot; files that were only written
-    together, or were deleted for their age, are not among them. They lie on the disk until a vacuum deletes
-    them.
+    """Return the files whose rows were added or removed after a version, up to this snapshot.
 
-    None where the log or the disk does not say any more, or no version is given: everything may have changed.
+    Excludes files that were compacted or expired; removed files stay on disk until a vacuum. None means that
+    everything may have changed: the log or the files are gone, or no version is given.
     """
     if version is None or version > table.delta.version():
         return None
@@ -38,7 +37,7 @@ def changed_files(table: Table, version: int | None) -> list[Place] | None:
 
 
 def hours_of(paths: Sequence[Place], column: str) -> set[datetime]:
-    """The hours of the times in a column of files."""
+    """Return the hours in which times of a column lie."""
     found: set[datetime] = set()
     for path in paths:
         times = parquet_columns(path, [column])[column].cast(TIME)

@@ -1,13 +1,9 @@
-"""Writing one commit, and finding out whether it is in the log when that is in doubt.
+"""Writes one commit, and finds out whether a doubtful commit is in the log.
 
-A store may apply a commit and answer with an error, or not at all. delta-rs then repeats the request, finds
-the version taken, and reports a conflict. So every commit carries a mark of its own, and is tried for one
-version only: whatever went wrong, the entry of that version says whose commit it is. As long as there is no
-such entry the commit may still arrive, and its files must stay.
-
-All of it rests on a promise of stores that speak S3: of several puts of one new object, each with
-`If-None-Match: *`, one succeeds. Some ignore the header, and then two drivers overwrite each other's commits
-in silence; `table_checks.why_unsafe` finds such a store.
+A store may apply a commit and answer with an error; delta-rs then retries and reports a conflict. So each
+commit carries its own mark and is tried for one version; the log entry of that version shows the writer.
+While that entry is missing the commit may still arrive, so its files must stay. This needs a store where one
+of several puts with `If-None-Match: *` succeeds; `table_checks.why_unsafe` checks that.
 """
 
 from __future__ import annotations
@@ -32,36 +28,37 @@ from hub_jobs.tables.parquet import PartFile
 from hub_jobs.tables.places import Place
 
 ATTEMPTS: Final = 20
-"""Versions for which one commit is tried while others commit what does not concern it."""
+"""Versions that one commit tries while unrelated commits arrive."""
 _CLEAN_EVERY: Final = 100
-"""Commits from one look at the age of every file of the log to the next, as from one checkpoint to the next:
-a look takes a second where ingest has committed each half minute for a month."""
+"""Commits between two clean-ups of the log; one takes a second after a month of half-minute commits."""
 KEPT_SINCE: Final = "kept since"
-"""The transaction of a table from which rows are deleted for their age: the second since 1970 before which
-what arrived may be gone."""
+"""The transaction of a table whose old rows are deleted: rows that arrived before this second since 1970 may
+be gone.
+"""
 ROLLED_UP: Final = "rollup:readings"
-"""The transaction of `rollup_1d` that says of which version of `readings` the windows are made."""
+"""The transaction of `rollup_1d` with the version of `readings` that its windows cover."""
 _MARK_KEY: Final = "petiole.commit"
 _BEFORE_KEY: Final = "petiole.before"
-"""The note of a commit that says which offsets it found, as JSON: with it any program can take it back."""
+"""The commit's note of the offsets it was planned on, as JSON. It lets any program undo the commit."""
 _UNSET: Final = -1
-"""Stands for no offset: a log can change an offset and not remove it."""
+"""Means no offset; a log can change an offset but not remove it."""
 
 
 class CommitOutcome(Enum):
-    """What became of an attempt to commit."""
+    """The outcome of an attempt to commit."""
 
     COMMITTED = auto()
     OVERTAKEN = auto()
-    """The version is another writer's, so this commit can never be there."""
+    """Another writer has the version, so this commit can never arrive."""
     UNKNOWN = auto()
-    """The commit is not in the log, and may still arrive there."""
+    """The commit is not in the log yet but may still arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """What a commit does to a table: `mode` is delta-rs's, `notes` go into the history. `before` are the
-    offsets that it was planned on."""
+    """The content of a commit. `mode` is delta-rs's, `notes` go into the history, `before` are the planned-on
+    offsets.
+    """
 
     actions: Sequence[AddAction | RemoveAction]
     mode: str
@@ -72,30 +69,30 @@ class TableChange:
 
     @property
     def replaced(self) -> set[str]:
-        """The paths of the files that it removes one by one."""
+        """Return the paths of files removed by name."""
         return {action.path for action in self.actions if isinstance(action, RemoveAction)}
 
     @property
     def added(self) -> set[str]:
-        """The paths of the files that it adds."""
+        """Return the paths of added files."""
         return {action.path for action in self.actions if isinstance(action, AddAction)}
 
 
 def addition(file: PartFile, *, changed: bool) -> AddAction:
-    """The action that adds a file to a table; `changed` says that its rows are not another file's."""
+    """Return the add action of a file; `changed` means that its rows are new to the table."""
     return AddAction(file.path, file.size, {}, file.modified, changed, file.stats)
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An outcome, and what the store or delta-rs said where something went wrong."""
+    """An outcome, with the error text of the store or delta-rs."""
 
     outcome: CommitOutcome
     error: Exception | None = None
 
 
 def attempt(path: Place, snapshot: DeltaTable, change: TableChange) -> Attempt:
-    """Try to commit a change as the version that follows a snapshot, and no other."""
+    """Try to commit a change as the version right after a snapshot."""
     properties = CommitProperties(
         app_transactions=[Transaction(app_id, version) for app_id, version in change.offsets.items()],
         custom_metadata={**change.notes, _MARK_KEY: change.mark, _BEFORE_KEY: json.dumps(change.before)},
@@ -120,8 +117,10 @@ def attempt(path: Place, snapshot: DeltaTable, change: TableChange) -> Attempt:
 
 
 def is_unmoved(before: DeltaTable, now: DeltaTable, change: TableChange) -> bool:
-    """Whether a change that was planned on one snapshot means the same on a newer one: the table is the same,
-    every file that it replaces is still in it, and no other writer has moved its offsets."""
+    """Tell whether a change planned on one snapshot is valid on a newer one.
+
+    The table, its offsets and every replaced file must be unchanged.
+    """
     if _definition(before) != _definition(now):
         return False
     if any(offset(now, app_id) != version for app_id, version in change.before.items()):
@@ -130,15 +129,17 @@ def is_unmoved(before: DeltaTable, now: DeltaTable, change: TableChange) -> bool
 
 
 def offset(delta: DeltaTable, app_id: str) -> int | None:
-    """The offset that `app_id` last committed, None before its first commit and after that was taken back."""
+    """Return the last committed offset of `app_id`, None before the first commit and after an undo."""
     version = delta.transaction_version(app_id)
     return None if version == _UNSET else version
 
 
 def undo(path: Place, newest: DeltaTable, change: TableChange) -> bool:
-    """Take back a commit, so that its offsets are as they were before. False where that can't be: it
-    replaced what was there, another writer has gone on from it or rewritten what it added, or the newest
-    version can't be read."""
+    """Revert a commit, with its offsets.
+
+    False when the change replaced the table, another writer moved on or rewrote its files, or the newest
+    version is unreadable.
+    """
     now = time.time_ns() // 1_000_000
     removed = [RemoveAction(action.path, True, now, None, {}) for action in change.actions]
     offsets = {app_id: _UNSET if version is None else version for app_id, version in change.before.items()}
@@ -158,7 +159,7 @@ def undo(path: Place, newest: DeltaTable, change: TableChange) -> bool:
 
 
 def active(delta: DeltaTable) -> set[str]:
-    """The paths of the files of a snapshot, below the table."""
+    """Return the file paths of a snapshot, relative to the table."""
     found = pa.table(delta.get_add_actions(flatten=True))
     return set(found["path"].to_pylist())
 
@@ -175,8 +176,7 @@ def _outcome(path: Place, version: int, mark: str) -> CommitOutcome:
 
 
 def recorded(entry: Sequence[Mapping[str, Any]]) -> TableChange | None:
-    """The change that an entry of the log is of, None where no commit was written here that can be taken
-    back: those of an older program do not say which offsets they found."""
+    """Return the change of a log entry, None unless `undo` can revert it."""
     info: Mapping[str, Any] = next((action["commitInfo"] for action in entry if "commitInfo" in action), {})
     if _MARK_KEY not in info or _BEFORE_KEY not in info:
         return None
@@ -192,12 +192,12 @@ def recorded(entry: Sequence[Mapping[str, Any]]) -> TableChange | None:
 
 
 def is_marked(entry: Mapping[str, Any]) -> bool:
-    """Whether an action of a commit is the mark of one that was written here."""
+    """Tell whether an action is the mark of this program's commits."""
     return _MARK_KEY in entry.get("commitInfo", {})
 
 
 def is_expiry(entries: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a commit with these actions deleted files for their age."""
+    """Tell whether these actions delete expired files."""
     return any(entry.get("txn", {}).get("appId") == KEPT_SINCE for entry in entries)
 
 
@@ -210,13 +210,12 @@ def _definition(delta: DeltaTable) -> tuple[object, ...]:
 
 
 def entry_name(version: int) -> str:
-    """The file in the log of a table that says what a version changed."""
+    """Return the log file name of a version."""
     return f"{version:020d}.json"
 
 
 def sync_log(table: Place, version: int) -> None:
-    """Bring the log of a table in a directory to the disk, from a version on, with the checkpoints of these
-    versions."""
+    """Fsync the log of a table in a directory from a version on, and the checkpoints of these versions."""
     if not isinstance(table, Path):
         return
     log = table / "_delta_log"
@@ -236,7 +235,7 @@ def sync_log(table: Place, version: int) -> None:
 
 
 def sync(path: Path) -> None:
-    """Bring a file or a directory to the disk."""
+    """Fsync a file or a directory."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -245,8 +244,7 @@ def sync(path: Path) -> None:
 
 
 def entries(table: Place, version: int) -> list[dict[str, Any]] | None:
-    """The actions of one version of the table at this place, None where its log does not hold that version.
-    Raises `OSError`."""
+    """Return the actions of a version, None when the log lacks it. Raises `OSError`."""
     try:
         text = (table / "_delta_log" / entry_name(version)).read_text()
     except FileNotFoundError:

@@ -1,9 +1,7 @@
-"""Rewriting files of a table: small ones together, without some rows, or as the jobs write them. It commits
-nothing.
+"""Rewrites files of a table: merges small files, drops rows, or rewrites foreign files. It does not commit.
 
-A table of many small files is slow: Spark opens each, about two milliseconds a file and query. Only small
-files are taken, and only neighbours, so that a row is rewritten a few times in its life and files keep
-narrow bounds. Files that another program wrote are rewritten too (`foreign_files`, `healed`).
+Spark needs about two milliseconds per file and query. Only small neighbours are merged, so a row is rewritten
+few times and files keep narrow bounds.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from hub_jobs.tables.scan import Condition, file_paths, files
 from hub_jobs.tables.stream_history import file_histories
 
 FEW: Final = 8
-"""So many small files are written together even where they make another small one."""
+"""Merge this many small files even when the result is small."""
 _GROUP_ROWS: Final = 65_536
 _GROUP_BYTES: Final = 32 * 1024**2
 _SORTED_ROWS: Final = 1_000_000
@@ -43,12 +41,13 @@ _NEIGHBOURS: Final = {
     "rollup_1h": ((), "min.window"),
     "rollup_1d": ((), "min.window"),
 }
-"""By table: the columns in which files must agree to be written together, and the one that orders them. A
-file of bronze holds one history of a stream."""
+"""Per table: the columns on which merged files must agree, and the ordering column. A file of bronze holds
+one stream history.
+"""
 
 
 class Small(NamedTuple):
-    """A file: what it must agree in, its place among its like, its path below the table and its bytes."""
+    """A small file: its group, its order in the group, its path and its bytes."""
 
     key: tuple[str, ...]
     place: Any
@@ -57,7 +56,7 @@ class Small(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """What is to take the place of files of a table from which rows are dropped, and how many rows go."""
+    """The replacement files after rows were dropped, and the number of dropped rows."""
 
     kept: list[PartFile]
     replaced: list[str]
@@ -65,8 +64,11 @@ class Dropped(NamedTuple):
 
 
 def groups(files: Iterable[Small], target: int = MAX_FILE_BYTES) -> list[list[Small]]:
-    """Which files are worth writing together, each group in order: neighbours below half the target, until
-    they make up the target; and a rest only when it makes a file that is left alone, or is many files."""
+    """Return the groups of files to merge, each in order.
+
+    Joins neighbours below half the target until they reach it. The rest is merged when it becomes large
+    enough or has many files.
+    """
     found = []
     small = sorted(file for file in files if file.size < target // 2)
     for _, like in groupby(small, key=lambda file: file.key):
@@ -91,8 +93,7 @@ def _filled(like: Iterable[Small], target: int) -> Iterator[list[Small]]:
 
 
 def small_files(table: Table) -> list[Small]:
-    """The files of a table that `groups` may take, as it wants them; none of a table that is replaced as a
-    whole."""
+    """Return the files that `groups` may merge; empty for a table that is always replaced whole."""
     if table.name not in _NEIGHBOURS:
         return []
     found = files(table)
@@ -114,8 +115,9 @@ def rewrite(
     paths: Sequence[str],
     change: Callable[[pa.Table], pa.Table] = lambda rows: rows,
 ) -> list[PartFile]:
-    """Write the rows of some files, in order, into new ones; a row group or two are in memory at a time.
-    Columns that old files lack are null."""
+    """Write the rows of files, in order, into new files, with a row group or two in memory. Missing columns
+    are null.
+    """
     with PartWriter(lake, table.name) as writer:
         for rows in _gathered(table, paths, _GROUP_ROWS, _GROUP_BYTES):
             writer.write(change(rows))
@@ -123,8 +125,7 @@ def rewrite(
 
 
 def compacted(lake: Place, table: Table, paths: Sequence[str]) -> list[PartFile]:
-    """The rows of some files in new ones. Those of readings are sorted by series and time, a million at once,
-    so that a question about one device reads few of their row groups."""
+    """Merge files into new files. Readings are sorted by series and time, a million rows at once."""
     if table.name != "readings":
         return rewrite(lake, table, paths)
     with PartWriter(lake, table.name) as writer:
@@ -138,7 +139,6 @@ def compacted(lake: Place, table: Table, paths: Sequence[str]) -> list[PartFile]
 
 
 def _gathered(table: Table, paths: Sequence[str], most_rows: int, most_bytes: int) -> Iterator[pa.Table]:
-    """The rows of some files, in order, so many at once or a little more."""
     gathered: list[pa.Table] = []
     count = size = 0
     for rows in _rows(table, paths):
@@ -152,7 +152,6 @@ def _gathered(table: Table, paths: Sequence[str], most_rows: int, most_bytes: in
 
 
 def _by_series(rows: pa.Table) -> Numbers:
-    """The places of rows in the order of their domain, device, metric and time."""
     columns = [pc.fill_null(rows["ts"].cast(pa.int64()), 0).to_numpy()]
     for name in ("metric", "device", "domain"):
         coded = rows[name].combine_chunks().dictionary_encode("encode")
@@ -170,8 +169,10 @@ def without(
     columns: Sequence[str],
     where: Sequence[Condition] = (),
 ) -> Dropped:
-    """Rewrite the files that hold unwanted rows without them. `gone` says of rows which these are,
-    by the given columns; `where` may rule files out by their bounds."""
+    """Rewrite files without unwanted rows.
+
+    `gone` marks such rows by the given columns; `where` excludes files by their bounds.
+    """
 
     def kept(rows: pa.Table) -> pa.Table:
         return rows.filter(pc.invert(gone(rows)))
@@ -196,16 +197,18 @@ def _rows(table: Table, paths: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def foreign_files(table: Table) -> list[str]:
-    """The files of other programs, by their paths below the table. Their bounds can't be relied on: delta-rs
-    1.6.6 cuts times to milliseconds and leaves NaN and infinity out, DuckDB and PyArrow write none. Their
-    types may be unusual, and a file may hold rows of several histories."""
+    """Return the paths of files that other programs wrote.
+
+    Their bounds are unreliable: delta-rs 1.6.6 cuts times to milliseconds and omits NaN and infinity; DuckDB
+    and PyArrow write none. Types may differ, and a file may mix histories.
+    """
     found = files(table)
     paths: list[str] = found.filter(pc.invert(are_own(found["path"])))["path"].to_pylist()
     return paths
 
 
 def healed(lake: Place, table: Table, path: str) -> list[PartFile]:
-    """What is to take the place of a file: of bronze a file for each history."""
+    """Rewrite a file in the jobs' form; bronze gets one file per history."""
     if table.name != "bronze":
         return rewrite(lake, table, [path])
     histories = sorted(

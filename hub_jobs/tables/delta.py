@@ -1,9 +1,8 @@
-"""Opening Delta tables and committing to them: one commit an act, carrying the offset it stands for.
+"""Opens Delta tables and commits to them, with the offset of the work in the same commit.
 
-The rule that makes two writers safe: read the offset (`offset`), plan, write files and commit on ONE
-`Table`, opened before planning, and never retry a conflict by opening the table again. A commit goes to a
-newer version only where that has the offsets, the files to be replaced and the definition of the snapshot
-that it was planned on.
+Two writers are safe under one rule: read the offset, plan, write and commit on one `Table`, opened before
+planning. Never retry a conflict by opening it again. A commit moves to a newer version only when that has the
+same offsets, replaced files and definition.
 """
 
 from __future__ import annotations
@@ -30,29 +29,28 @@ from hub_jobs.tables.table_checks import VERSION_KEY
 _WIDENINGS: Final = 3
 _LOG_KEY: Final = "delta.logRetentionDuration"
 _LOG_KEPT: Final = "interval 7 days"
-"""For so long `changed_files` can say what changed, if no vacuum deletes the files sooner. Every commit lists
-the log, so ten times as many entries make each slower."""
+"""How long `changed_files` can look back. Each commit lists the log, so a longer log slows commits."""
 _SECOND: Final = 1_000_000
 _LEAST_ROOM: Final = 8 * 2**20
-"""With less a commit may fail half way. `maintain` needs less, and makes room."""
+"""Free bytes below which a commit may fail half way; `maintain` needs less, and frees space."""
 _ONCE: Final = CommitProperties(max_commit_retries=0)
-"""For what needs no second attempt: whether it is there is looked at afterwards."""
+"""Disables retries where the result is checked afterwards."""
 _REWRITES: Final = "rewrite"
-"""The transaction that every rewriting commit carries, so that of two rewrites of ours one wins also where
-they replace no file of each other, as two that add the same rows."""
+"""The transaction of every rewriting commit: of two concurrent rewrites one fails, even if their files
+differ.
+"""
 
 
 class TableError(Exception):
-    """A table can't be used; the text says which, why and what to do."""
+    """A table can't be used; the text names the table, the reason and the remedy."""
 
 
 class ConflictError(Exception):
-    """Another program was faster; nothing of this run is in the table. Start again later."""
+    """Another program committed first and nothing of this run is in the table. Start again later."""
 
 
 class Table:
-    """One snapshot of one table. `name` is a key of `SCHEMAS`; the table lies in `lake/name`. Its files in
-    `aside` are not read."""
+    """One snapshot of one table. `name` is a key of `SCHEMAS`; files in `aside` are not read."""
 
     def __init__(self, lake: Place, name: str, delta: DeltaTable) -> None:
         self.name = name
@@ -65,13 +63,15 @@ class Table:
 
     @property
     def id(self) -> str:
-        """What Delta calls the table since it was made; a copy of it has the same id."""
+        """Delta's id of the table, which copies share."""
         return str(self.delta.metadata().id)
 
     def newest(self) -> Table:
-        """The table as it is now, by what was committed since: `open_table` reads all that the log holds. It
-        takes the place of this snapshot, on which nothing can be planned or committed afterwards. Raises
-        `TableError`, also where another table lies there now, as where a disk was unmounted."""
+        """Return the table at its newest version, by reading only new log entries.
+
+        This snapshot can't be used for planning or committing afterwards. Raises `TableError`, also when the
+        path now holds another table.
+        """
         delta, mine = self.delta, self.id
         del self.delta
         entry = _newest_entry(self.path, delta)
@@ -87,12 +87,11 @@ class Table:
         return table
 
     def lacking(self) -> list[Field]:
-        """The columns that it does not have yet."""
+        """Return the columns that the table still lacks."""
         known = {field.name for field in self.delta.schema().fields}
         return [column for column in Schema.from_arrow(self.schema).fields if column.name not in known]
 
     def offset(self, app_id: str) -> int | None:
-        """As `commits.offset`."""
         asked = self.delta.version(), app_id
         if asked not in self._offsets:  # delta-rs looks through the log for each
             self._offsets[asked] = commits.offset(self.delta, app_id)
@@ -100,15 +99,14 @@ class Table:
 
     @property
     def kept_since(self) -> int | None:
-        """Before which moment what arrived may have been deleted for its age, in microseconds since 1970;
-        None where nothing was."""
+        """Return the expiry limit in microseconds since 1970, None when nothing was expired."""
         seconds = self.offset(commits.KEPT_SINCE)
         return None if seconds is None else seconds * _SECOND
 
     def expire(self, paths: Sequence[str], since: int) -> None:
-        """Delete files all of whose rows arrived before `since` (microseconds), for their age. Older
-        programs, which would miss them, no longer read the table. `kept_since` never goes back: what was
-        deleted for its age stays explained by it. Raises as `rewrite`."""
+        """Delete files whose rows all arrived before `since` (microseconds). `kept_since` never decreases.
+        Raises as `rewrite`.
+        """
         if self.delta.metadata().configuration.get(VERSION_KEY) != str(VERSION):
             self._raise_version()
         seconds = max(since // _SECOND, self.offset(commits.KEPT_SINCE) or 0)
@@ -122,9 +120,11 @@ class Table:
         *,
         replace: bool = False,
     ) -> None:
-        """Add files and set offsets in one commit; `replace` drops all rows that were there. `notes` go
-        into the commit's history. Durable on return. Raises `ConflictError`, after which the table names none
-        of the files, and `TableError` where the commit may still arrive, after which they stay."""
+        """Add files and set offsets in one commit, durable on return; `replace` drops all previous rows.
+
+        `notes` go into the commit's history. Raises `ConflictError` when none of the files are in the table,
+        and `TableError` when the commit may still arrive; its files then stay.
+        """
         added = [commits.addition(file, changed=True) for file in files]
         self._commit(files, TableChange(added, "overwrite" if replace else "append", offsets, notes or {}))
 
@@ -136,10 +136,11 @@ class Table:
         *,
         changed: bool = False,
     ) -> None:
-        """Put files in the place of others (paths below the table) in one commit; appends may go on
-        meanwhile. `changed` says that the rows are not the same ones in other files. Raises `ConflictError`
-        when another program rewrote one of the replaced files first, or rewrote any of them by this method;
-        otherwise as `commit`."""
+        """Replace files (paths relative to the table) in one commit; others may append meanwhile.
+
+        `changed` means that the rows differ. Raises `ConflictError` when another program replaced one of the
+        files or used this method first; otherwise raises as `commit`.
+        """
         now = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
             *(commits.addition(file, changed=changed) for file in files),
@@ -149,12 +150,13 @@ class Table:
         self._commit(files, TableChange(actions, "append", {**(offsets or {}), **turn}, {}))
 
     def sync(self) -> None:
-        """Bring this version and later ones to the disk: writers may have been killed before they did."""
+        """Fsync this and later versions, which killed writers may have left unsynced."""
         commits.sync_log(self.path, self.delta.version())
 
     def vacuum(self, hours: float, *, dry_run: bool) -> list[str]:
-        """Delete files that this snapshot does not name and that are older than `hours`, also those that no
-        commit ever named; returns their paths. Raises `TableError`."""
+        """Delete files older than `hours` that this snapshot does not name, and return their paths. Raises
+        `TableError`.
+        """
         try:
             found = self.delta.vacuum(
                 retention_hours=int(hours), dry_run=dry_run, enforce_retention_duration=False, full=True
@@ -172,7 +174,6 @@ class Table:
             raise ConflictError(f"table {self.path}: another writer was first: {plain(error)}") from error
 
     def _commit(self, files: Sequence[PartFile], change: TableChange) -> None:
-        """Commit as the next version, or as a later one where those between do not concern the change."""
         paths = [file.path for file in files]
         if why := why_gone(self.path, paths):
             self.discard(files)
@@ -207,7 +208,7 @@ class Table:
         raise ConflictError(f"table {self.path}: another writer was first{said}") from error
 
     def take_back(self, change: TableChange, since: int) -> bool:
-        """As `commits.undo`, of a change of this version or a later one. Durable on return."""
+        """Revert a change of this or a later version, as `commits.undo`. Durable on return."""
         if not commits.undo(self.path, self.delta, change):
             return False
         # Else a power cut leaves the commit, and the next run goes on from it.
@@ -215,15 +216,14 @@ class Table:
         return True
 
     def discard(self, files: Sequence[PartFile]) -> None:
-        """Remove files that no commit names, nor can name any more. A file that can't be removed is left to
-        the vacuum."""
+        """Delete files that no commit can name any more. Undeletable files stay for the vacuum."""
         for file in files:
             with suppress(OSError):
                 (self.path / file.path).unlink(missing_ok=True)
 
 
 def open_table(lake: Place, name: str) -> Table | None:
-    """The newest snapshot of a table, None where there is none. Raises `TableError`."""
+    """Return the newest snapshot of a table, None when it is missing. Raises `TableError`."""
     path = lake / name
     try:
         delta = DeltaTable(str(path), storage_options=delta_options(path))
@@ -236,7 +236,6 @@ def open_table(lake: Place, name: str) -> Table | None:
 
 
 def _usable(lake: Place, name: str, delta: DeltaTable) -> Table:
-    """A snapshot as a table. Raises `TableError` where the jobs would misread it."""
     if why := table_checks.foreign(delta):
         raise TableError(f"table {lake / name} {why}")
     is_older = table_checks.is_older(delta)
@@ -250,8 +249,10 @@ def _newest_entry(path: Place, delta: DeltaTable) -> Place:
 
 
 def _mark_of(entry: Place) -> tuple[int, int, int] | None:
-    """What tells a log entry from that of another table at the same path; None without it, and in an object
-    store, which is not asked. An inode alone does not: ext4 gives it to the next file."""
+    """Return the identity of a log entry's file, None when missing or in an object store.
+
+    ext4 reuses inodes, so an inode alone is not enough.
+    """
     with suppress(OSError):
         if isinstance(entry, Path):
             state = entry.stat()
@@ -260,16 +261,18 @@ def _mark_of(entry: Place) -> tuple[int, int, int] | None:
 
 
 def no_table(lake: Place, name: str, first: str) -> TableError:
-    """What to say where a table is not there that the job `first` makes."""
+    """Return the error for a missing table that the job `first` makes."""
     return TableError(
         f"there is no table {lake / name}: mount the disk of the lake, correct --lake, or run {first} first"
     )
 
 
 def ensure_table(lake: Place, name: str, opened: Table | None = None, *, room: int = _LEAST_ROOM) -> Table:
-    """`open_table`, unless it was `opened` just now, and make the table where there is none, or add the
-    columns that an older version lacks. Raises `TableError`, also where nothing can be written there,
-    or the disk has less room than so many bytes."""
+    """Return the table, after creating it or adding missing columns.
+
+    Uses `opened` if given. Raises `TableError`, also when the place is not writable or has less than `room`
+    bytes left.
+    """
     if isinstance(lake, Path) and (why := unwritable(lake / name, room)):
         raise TableError(why)
     table = _ensured(lake, name, opened)
@@ -310,7 +313,6 @@ def _ensured(lake: Place, name: str, opened: Table | None) -> Table:
 
 
 def _with_short_log(table: Table) -> Table:
-    """A table of an earlier release, told how long its log is kept; the next run tells it if that fails."""
     with suppress(DeltaError, OSError):
         table.delta.alter.set_table_properties(
             {_LOG_KEY: _LOG_KEPT}, raise_if_not_exists=False, commit_properties=_ONCE

@@ -1,9 +1,8 @@
-"""Why sequences were gone from the hub's stream when ingest found the gap, as bronze tells it.
+"""Records why sequences were missing from the hub's stream when ingest passed them.
 
-The commit that passes a gap notes its ranges and the reason. A table's log is kept for a week, and the gap
-stays for as long as the lake does, so the reason stands in transactions too, which no checkpoint forgets:
-of each history numbered spans with one reason each, so that their number grows with changes of the reason,
-not with gaps."""
+The commit notes the ranges and the reason. The log is kept for a week, so transactions keep the reasons too:
+numbered spans per history, each with one reason.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +21,19 @@ if TYPE_CHECKING:
     from hub_jobs.source.streams import StreamInfo
 
 GAPS_NOTE: Final = "petiole.gaps"
-"""Of a commit of bronze: the sequences that were gone, as ranges."""
+"""The missing sequences of a bronze commit, as ranges."""
 
 GAP_REASON_NOTE: Final = "petiole.gaps.why"
-"""And of which history, and the reason that the stream's limits gave then."""
+"""The history of a gap, and the reason by the stream's limits."""
 
 _SPANS_KEPT: Final = "gaps"
-"""The transaction of bronze that says that spans are kept: what earlier releases noted is among them."""
+"""The bronze transaction that states that spans are kept."""
 
 _NEARLY_FULL: Final = 0.9
 
 
 class GapReason(StrEnum):
-    """Why sequences never came."""
+    """The reason why sequences never came."""
 
     DISCARDED = "discarded"
     EXPIRED = "expired"
@@ -48,7 +47,7 @@ class GapReason(StrEnum):
 
 
 def reason_by_limits(info: StreamInfo) -> GapReason:
-    """Why messages are gone from a stream of the hub, by the limits that it has now."""
+    """Return why the stream's present limits remove messages."""
     limits = info.limits
     full = 0 < limits.max_messages <= info.messages or 0 < limits.max_bytes * _NEARLY_FULL <= info.bytes
     by_limit = limits.max_per_subject > 0 or (limits.discards_old and full)
@@ -62,15 +61,14 @@ ReasonSpan = tuple[Range, GapReason]
 
 
 def notes_of(history: History, gaps: Sequence[Range], why: GapReason) -> dict[str, str] | None:
-    """What the history of bronze says of the commit that passes these gaps."""
+    """Return the commit notes for gaps of a history, None without gaps."""
     if not gaps:
         return None
     return {GAPS_NOTE: json.dumps(gaps), GAP_REASON_NOTE: json.dumps([*history, why])}
 
 
 def offsets_of(bronze: Table, history: History, gaps: Sequence[Range], why: GapReason) -> dict[str, int]:
-    """The transactions that the same commit carries; the first such commit carries what the log still tells
-    of earlier ones."""
+    """Return the transactions of the same commit. The first such commit copies earlier gaps from the log."""
     found = [(history, gaps, why)] if gaps else []
     if bronze.offset(_SPANS_KEPT) is not None:
         return _offsets(bronze, found)
@@ -78,8 +76,7 @@ def offsets_of(bronze: Table, history: History, gaps: Sequence[Range], why: GapR
 
 
 def noted(bronze: Table, histories: Iterable[History]) -> dict[History, list[ReasonSpan]]:
-    """The reasons of gaps of each history: what its commits noted, as far back as the log goes, and behind
-    it the spans in which these and all older gaps are."""
+    """Return the gap reasons per history: from the log as far back as it reaches, then from the spans."""
     found: dict[History, list[ReasonSpan]] = {history: [] for history in histories}
     for history, gaps, why in _in_log(bronze):
         if history in found:
@@ -90,7 +87,6 @@ def noted(bronze: Table, histories: Iterable[History]) -> dict[History, list[Rea
 
 
 def _in_log(bronze: Table) -> Iterator[tuple[History, list[Range], GapReason]]:
-    """What commits noted, the newest first."""
     for commit in bronze.delta.history():
         if GAPS_NOTE in commit and GAP_REASON_NOTE in commit:
             stream, created, why = json.loads(commit[GAP_REASON_NOTE])

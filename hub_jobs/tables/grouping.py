@@ -1,4 +1,4 @@
-"""Rows by what they share: equal codes for equal values, groups, and sums over them. Pure."""
+"""Groups rows by equal values, with integer codes and sums. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ Names = tuple[str | None, ...]
 
 
 def different_rows(columns: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
-    """Of columns of one length: the first row with each different combination of values, and of every row
-    which of these it has. Each column is coded by itself, so that nothing is put together once a row; it may
-    be coded already."""
+    """Return the first row of each distinct combination of values, and the combination of every row.
+
+    Columns have one length and may already be coded. Each column is coded alone, without joining values per
+    row.
+    """
     size = len(columns[0])
     codes, most = np.zeros(size, dtype=np.int64), 1
     for column in columns:
@@ -37,7 +39,6 @@ def different_rows(columns: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers
 
 
 def _coded_column(column: pa.Array) -> tuple[Numbers, int]:
-    """Equal codes for equal values, also for nulls, and above which number none is."""
     if not pa.types.is_dictionary(column.type):
         coded = column.dictionary_encode("encode")
         return coded.indices.to_numpy(), len(coded.dictionary)
@@ -53,14 +54,15 @@ def _coded_column(column: pa.Array) -> tuple[Numbers, int]:
 
 
 def _coded(values: Numbers) -> Numbers:
-    """Each value by its place among the different ones, which are in no order: nothing is sorted."""
+    """Code each value by its position among the distinct values, without sorting."""
     found: Numbers = pa.array(values).dictionary_encode().indices.to_numpy().astype(np.int64)
     return found
 
 
 def coded(tables: Sequence[pa.Table], columns: Sequence[str]) -> tuple[list[Numbers], list[Names]]:
-    """A number for every row of each table, the same for the same texts in `columns`, and the texts of each
-    number."""
+    """Return a code for every row of each table, equal for equal texts in `columns`, and the texts
+    per code.
+    """
     together = pa.concat_tables([table.select(columns) for table in tables])
     first, which = different_rows(together.columns)
     texts = plain_texts(together.take(pa.array(first))).to_pydict()
@@ -69,8 +71,7 @@ def coded(tables: Sequence[pa.Table], columns: Sequence[str]) -> tuple[list[Numb
 
 
 def grouped(codes: Sequence[Numbers], numbers: Sequence[Numbers]) -> tuple[list[Numbers], int, Numbers]:
-    """A group for each pair of code and number, counted in their order: that of each row, how many there are,
-    and a row of each."""
+    """Group rows by code and number: the group of each row, the number of groups, and one row per group."""
     code, number = np.concatenate(codes), np.concatenate(numbers)
     order = np.lexsort((number, code))
     new = changes(code[order], number[order])
@@ -81,14 +82,14 @@ def grouped(codes: Sequence[Numbers], numbers: Sequence[Numbers]) -> tuple[list[
 
 
 def summed(ids: Numbers, size: int, values: Numbers | Mask) -> list[int]:
-    """The sum of the values of each group."""
+    """Return the sum of values per group."""
     found = np.zeros(size, np.int64)
     np.add.at(found, ids, values.astype(np.int64))
     return found.tolist()
 
 
 def changes(*columns: Numbers | Mask) -> Mask:
-    """Which rows differ from the one before; the first does."""
+    """Return a mask of rows that differ from the previous row; the first differs."""
     found = np.zeros(columns[0].size, np.bool_)
     found[:1] = True
     for column in columns:
@@ -97,7 +98,7 @@ def changes(*columns: Numbers | Mask) -> Mask:
 
 
 def by_code(codes: Numbers, numbers: Numbers, size: int) -> Iterator[Numbers]:
-    """The numbers of each code from 0 to `size` - 1, in their order; a code of -1 is none."""
+    """Yield the numbers of each code from 0 to `size` - 1. Ignores code -1."""
     order = np.argsort(codes, kind="stable")
     ordered, edges = numbers[order], np.searchsorted(codes[order], np.arange(size + 1))
     for first, end in pairwise(edges.tolist()):
@@ -105,7 +106,7 @@ def by_code(codes: Numbers, numbers: Numbers, size: int) -> Iterator[Numbers]:
 
 
 def plain_texts(rows: pa.Table) -> pa.Table:
-    """The same rows without dictionaries: a text of one is slow to make an object of."""
+    """Return the rows without dictionaries; converting dictionary texts to Python objects is slow."""
     for at, field in enumerate(rows.schema):
         if pa.types.is_dictionary(field.type):
             kind = field.type.value_type
@@ -114,7 +115,7 @@ def plain_texts(rows: pa.Table) -> pa.Table:
 
 
 def coded_texts(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows with their texts as dictionaries."""
+    """Return the rows with texts as dictionaries."""
     columns = [
         column.dictionary_encode() if pa.types.is_string(column.type) else column for column in rows.columns
     ]
@@ -122,6 +123,6 @@ def coded_texts(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def coded_column(codes: npt.NDArray[np.integer[Any]], texts: Sequence[str | None]) -> pa.DictionaryArray:
-    """A text for every row, each distinct one once: Parquet takes it as it is."""
+    """Return a dictionary column of texts, which Parquet writes without change."""
     distinct = pa.array(texts, pa.string()).dictionary_encode()
     return pa.DictionaryArray.from_arrays(distinct.indices.take(pa.array(codes)), distinct.dictionary)

@@ -1,7 +1,8 @@
-"""Whether a lake is the one behind which the hub purges, and in its newest state.
+"""Checks that a lake is the hub's own lake and not an older copy.
 
-The record is the registrar's (`agent.contract.lake`). The jobs read it from the hub's server, so that it is
-known where no agent runs."""
+The registrar keeps the record (`agent.contract.lake`). Jobs read it from the hub's server, so they need no
+agent.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +20,22 @@ if TYPE_CHECKING:
     from hub_jobs.source.connection import Connection
 
 _DRAWS: Final = 32
-"""Questions that are each answered by a server of a cluster by chance. One whose disk has damaged a block
-lacks the records in it (seen on nats-server 2.15.1); of three servers one answers none of so many once in
-400,000."""
+"""Repeated reads, each from a random server of the cluster.
+
+A server with a damaged block lacks its records (nats-server 2.15.1). With three servers, all reads hit it
+once in 400,000.
+"""
 
 
 class OtherLakeError(TableError):
-    """A lake is not the hub's, or is an older state of it: nothing may be written there for the hub."""
+    """The lake is not the hub's, or is an older state of it; writing for the hub is refused."""
 
 
 def newest_record(conn: Connection, key: str) -> bytes:
-    """The newest record of the fleet's bucket under a key, empty where there is none. Raises as
-    `Connection.request`: Unreachable also where there is no bucket."""
+    """Return the newest record of the fleet's bucket under a key, b"" when missing.
+
+    Raises as `Connection.request`; Unreachable also when the bucket is missing.
+    """
     subject = f"{conn.server.api_prefix}.DIRECT.GET.KV_{FLEET_BUCKET}.$KV.{FLEET_BUCKET}.{key}"
     for _ in range(_DRAWS if conn.clustered else 1):
         if data := conn.request(subject, b""):
@@ -39,7 +44,7 @@ def newest_record(conn: Connection, key: str) -> bytes:
 
 
 def known_lake(conn: Connection) -> HubLake | None:
-    """The hub's lake, None of a hub that knows none, or has never had a registrar. Raises Denied."""
+    """Return the hub's lake, None when no registrar recorded it. Raises Denied."""
     try:
         return stored_lake(newest_record(conn, HUB_LAKE))
     except Unreachable:
@@ -47,19 +52,21 @@ def known_lake(conn: Connection) -> HubLake | None:
 
 
 def place_of(lake: Place) -> str:
-    """Where a lake is, for people on other machines too."""
+    """Return the lake's place, valid on other machines too."""
     return f"{lake} on {socket.gethostname()}" if isinstance(lake, Path) else str(lake)
 
 
 def check_lake(known: HubLake | None, lake: Place, bronze: Table | None) -> None:
-    """Raise `OtherLakeError` where `why_not_hubs` has a reason."""
+    """Raise `OtherLakeError` when `why_not_hubs` returns a reason."""
     if why := why_not_hubs(known, lake, bronze):
         raise OtherLakeError(f"nothing was written: {why}")
 
 
 def why_not_hubs(known: HubLake | None, lake: Place, bronze: Table | None) -> str | None:
-    """Why a lake, with no `bronze` a new one, is not the hub's, or that it holds less than that has reported;
-    None where it is. `bronze` has to be opened after the record was read: reports may come between."""
+    """Return why a lake is not the hub's or lost reported data, None when it is fine.
+
+    `bronze` is None for a new lake. Open it after reading the record, because reports may arrive between.
+    """
     why = other_lake(known, "" if bronze is None else bronze.id, str(lake))
     if why or known is None or bronze is None:
         return why

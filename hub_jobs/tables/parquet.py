@@ -1,6 +1,7 @@
-"""Parquet files as tasks write them: bounded in size, on the disk before they are named, with the
-statistics that the Delta log carries. It makes no commit; a file that no commit names is an orphan that a
-later vacuum removes."""
+"""Writes Parquet files of bounded size with Delta statistics, synced before a commit names them.
+
+It does not commit; a later vacuum deletes files that no commit names.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
 _PART: Final = "table string, path string, size long, rows long, modified long, stats string"
 
 MAX_FILE_BYTES: Final = 128 * 1024**2
-"""A file is closed once it holds so much; it may be larger by one row group."""
+"""Closes a file at this size; one row group may exceed it."""
 _ZSTD_LEVEL: Final = 1
 _TAGS: Final = ("tags.key_value.key", "tags.key_value.value")
 _BOUND_CHARACTERS: Final = 64
-"""Of a text's bounds in the log."""
+"""Longest text bound in the log."""
 _LAST: Final = "\U0010ffff"
 _NAN: Final = "NaN"
 _ALL_DIFFERENT: Final = ("message_id", "detail")
@@ -44,18 +45,18 @@ _OWN_NAME: Final = r"^part-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.zstd\.parq
 
 
 def is_own(name: str) -> bool:
-    """Whether a file has a name that `PartWriter` gives, and no other program does."""
+    """Tell whether only `PartWriter` gives such a file name."""
     return re.fullmatch(_OWN_NAME, name) is not None
 
 
 def are_own(names: pa.ChunkedArray) -> pa.ChunkedArray:
-    """`is_own` of many."""
     return pc.match_substring_regex(names, _OWN_NAME)
 
 
 class PartFile(NamedTuple):
-    """A finished file: its path below the table, size in bytes, rows, modification time in ms since 1970, and
-    statistics as Delta's JSON."""
+    """A finished file: path relative to the table, bytes, rows, mtime in ms since 1970, Delta statistics as
+    JSON.
+    """
 
     table: str
     path: str
@@ -66,10 +67,9 @@ class PartFile(NamedTuple):
 
 
 class PartWriter:
-    """Writes rows of one table into as many files as they need; `files` holds the finished ones.
+    """Writes rows of one table into as many files as needed; `files` holds the finished ones.
 
-    Leaving the context closes the last file, or removes what was written when the context ends by an
-    exception.
+    Leaving the context closes the last file. An exception removes the written files.
     """
 
     def __init__(self, lake: Place, table: str, max_file_bytes: int = MAX_FILE_BYTES) -> None:
@@ -94,8 +94,9 @@ class PartWriter:
             (self._directory / file.path).unlink(missing_ok=True)
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows of the table's schema as one row group; no rows are no file. Text may be
-        dictionary-encoded, in every call alike."""
+        """Write rows as one row group; no rows write nothing. Text may be dictionary-encoded if all calls do
+        so.
+        """
         if not rows.num_rows:
             return
         if self._open is None:
@@ -164,7 +165,7 @@ class _OpenFile:
 
 @contextmanager
 def _named(path: Place) -> Iterator[None]:
-    """Arrow and a full disk do not say which file can't be written."""
+    """Add the file name to errors; Arrow and a full disk omit it."""
     try:
         yield
     except OSError as error:
@@ -172,10 +173,10 @@ def _named(path: Place) -> Iterator[None]:
 
 
 class Statistics:
-    """Row count, null counts, and minimum and maximum of some columns, gathered while rows are written.
+    """Gathers row count, null counts, minimum and maximum of columns while rows are written.
 
-    Readers skip a file by them, so they hold by every reader's order of values. Zero has two signs: DuckDB
-    1.5.5 and delta-rs 1.6.6 order -0.0 below 0.0 in bounds. NaN is the greatest number.
+    The bounds hold in every reader's order: DuckDB 1.5.5 and delta-rs 1.6.6 order -0.0 below 0.0. NaN is the
+    greatest number.
     """
 
     def __init__(self, columns: Sequence[str]) -> None:
@@ -186,7 +187,6 @@ class Statistics:
         self._with_nan: set[str] = set()
 
     def add(self, rows: pa.Table) -> None:
-        """Take in more rows."""
         self.rows += rows.num_rows
         for name in self._columns:
             column = rows[name]
@@ -209,7 +209,7 @@ class Statistics:
                 self._bounds[name] = min(least, found["min"]), max(most, found["max"])
 
     def encode(self) -> str:
-        """The statistics as an add action carries them."""
+        """Return the statistics as JSON for an add action."""
         least = {name: _lower(first) for name, (first, _) in self._bounds.items()}
         most = {name: _upper(last) for name, (_, last) in self._bounds.items()}
         nan = dict.fromkeys(self._with_nan, _NAN)
@@ -225,8 +225,7 @@ class Statistics:
 
 
 def _written(schema: pa.Schema) -> dict[str, Any]:
-    """How columns are written. Numbers and times as differences: half the size that a dictionary of them
-    has, and faster. Text by a dictionary, but for what differs in every row."""
+    """Return the column encodings. Delta-encoded numbers and times take half of a dictionary's size."""
     texts = [column.name for column in schema if _is_text(column.type) and column.name not in _ALL_DIFFERENT]
     numbers = [
         column.name
@@ -247,14 +246,12 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _lower(value: Any) -> Any:
-    """The value as the log has it; of long text the beginning."""
     if isinstance(value, float):
         return _number(value or -0.0)
     return value[:_BOUND_CHARACTERS] if isinstance(value, str) else _plain(value)
 
 
 def _upper(value: Any) -> Any:
-    """The value as the log has it; of long text a shorter one that is not less."""
     if isinstance(value, float):
         return _number(value or 0.0)
     if not isinstance(value, str) or len(value) <= _BOUND_CHARACTERS:
@@ -264,7 +261,7 @@ def _upper(value: Any) -> Any:
 
 
 def _number(value: float) -> float | str:
-    """A number as Spark writes it into JSON, which has no infinity."""
+    """Return a number as Spark writes it to JSON, which has no infinity."""
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     return value
@@ -277,15 +274,17 @@ def _plain(value: Any) -> Any:
 
 
 def write_rows(lake: Place, table: str, rows: pa.Table) -> list[PartFile]:
-    """Write rows of a table's schema as one row group; the files that no commit names yet."""
+    """Write rows as one row group and return the uncommitted files."""
     with PartWriter(lake, table) as writer:
         writer.write(rows)
     return writer.files
 
 
 def why_gone(table: Place, paths: Iterable[str]) -> str | None:
-    """Why files in a directory can't be committed, None where all of them are there. In a store it is the
-    store's clock by which a vacuum takes a file for old."""
+    """Return why files can't be committed, None when all exist.
+
+    In an object store, checks their age by the store's clock, because a vacuum may have deleted them.
+    """
     if isinstance(table, Path) and not (table / "_delta_log").exists():
         return "it went away while it was in use: mount its disk again, and run again"
     for path in paths if isinstance(table, Path) else ():
@@ -298,7 +297,7 @@ def why_gone(table: Place, paths: Iterable[str]) -> str | None:
 
 
 def written(rows: DataFrame, lake: Place, name: str) -> list[PartFile]:
-    """Write rows that have the columns of a table; the files that no commit names yet."""
+    """Write rows that have the columns of a table, and return the uncommitted files."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with PartWriter(lake, name) as writer:

@@ -1,7 +1,7 @@
-"""Reading Parquet files, whichever program wrote them, with the types of columns that the jobs know.
+"""Reads Parquet files of any writer with the column types of the jobs.
 
-A file may carry an Arrow schema of its writer, and Arrow reads by it: delta-rs writes text as views, others
-as large text or as dictionaries, and few of Arrow's functions take these.
+Arrow follows a schema stored in the file: delta-rs writes text views, others large text or dictionaries,
+which few Arrow functions accept.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ _LISTS: Final = (
     pa.types.is_large_list_view,
 )
 _FAULTS: Final = (OSError, pa.ArrowException)
-"""What Arrow raises over a file."""
+"""Errors that Arrow raises for a bad file."""
 _MOST_SAID: Final = 200
 _ROWS_TOGETHER: Final = 8_192
-"""Rows from which on nothing is gained by more."""
+"""Larger pieces bring no gain."""
 
 
 def checked(coded: Sequence[str] = ()) -> ds.ParquetFileFormat:
-    """How a dataset of our files is read: a page whose bits are not those that were written is an `OSError`;
-    some columns of text as dictionaries."""
+    """Return a dataset format that verifies page checksums (`OSError`) and reads `coded` columns as
+    dictionaries.
+    """
     return ds.ParquetFileFormat(
         read_options=ds.ParquetReadOptions(dictionary_columns=coded),
         default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True),
@@ -48,8 +49,9 @@ CHECKED: Final = checked()
 
 
 class UnreadableError(OSError):
-    """A file can't be read; the text says which and why. It is `damaged` when it is gone, or its bytes are
-    not those that were written; otherwise it is there and was not given out."""
+    """A file can't be read; the text names it and the reason. `damaged` is False when the store refused
+    access.
+    """
 
     def __init__(self, at: Place, fault: str, damaged: bool) -> None:
         super().__init__(f"file {at} can't be read: {fault}")
@@ -70,7 +72,7 @@ def _unreadable(at: Place, error: Exception) -> UnreadableError:
 
 
 class ParquetFile:
-    """A Parquet file, open for reading; it says its name when it can't be read."""
+    """An open Parquet file whose errors contain its name."""
 
     def __init__(self, at: Place, **how: Any) -> None:
         self._at = at
@@ -82,21 +84,19 @@ class ParquetFile:
 
     @property
     def num_row_groups(self) -> int:
-        """How many row groups it has."""
         return int(self._file.num_row_groups)
 
     @property
     def names(self) -> list[str]:
-        """Its columns."""
         return list(self._file.schema_arrow.names)
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns as its writer knew them."""
+        """Return the columns with the writer's types."""
         return self._file.schema_arrow
 
     def bounds(self, number: int, column: str) -> tuple[Any, Any] | None:
-        """The least and the greatest value of a column in a row group, None where the file does not say."""
+        """Return minimum and maximum of a column in a row group, None when unknown."""
         group = self._file.metadata.row_group(number)
         for at in range(group.num_columns):
             known = group.column(at)
@@ -105,22 +105,19 @@ class ParquetFile:
         return None
 
     def read_row_group(self, number: int, **how: Any) -> pa.Table:
-        """A row group, as the arguments of Arrow's method say. Raises `UnreadableError`, also where bits of a
-        page are not those that were written."""
+        """Read a row group, with checksums verified. Raises `UnreadableError`."""
         try:
             return usual(self._file.read_row_group(number, **how), self._dictionaries)
         except _FAULTS as error:
             raise _unreadable(self._at, error) from error
 
     def close(self) -> None:
-        """Read no more."""
         self._file.close()
 
 
 @contextmanager
 def parquet_file(at: Place, **how: Any) -> Iterator[ParquetFile]:
-    """A Parquet file, open for reading, as the arguments of Arrow's `ParquetFile` say. Raises
-    `UnreadableError`."""
+    """Open a Parquet file with the arguments of Arrow's `ParquetFile`. Raises `UnreadableError`."""
     with closing(ParquetFile(at, **how)) as file:
         yield file
 
@@ -130,7 +127,7 @@ def _source(at: Place) -> dict[str, Any]:
 
 
 def parquet_columns(at: Place, columns: list[str]) -> Any:
-    """Some columns of a Parquet file, whole. Raises `UnreadableError`."""
+    """Read some columns of a file whole. Raises `UnreadableError`."""
     try:
         return usual(pq.read_table(**_source(at), columns=columns, page_checksum_verification=True))
     except _FAULTS as error:
@@ -138,8 +135,7 @@ def parquet_columns(at: Place, columns: list[str]) -> Any:
 
 
 def fitted_groups(at: Place, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The row groups of a file as `fitted` makes them, whichever program wrote it. Raises
-    `UnreadableError`."""
+    """Yield the row groups of any writer's file as `fitted`. Raises `UnreadableError`."""
     with parquet_file(at) as file:
         known = [name for name in schema.names if name in file.names]
         for group in range(file.num_row_groups):
@@ -147,8 +143,7 @@ def fitted_groups(at: Place, schema: pa.Schema) -> Iterator[pa.Table]:
 
 
 def together(groups: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Small row groups of one table put together, each piece one chunk: what is done once for each costs more
-    than its rows do."""
+    """Merge small row groups of one table into larger pieces of one chunk each."""
     held: list[pa.Table] = []
     size = 0
     for rows in groups:
@@ -166,7 +161,7 @@ def _joined(parts: list[pa.Table]) -> pa.Table:
 
 
 def usual(rows: pa.Table, dictionaries: Container[str] = ()) -> pa.Table:
-    """The same rows with the types that the jobs know; some columns stay dictionaries of text."""
+    """Convert rows to the jobs' types; columns in `dictionaries` stay dictionaries of text."""
     for at, field in enumerate(rows.schema):
         if field.name in dictionaries:
             continue
@@ -177,7 +172,7 @@ def usual(rows: pa.Table, dictionaries: Container[str] = ()) -> pa.Table:
 
 
 def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of a schema, in its order; those that the rows lack are null."""
+    """Return the columns of a schema in its order, null when missing."""
     columns = [
         rows[field.name].cast(field.type)
         if field.name in rows.column_names
@@ -188,7 +183,7 @@ def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def with_more(ours: pa.Schema, given: pa.Schema) -> pa.Schema:
-    """The columns of the contract, and behind them those that another program has added."""
+    """Return the contract's columns, followed by columns that other programs added."""
     known = set(ours.names)
     return pa.schema([*ours, *(field for field in given if field.name not in known)])
 

@@ -1,10 +1,8 @@
-"""Where a lake lies: a directory, or a name in an object store, which is S3, Azure's Blob storage or Data
-Lake Gen2, or Google's Cloud Storage; and the client that reads and writes files in each.
+"""Names the place of a lake and its client: a directory, S3, Azure Blob or Data Lake Gen2, or Google Cloud
+Storage.
 
-No option or credential of a store passes through here. delta-rs and Arrow find them in the environment of
-their own process or where that says (`AWS_…`, `AZURE_…`, `GOOGLE_…`), on the driver and on every executor, so
-no plan, log or argument can hold them. In S3 Arrow's own client reads and writes files. In the others it is
-the client of delta-rs, so that whatever credential commits also reads.
+No credential passes through here: delta-rs and Arrow read the environment (`AWS_…`, `AZURE_…`, `GOOGLE_…`) of
+their own process. Arrow reads and writes S3; delta-rs serves the other stores.
 """
 
 from __future__ import annotations
@@ -26,20 +24,20 @@ _FORMS: Final = (
     "s3://bucket/name, gs://bucket/name, az://container/name or "
     "abfss://container@account.dfs.core.windows.net/name"
 )
-"""The addresses of a lake in a store."""
+"""Address forms of a lake in a store."""
 S3: Final = "s3://"
 _SCHEMES: Final = (S3, "gs://", "az://", "abfss://")
 _SAFE: Final = {"conditional_put": "etag", "AWS_S3_ALLOW_UNSAFE_RENAME": "false"}
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _SETTINGS: Final = ("AZURE_", "AZURITE_", "GOOGLE_")
 _REFUSALS: Final = ("AWS Error", "Error performing", "Error getting credentials", "lacked")
-"""What is said of a store that does not give a file out."""
+"""Texts of stores that refuse access to a file."""
 _MOST_SAID: Final = 400
 
 
 @dataclass(frozen=True, order=True)
 class ObjectPath:
-    """A place in an object store. It can do what the jobs ask of a `Path`, and nothing is ever renamed."""
+    """A place in an object store with the parts of `Path` that the jobs use."""
 
     uri: str
 
@@ -51,35 +49,32 @@ class ObjectPath:
 
     @property
     def name(self) -> str:
-        """The last part."""
         return self.uri.rpartition("/")[2]
 
     @property
     def parent(self) -> ObjectPath:
-        """All but the last part."""
         return ObjectPath(self.uri.rpartition("/")[0])
 
     @property
     def key(self) -> str:
-        """The name by which its `store` knows it."""
+        """The object's name in its `store`."""
         _, authority, name = _split(self.uri)
         return f"{authority}/{name}" if self.uri.startswith(S3) else name
 
     @property
     def store(self) -> fs.FileSystem:
-        """The client that reads and writes it."""
         return _filesystem(self.uri)
 
     def exists(self) -> bool:
-        """Whether there is such an object, or one below it."""
+        """Tell whether the object, or an object below it, exists."""
         return bool(self.store.get_file_info(self.key).type != fs.FileType.NotFound)
 
     def is_dir(self) -> bool:
-        """Whether there is an object below it."""
+        """Tell whether an object exists below it."""
         return bool(self.store.get_file_info(self.key).type == fs.FileType.Directory)
 
     def read_text(self) -> str:
-        """The whole of an object. Raises `FileNotFoundError`."""
+        """Read an object. Raises `FileNotFoundError`."""
         with self.store.open_input_stream(self.key) as stream:
             return bytes(stream.read()).decode()
 
@@ -96,8 +91,7 @@ Place = Path | ObjectPath
 
 
 def parse_place(text: str) -> Place:
-    """What a command line calls a lake: a directory, or an address in a store. Raises
-    `argparse.ArgumentTypeError`."""
+    """Parse a directory or a store address from a command line. Raises `argparse.ArgumentTypeError`."""
     if "://" not in text:
         return Path(text).absolute()
     shown = text.partition("?")[0]
@@ -117,10 +111,11 @@ def parse_place(text: str) -> Place:
 
 
 def delta_options(at: Place) -> dict[str, str] | None:
-    """What delta-rs needs beyond its environment, None in a directory. In S3: that a commit is a put which
-    fails where the object is there, whatever the environment says; that credentials are looked for in files
-    and roles also where an endpoint is given; and that an endpoint without TLS is meant. In the others a
-    commit is always such a put."""
+    """Return delta-rs options beyond the environment, None for a directory.
+
+    For S3 they force conditional puts, search files and roles for credentials with a custom endpoint too, and
+    allow HTTP endpoints. Other stores always use conditional puts.
+    """
     if isinstance(at, Path):
         return None
     if not at.uri.startswith(S3):
@@ -130,15 +125,14 @@ def delta_options(at: Place) -> dict[str, str] | None:
 
 
 def spark_path(at: Place) -> str | None:
-    """The name by which Spark reads it: of an object in S3 by Hadoop's S3A. None where its tasks must read it
-    by Arrow."""
+    """Return Spark's name of a place (S3 through S3A), None when its tasks must use Arrow."""
     if isinstance(at, Path):
         return str(at)
     return f"s3a://{at.key}" if at.uri.startswith(S3) else None
 
 
 def arrow_paths(at: list[Place]) -> dict[str, Any]:
-    """The arguments of Arrow's readers for these files, all in one kind of place."""
+    """Return the Arrow reader arguments for files in one kind of place."""
     if at and isinstance(at[0], ObjectPath):
         return {
             "source": [path.key for path in at if isinstance(path, ObjectPath)],
@@ -148,7 +142,6 @@ def arrow_paths(at: list[Place]) -> dict[str, Any]:
 
 
 def create(at: Place) -> BinaryIO:
-    """A new file to write to."""
     if isinstance(at, Path):
         return at.open("xb")
     sink: BinaryIO = at.store.open_output_stream(at.key)
@@ -156,7 +149,7 @@ def create(at: Place) -> BinaryIO:
 
 
 def close(sink: BinaryIO) -> None:
-    """End a file that `create` began; on return it is on the disk, or in the store."""
+    """Close a file of `create`; it is durable on return."""
     if isinstance(sink, io.BufferedWriter):
         sink.flush()
         os.fsync(sink.fileno())
@@ -164,8 +157,11 @@ def close(sink: BinaryIO) -> None:
 
 
 def unwritable(directory: Path, room: int) -> str | None:
-    """Why nothing can be written to a directory, or to the nearest one above it that is there, and what to
-    do; None where it can be, and its disk has so many bytes left. Nothing is left behind."""
+    """Return why a directory, or its nearest existing parent, is not writable with `room` bytes free, and the
+    remedy.
+
+    None when it is. Leaves nothing behind.
+    """
     while not directory.exists() and directory != directory.parent:
         directory = directory.parent
     try:
@@ -182,7 +178,7 @@ def unwritable(directory: Path, room: int) -> str | None:
 
 
 def to_do(error: OSError) -> str:
-    """What an error of a file system is, and what to do, empty for other errors."""
+    """Explain a file system error with its remedy, "" for other errors."""
     words = _TO_DO.get(error.errno or 0)
     return "" if words is None else f"{os.strerror(error.errno or 0).lower()}; {words}"
 
@@ -205,18 +201,17 @@ _TO_DO: Final = {
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether a store did not give a file out, which says nothing about its bytes."""
+    """Tell whether a store refused access, which says nothing about the bytes."""
     return any(words in str(error) for words in _REFUSALS)
 
 
 def plain(error: Exception | str | None) -> str:
-    """What delta-rs says, on one line: it colours its causes, and repeats whole answers of a store."""
+    """Return delta-rs's error on one line, without colours and repeated answers."""
     words = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
     return words if len(words) <= _MOST_SAID else f"{words[:_MOST_SAID]}…"
 
 
 def _filesystem(uri: str) -> fs.FileSystem:
-    """The client for the store of an address."""
     if uri.startswith(S3):
         # Arrow finds credentials by itself, like delta-rs; not so these.
         return _s3(_endpoint(), os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"))
@@ -226,7 +221,6 @@ def _filesystem(uri: str) -> fs.FileSystem:
 
 
 def _split(uri: str) -> tuple[str, str, str]:
-    """The scheme with its slashes, the bucket or container, and the name in it."""
     scheme, _, rest = uri.partition("://")
     authority, _, name = rest.partition("/")
     return f"{scheme}://", authority, name
@@ -243,5 +237,5 @@ def _s3(endpoint: str | None, region: str | None) -> fs.FileSystem:
 
 @cache
 def _by_delta_rs(root: str, settings: frozenset[tuple[str, str]]) -> fs.FileSystem:
-    """The client of a bucket; it knows what the environment said when it was made, hence `settings`."""
+    """Return the client of a bucket. It caches the environment's settings, hence `settings`."""
     return fs.PyFileSystem(DeltaStorageHandler(root))

@@ -1,4 +1,4 @@
-"""Ranges (`agent.contract.ranges`) and numbers in columns. Pure."""
+"""Handles ranges (`agent.contract.ranges`) and numbers as columns. Pure."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from hub_jobs.source.binary import Mask as Mask
 from hub_jobs.source.binary import Numbers as Numbers
 
 History = tuple[str, str]
-"""A stream and which history of it, as in the columns `stream` and `created`."""
+"""A stream and its history, as in the columns `stream` and `created`."""
 
 MOST_CODES: Final = 2**62
-"""What a code of several columns may grow to; rows themselves are fewer than 2**31."""
+"""Largest code of several columns; row counts stay below 2**31."""
 
 
 _RUN: Final = 1_000
-"""Numbers that rise one after the other, from which on an order that keeps runs is the quicker one."""
+"""Mean length of rising runs from which a run-preserving sort is faster."""
 
 
 class Keys(NamedTuple):
-    """A key for each number in the space of its code, in the order of both; no key of one space follows on
-    one of another."""
+    """One integer key per (code, number), in their order; keys of two spaces are never adjacent."""
 
     keys: Numbers
     span: int
@@ -34,7 +33,7 @@ class Keys(NamedTuple):
 
     @staticmethod
     def of(codes: Numbers, numbers: Numbers) -> Keys | None:
-        """None where keys would not fit."""
+        """Return the keys, None when they would overflow."""
         if not numbers.size:
             return Keys(numbers, 1, 0)
         least = int(numbers.min())
@@ -44,8 +43,7 @@ class Keys(NamedTuple):
         return Keys(codes * span + (numbers - least), span, least)
 
     def in_order(self) -> Numbers:
-        """The keys as they rise. Those of one source mostly come so, file by file, and to merge a few runs
-        takes a tenth of sorting."""
+        """Return the sorted keys. Merging a few rising runs takes a tenth of a full sort."""
         falls = int(np.count_nonzero(self.keys[1:] < self.keys[:-1]))
         if not falls:
             return self.keys
@@ -54,8 +52,11 @@ class Keys(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CodedRanges:
-    """Ranges in many spaces as columns, where a space is a code: sorted by code and first number, and within
-    a space as `union` gives them. What it does with n rows takes n log n, whatever the number of spaces."""
+    """Ranges in many spaces as columns, each space a code; sorted by code and first number, disjoint within a
+    space.
+
+    Operations on n rows take n log n, whatever the number of spaces.
+    """
 
     codes: Numbers
     first: Numbers
@@ -63,8 +64,7 @@ class CodedRanges:
 
     @staticmethod
     def of(codes: Numbers, first: Numbers, last: Numbers) -> CodedRanges:
-        """The ranges that cover exactly these, which may overlap and be in any order. Numbers are ranges
-        with the same first and last."""
+        """Return the union of ranges, which may overlap and be in any order."""
         order = np.lexsort((first, codes))
         codes, first, last = codes[order], first[order], last[order]
         # The highest end so far within each code. Ranks of (code, end) rise with the code, so that one
@@ -81,8 +81,7 @@ class CodedRanges:
 
     @staticmethod
     def of_numbers(codes: Numbers, numbers: Numbers) -> CodedRanges:
-        """The ranges that cover exactly these numbers. Keys are sorted where they fit, which takes a tenth of
-        an order of two columns."""
+        """Return ranges covering exactly these numbers."""
         if (packed := Keys.of(codes, numbers)) is None:
             return CodedRanges.of(codes, numbers, numbers)
         keys = packed.in_order()
@@ -91,7 +90,7 @@ class CodedRanges:
         return CodedRanges(first // packed.span, *(end % packed.span + packed.least for end in (first, last)))
 
     def contains(self, codes: Numbers, numbers: Numbers) -> Mask:
-        """Which of `numbers`, each in the space of its code, are in the ranges."""
+        """Tell which `numbers`, each in its code's space, are in the ranges."""
         if not self.codes.size:
             return np.zeros(numbers.size, dtype=np.bool_)
         firsts = np.unique(self.first)
@@ -104,7 +103,7 @@ class CodedRanges:
 
 
 class CodedNumbers:
-    """Different numbers in many spaces as columns, sorted by code and number."""
+    """Distinct numbers in many spaces as columns, sorted by code and number."""
 
     def __init__(self, codes: Numbers, numbers: Numbers) -> None:
         order = np.lexsort((numbers, codes))
@@ -116,7 +115,7 @@ class CodedNumbers:
         self._keys = self._key(self.codes, self.numbers)
 
     def places(self, codes: Numbers, numbers: Numbers) -> Numbers:
-        """Where each of them is, -1 for one that is not there; a code of -1 is none."""
+        """Return the position of each number, -1 when missing or when its code is -1."""
         if not self.codes.size:
             return np.full(codes.size, -1, dtype=np.int64)
         at = np.minimum(np.searchsorted(self._keys, self._key(codes, numbers)), self.codes.size - 1)
@@ -128,7 +127,7 @@ class CodedNumbers:
 
 
 def runs_of(numbers: Numbers) -> list[Range]:
-    """The ranges that cover exactly `numbers`, which may be unsorted and repeat."""
+    """Return ranges covering exactly `numbers`, which may be unsorted and repeat."""
     if not numbers.size:
         return []
     values = np.unique(numbers)
@@ -139,7 +138,7 @@ def runs_of(numbers: Numbers) -> list[Range]:
 
 
 def contains(ranges: Sequence[Range], numbers: Numbers) -> Mask:
-    """Which of `numbers` are in `ranges`."""
+    """Tell which `numbers` are in `ranges`."""
     if not ranges:
         return np.zeros(numbers.size, dtype=np.bool_)
     bounds: Numbers = np.array(ranges, dtype=np.int64)
@@ -149,8 +148,7 @@ def contains(ranges: Sequence[Range], numbers: Numbers) -> Mask:
 
 
 def marks(places: Numbers) -> Numbers:
-    """A number for each place that looks like chance (SplitMix64): sums of them agree for the same places
-    only, where sums and sums of squares agree for 1, 5, 6 and 2, 3, 7 too."""
+    """Return a SplitMix64 hash per place. Sums of hashes agree only for equal sets of places."""
     if places.size > _SMALL and places.view(np.uint64).max() < _SMALL:
         return _small_marks()[places]  # in a tenth of the time
     mixed = places.astype(np.uint64) + _STEP

@@ -1,8 +1,7 @@
-"""Reading tables: the files that may hold a row are chosen by the statistics in the Delta log.
+"""Reads tables, choosing files by the statistics in the Delta log.
 
-Spark reads them as Parquet with the log's schema (a schema that Spark infers leaves new columns out in
-silence); the driver reads a few columns of them with Arrow. Deletion vectors and column mapping are never
-used here, so a table is the rows of its files.
+Spark reads them as Parquet with the log's schema; the driver reads a few columns with Arrow. The tables use
+no deletion vectors and no column mapping.
 """
 
 from __future__ import annotations
@@ -38,8 +37,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Condition = tuple[str, str, Any]
-"""(column, one of `=`, `<`, `<=`, `>`, `>=`, `in`, `within`, `null`, value); several stand for all of them.
-`within` has spans: pairs of a first value and one that is no longer in the span; `null` has no value."""
+"""(column, one of `=`, `<`, `<=`, `>`, `>=`, `in`, `within`, `null`, value); several are joined by AND.
+
+`within` takes half-open spans of (first, end); `null` takes no value.
+"""
 
 _READ_WHOLE: Final = {
     "parquet.page.verify-checksum.enabled": "true",
@@ -47,11 +48,12 @@ _READ_WHOLE: Final = {
     "ignoreMissingFiles": "false",
     "datetimeRebaseMode": "CORRECTED",
 }
-"""How Spark reads a file whatever its session says: as it was written, or not at all. Without the first it
-reads a page whose bits are not those that were written."""
+"""Spark options that read a file completely or fail, whatever the session says; the first
+verifies checksums.
+"""
 _BATCH_ROWS: Final = 131_072
 _SHORTENED: Final = pa.scalar(timedelta(milliseconds=1), pa.duration("us"))
-"""Spark writes bounds of times in whole milliseconds, rounded down."""
+"""Spark rounds bounds of times down to milliseconds."""
 
 _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "=": operator.eq,
@@ -63,7 +65,7 @@ _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 
 def read(spark: SparkSession, path: str | Path, where: Sequence[Condition] = ()) -> DataFrame:
-    """The rows of the table at `path` that fulfil `where`, as the table is now. Raises `TableError`."""
+    """Return the rows of the newest table at `path` that fulfil `where`. Raises `TableError`."""
     at = parse_place(str(path))
     table = open_table(at.parent, at.name)
     if table is None:
@@ -72,7 +74,7 @@ def read(spark: SparkSession, path: str | Path, where: Sequence[Condition] = ())
 
 
 def frame(spark: SparkSession, table: Table, where: Sequence[Condition] = ()) -> DataFrame:
-    """The rows of a snapshot that fulfil `where`."""
+    """Return the rows of a snapshot that fulfil `where`."""
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import StructType
 
@@ -93,8 +95,7 @@ def frame(spark: SparkSession, table: Table, where: Sequence[Condition] = ()) ->
 
 
 def at_moment(moment: datetime) -> Column:
-    """A moment as Spark has it. Python's own would pass through Java's calendar, which is another before
-    1582."""
+    """Return a moment as Spark literal. A Python value would pass Java's other calendar before 1582."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return F.timestamp_micros(F.lit(micros(moment)))
@@ -103,7 +104,7 @@ def at_moment(moment: datetime) -> Column:
 def _read_by_arrow(
     spark: SparkSession, table: Table, paths: list[Place], where: Sequence[Condition], schema: StructType
 ) -> DataFrame:
-    """A task a file, for stores that Spark has no reader of; a row group at a time."""
+    """Read one file per task, a row group at a time, for stores without a Spark reader."""
     known = usual(pa.schema(table.delta.schema()).empty_table()).schema
     kept = _all_of(where)
 
@@ -123,8 +124,10 @@ def batches(
     *,
     coded: bool = False,
 ) -> Iterator[pa.Table]:
-    """Some columns of the rows that fulfil `where`, a bounded piece at a time, which is one chunk; `coded`:
-    texts as dictionaries, each of its piece. Raises `UnreadableError`."""
+    """Yield columns of the rows that fulfil `where` in bounded one-chunk pieces. Raises `UnreadableError`.
+
+    `coded` columns are dictionaries per piece.
+    """
     chosen = chosen_files(table, where)
     found = _paths(table, chosen)
     where = [condition for condition in where if not _hold_only(chosen, condition)]
@@ -149,7 +152,6 @@ def batches(
 
 
 def _coded(schema: pa.Schema) -> tuple[pa.Schema, ds.ParquetFileFormat]:
-    """A schema with texts as dictionaries, and how files are read so."""
     texts = [field.name for field in schema if pa.types.is_string(field.type)]
     kinds = {name: pa.dictionary(pa.int32(), pa.string()) for name in texts}
     fields = [field.with_type(kinds.get(field.name, field.type)) for field in schema]
@@ -159,14 +161,13 @@ def _coded(schema: pa.Schema) -> tuple[pa.Schema, ds.ParquetFileFormat]:
 def _file_batches(
     path: Place, schema: pa.Schema, columns: Sequence[str], kept: Any, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Some columns of a file; `schema` has those too that `kept` asks for."""
     for rows in fitted_groups(path, schema):
         chosen = rows if kept is None else rows.filter(kept)
         yield from chosen.select(columns).to_batches(max_chunksize=batch_rows)
 
 
 def _name_unreadable(table: Table, paths: Sequence[Place], columns: Container[str]) -> None:
-    """Find the file for which a dataset could not be read: Arrow does not say it."""
+    """Find the file that a dataset failed to read; Arrow does not name it."""
     for path in paths:
         with parquet_file(path) as file:
             known = [name for name in file.names if name in columns]
@@ -175,24 +176,23 @@ def _name_unreadable(table: Table, paths: Sequence[Place], columns: Container[st
 
 
 def rows(table: Table, columns: Sequence[str], where: Sequence[Condition] = ()) -> pa.Table:
-    """`batches` as one table, for what is known to be small."""
+    """Return `batches` as one table, for small results."""
     schema = pa.schema([table.schema.field(name) for name in columns])
     return pa.concat_tables([schema.empty_table(), *batches(table, columns, where)])
 
 
 def files(table: Table) -> pa.Table:
-    """A row a file of the snapshot: `path`, `size_bytes`, `num_records`, and `min.<column>`,
-    `max.<column>`."""
+    """Return one row per file: `path`, `size_bytes`, `num_records`, `min.<column>`, `max.<column>`."""
     return pa.table(table.delta.get_add_actions(flatten=True))
 
 
 def bounds(found: pa.Table, name: str) -> list[Any]:
-    """A column of `files` as a list; None for files, or all of them, of which the log does not say it."""
+    """Return a column of `files` as a list, with None when the log lacks it."""
     return found[name].to_pylist() if name in found.column_names else [None] * found.num_rows
 
 
 def latest(table: Table, column: str) -> Any:
-    """The highest value of a column, None without one. A file of which the log does not say it is read."""
+    """Return the highest value of a column, None without rows. Reads files that lack the bound."""
     found = files(table)
     values, unsaid = [], found["path"]
     if f"max.{column}" in found.column_names:
@@ -205,8 +205,7 @@ def latest(table: Table, column: str) -> Any:
 
 
 def file_paths(table: Table, where: Sequence[Condition] = ()) -> list[Place]:
-    """The files that may hold a row that fulfils `where`, in the order of their names, without those that the
-    table has put aside."""
+    """Return the files that may hold rows fulfilling `where`, sorted by name, without files in `aside`."""
     return _paths(table, chosen_files(table, where))
 
 
@@ -215,7 +214,7 @@ def _paths(table: Table, found: pa.Table) -> list[Place]:
 
 
 def chosen_files(table: Table, where: Sequence[Condition]) -> pa.Table:
-    """Those of `files` that may hold a row that fulfils `where`."""
+    """Return the rows of `files` whose files may hold rows fulfilling `where`."""
     found = files(table)
     if where and found.num_rows:  # the statistics of no files have no types
         found = found.filter(reduce(pc.and_, (_may_hold(found, condition) for condition in where)))
@@ -223,8 +222,9 @@ def chosen_files(table: Table, where: Sequence[Condition]) -> pa.Table:
 
 
 def _hold_only(found: pa.Table, condition: Condition) -> bool:
-    """Whether the log says of files that every row fulfils a condition, so that no row need be asked: of
-    texts and whole numbers, whose bounds leave nothing out, and that no row lacks."""
+    """Tell whether the log proves a condition for all rows of the files, for texts and integers without
+    nulls.
+    """
     name, sign, value = condition
     if (
         sign not in _COMPARE
@@ -259,7 +259,6 @@ def _expression(condition: Condition) -> Any:
 
 
 def _fulfils(column: Any, sign: str, value: Any, is_in: Callable[[list[Any]], Any]) -> Any:
-    """A condition on a column of Arrow or of Spark."""
     if sign == "null":
         return column.is_null() if isinstance(column, pc.Expression) else column.isNull()
     if sign == "in":
@@ -270,7 +269,7 @@ def _fulfils(column: Any, sign: str, value: Any, is_in: Callable[[list[Any]], An
 
 
 def _may_hold(found: pa.Table, condition: Condition) -> Any:
-    """Which files may hold a row; one without statistics may."""
+    """Tell which files may hold a matching row; files without statistics may."""
     name, sign, value = condition
     everything = pa.array([True] * found.num_rows)
     if sign == "null" and f"null_count.{name}" in found.column_names:

@@ -1,9 +1,7 @@
-"""The columns of the tables, as every job writes and reads them. Part of the contract: a column is never
-renamed or given another meaning; a new one is added at the end and `VERSION` is raised.
+"""Defines the columns of the tables, which are a contract: columns are never renamed or redefined.
 
-Numbers of readings inside a batch (`index`, `line`) count from 0. No table is partitioned: readings carry
-the time of their device, so a partition by date would let one bad clock make a file for every day it names.
-Files are found by the minimum and maximum of their columns instead.
+A new column is added at the end and raises `VERSION`. Numbers inside a batch (`index`, `line`) count from 0.
+No table is partitioned, because one device's bad clock would create a file per day.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import pyarrow as pa
 _DIGEST_BYTES: Final = 16
 
 VERSION: Final = 6
-"""The version of all tables of a lake; a table of a newer one is refused."""
+"""The version of all tables of a lake. Newer tables are refused."""
 
 TIME: Final = pa.timestamp("us", tz="UTC")
 
@@ -41,10 +39,12 @@ BRONZE: Final = pa.schema(
         ("count", pa.int64()),
     ]
 )
-"""A row a message as it came. `stream`, `created` and `seq` are the hub's; `created` names one history
-of the stream. `domain` is null for a message that no source of the stream wrote; `class` is null too where
-the subject is not of that domain; `run`, `n` and `count` are set for a batch with a valid message id.
-`digest` is BLAKE2b of the payload, 16 bytes."""
+"""One row per message as received.
+
+`stream`, `created` and `seq` are the hub's; `created` names one history of the stream. `domain` is null
+without a source, `class` also when the subject is not of that domain. A valid message id sets `run`, `n` and
+`count` for a batch. `digest` is the 16-byte BLAKE2b of the payload.
+"""
 
 READINGS: Final = pa.schema(
     [
@@ -70,13 +70,15 @@ READINGS: Final = pa.schema(
         ("value_bytes", pa.binary()),
     ]
 )
-"""A row a reading. Its key is (domain, class, run, n, index) from an agent's batch; a direct message has no
-run and is known by its source's stream, identity and sequence, which a batch's readings leave null.
-`ts_source` says whose clock `ts` is: `device`, `agent` (that of the agent's machine) or `hub`; or that it is
-`corrected`, for the machine's clock was found to have been wrong: what that had said is in `ts_original`,
-which is null otherwise. A bool is value 0 or 1 and text `true` or `false`. A whole number that a double does
-not hold exactly (beyond 2^53) is rounded in value, and text has its digits. An array of numbers is in
-`value_array` and bytes are in `value_bytes`, up to 1 MiB each; value and text are null then."""
+"""One row per reading.
+
+The key of a batch's reading is (domain, class, run, n, index). A direct message has no run; its key is its
+source's stream, identity and sequence, which are null for batches. `ts_source` names the clock of `ts`:
+`device`, `agent` or `hub`; `corrected` means that the machine's clock was wrong and `ts_original` has its
+time. A bool is value 0 or 1 and text `true` or `false`. An integer beyond 2^53 is rounded in value, and text
+has its digits. Arrays of numbers are in `value_array` and bytes in `value_bytes`, up to 1 MiB each, with null
+value and text.
+"""
 
 QUARANTINE: Final = pa.schema(
     [
@@ -96,10 +98,12 @@ QUARANTINE: Final = pa.schema(
         ("place", pa.string()),
     ]
 )
-"""What could not be taken, by (stream, created, seq, line); `line` is null for a whole message, whose
-`count` is what its header says. A dead letter says in `place` where at the edge it stood (a file and the
-byte, a topic, a sender), in `detail` why its input did not take it. `reason` is one of
-`hub_jobs.refine.messages.QuarantineReason`."""
+"""Refused data, keyed by (stream, created, seq, line).
+
+`line` is null for a whole message, whose `count` is in its header. A dead letter has its edge location in
+`place` (file and byte, topic, sender) and its input's reason in `detail`. `reason` is one of
+`hub_jobs.refine.messages.QuarantineReason`.
+"""
 
 CLOCKS: Final = pa.schema(
     [
@@ -111,17 +115,18 @@ CLOCKS: Final = pa.schema(
         ("by", pa.int64()),
     ]
 )
-"""What agents said of clocks that were wrong, as in `agent.contract.Correction`, in the order in which it
-came. A cache like `seen`."""
+"""Agents' clock corrections (`agent.contract.Correction`) in order of arrival. A cache like `seen`."""
 
 SEEN: Final = pa.schema(
     [("space", pa.string()), ("first", pa.int64()), ("last", pa.int64()), ("run", pa.string())],
 )
-"""Ranges of numbers that bronze holds, which may overlap, by space: `batch/<domain>/<class>/<run>` of batch
-numbers, `source/<stream>/<identity>` of source sequences, `hub/<stream>/<created>` of hub sequences. A cache:
-it can be made again from bronze. The hub sequence up to which it does is the table's `txn` of each stream.
-`run` is that of the space, "" of other spaces, and null in files that are not yet put in order
-(`hub_jobs.tables.seen_files`)."""
+"""Possibly overlapping ranges of numbers in bronze, by space.
+
+Spaces are `batch/<domain>/<class>/<run>` for batch numbers, `source/<stream>/<identity>` for source
+sequences, and `hub/<stream>/<created>` for hub sequences. The table is a cache of bronze; its `txn` per
+stream is the hub sequence it covers. `run` is the space's run, "" for other spaces, null in loose files
+(`hub_jobs.tables.seen_files`).
+"""
 
 AUDIT: Final = pa.schema(
     [
@@ -146,12 +151,13 @@ AUDIT: Final = pa.schema(
         ("unexplained", pa.int64()),
     ]
 )
-"""A row a domain, class and run of one audit, in readings. `run` is null for direct messages. `open_tail`
-is null for a run that is closed; otherwise how many readings were accepted and not yet known as stored,
-refused, discarded or dead when it was last heard of. `dead` counts dead letters, which are in no other
-column but `accepted`. `on_the_way` is what the leaf announced as stored beyond what is in the other columns;
-null where that is not known. `unexplained` are rows of `readings` and `quarantine` whose message is not in
-`bronze`."""
+"""One row per domain, class and run of one audit, counted in readings.
+
+`run` is null for direct messages. `open_tail` is null for a closed run; otherwise it counts accepted readings
+without a known outcome at the last report. `dead` counts dead letters, which else count only in `accepted`.
+`on_the_way` counts readings announced as stored beyond the other columns, null when unknown. `unexplained`
+counts rows of `readings` and `quarantine` without a message in `bronze`.
+"""
 
 AUDIT_HOURS: Final = pa.schema(
     [
@@ -172,9 +178,11 @@ AUDIT_HOURS: Final = pa.schema(
         ("on_the_way", pa.int64()),
     ]
 )
-"""A row a domain, class and hour of one audit, in readings; `lost` in batches, `on_the_way` in messages, at
-the hour in which they were announced. `state` is the worst that holds of `missing`, `doubled`, `pending`,
-`late`, or else `complete`."""
+"""One row per domain, class and hour of one audit, counted in readings.
+
+`lost` counts batches; `on_the_way` counts messages in their announcement hour. `state` is the first that
+applies: `missing`, `doubled`, `pending`, `late`, `complete`.
+"""
 
 SETTLED: Final = pa.schema(
     [
@@ -195,11 +203,13 @@ SETTLED: Final = pa.schema(
         ("detail", pa.string()),
     ]
 )
-"""What an audit found in order and the next one need not read again: all that arrived at the hub before
-`until`, the same in every row. By `kind`: `hour`, a domain, class and hour as in `audit_hours`; `run` and
-`direct`, what came of a run, and of a class without one; `range`, numbers of a space as in `seen`; `rows`,
-how many rows (`last`) bronze has of the stream `space`; `ledger`, `claims` and `table`, as JSON in `detail`,
-what the leaves said, and the versions of the tables on which all of it rests."""
+"""Audited data that the next audit need not read: everything that arrived before `until`, equal in all rows.
+
+By `kind`: `hour` is a domain, class and hour as in `audit_hours`; `run` and `direct` are the results of a run
+and of a class without run. `range` has numbers of a space as in `seen`; `rows` has the bronze row count
+(`last`) of stream `space`. `ledger`, `claims` and `table` hold JSON in `detail`: the leaves' claims and the
+table versions below it.
+"""
 
 GAPS: Final = pa.schema(
     [
@@ -222,13 +232,14 @@ GAPS: Final = pa.schema(
         ("silent", pa.bool_()),
     ]
 )
-"""What one look at a window of readings found, by `kind`; intervals in seconds. `series`: one with readings
-in the window, which is from `since` to `until`; how many, its `usual` interval, the `median` and `p95`, its
-`holes` and about how many readings are `missing` in them. `hole`: from the reading before it to the one
-after it, or to the end of the window where it is `open`. `device` (`metric` and `tags` are null): from its
-last reading to the end of the window; how many `series` it has, the usual interval of the quickest, and
-whether it is `silent`, null where nothing is usual; the holes in which its series end are then not listed
-again."""
+"""Results for one window of readings, by `kind`; intervals in seconds.
+
+`series`: a series with readings between `since` and `until`, its count, `usual` interval, `median`, `p95`,
+`holes` and estimated `missing` readings. `hole`: from the reading before it to the next, or to the window's
+end when `open`. `device` (null `metric` and `tags`): from its last reading to the window's end, its number of
+`series`, the shortest usual interval, and `silent`, null without a usual interval. Open holes of a silent
+device are not listed again.
+"""
 
 ROLLUP: Final = pa.schema(
     [
@@ -251,9 +262,11 @@ ROLLUP: Final = pa.schema(
         ("sketch", pa.binary()),
     ]
 )
-"""A row a series and window; `window` is its first moment, UTC. `stddev` is of the whole population.
-`increase` and `rate` (a second) are of counters, null for other metrics. The quantiles and the `sketch` that
-they come from are null unless they were asked for."""
+"""One row per series and window; `window` is its start in UTC.
+
+`stddev` is of the population. `increase` and `rate` (per second) are null except for counters. Quantiles and
+their `sketch` are null unless requested.
+"""
 
 SCHEMAS: Final = {
     "bronze": BRONZE,
@@ -272,8 +285,10 @@ SCHEMAS: Final = {
 
 
 def bounded(schema: pa.Schema) -> list[str]:
-    """The columns whose minimum, maximum and number of nulls go into the Delta log: all that can have them.
-    `DeltaTable.to_pyarrow_dataset` of delta-rs 1.6.6 finds nothing in a column without bounds."""
+    """Return the columns with bounds and null counts in the Delta log: all that support them.
+
+    delta-rs 1.6.6 `to_pyarrow_dataset` finds nothing in a column without bounds.
+    """
     return [field.name for field in schema if _has_bounds(field.type)]
 
 
@@ -291,12 +306,11 @@ def _has_bounds(kind: pa.DataType) -> bool:
 
 
 def digest(payload: bytes) -> bytes:
-    """What tells two payloads apart."""
+    """Return the BLAKE2b digest of a payload."""
     return hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest()
 
 
 def digests(payloads: pa.Array) -> pa.Array:
-    """`digest` of each."""
     # To copy an empty hash costs less than to make one.
     empty, found = hashlib.blake2b(digest_size=_DIGEST_BYTES).copy, []
     for payload in payloads.to_pylist():

@@ -1,5 +1,4 @@
-"""The table `seen`: which messages bronze holds, as numbers in `spaces`. A cache (see `cache`), whose files
-`seen_files` puts in order."""
+"""Keeps the table `seen`: the messages that bronze holds, as numbers in `spaces`. A cache (see `cache`)."""
 
 from __future__ import annotations
 
@@ -23,17 +22,16 @@ from hub_jobs.tables.spaces import ID_COLUMNS, Placed, Places, SeenNumbers, numb
 from hub_jobs.tables.stream_history import StreamHistory, open_bronze
 
 _MOST_FILES: Final = 16
-"""Loose files of `seen` from which on a run puts them in order."""
+"""Loose files of `seen` from which a run merges them."""
 _RANGES: Final = ("space", "first", "last")
 _Read = TypeVar("_Read")
 
 
 class SeenTable:
-    """What bronze holds: the rows of the table `seen`, and what is added to them. The rows stay on disk, and
-    a question reads those files once that may hold its answer, a piece at a time: there is a row for each run
-    of each leaf that ever was.
-    `remake` gives the identities of the rows of bronze that the table is about, for the case that a file of
-    it is damaged, which is noted."""
+    """The rows of `seen` and additions. Rows stay on disk; a question reads the files that may answer it.
+
+    `remake` returns the identities of bronze rows when a file of `seen` is damaged.
+    """
 
     def __init__(
         self,
@@ -45,26 +43,23 @@ class SeenTable:
         self._added: list[pa.Table] = []
 
     def add(self, ids: pa.Table) -> None:
-        """Take in rows of bronze, of which `ids` has the `ID_COLUMNS`."""
+        """Add rows of bronze by their `ID_COLUMNS`."""
         self.add_placed(Places.of(ids))
 
     def add_placed(self, places: Places) -> None:
-        """Take in rows of bronze."""
         self._added += map(_ranges_in, places)
 
     def ranges(self, names: Sequence[str]) -> CodedRanges:
-        """What is known of these spaces; the code of each is its place among them. Raises
-        `UnreadableError`."""
+        """Return the known ranges of spaces, coded by their position in `names`. Raises `UnreadableError`."""
         wanted = pa.array(names, pa.string())
         return self._reread(lambda rows: _coded(map(partial(_of_spaces, wanted), rows)), wanted, _RANGES)
 
     def numbers(self) -> SeenNumbers:
-        """All of it. Raises `UnreadableError`."""
+        """Return all known numbers. Raises `UnreadableError`."""
         return self._reread(lambda rows: numbers_in(pa.concat_tables([SEEN.empty_table(), *rows])))
 
     def save(self, lake: Place, upto: Sequence[StreamHistory]) -> None:
-        """Keep it for the next run. What was added goes into a file of its own, or with many of these among
-        the others. If another program changed the table meanwhile, all of it replaces what is there."""
+        """Store additions in a new file, or merge many loose files. Replaces the table after a conflict."""
         table, offsets = self._table, cache.offsets_of(upto)
         try:
             if table is not None and len(seen_files.loose(table)) >= _MOST_FILES:
@@ -101,7 +96,9 @@ class SeenTable:
 def load(
     lake: Place, bronze: Table, upto: Sequence[StreamHistory], note: cache.Note = cache.unsaid
 ) -> SeenTable:
-    """What bronze holds of each history up to its `done`. Raises `TableError` and `UnreadableError`."""
+    """Return the messages of bronze up to `done` of each history. Raises `TableError`
+    and `UnreadableError`.
+    """
 
     def missing(bronze: Table, table: Table | None) -> Iterator[pa.Table]:
         for history, after in cache.behind(table, upto):
@@ -119,13 +116,14 @@ def load(
 
 
 def read(table: Table) -> SeenNumbers:
-    """What the table says, whatever bronze holds. Raises `UnreadableError`."""
+    """Return the table's numbers without regard to bronze. Raises `UnreadableError`."""
     return numbers_in(rows(table, SEEN.names))
 
 
 def identities(bronze: Table, history: StreamHistory, after: int) -> Iterator[pa.Table]:
-    """The identities of a history's rows above `after` and up to its `done`, a bounded piece at a time, with
-    texts as dictionaries."""
+    """Yield the identities of a history's rows above `after` up to `done`, in bounded pieces with dictionary
+    texts.
+    """
     done = history.done or 0
     if done <= after:
         return
@@ -133,7 +131,6 @@ def identities(bronze: Table, history: StreamHistory, after: int) -> Iterator[pa
 
 
 def _of_spaces(wanted: pa.Array, known: pa.Table) -> tuple[Numbers, Numbers, Numbers]:
-    """Codes, first and last numbers of the rows of these spaces."""
     codes = pc.index_in(known["space"], value_set=wanted)
     found = pc.is_valid(codes)
     first, last = (pc.filter(known[name], found).to_numpy() for name in ("first", "last"))
@@ -147,7 +144,6 @@ def _coded(pieces: Iterable[tuple[Numbers, Numbers, Numbers]]) -> CodedRanges:
 
 
 def _ranges_in(placed: Placed) -> pa.Table:
-    """The rows of `seen` for numbers."""
     has_place = placed.codes >= 0
     numbers = placed.numbers[has_place]
     return seen_files.rows_of(placed.names, CodedRanges.of_numbers(placed.codes[has_place], numbers))

@@ -1,10 +1,7 @@
-"""The files of the table `seen`, so that a pass reads and writes of them what it is about, and not every run
-that ever was.
+"""Orders the files of `seen` by run, so that a pass touches only the files of its runs.
 
-A run is a UUIDv7, so runs in order are runs by age, and those that are alive are mostly the newest. Files
-hold spaces in the order of their runs, and no run is in two of them: the log says which ones a file may hold.
-Beside them lie the loose files that passes have added, which name no run. Once these are many they are put
-among the others, of which only those are written again that hold a run of them.
+Runs are UUIDv7, so active runs are in the newest files. A run is in one ordered file only. Loose files of
+recent passes name no run; when many exist they are merged into the ordered files.
 """
 
 from __future__ import annotations
@@ -28,12 +25,12 @@ from hub_jobs.tables.schemas import SEEN
 from hub_jobs.tables.stream_history import StreamHistory
 
 FILE_ROWS: Final = 250_000
-"""Rows of a file: some five weeks of 10,000 leaves that start anew each week."""
+"""Rows of a file: about five weeks of 10,000 leaves that restart weekly."""
 _RUN_CHARACTERS: Final = 36
 
 
 class SeenFile(NamedTuple):
-    """A file in order: its path below the table, and its first and last run; "" is that of other spaces."""
+    """An ordered file: its path, first and last run; "" stands for other spaces."""
 
     path: str
     first: str
@@ -41,13 +38,13 @@ class SeenFile(NamedTuple):
 
 
 def runs_of_spaces(spaces: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The run of each space, "" for one of another kind."""
+    """Return the run of each space, "" for spaces of other kinds."""
     run = pc.utf8_slice_codeunits(spaces, -_RUN_CHARACTERS)
     return pc.if_else(pc.starts_with(spaces, "batch/"), run, "")
 
 
 def in_order(table: Table) -> list[SeenFile]:
-    """The files whose runs the log tells, by their runs."""
+    """Return the ordered files, sorted by run."""
     found = files(table)
     columns = (bounds(found, name) for name in ("path", "min.run", "max.run", "null_count.run"))
     named = [
@@ -59,13 +56,13 @@ def in_order(table: Table) -> list[SeenFile]:
 
 
 def loose(table: Table) -> list[str]:
-    """The paths of the other files."""
+    """Return the paths of loose files."""
     ordered = {file.path for file in in_order(table)}
     return [path for path in files(table)["path"].to_pylist() if path not in ordered]
 
 
 def about(table: Table, spaces: pa.Array) -> Table:
-    """The table without the files that hold none of these spaces."""
+    """Return the table without files that hold none of these spaces."""
     runs = np.unique(np.array(runs_of_spaces(spaces).to_pylist(), dtype=object))
     chosen = Table(table.path.parent, table.name, table.delta)
     for file in in_order(table):
@@ -76,8 +73,9 @@ def about(table: Table, spaces: pa.Array) -> Table:
 
 
 def with_loose(lake: Place, table: Table, added: Sequence[pa.Table], offsets: Mapping[str, int]) -> None:
-    """Put the loose files, and rows beside them, among the others. A writer that was faster is as good.
-    Raises `UnreadableError`."""
+    """Merge the loose files and new rows into the ordered files. Ignores a conflict. Raises
+    `UnreadableError`.
+    """
     ordered, gone = in_order(table), loose(table)
     new = sorted_rows(merged([_only(table, gone), *added]))
     written: list[PartFile] = []
@@ -91,8 +89,7 @@ def with_loose(lake: Place, table: Table, added: Sequence[pa.Table], offsets: Ma
 
 
 def replace_all(lake: Place, found: pa.Table, upto: Sequence[StreamHistory]) -> None:
-    """Put rows, in order, in the place of all that the table has; they hold each history up to its `done`. A
-    writer that was faster is as good."""
+    """Replace the table by sorted rows that hold each history up to `done`. Ignores a conflict."""
     table = ensure_table(lake, "seen")
     offsets = cache.all_offsets(lake, upto)
     with suppress(ConflictError):
@@ -100,14 +97,13 @@ def replace_all(lake: Place, found: pa.Table, upto: Sequence[StreamHistory]) -> 
 
 
 def sorted_rows(found: pa.Table) -> pa.Table:
-    """Rows with their runs, in the order of these."""
+    """Return rows with their runs, sorted by run."""
     at = SEEN.names.index("run")
     named = found.set_column(at, SEEN.field("run"), runs_of_spaces(found["space"]))
     return named.sort_by([("run", "ascending"), ("space", "ascending"), ("first", "ascending")])
 
 
 def _write(lake: Place, ordered: pa.Table) -> list[PartFile]:
-    """Write sorted rows as files in order; a run is in one of them only."""
     runs = ordered["run"].to_numpy()
     starts = np.searchsorted(runs, runs[::FILE_ROWS]) if runs.size else np.zeros(0, dtype=np.int64)
     edges = [*np.unique(starts).tolist(), ordered.num_rows]
@@ -124,8 +120,7 @@ def _only(table: Table, paths: Sequence[str]) -> pa.Table:
 
 
 def _shares(ordered: Sequence[SeenFile], new: pa.Table) -> Iterator[tuple[SeenFile | None, pa.Table]]:
-    """Sorted rows by the file that they go into: the last that begins before their run. Those before all
-    files go into the first."""
+    """Assign sorted rows to the last file that begins before their run; earlier rows go to the first."""
     if not ordered:
         yield None, new
         return
@@ -139,7 +134,7 @@ def _shares(ordered: Sequence[SeenFile], new: pa.Table) -> Iterator[tuple[SeenFi
 
 
 def merged(known: Iterable[pa.Table]) -> pa.Table:
-    """The same numbers in as few ranges as they take."""
+    """Return the same numbers in the fewest ranges."""
     given = pa.concat_tables([SEEN.empty_table(), *known])
     spaces = given["space"].combine_chunks().dictionary_encode()
     codes = spaces.indices.to_numpy().astype(np.int64)
@@ -148,7 +143,7 @@ def merged(known: Iterable[pa.Table]) -> pa.Table:
 
 
 def rows_of(names: pa.Array | Sequence[str], ranges: CodedRanges) -> pa.Table:
-    """Ranges as rows of `seen`; the code of each is the place of its name."""
+    """Return ranges as rows of `seen`; codes index `names`."""
     spaces = pa.array(names, pa.string()).take(pa.array(ranges.codes))
     unordered = pa.nulls(len(spaces), pa.string())
     return pa.table([spaces, pa.array(ranges.first), pa.array(ranges.last), unordered], schema=SEEN)

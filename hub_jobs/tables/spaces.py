@@ -1,7 +1,7 @@
-"""By which columns rows name a message, and the numbers that messages have in spaces. Pure.
+"""Names messages by key columns and numbers them in spaces. Pure.
 
-A space is a run's batches, a source's sequences or one history of a hub's stream; it is named by a text.
-Numbers are kept as ranges, so that a million messages of one run cost two numbers.
+A space is a run's batches, a source's sequences or one history of a hub stream. Ranges store numbers, so a
+million messages of one run cost two numbers.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ BATCH: Final = ("domain", "class", "run")
 SOURCE: Final = ("source_stream", "source_identity")
 HISTORY: Final = ("stream", "created")
 BATCH_KEY: Final = (*BATCH, "n")
-"""Names a batch."""
+"""The columns that name a batch."""
 SOURCE_KEY: Final = (*SOURCE, "source_seq")
-"""The place of a message in its leaf's stream."""
+"""The columns of a message's place in its leaf's stream."""
 HUB_KEY: Final = (*HISTORY, "seq")
-"""The place of a message in the hub's stream."""
+"""The columns of a message's place in the hub's stream."""
 ID_COLUMNS: Final = (*HUB_KEY, *BATCH_KEY, *SOURCE_KEY, "digest")
-"""The columns of bronze that say which message a row is."""
+"""The columns of bronze that identify a row's message."""
 _LOOSE: Final = 1_000_000
 
 
 def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """By which key a row of bronze or of readings says of which message it is."""
+    """Return the key columns that identify the message of a row of bronze or readings."""
     return tuple(row[name] for name in (SOURCE_KEY if row["n"] is None else BATCH_KEY))
 
 
 def upto(rows: pa.Table, offsets: Mapping[History, int]) -> Mask:
-    """Which rows stand in the hub's stream up to the sequence that is given for its history; none of a
-    history without one."""
+    """Return a mask of rows up to the hub sequence given for their history; False for unlisted histories."""
     columns = [rows[name] for name in HISTORY]
     first, which = different_rows(columns)
     histories = zip(*(column.take(pa.array(first)).to_pylist() for column in columns), strict=True)
@@ -50,8 +49,9 @@ def upto(rows: pa.Table, offsets: Mapping[History, int]) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Rows in spaces: `names` of the spaces, and for every row the index of its space and its number there.
-    A row that has no place has the index -1."""
+    """Rows in spaces: `names`, and per row the space's index and its number; index -1 for rows
+    without place.
+    """
 
     names: list[str]
     codes: Numbers
@@ -67,18 +67,17 @@ class Places(NamedTuple):
 
     @staticmethod
     def of(ids: pa.Table) -> Places:
-        """Those of rows with the `ID_COLUMNS`."""
+        """Return the places of rows with the `ID_COLUMNS`."""
         return Places(by_batch(ids), by_source(ids), _by_hub(ids))
 
 
 def by_batch(ids: pa.Table) -> Placed:
-    """Batches by their number in their run."""
+    """Place batches by their number in their run."""
     return _placed(ids, "batch", BATCH_KEY)
 
 
 def by_source(ids: pa.Table) -> Placed:
-    """All messages by their sequence in the stream they were sourced from. Of two streams of one name the
-    identity differs."""
+    """Place messages by their source sequence; the identity separates streams of one name."""
     return _placed(ids, "source", SOURCE_KEY)
 
 
@@ -102,17 +101,16 @@ def _placed(ids: pa.Table, kind: str, key: tuple[str, ...]) -> Placed:
 
 
 class SeenNumbers:
-    """The numbers that are known, by space."""
+    """Known numbers by space."""
 
     def __init__(self, spaces: Mapping[str, Iterable[Range]] | None = None) -> None:
         self.spaces: dict[str, list[Range]] = {name: union(ranges) for name, ranges in (spaces or {}).items()}
 
     def ranges(self, space: str) -> list[Range]:
-        """What is known of a space."""
         return self.spaces.get(space, [])
 
     def add(self, ids: pa.Table) -> None:
-        """Take in rows of bronze, of which `ids` has the `ID_COLUMNS`."""
+        """Add rows of bronze by their `ID_COLUMNS`."""
         for placed in Places.of(ids):
             has_place = placed.codes >= 0
             coded = CodedRanges.of_numbers(placed.codes[has_place], placed.numbers[has_place])
@@ -126,15 +124,13 @@ class SeenNumbers:
 
 
 class Joining:
-    """Puts together what is known, part by part. Ranges that meet become one as they come, so that no more of
-    them are held than there are in the end, or about."""
+    """Joins known numbers part by part, merging adjacent ranges early to bound memory."""
 
     def __init__(self) -> None:
         self._loose: dict[str, list[Range]] = {}
         self._held = self._size = 0
 
     def add(self, part: SeenNumbers) -> None:
-        """Take in a part."""
         for space, ranges in part.spaces.items():
             self._loose.setdefault(space, []).extend(ranges)
             self._size += len(ranges)
@@ -143,12 +139,11 @@ class Joining:
             self._held = self._size = sum(map(len, self._loose.values()))
 
     def seen(self) -> SeenNumbers:
-        """All of it."""
         return SeenNumbers(self._loose)
 
 
 def joined(*parts: SeenNumbers) -> SeenNumbers:
-    """What is known together."""
+    """Join parts of known numbers."""
     joining = Joining()
     for part in parts:
         joining.add(part)
@@ -156,13 +151,13 @@ def joined(*parts: SeenNumbers) -> SeenNumbers:
 
 
 def lacking(some: SeenNumbers, others: SeenNumbers) -> SeenNumbers:
-    """What is in the one and not in the other."""
+    """Return the numbers in `some` but not in `others`."""
     found = {space: without(ranges, others.ranges(space)) for space, ranges in some.spaces.items()}
     return SeenNumbers({space: ranges for space, ranges in found.items() if ranges})
 
 
 def numbers_in(known: pa.Table) -> SeenNumbers:
-    """The numbers of ranges that have the columns of `seen`."""
+    """Convert rows of `seen` to numbers."""
     spaces: dict[str, list[tuple[int, int]]] = {}
     columns = (known[name].to_pylist() for name in ("space", "first", "last"))
     for space, first, last in zip(*columns, strict=True):
@@ -171,15 +166,12 @@ def numbers_in(known: pa.Table) -> SeenNumbers:
 
 
 def batch_space(domain: str, cls: str, run: str) -> str:
-    """The space of a run's batches."""
     return f"batch/{domain}/{cls}/{run}"
 
 
 def hub_space(stream: str, created: str) -> str:
-    """The space of one history of a stream of the hub."""
     return f"hub/{stream}/{created}"
 
 
 def source_space(stream: str, identity: str) -> str:
-    """The space of a source's messages."""
     return f"source/{stream}/{identity}"

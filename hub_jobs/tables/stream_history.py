@@ -1,11 +1,9 @@
-"""The histories of a hub's stream, and what each file of `bronze` holds of them.
+"""Tracks the histories of a hub stream, and their content in each file of `bronze`.
 
-A stream that is recreated begins another history, and so does one that was restored from a copy: its
-sequences come again with other messages under the same `created`, which the server does not tell. Jobs take
-the name of a history, the column `created`, as a mere text.
-
-A file that the jobs wrote holds rows of one history, and the log says which. Other programs write rows of
-several histories together, and may omit or shorten bounds: such a file is opened."""
+A recreated stream begins a new history. So does a stream restored from a copy, which repeats sequences under
+the same `created`. The jobs write files with rows of one history, and the log names it; files of other
+programs are opened.
+"""
 
 from __future__ import annotations
 
@@ -46,30 +44,31 @@ _BOUNDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class StreamHistory:
-    """One history of a stream, and the sequence up to which bronze holds it; `done` is None before the first
-    commit."""
+    """One history of a stream and the sequence up to which bronze holds it; `done` is None before
+    a commit.
+    """
 
     stream: str
     created: str
     done: int | None = None
     end: MessageMark | None = None
-    """The message where bronze ends, where `current` says it; None also where that is a gap."""
+    """The last message in bronze, set by `current`; None in a gap."""
 
     @property
     def history(self) -> History:
-        """The two columns by which rows name it."""
+        """The two columns that name it in rows."""
         return self.stream, self.created
 
     @property
     def made(self) -> datetime | None:
-        """When the stream was made, by the hub's clock; None where its name does not say."""
+        """The stream's creation time by the hub's clock, None when its name has none."""
         try:
             return datetime.fromisoformat(self.created.partition("~")[0]).astimezone(UTC)
         except ValueError:
             return None
 
     def rows(self, after: int, to: int) -> list[Condition]:
-        """Which rows of a table came of its sequences above `after` and up to `to`."""
+        """Return conditions for rows with sequences above `after` up to `to`."""
         return [
             ("stream", "=", self.stream),
             ("created", "=", self.created),
@@ -79,24 +78,26 @@ class StreamHistory:
 
     @property
     def ingested(self) -> str:
-        """The transaction of bronze that says up to which sequence it was ingested."""
+        """The bronze transaction with the last ingested sequence."""
         return f"nats:{HUB_DOMAIN}/{self.stream}@{self.created}"
 
     @property
     def refined(self) -> str:
-        """The transaction of every table that refine writes, up to which sequence it was refined."""
+        """The transaction of refine's tables with the last refined sequence."""
         return f"refine:{HUB_DOMAIN}/{self.stream}@{self.created}"
 
     @property
     def thinned(self) -> str:
-        """The transaction of bronze that says up to which sequence its payloads are dropped."""
+        """The bronze transaction with the sequence up to which payloads are dropped."""
         return f"thin:{HUB_DOMAIN}/{self.stream}@{self.created}"
 
 
 def open_bronze(lake: Place) -> Table | None:
-    """Bronze, None before its first commit. Raises `TableError`, also when it was deleted and what came of it
-    was not: a new one would be without all that the hub has purged, and repeats of that would be readings
-    again."""
+    """Return bronze, None before its first commit.
+
+    Raises `TableError`, also when bronze was deleted but tables made from it exist: purged repeats would
+    become readings again.
+    """
     bronze = open_table(lake, "bronze")
     readings = None if bronze is not None else open_table(lake, "readings")
     if readings is not None and readings.delta.version() > 0:
@@ -108,8 +109,10 @@ def open_bronze(lake: Place) -> Table | None:
 
 
 def current(bronze: Table, info: StreamInfo, conn: Connection) -> StreamHistory:
-    """The history that the stream has now: the last one that bronze knows of it, unless the message where
-    bronze ends is another one in the stream, or was gone from it."""
+    """Return the stream's present history.
+
+    That is bronze's last one, unless the message at bronze's end differs or is gone from the stream.
+    """
     last, following = _newest(bronze, info)
     if last.done is None:
         return last
@@ -130,7 +133,7 @@ def _newest(bronze: Table, info: StreamInfo) -> tuple[StreamHistory, StreamHisto
 
 
 def ingested_to(bronze: Table, stream: str, created: str) -> int:
-    """The highest sequence that bronze holds of any history of a stream that was made then, 0 for none."""
+    """Return the highest sequence in bronze for any history created at that time, 0 for none."""
     done = 0
     for history in _names(stream, created):
         offset = bronze.offset(history.ingested)
@@ -153,8 +156,7 @@ def _end_of(bronze: Table, known: StreamHistory, done: int) -> MessageMark | Non
 
 
 class MessageMark(NamedTuple):
-    """What tells a message of a stream from another one under the same sequence: when it arrived, in
-    microseconds since 1970, and its digest."""
+    """Distinguishes messages under one sequence by arrival (microseconds since 1970) and digest."""
 
     seq: int
     arrived: int
@@ -162,14 +164,17 @@ class MessageMark(NamedTuple):
 
 
 def last_of(columns: Columns) -> MessageMark:
-    """The mark of the last of some messages."""
+    """Return the mark of the last message."""
     seq, moment_ns = int(columns.seqs[-1]), int(columns.timestamps_ns[-1])
     return MessageMark(seq, moment_ns // 1000, digest(columns.payloads[-1].as_py()))
 
 
 def differs(conn: Connection, info: StreamInfo, mark: MessageMark) -> bool:
-    """Whether a stream has another message under that sequence, or ends before it, so that it was restored
-    from a copy. One that it no longer has says nothing."""
+    """Tell whether a stream was restored from a copy: the sequence has another message, or the stream ends
+    before it.
+
+    A missing message proves nothing.
+    """
     if info.last_seq < mark.seq:
         return True
     if info.first_seq > mark.seq:
@@ -181,7 +186,7 @@ def differs(conn: Connection, info: StreamInfo, mark: MessageMark) -> bool:
 
 
 def all_of(bronze: Table) -> list[StreamHistory]:
-    """Every history that bronze holds rows of, with what is ingested of it."""
+    """Return every history in bronze with its last ingested sequence."""
     one, others = _of_one_history(files(bronze))
     named = set[History]()
     if one.num_rows:
@@ -193,18 +198,19 @@ def all_of(bronze: Table) -> list[StreamHistory]:
 
 
 def refined(known: Iterable[StreamHistory], readings: Table) -> list[StreamHistory]:
-    """The same histories with what is refined of each in the place of what is ingested."""
+    """Return the histories with `done` set to the last refined sequence."""
     return [replace(history, done=readings.offset(history.refined) or 0) for history in known]
 
 
 def offsets(known: Iterable[StreamHistory], table: Table | None) -> dict[History, int]:
-    """Up to which sequence of each history a table holds what refine made of it; all 0 without a table."""
+    """Return the last refined sequence of each history, 0 without a table."""
     return {history.history: 0 if table is None else table.offset(history.refined) or 0 for history in known}
 
 
 class FileHistory(NamedTuple):
-    """What a file holds of one history, by stream and `created`: its first and last sequence, its latest
-    arrival, its rows, and its share of the file's bytes. `path` is below the table."""
+    """Contents of one history in a file: sequences, latest arrival, rows and its share of bytes. `path` is
+    below the table.
+    """
 
     history: History
     path: str
@@ -216,8 +222,7 @@ class FileHistory(NamedTuple):
 
 
 def file_histories(bronze: Table, after: int | None = None) -> list[FileHistory]:
-    """All that the files of a snapshot hold. Of those that end at a sequence up to `after` some may be left
-    out: what is old costs next to nothing."""
+    """Return the file contents of a snapshot. May omit old files that end at or before `after`."""
     found = files(bronze)
     if after is not None and "max.seq" in found.column_names:
         found = found.filter(pc.fill_null(pc.greater(found["max.seq"], after), True))
@@ -225,7 +230,7 @@ def file_histories(bronze: Table, after: int | None = None) -> list[FileHistory]
 
 
 def last_file_histories(bronze: Table) -> list[FileHistory]:
-    """What the files hold in which a history ends; some of the others may be among them."""
+    """Return file contents with the end of each history, and possibly others."""
     one, others = _of_one_history(files(bronze))
     if one.num_rows:
         ends = one.group_by(["min.stream", "min.created"]).aggregate([("max.seq", "max")])
@@ -239,12 +244,11 @@ def _file_histories(bronze: Table, found: pa.Table) -> list[FileHistory]:
 
 
 def mixed_files(found: Iterable[FileHistory]) -> set[str]:
-    """The paths of files that hold rows of several histories."""
+    """Return the paths of files with several histories."""
     return {path for path, number in Counter(file.path for file in found).items() if number > 1}
 
 
 def _of_one_history(found: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Those of `files` of which the log says all that `_of_file` asks, and the others."""
     if any(name not in found.column_names for name in (*_BOUNDS, "num_records")):
         return found.slice(0, 0), found
     conditions = [
@@ -278,7 +282,7 @@ def _of_file(bronze: Table, *row: Any) -> Iterator[FileHistory]:
 
 @lru_cache(maxsize=10_000)
 def _parts_of_file(path: Place) -> list[dict[str, Any]]:
-    """A file is never changed, so it is looked into once."""
+    """Inspect a file once; files never change."""
     rows: pa.Table = parquet_columns(path, ["stream", "created", "seq", "arrived"])
     grouped = rows.group_by(["stream", "created"]).aggregate(
         [("seq", "min"), ("seq", "max"), ("seq", "count"), ("arrived", "max")]

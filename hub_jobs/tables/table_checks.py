@@ -1,4 +1,4 @@
-"""Whether a table, its log and its store are fit for the jobs, and what to do where they are not."""
+"""Checks a table, its log and its store, and names the remedy."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from hub_jobs.tables.places import S3, ObjectPath, Place, delta_options
 from hub_jobs.tables.schemas import VERSION
 
 VERSION_KEY: Final = "petiole.version"
-"""The property of a table that says by which version of the schemas it was made."""
+"""The table property with the version of its schemas."""
 _ENTRY_GONE: Final = ("No table metadata or protocol", "found gap")
-"""What delta-rs says of a log that lacks an entry."""
+"""delta-rs's text for a missing log entry."""
 _MADE_AGAIN: Final = ("seen", "clocks", "settled")
-"""Tables that hold what was made of others, and that a run without them makes of those."""
+"""Derived tables, which a run makes again when missing."""
 _CHECK: Final = "store_check"
 _CHECKED: Final = "checked"
-"""The transaction of a store that was found to keep it."""
+"""The transaction of a store that passed `why_unsafe`."""
 _AT_ONCE: Final = 4
 _CHECK_ROUNDS: Final = 3
 _CHECK_SECONDS: Final = 60.0
 
 
 def remedy(error: Exception, name: str) -> str:
-    """What to add to what delta-rs says of the log of a table that it can't read: where a power cut has left
-    a part of a checkpoint (nothing else of a log is Parquet), and where an entry is empty or gone."""
+    """Return the remedy for an unreadable log: a checkpoint cut by a power loss, or an empty or missing
+    entry.
+    """
     if any(words in str(error) for words in _ENTRY_GONE):
         if name in _MADE_AGAIN:
             return "; an entry of its log is empty or gone: delete the table, the next run makes it again"
@@ -44,7 +45,7 @@ def remedy(error: Exception, name: str) -> str:
 
 
 def foreign(delta: DeltaTable) -> str | None:
-    """Why a table is not one of ours, or of a newer program."""
+    """Return why a table is not the jobs' own or is too new, None otherwise."""
     version = delta.metadata().configuration.get(VERSION_KEY)
     if version is None or not version.isdigit():
         return f"was not made by Petiole: it has no {VERSION_KEY}"
@@ -56,16 +57,17 @@ def foreign(delta: DeltaTable) -> str | None:
 
 
 def is_older(delta: DeltaTable) -> bool:
-    """Whether a table of ours was made by an older version of the schemas."""
+    """Tell whether an older schema version made the table."""
     return int(delta.metadata().configuration[VERSION_KEY]) < VERSION
 
 
 def why_unsafe(lake: Place) -> str | None:
-    """Have several writers commit the same version of a table of its own, and say why the store can't be used
-    if more than one succeeds. None where it was found to be safe, or could not be tried.
+    """Test with concurrent writers of one version whether a store is safe, and return the reason when it is
+    not.
 
-    delta-rs looks for a version before it puts it, so only writers that overlap show this: a store that
-    ignores the header is found very probably, and one that keeps the promise is never refused."""
+    None when it is safe or untested. Only overlapping writers reveal a store that ignores the header, so an
+    unsafe store is found very probably; a safe store always passes.
+    """
     if not isinstance(lake, ObjectPath) or not lake.uri.startswith(S3):
         return None
     try:
