@@ -1,18 +1,13 @@
-"""The job `audit`: what the agents acknowledged against what the tables hold.
+"""Compares what agents acknowledged with what the tables hold: the job `audit`.
 
-It compares five pairs, each in a place of its own; `run.py` puts what they find together:
+- `ledgers.py` gathers the leaves' ledger records; `accounts.py` and `findings.py` compare them with the
+  batches in bronze, one account per run; `all_accounts.py` makes all accounts.
+- `in_transit.py` compares the leaves' announcements with bronze.
+- `rows/` compares bronze with readings and quarantine: each batch has the places 0 to count - 1 once each.
+- `stream_gaps.py` and `gap_reasons.py` compare stream sequences with bronze and explain missing ones.
+- `bronze_contents.py` compares bronze with the cache `seen` and the jobs' offsets.
+- `compare_contents.py` and `file_sums.py` (with `--deep`) compare readings and quarantine with payloads, and
+  payloads with digests.
 
-- `ledgers.py` gathers what the leaves' ledger records claim. `accounts.py` and `findings.py` compare it with
-  the batches in bronze, one account a run; `all_accounts.py` makes all of them. `in_transit.py`: what the
-  leaves announced against bronze.
-- `rows/`: bronze against readings and quarantine. Each batch must have the places 0 to count - 1 once each.
-  `totals.py` there sums the counts by run, class and hour.
-- `stream_gaps.py`, `gap_reasons.py`: the sequences of the hub's and the leaves' streams against bronze, and
-  why some never came.
-- `bronze_contents.py`: bronze against the cache `seen` and against the offsets that ingest and refine wrote.
-- `compare_contents.py`, `file_sums.py` (with `--deep`): readings and quarantine against decoded payloads, and
-  payloads against digests.
-
-`report.py` and `html_report.py` say the result, with the files that a table's log names and that can't be
-read (`rows/scan.py`): a loss can't be excluded there.
+`report.py` and `html_report.py` write the result, including unreadable files, where a loss can't be excluded.
 """

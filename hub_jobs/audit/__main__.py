@@ -1,5 +1,6 @@
-"""spark-submit hub_jobs/audit/__main__.py, or python -m hub_jobs.audit: what the job does stands in
-`hub_jobs.audit.run`."""
+"""Runs the job by spark-submit hub_jobs/audit/__main__.py or python -m hub_jobs.audit; see
+`hub_jobs.audit.run`.
+"""
 
 import sys
 

@@ -1,8 +1,7 @@
-"""The account of one run: what its agent said against what arrived. Pure.
+"""Makes the account of one run: its agent's claims against arrived data. Pure.
 
-Its agent promised what it acknowledged as stored. A run that was killed never says how it ended; what it
-had only accepted in memory was not promised and is an open tail, with its size as far as it is known, but
-no loss.
+An agent promises the readings that it acknowledged as stored. A killed run reports no end; readings accepted
+only in memory are its open tail and no loss.
 """
 
 from __future__ import annotations
@@ -17,73 +16,73 @@ from hub_jobs.audit.findings import discarded_of, findings_of, unbacked
 
 
 class RunClaims(NamedTuple):
-    """What is claimed of one run: by its newest ledger record, and by what the next run remembered of it;
-    None where none came. Between the two only the number of the last batch is known."""
+    """Claims about one run: its newest ledger record, and the next run's memory of it; None when missing."""
 
     ledger: Ledger | None = None
     previous: Previous | None = None
 
     @property
     def readings(self) -> Readings:
-        """The most that either says: counts only grow."""
+        """The maximum of both claims; counts only grow."""
         given = [record.readings for record in self if record is not None]
         most = {name: max((getattr(each, name) for each in given), default=0) for name in Readings.__slots__}
         return Readings(**most)
 
     @property
     def closed(self) -> bool:
-        """Whether the run has ended as it should; a killed run never says so."""
+        """Whether the run ended in order; False for a killed run."""
         final = self.ledger is not None and self.ledger.final
         return final or (self.previous is not None and self.previous.closed)
 
     @property
     def stored(self) -> list[Range]:
-        """The numbers of batches that are known to have been acknowledged."""
+        """The batch numbers known as acknowledged."""
         last = [(self.previous.n, self.previous.n)] if self.previous is not None and self.previous.n else []
         return union(self.ledger.stored if self.ledger else (), last)
 
     @property
     def refused(self) -> list[Range]:
-        """The numbers that were refused."""
+        """The refused batch numbers."""
         return union((first, last) for first, last, _ in (self.ledger.refused if self.ledger else ()))
 
     @property
     def discards(self) -> Sequence[tuple[int, int, int, str]]:
-        """What the leaf says that it discarded: first and last number, how many readings, and why."""
+        """The leaf's discards: first and last number, readings, reason."""
         return self.ledger.discarded if self.ledger else ()
 
     @property
     def discarded(self) -> list[Range]:
-        """The numbers of these."""
+        """The discarded batch numbers."""
         return union((first, last) for first, last, _, _ in self.discards)
 
     def never_came(self, came: Sequence[Range]) -> list[Range]:
-        """The numbers of batches that were acknowledged as stored, never came, and were not called
-        discarded."""
+        """Return batch numbers acknowledged as stored that neither arrived nor were discarded."""
         return without(without(self.stored, union(came)), self.discarded)
 
     def unheard(self, came: Sequence[Range]) -> list[Range]:
-        """The numbers of batches below the highest that came which did not come, and of which no record of
-        the run says anything yet."""
+        """Return batch numbers below the highest arrived that did not arrive and have no record yet."""
         explained = union(self.ledger.stored if self.ledger else (), self.refused, self.discarded)
         highest = max((last for _, last in came), default=0)
         return without(without([(1, highest)], union(came)), explained)
 
     def unsettled(self, came: Sequence[Range]) -> list[Range]:
-        """Batches up to the last number heard of that did not come and that no record explains."""
+        """Return unexplained batch numbers up to the last known that did not arrive."""
         last = max((record.n for record in self if record is not None), default=0)
         return without(without([(1, last)], union(came)), union(self.refused, self.discarded))
 
     def names_all(self, named: Sequence[Range], never_came: int) -> bool:
-        """Whether the named batches can be all that is missing: a reading each makes up the sum, or the
-        ledger, which has every number, knows of as many stored readings as anybody."""
+        """Tell whether `named` can be the complete list of missing batches.
+
+        Either the sum matches one reading each, or the complete ledger knows as many stored readings as any
+        other source.
+        """
         complete = self.ledger is not None and self.ledger.readings.stored >= self.readings.stored
         return complete or never_came <= size(named)
 
 
 @dataclass(frozen=True, slots=True)
 class Unbacked:
-    """Rows of readings and quarantine whose messages are not in bronze, and the numbers of their batches."""
+    """Rows of readings and quarantine without message in bronze, and their batch numbers."""
 
     batches: Sequence[Range] = ()
     readings: int = 0
@@ -91,7 +90,6 @@ class Unbacked:
 
     @property
     def rows(self) -> int:
-        """All of them."""
         return self.readings + self.quarantined
 
 
@@ -100,37 +98,37 @@ NOTHING: Final = Unbacked()
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """What the tables hold of a run, in readings."""
+    """The contents of the tables for a run, in readings."""
 
     batches: Sequence[Range] = ()
-    """The numbers of its batches in bronze."""
+    """Batch numbers in bronze."""
     in_bronze: int = 0
     pending: int = 0
-    """In bronze, and not refined yet."""
+    """In bronze, not yet refined."""
     in_readings: int = 0
     quarantined: int = 0
     missing: int = 0
-    """In bronze and refined, and in neither readings nor quarantine."""
+    """Refined, but in neither readings nor quarantine."""
     doubled: int = 0
     findings: tuple[str, ...] = ()
-    """Name what is missing and doubled."""
+    """Sentences about missing and doubled readings."""
     kept: int = 0
-    """Of batches that arrived although their leaf says that it discarded them."""
+    """Arrived although the leaf reported a discard."""
     dead: int = 0
-    """Dead letters, in bronze and quarantine; no other field counts them."""
+    """Dead letters, in bronze and quarantine; in no other field."""
     gone: Sequence[Range] = ()
-    """Batches that bronze held and no longer does."""
+    """Batches that bronze held earlier."""
     kept_rows: Unbacked = NOTHING
-    """Rows of batches that bronze does not hold, and that were there or are known to have been stored."""
+    """Rows of batches that are not in bronze but were, or are known as stored."""
     invented: Unbacked = NOTHING
-    """Rows of batches that bronze does not hold and of which nothing else is known."""
+    """Rows of batches that nothing else knows."""
     partly: bool = False
-    """Whether files of bronze can't be read."""
+    """Whether files of bronze are unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A row of the table `audit`, whose schema says what each column means."""
+    """A row of the table `audit`."""
 
     domain: str | None
     cls: str | None
@@ -153,12 +151,12 @@ class Account:
 
     @property
     def lost(self) -> bool:
-        """Whether anything is gone without a reason, doubled, or not explained."""
+        """Whether anything is unexplained, doubled or lost without a reason."""
         return self.missing > 0 or self.doubled > 0 or self.unexplained > 0
 
 
 def of_run(domain: str, cls: str, run: str, claims: RunClaims, arrived: Arrived) -> Account:
-    """The account of a run from what is claimed of it and what arrived."""
+    """Return the account of a run from claims and arrived data."""
     claimed, ledger = claims.readings, claims.ledger
     known = union(arrived.batches)
     promised = union(claims.never_came(known), arrived.gone)
@@ -200,7 +198,7 @@ def of_run(domain: str, cls: str, run: str, claims: RunClaims, arrived: Arrived)
 
 
 def with_doubts(account: Account, doubts: Sequence[Doubt]) -> Account:
-    """Return an account with a sentence for each doubt that its leaf has about lines of an input."""
+    """Return an account with a sentence per doubt of its leaf about input lines."""
     name = f"{account.domain}, class {account.cls}, run {account.run}"
     return replace(account, findings=[*account.findings, *(f"{name}: {doubt}" for doubt in doubts)])
 
@@ -208,9 +206,11 @@ def with_doubts(account: Account, doubts: Sequence[Doubt]) -> Account:
 def with_announced(
     account: Account, claimed: Readings | None, *, flows: bool, unheard: bool = False
 ) -> Account:
-    """An account with what the leaf announced last: `claimed` of this run, None where it is an earlier run.
-    `flows` says whether anything of the leaf's stream is still on its way to bronze. Where batches are
-    `unheard` that no link will bring, nobody knows how much of the rest is on its way."""
+    """Return an account with the leaf's last announcement, `claimed` (None for an earlier run).
+
+    `flows` tells whether messages of the leaf's stream are still in transit. With `unheard` batches that no
+    link will deliver, the rest in transit is unknown.
+    """
     if claimed is None or not flows:
         return replace(account, on_the_way=None if flows else 0)
     settled = account.in_bronze + account.discarded + account.missing
@@ -235,8 +235,11 @@ def of_direct(
     arrived: Arrived,
     discarded: Sequence[tuple[int, int, int, str]] = (),
 ) -> Account:
-    """The account of messages that no run speaks for. `discarded` are sequences of the leaf's stream with the
-    direct messages that stood there; of these `arrived.kept` came all the same."""
+    """Return the account of messages without run.
+
+    `discarded` has the leaf stream's discarded sequences with direct messages; `arrived.kept` of them
+    arrived.
+    """
     lost = max(sum(messages for _, _, messages, _ in discarded) - arrived.kept, 0)
     return Account(
         domain=domain,

@@ -1,4 +1,4 @@
-"""The accounts of all runs, and of what devices sent themselves, from all that is known of them."""
+"""Makes the accounts of all runs and of messages that devices sent directly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def of_runs(
     rows: RowTotals,
     in_transit: Sequence[InTransit] | None,
 ) -> list[Account]:
-    """The accounts of all runs that a leaf, bronze or another table names."""
+    """Return the accounts of all runs named by a leaf, bronze or another table."""
     announced = {
         (transit.domain, transit.cls, transit.ledger.run) for transit in in_transit or () if transit.ledger
     }
@@ -53,7 +53,7 @@ def of_runs(
 def announced_of(
     account: Account, in_transit: Sequence[InTransit], claims: LedgerClaims, ever: SeenNumbers
 ) -> Account:
-    """An account with what its leaf announced of it, if it did."""
+    """Add the leaf's announcement to an account, if any."""
     run = account.run or ""
     key = (account.domain or "", account.cls or "", run)
     for transit in in_transit:
@@ -80,8 +80,9 @@ def placed(
     arrived: Arrived,
     strays: StrayRows | None,
 ) -> Arrived:
-    """What arrived of a run with the numbers of its batches, and how much of it was called discarded; and
-    what is in other tables of batches that bronze has not."""
+    """Complete a run's arrived data with its batch numbers, discarded readings, and rows without a batch in
+    bronze.
+    """
     numbers, gone = held.here.ranges(batch_space(*key)), held.gone.ranges(batch_space(*key))
     came = intersection(claims.discarded, numbers)
     kept_rows, invented = (
@@ -101,7 +102,7 @@ def placed(
 def of_devices(
     tables: AuditTables, claims: LedgerClaims, held: BronzeContents, arrived: dict[Class, Arrived]
 ) -> list[Account]:
-    """The accounts of messages that are of no run, with those of them that leaves discarded."""
+    """Return the accounts of messages without run, including discards by leaves."""
     named: dict[Class, list[ledgers.EvictedRange]] = {}
     kept: dict[Class, int] = {}
     for (domain, cls, created), ranges in claims.gone.items():

@@ -1,8 +1,8 @@
-"""What bronze holds by its rows, against what the cache `seen` says that it held and against the offsets.
+"""Compares the rows of bronze with the cache `seen` and with the offsets.
 
-The rows are the truth. What the cache alone has was in bronze and no longer is, or another program wrote into
-the cache. Rows above the ingested sequence were committed by no ingest; a `readings` behind the cache is
-older than it was."""
+The rows are the truth. Numbers only in the cache were deleted from bronze, or another program wrote them.
+Ingest committed no rows above its offset. `readings` behind the cache is an older copy.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hub_jobs.tables.stream_history import StreamHistory, offsets
 
 @dataclass(frozen=True, slots=True)
 class SeenCache:
-    """The cache as it was at one moment; without a table there is none, or it can't be read."""
+    """The cache at one moment; empty when it is missing or unreadable."""
 
     seen: SeenNumbers = field(default_factory=SeenNumbers)
     table: Table | None = None
@@ -35,32 +35,32 @@ class SeenCache:
 
     @property
     def domains(self) -> set[str]:
-        """The domains of which bronze holds batches."""
+        """The domains with batches in bronze."""
         return {domain for domain, _, _ in _runs(self.seen)}
 
     def upto(self, known: Sequence[StreamHistory]) -> dict[History, int]:
-        """Up to which sequence of each history it should know all."""
+        """Return the sequence of each history up to which the cache is complete."""
         return offsets(known, self.table)
 
 
 @dataclass(frozen=True)
 class BronzeContents:
-    """What bronze holds, and held."""
+    """Present and former contents of bronze."""
 
     here: SeenNumbers
-    """What its rows say."""
+    """Present rows."""
     gone: SeenNumbers = field(default_factory=SeenNumbers)
-    """What the cache has and bronze no longer does."""
+    """In the cache but not in bronze any more."""
     forgotten: SeenNumbers = field(default_factory=SeenNumbers)
-    """What the cache should have and does not: a repeat of it would be taken for new."""
+    """Missing in the cache: repeats would count as new."""
 
     @cached_property
     def ever(self) -> SeenNumbers:
-        """All that bronze holds or held."""
+        """Present and former contents."""
         return joined(self.here, self.gone)
 
     def gone_runs(self) -> set[Run]:
-        """The runs of which batches are gone."""
+        """Runs with batches that are gone."""
         return _runs(self.gone)
 
 
@@ -70,8 +70,9 @@ def _runs(numbers: SeenNumbers) -> set[Run]:
 
 
 def open_cache(lake: Place) -> SeenCache:
-    """The cache, empty where there is none. It is to be read before bronze is opened: whatever it has then
-    stands in bronze. Raises `TableError`."""
+    """Read the cache, empty when missing. Call before opening bronze, which then includes it. Raises
+    `TableError`.
+    """
     table = open_table(lake, "seen")
     if table is None:
         return SeenCache()
@@ -83,8 +84,7 @@ def open_cache(lake: Place) -> SeenCache:
 
 
 def against_cache(cache: SeenCache, before: SeenNumbers, after: SeenNumbers) -> BronzeContents:
-    """What bronze holds beside what the cache does: `before` is what the cache should know, `after` what it
-    need not know yet."""
+    """Compare bronze with the cache: `before` must be in the cache, `after` need not be yet."""
     here = joined(before, after)
     if cache.table is None:
         return BronzeContents(here)
@@ -94,8 +94,9 @@ def against_cache(cache: SeenCache, before: SeenNumbers, after: SeenNumbers) -> 
 def uncommitted_sentences(
     bronze: Table, held: BronzeContents, known: Sequence[StreamHistory], rows: Mapping[History, int]
 ) -> Iterator[str]:
-    """Sentences about rows of bronze that ingest did not commit, or that stand there more than once. `rows`
-    are how many there are of each history."""
+    """Report rows of bronze that ingest did not commit or that are doubled. `rows` counts rows
+    per history.
+    """
     for history in known:
         name, here = "/".join(history.history), held.here.ranges(hub_space(*history.history))
         if beyond := without(here, [(1, history.done or 0)]):
@@ -117,7 +118,7 @@ def _twice(bronze: Table, history: StreamHistory) -> list[tuple[int, int]]:
 def stale_sentences(
     held: BronzeContents, cache: SeenCache, readings: Table | None, known: Sequence[StreamHistory]
 ) -> Iterator[str]:
-    """Sentences about what is not as it was and no loss: the next refine makes it good, or could."""
+    """Report outdated state that is no loss and that the next refine may repair."""
     for file in cache.unreadable:
         yield f"{file}. The next refine that finds new messages makes the table `seen` again from bronze"
     for space, ranges in sorted(held.forgotten.spaces.items()):

@@ -1,5 +1,7 @@
-"""The contents of readings and quarantine against the payloads of bronze, and these against their digests.
-Sums find the batches that differ (`file_sums`); of the first of them each reading is compared."""
+"""Compares readings and quarantine with the payloads of bronze, and payloads with their digests.
+
+Sums find differing batches (`file_sums`); the first of these are compared reading by reading.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ from hub_jobs.tables.spaces import BATCH, BATCH_KEY, HISTORY, SOURCE_KEY
 from hub_jobs.times import at_micros
 
 LOOKED_AT: Final = 50
-"""Batches that are looked at reading by reading."""
+"""Batches compared reading by reading."""
 
 _NAMED: Final = 3
 
@@ -46,25 +48,24 @@ _LISTED: Final = 1_000
 
 @dataclass(slots=True)
 class Differences:
-    """How the tables differ from their payloads."""
+    """Differences between tables and payloads."""
 
     sentences: list[str] = field(default_factory=list)
     dropped: int = 0
-    """Messages that were not compared, for their payload was dropped."""
+    """Messages not compared because their payload was dropped."""
     batches: list[Key] = field(default_factory=list)
-    """Some of the batches that differ, to be compared reading by reading."""
+    """Some differing batches, for a comparison by reading."""
 
     @property
     def notes(self) -> list[str]:
-        """What is no difference and should be known."""
+        """Sentences about harmless facts."""
         if not self.dropped:
             return []
         return [f"the contents of {self.dropped} messages were not compared: their payloads were dropped"]
 
 
 def compare_contents(tables: AuditTables) -> Differences:
-    """Compare every payload with its digest and, decoded as this version of refine does, with the rows of
-    readings and quarantine."""
+    """Compare all payloads with their digests, and their decoded readings with readings and quarantine."""
     found = Differences()
     for share in tables.shares:
         _compare_share(tables, share, secrets.token_bytes(16), found)
@@ -102,8 +103,10 @@ def _of_digests(changed: list[tuple[str, str, int]]) -> list[str]:
 def _compare(
     tables: AuditTables, found: Differences, held: pa.Table, read: pa.Table, named: pa.Table
 ) -> None:
-    """Compare the sums of each batch, and of each place of a source. Of several copies of one content refine
-    decodes one. Where files can't be read, what is missing altogether is left to the counts."""
+    """Compare the sums of each batch and source place. Refine decodes one of several equal copies.
+
+    With unreadable files, only the counts judge missing rows.
+    """
     quarantined, other = _by_message(held, named)
     held = held.append_column("quarantined", pa.array(quarantined)).filter(pa.array(~other))
     batch = held["n"].to_numpy() >= 0
@@ -127,8 +130,7 @@ def _compare(
 
 
 def _aged(tables: AuditTables, columns: Sequence[str], numbers: Numbers) -> set[tuple[Any, ...]]:
-    """Which batches or places with these numbers came before `kept_since`. What bronze has of them besides
-    came again, and their readings were deleted for their age."""
+    """Return which batches or places arrived before `kept_since`, so that their readings may be expired."""
     number = columns[-1]
     where: list[Condition] = [
         ("arrived", "<", at_micros(tables.kept_since)),
@@ -144,7 +146,6 @@ def _aged(tables: AuditTables, columns: Sequence[str], numbers: Numbers) -> set[
 
 
 def _by_message(held: pa.Table, named: pa.Table) -> tuple[Numbers, Mask]:
-    """The sum of the rows of quarantine of each message, and whether its content was another one's."""
     codes, _ = coded([held, named], HISTORY)
     ids, size, _ = grouped(codes, [held["seq"].to_numpy(), named["seq"].to_numpy()])
     sums, other = np.zeros(size, np.int64), np.zeros(size, np.bool_)
@@ -154,7 +155,6 @@ def _by_message(held: pa.Table, named: pa.Table) -> tuple[Numbers, Mask]:
 
 
 def _differing(found: Differences, held: pa.Table, ids: Numbers, actual: Numbers, *, partly: bool) -> Numbers:
-    """The groups of which the sums are not those that the payloads give."""
     content, seq = held["content"].to_numpy(), held["seq"].to_numpy()
     known, refined = held["known"].to_numpy(), held["refined"].to_numpy()
     order = np.lexsort((seq, ~known, content, ids))
@@ -244,7 +244,6 @@ def _differences(key: Key, due: dict[int, Reading], there: dict[int, Reading]) -
 
 
 def _shown(value: Any) -> Any:
-    """A value as a sentence names it."""
     if isinstance(value, list):
         return f"{len(value)} numbers that begin with {value[:4]}"
     if isinstance(value, bytes):
@@ -253,7 +252,6 @@ def _shown(value: Any) -> Any:
 
 
 def _reading(row: dict[str, Any]) -> Reading:
-    """A reading with the time that the clock had said."""
     ts = row["ts"] if row["ts_original"] is None else row["ts_original"]
     return {name: row[name] for name in _COLUMNS} | {"ts": ts, "tags": dict(row["tags"] or ())}
 

@@ -1,8 +1,8 @@
-"""What a file of a table comes to when its contents are compared: of bronze what its payloads hold, decoded
-as refine does; of readings and quarantine what is there.
+"""Computes content sums of one file: decoded payloads for bronze, rows for readings and quarantine.
 
-Only sums are kept, so that memory stays bounded. Each reading and each line in quarantine is hashed with a
-secret of this audit, so that a writer can't choose two contents with the same sum."""
+Keeps only sums, for bounded memory. A secret per audit keys the hashes, so that no writer can choose contents
+with equal sums.
+"""
 
 from __future__ import annotations
 
@@ -40,24 +40,25 @@ MESSAGES: Final = pa.schema(
         *((name, pa.bool_()) for name in ("refined", "known")),
     ]
 )
-"""A row a message of bronze: the sums of what its readings and its lines in quarantine should be; not `known`
-where its payload was dropped."""
+"""One row per message of bronze: the expected sums of its readings and quarantine lines; `known` is False for
+a dropped payload.
+"""
 READ: Final = pa.schema([*_FIELDS[:5], ("n", pa.int64()), ("source_seq", pa.int64()), ("sum", pa.int64())])
-"""A row a batch or place and file: the sum of its readings there."""
+"""One row per batch or place and file: the sum of its readings."""
 NAMED: Final = pa.schema([*_FIELDS[5:], ("seq", pa.int64()), ("sum", pa.int64()), ("other", pa.bool_())])
-"""A row a row of quarantine; `other` for a message that came with other content than an earlier one."""
+"""One row per row of quarantine; `other` marks a message with other content than an earlier one."""
 
 
 @dataclass(slots=True)
 class Contents:
-    """What a file comes to, and the messages of bronze whose payload is not that of their digest."""
+    """The sums of a file, and messages whose payload does not match its digest."""
 
     rows: pa.Table
     changed: list[tuple[str, str, int]] = field(default_factory=list)
 
 
 def of_file(piece: FileShare, secret: bytes) -> Contents:
-    """What a file comes to. Raises `UnreadableError`."""
+    """Compute the sums of a file. Raises `UnreadableError`."""
     if piece.table == "bronze":
         return _bronze(piece, secret)
     parts = [_SMALL[piece.table](_shared(group, piece), secret) for group in _groups(piece)]
@@ -72,7 +73,7 @@ def _groups(piece: FileShare) -> Iterator[pa.Table]:
 
 
 def _shared(rows: pa.Table, piece: FileShare) -> pa.Table:
-    """The rows that are of the share; of quarantine, which is small and known by its messages, all."""
+    """Return the rows of the share; all rows for quarantine, which is small."""
     rows = piece.span.chosen(rows)
     if piece.share.of == 1 or piece.table == "quarantine":
         return rows
@@ -85,7 +86,6 @@ def _readings(rows: pa.Table, secret: bytes) -> pa.Table:
 
 
 def _summed(rows: pa.Table, secret: bytes) -> pa.Table:
-    """The sums of readings by the batch or the place that they name."""
     texts = {name: rows[name].cast(pa.string()) for name in (*BATCH, *SOURCE)}
     numbers = {name: rows[name] for name in ("n", "source_seq")}
     found = pa.table({**texts, **numbers, "sum": of_readings(rows, secret)})
@@ -128,8 +128,7 @@ def _bronze(piece: FileShare, secret: bytes) -> Contents:
 
 
 def _compact(parts: list[pa.Table]) -> pa.Table:
-    """The parts as one table of its own memory: a slice that is sent to the driver takes all of what it was
-    cut from along."""
+    """Copy the parts into one table: a slice sent to the driver would carry its whole buffer."""
     return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
 
 
@@ -160,7 +159,6 @@ def _messages(rows: pa.Table, piece: FileShare, secret: bytes) -> pa.Table:
 
 
 def _expected(rows: list[dict[str, Any]], secret: bytes) -> list[tuple[int, int]]:
-    """Of each message the sums of the readings that it holds, and of its lines that are none."""
     if len({key_of(row) for row in rows}) < len(rows):
         # Two copies of one key: what is decoded does not say of which it came.
         return [sums for row in rows for sums in _decoded([row], secret)]
@@ -186,7 +184,6 @@ def _decoded(rows: list[dict[str, Any]], secret: bytes) -> list[tuple[int, int]]
 
 
 def of_readings(rows: pa.Table, secret: bytes) -> Numbers:
-    """The numbers of some readings."""
     source = rows["ts_source"].cast(pa.string())
     ts = rows["ts"].cast(TIME)
     stamps = pc.coalesce(rows["ts_original"].cast(TIME), ts)
@@ -207,13 +204,13 @@ def of_readings(rows: pa.Table, secret: bytes) -> Numbers:
 
 
 def of_line(line: int | None, excerpt: bytes | None, secret: bytes) -> int:
-    """The number of a line in quarantine, or of a whole message."""
+    """Return the hash of a quarantined line or whole message."""
     place = str(_NO_LINE if line is None else line).encode()
     return _number(place + b" " + (excerpt or b""), secret)
 
 
 def total(numbers: Iterable[int]) -> int:
-    """The sum of some numbers, as 64 bits hold it."""
+    """Return the sum modulo 2^64."""
     found = sum(numbers) & 0xFFFFFFFFFFFFFFFF
     return found - (1 << 64) if found >> 63 else found
 
@@ -224,7 +221,7 @@ def _values(column: pa.ChunkedArray) -> Numbers:
 
 
 def hashed(column: pa.ChunkedArray, secret: bytes) -> Numbers:
-    """The numbers of some texts or bytes, 0 for those that are null."""
+    """Return hashes of texts or bytes, 0 for null."""
     encoded = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     encoded = encoded.dictionary_encode()
     distinct = [_number(text, secret) for text in encoded.dictionary.cast(pa.binary()).to_pylist()]
@@ -234,7 +231,6 @@ def hashed(column: pa.ChunkedArray, secret: bytes) -> Numbers:
 
 
 def _large(column: pa.ChunkedArray, secret: bytes) -> Numbers:
-    """The numbers of some arrays or bytes, 0 for those that are null."""
     found = np.zeros(len(column), np.int64)
     at = 0
     for chunk in column.chunks:
@@ -249,7 +245,6 @@ def _large(column: pa.ChunkedArray, secret: bytes) -> Numbers:
 
 
 def _tags(column: pa.ChunkedArray, secret: bytes) -> Numbers:
-    """The sum over the tags of each row, in whatever order they stand."""
     held = column.combine_chunks()
     if isinstance(held, pa.ChunkedArray):
         held = held.chunk(0) if held.num_chunks else pa.array([], column.type)

@@ -1,4 +1,4 @@
-"""What there is to say of an account, a sentence each. Pure."""
+"""Turns an account into report sentences. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def unbacked(name: str, arrived: Arrived) -> Iterator[str]:
-    """Sentences about what is not in bronze and was, or is in other tables."""
+    """Report rows that are gone from bronze or only in other tables."""
     where = "what can be read of bronze" if arrived.partly else "bronze"
     kept, invented = arrived.kept_rows, arrived.invented
     if arrived.gone:
@@ -105,7 +105,6 @@ def findings_of(
 
 
 def _tail_text(tail: int, claims: RunClaims) -> str:
-    """Of a run that has an open tail."""
     if claims.ledger is None and claims.previous is None:
         return (
             "the run is not closed, and no ledger record of it has come yet (an agent sends one a minute): "

@@ -1,14 +1,13 @@
-"""Why sequences of the hub's and of the leaves' streams never came, as far as that is known.
+"""Explains why sequences of hub and leaf streams never arrived.
 
-`discarded` is the leaf's own word. The hub sequences around a hole tell whether the hub ever held it: without
-a hole between them it did not. A hole in the hub's sequences has the reason that the limits of the stream
-gave when ingest found it; which of two limits it was, or a purge by hand, is unknown.
+A leaf reports its discards. When the hub sequences around a hole are contiguous, the hub never held it;
+otherwise the reason is the stream's limits at ingest. A purge by hand can't be told from a limit.
 
-A leaf's store that was restored from an older copy uses sequences again, under the same identity, so that a
-sequence that came does not say which message came. But a source delivers what the stream holds in its order:
-below a ledger record that knows of the lost end, both messages came or the new one alone; what stands above
-it and arrived before it is an old one. Where a record is the first to know of several ends, a sequence may
-have had an old message in each of these stores; whose they are is unknown when fewer came."""
+A leaf store restored from an older copy reuses sequences under one identity. A source delivers in stream
+order: below a ledger record that knows of the lost end, both messages or the new one arrived; a message above
+it that arrived earlier is old. When a record is the first to know of several ends, the store of a missing
+message may be unknown.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +42,11 @@ _SAID: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Sequences of `name`, a `hub` stream with its history or a `source` (a leaf's stream and identity),
-    that never came. With a reason that is meant to be, or before the first that came, they are no loss of
-    their own; what was promised of them is counted by the ledgers."""
+    """Sequences of `name` that never arrived: a `hub` stream's history, or a `source` (leaf stream and
+    identity).
+
+    A gap with a deliberate reason, or before the first arrival, is no loss; ledgers count its promises.
+    """
 
     kind: str
     name: str
@@ -66,8 +67,7 @@ class Gap:
 
 
 class Neighbours(NamedTuple):
-    """Where the hub held the messages of a source that stand before and behind a hole: a sequence of each of
-    its histories that held them."""
+    """Hub sequences of the source messages before and after a hole, per history."""
 
     before: Mapping[History, int]
     behind: Mapping[History, int]
@@ -76,7 +76,7 @@ class Neighbours(NamedTuple):
 def of_source(
     name: str, hole: Range, beside: Neighbours, hub: Mapping[History, Sequence[tuple[Range, GapReason]]]
 ) -> Gap:
-    """Why a hole of a source is there, `hub` being the holes of each history of the hub."""
+    """Explain a hole of a source; `hub` has the holes of each hub history."""
     both = sorted(beside.before.keys() & beside.behind.keys())
     if not both:
         return Gap("source", name, [hole], GapReason.UNKNOWN, "the hub's stream is another one behind them")
@@ -92,7 +92,7 @@ def of_source(
 
 
 def joined(gaps: Sequence[Gap]) -> list[Gap]:
-    """Those that differ in nothing but their ranges as one."""
+    """Merge gaps that differ only in ranges."""
     found: dict[tuple[str, str, GapReason, str, bool], list[Range]] = {}
     for gap in gaps:
         found.setdefault((gap.kind, gap.name, gap.why, gap.detail, gap.lost), []).extend(gap.ranges)
@@ -105,8 +105,7 @@ def joined(gaps: Sequence[Gap]) -> list[Gap]:
 def missing_of_restored(
     bronze: Table, source: Source, lost: LostStores
 ) -> Iterator[tuple[LostEnd, list[Range]]]:
-    """Of each end that records of a source know to be gone, by the order of these records, the sequences of
-    which an old message never came."""
+    """Yield the sequences of each lost end, in record order, whose old message never arrived."""
     before: Place = (0, 0)
     for place, tails in sorted(lost.ends(source).items()):
         ends = [(tail.kept + 1, tail.last) for tail in tails]
@@ -117,8 +116,9 @@ def missing_of_restored(
 
 
 def _came(ends: Sequence[Range], messages: Mapping[int, int], before: Place, place: Place) -> list[Range]:
-    """The sequences of which all old messages came, by how many messages of each arrived between two records
-    that know of ends. What stands below the first of these in the stream came, of one store."""
+    """Return the sequences whose old messages all arrived, by the number of distinct messages between two
+    records.
+    """
 
     def old(seq: int) -> int:
         stores = sum(first <= seq <= last for first, last in ends)
@@ -132,7 +132,7 @@ def _came(ends: Sequence[Range], messages: Mapping[int, int], before: Place, pla
 def _messages(
     bronze: Table, source: Source, ends: Sequence[Range], before: Place, place: Place
 ) -> dict[int, int]:
-    """How many different messages of each sequence arrived behind one place and up to another."""
+    """Count distinct messages per sequence that arrived between two places."""
     where: list[Condition] = [
         ("source_stream", "=", source[0]),
         ("source_identity", "=", source[1]),

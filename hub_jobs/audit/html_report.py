@@ -1,5 +1,4 @@
-"""What an audit found, as one page: a picture of hours by domain, the accounts, the sentences. It needs
-nothing from anywhere else, and all that it shows is escaped. Pure."""
+"""Renders an audit as a self-contained HTML page, with all values escaped. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ _STATES: Final = {
     "doubled": ("2", "some of it is in the table more than once"),
     "missing": ("!", "some of it was stored and is gone without a reason"),
 }
-"""The mark of an hour by its state, and what it means; the worst last."""
+"""Mark and meaning of an hour's state, worst last."""
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem; color: #1c2321; background: #fff; }
 h1 { font-size: 1.5rem; margin: 0 0 .3rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .6rem; }
@@ -47,7 +46,6 @@ table.accounts tr:nth-child(even) { background: #f6f7f6; } li { margin: .2rem 0;
 
 
 def as_html(report: AuditReport) -> str:
-    """The page."""
     verdict = report.verdict[0].upper() + report.verdict[1:]
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -68,7 +66,7 @@ def as_html(report: AuditReport) -> str:
 
 
 def columns(hours: Iterable[Hour]) -> list[datetime]:
-    """The hours that are shown: the week that ends with the newest."""
+    """Return the shown hours: the week up to the newest."""
     newest = max((hour.hour for hour in hours), default=None)
     if newest is None:
         return []

@@ -1,5 +1,7 @@
-"""What is still on its way to bronze, by what leaves announced last. `ask_hub` has it of the hub and changes
-nothing there; `in_transit_of` compares it with bronze and is pure."""
+"""Finds messages still in transit to bronze, by the leaves' last announcements.
+
+`ask_hub` queries the hub without changing it; `in_transit_of` is pure.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ _NO_STREAM: Final = 404
 
 @dataclass(slots=True)
 class HubClient:
-    """What the hub said: its streams, its lake, and of every leaf that was asked about its newest record.
-    `faults` are sentences about what it did not say."""
+    """The hub's streams and lake, and the newest record of each leaf. `faults` are sentences about failed
+    queries.
+    """
 
     streams: dict[str, StreamInfo] = field(default_factory=dict)
     leaves: dict[str, FleetRecord] = field(default_factory=dict)
@@ -38,31 +41,30 @@ class HubClient:
 
 @dataclass(frozen=True, slots=True)
 class InTransit:
-    """What a leaf announced of a class and bronze does not hold."""
+    """Announced messages of a class that bronze does not hold."""
 
     domain: str
     cls: str
     announced_at: datetime
     ranges: Sequence[Range]
-    """Sequences of the leaf's stream behind the last one that bronze holds."""
+    """Leaf stream sequences after the last in bronze."""
     at_hub: int
-    """Messages of these that the hub has and ingest has not taken."""
+    """Of these, messages at the hub, not yet ingested."""
     at_leaf: int
-    """The others, which only the leaf has."""
+    """Of these, messages only at the leaf."""
     stayed: Sequence[Range] = ()
-    """Sequences before them that never came and that the leaf still has."""
+    """Earlier sequences that never arrived and are still at the leaf."""
     ledger: Previous | None = None
-    """What the leaf announced of its run."""
+    """The leaf's announcement of its run."""
     removed: bool = False
-    """Whether the leaf announces the class no more, so that no link brings what only the leaf has."""
+    """Whether the leaf dropped the class, so that no link delivers the rest."""
 
     @property
     def messages(self) -> int:
-        """How many messages there are."""
         return self.at_hub + self.at_leaf
 
     def sentences(self) -> list[str]:
-        """What there is to say of it."""
+        """Return the report sentences."""
         name, when = f"{self.domain}, class {self.cls}", f"{self.announced_at:%Y-%m-%d %H:%M:%S} UTC"
         found = []
         if self.messages and self.removed:
@@ -85,7 +87,7 @@ class InTransit:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """The same as it stands in a report."""
+        """Return the report's JSON form."""
         row = fields_as_row(self)
         ledger = None
         if self.ledger is not None:
@@ -95,9 +97,11 @@ class InTransit:
 
 
 def ask_hub(server: Server, streams: Iterable[str], domains: Iterable[str] = ()) -> HubClient:
-    """What the hub says of these streams and of the leaves in them, and of the leaves of more `domains`: one
-    that rests, is over its bytes or revoked is no source of a stream. A stream that is not there is left out.
-    Raises as `Connection`."""
+    """Query the hub for streams, their leaves, and the leaves of more `domains`.
+
+    A leaf at rest, over its byte limit or revoked is no source of a stream. Missing streams are left out.
+    Raises as `Connection`.
+    """
     from hub_jobs.source.connection import Connection
     from hub_jobs.source.streams import stream_info
 
@@ -145,7 +149,9 @@ def _look_up(conn: Connection, domain: str, hub: HubClient) -> None:
 def in_transit_of(
     leaves: Mapping[str, FleetRecord], seen: SeenNumbers, origins: Mapping[tuple[str, str], set[Origin]]
 ) -> list[InTransit]:
-    """Of every class that a leaf announced. `origins` say from which stream of its leaf each source took."""
+    """Return the messages in transit of every announced class. `origins` maps sources to their
+    leaf streams.
+    """
     spaces: dict[Origin, list[str]] = {}
     for source, known in origins.items():
         for origin in known:

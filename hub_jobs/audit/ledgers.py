@@ -1,8 +1,7 @@
-"""What the leaves claim in the ledger records of bronze: of every run the newest record and the one that
-names most as discarded; the discarded sequences; lost stores; and records that can't be used. Pure.
+"""Gathers the leaves' claims from the ledger records of bronze. Pure.
 
-A leaf names what it discarded before it knows that the hub has it, so it may name what arrived all the same:
-the caller subtracts what the tables hold."""
+A leaf reports a discard before it knows of an arrival at the hub, so callers subtract what the tables hold.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +17,13 @@ from hub_jobs.audit.accounts import RunClaims
 from hub_jobs.times import micros
 
 EvictedRange = tuple[int, int, int, str]
-"""First and last sequence, how many direct messages stood there, and the reason."""
+"""First and last sequence, number of direct messages, reason."""
 
 Origin = tuple[str, str, str]
-"""Domain, class, and when the leaf's stream was made."""
+"""Domain, class, and creation time of the leaf's stream."""
 
 LISTED: Final = 1_000
-"""Records that can't be used and are named one by one."""
+"""Unusable records that are listed one by one."""
 
 COLUMNS: Final = (
     "subject",
@@ -38,13 +37,13 @@ COLUMNS: Final = (
     "source_seq",
     "arrived",
 )
-"""The columns of bronze that are read."""
+"""Columns read from bronze."""
 
 NAMED_AT_ONCE: Final = 10_000
-"""Ranges of a stream that are held before those that lie in others are dropped; a record names 1,000."""
+"""Ranges of a stream kept before contained ranges are dropped; a record has up to 1,000."""
 
 _COUNTS: Final = attrgetter(*Readings.__slots__)
-"""Those of readings, in order; `astuple` would copy each."""
+"""Names of the reading counts, in order; `astuple` would copy."""
 
 Run = tuple[str, str, str]
 """Domain, class and run."""
@@ -53,12 +52,11 @@ Source = tuple[str, str]
 """A leaf's stream and its identity."""
 
 Place = tuple[int, int]
-"""Where a message of a source stands: when it arrived at the hub, in epoch microseconds, and its sequence in
-the leaf's stream."""
+"""A message's arrival at the hub (epoch microseconds) and sequence in the leaf's stream."""
 
 
 class Unusable(NamedTuple):
-    """A record that can't be used, and why."""
+    """An unusable record and its fault."""
 
     stream: str
     seq: int
@@ -74,10 +72,11 @@ class Unusable(NamedTuple):
 
 
 class LostEnd(NamedTuple):
-    """What is gone of a stream of which an older store was restored: the stream, the last sequence that the
-    older store held, the last that had been there, and when its agent saw that, in nanoseconds since 1970, 0
-    where an agent of an earlier release reported it. One copy may be restored twice, with as many messages
-    stored in between as before."""
+    """The lost end of a stream whose older store was restored.
+
+    Has the stream, the older store's last sequence, the lost last sequence, and the time of detection in
+    nanoseconds since 1970 (0 if unreported). The time separates repeated restores of one copy.
+    """
 
     origin: Origin
     kept: int
@@ -87,15 +86,17 @@ class LostEnd(NamedTuple):
 
 @dataclass(slots=True)
 class LostStores:
-    """What leaves said of stores that were lost or restored: up to which sequence a lost stream is known to
-    have been filled, and of each end that is gone, the place in each source of the first record that knows of
-    it. What stands in the stream above that one and arrived before it is of the store that was replaced."""
+    """Lost and restored stores by the leaves' reports.
+
+    Keeps the last known sequence of each lost stream, and for each lost end the first record that knows of
+    it. A message above that record which arrived earlier is from the replaced store.
+    """
 
     streams: dict[Origin, int] = field(default_factory=dict)
     tails: dict[LostEnd, dict[Source, Place]] = field(default_factory=dict)
 
     def add(self, ledger: Ledger, source: Source | None = None, place: Place = (0, 0)) -> None:
-        """Add what a record says, which stands at this place of a source."""
+        """Add the claims of a record at this place of a source."""
         for store in ledger.lost:
             origin = (ledger.domain, ledger.cls, store.created)
             if store.kept is None:
@@ -105,10 +106,10 @@ class LostStores:
                 self.join(LostStores(tails={end: {} if source is None else {source: place}}))
 
     def ends(self, source: Source) -> dict[Place, list[LostEnd]]:
-        """The ends that records of a source know to be gone, by the place of the first that knows of them.
+        """Return the lost ends of a source by the place of the first record.
 
-        One without its time that is reported later than the same with its time is no other: the agent was
-        exchanged for one of an earlier release meanwhile, which leaves the time out."""
+        An end without time equals a later one with time.
+        """
         timed: dict[LostEnd, Place] = {}
         for tail, places in self.tails.items():
             if tail.at and source in places:
@@ -121,7 +122,6 @@ class LostStores:
         return found
 
     def join(self, other: LostStores) -> None:
-        """Add what other records say."""
         for origin, last in other.streams.items():
             self.streams[origin] = max(last, self.streams.get(origin, 0))
         for tail, found in other.tails.items():
@@ -131,47 +131,46 @@ class LostStores:
 
 
 class LedgerClaims(NamedTuple):
-    """What the leaves claim, from all records together."""
+    """The claims of all records."""
 
     ledgers: dict[Run, Ledger]
-    """Of each run its newest record, with what the one adds that names most as discarded."""
+    """The newest record per run, merged with the one that lists the most discards."""
     remembered: dict[Run, Previous]
-    """What runs say of the run before them."""
+    """Claims of runs about their previous run."""
     gone: dict[Origin, list[EvictedRange]]
-    """The sequences that were discarded, by the stream they were in."""
+    """Discarded sequences by stream."""
     origins: dict[Source, set[Origin]]
-    """From which stream of its leaf each source took."""
+    """The leaf stream of each source."""
     lost: LostStores
-    """What stores that were lost or restored had held."""
+    """Contents of lost or restored stores."""
     unreadable: list[str]
-    """The records that can't be used, a sentence each."""
+    """A sentence per unusable record."""
     doubts: Mapping[Run, Sequence[Doubt]] = MappingProxyType({})
-    """Lines that may be stored twice or may be lacking, by the first run that named them."""
+    """Possibly doubled or missing lines, by the first run that reported them."""
 
     def of(self, run: Run) -> RunClaims:
-        """What is claimed of one run."""
+        """Return the claims about one run."""
         return RunClaims(self.ledgers.get(run), self.remembered.get(run))
 
 
 @dataclass(slots=True)
 class LedgerRecords:
-    """The records that count, gathered from rows of bronze in any order."""
+    """The relevant records, gathered in any order."""
 
     newest: dict[Run, Ledger] = field(default_factory=dict)
     naming: dict[Run, Ledger] = field(default_factory=dict)
-    """Of each run the record that names most as discarded."""
+    """The record per run with the most discards."""
     discarded: dict[Origin, set[EvictedRange]] = field(default_factory=dict)
-    """The sequences that any record calls discarded, by the stream they were in."""
+    """Discarded sequences by stream."""
     origins: dict[Source, set[Origin]] = field(default_factory=dict)
-    """From which stream of its leaf each source took them."""
+    """The leaf stream of each source."""
     lost: LostStores = field(default_factory=LostStores)
     unusable: list[Unusable] = field(default_factory=list)
     doubts: dict[Run, list[Doubt]] = field(default_factory=dict)
-    """The newest of each place, `LISTED` at most, by the run whose records name them; later runs repeat
-    them."""
+    """The newest doubt per place, at most `LISTED`, by run; later runs repeat them."""
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add a row of bronze that is a ledger record of a known class, with `COLUMNS`."""
+        """Add a row of bronze (`COLUMNS`) with a ledger record of a known class."""
         try:
             ledger = parse_ledger(bytes(row["payload"] or b""))
             if (ledger.domain, ledger.cls) != (row["domain"], row["class"]):
@@ -189,7 +188,6 @@ class LedgerRecords:
             self.lost.add(ledger)
 
     def join(self, other: LedgerRecords) -> None:
-        """Add what was gathered from other rows."""
         for ledger in (*other.newest.values(), *other.naming.values()):
             self._add_ledger(ledger)
         for origin, named in other.discarded.items():
@@ -203,7 +201,7 @@ class LedgerRecords:
         self._cut()
 
     def claims(self) -> LedgerClaims:
-        """What all of them say together."""
+        """Return the claims of all records."""
         ledgers = {run: merged(newest, self.naming[run]) for run, newest in self.newest.items()}
         return LedgerClaims(
             ledgers,
@@ -245,12 +243,12 @@ class LedgerRecords:
             self.unusable = self.first_unusable()
 
     def first_unusable(self) -> list[Unusable]:
-        """The first `LISTED` of those that can't be used."""
+        """Return the first `LISTED` unusable records."""
         return sorted(self.unusable, key=lambda record: (record.stream, record.seq))[:LISTED]
 
 
 def _first_named(doubts: Mapping[Run, Sequence[Doubt]]) -> dict[Run, list[Doubt]]:
-    """Doubts by the first run of their class that names them: runs are in the order of their names."""
+    """Assign doubts to the first run of their class that reported them; run names sort by age."""
     known: set[tuple[str, str, Doubt]] = set()
     first: dict[Run, list[Doubt]] = {}
     for domain, cls, run in sorted(doubts):
@@ -262,7 +260,7 @@ def _first_named(doubts: Mapping[Run, Sequence[Doubt]]) -> dict[Run, list[Doubt]
 
 
 def remembered_runs(ledgers: Iterable[Ledger]) -> dict[Run, Previous]:
-    """What runs say of the run before them."""
+    """Return each run's claims about its previous run."""
     found: dict[Run, Previous] = {}
     for ledger in ledgers:
         if ledger.previous is not None:
@@ -274,8 +272,9 @@ def remembered_runs(ledgers: Iterable[Ledger]) -> dict[Run, Previous]:
 
 
 def _age(ledger: Ledger) -> tuple[bool, int, *tuple[int, ...]]:
-    """Orders the records of a run. Each of these only grows, and one of them does with all that a record
-    says of batches: so two that agree in them say the same."""
+    """Return a sort key of a run's records. Its parts only grow, so equal keys mean equal claims about
+    batches.
+    """
     return ledger.final, ledger.n, *_COUNTS(ledger.readings)
 
 
@@ -284,8 +283,9 @@ def _named(ledger: Ledger) -> tuple[int, tuple[bool, int, *tuple[int, ...]]]:
 
 
 def merged(newest: Ledger, naming: Ledger) -> Ledger:
-    """What two records of one run say together: the newest one, and the one that names the most as
-    discarded, which a later run may have written in its name."""
+    """Merge the newest record of a run with the one listing the most discards, which a later run may have
+    written.
+    """
     most = {
         name: max(getattr(newest.readings, name), getattr(naming.readings, name))
         for name in Readings.__slots__
@@ -302,8 +302,7 @@ def merged(newest: Ledger, naming: Ledger) -> Ledger:
 
 
 def outermost(ranges: Iterable[EvictedRange]) -> list[EvictedRange]:
-    """The sequences of a stream that were discarded, from all that is said of it. What is named only grows:
-    of two ranges the one that holds the other says it."""
+    """Return discarded ranges without those contained in others; reports only grow."""
     kept: list[EvictedRange] = []
     for sequences in sorted(ranges, key=lambda each: (each[0], -each[1], -each[2])):
         if not kept or sequences[1] > kept[-1][1]:

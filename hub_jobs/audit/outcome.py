@@ -1,4 +1,4 @@
-"""What an audit found of each leaf, for Prometheus and for the hub's agent, whose fleet page shows it."""
+"""Reports the audit result per leaf to Prometheus and to the hub's agent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HOUR: Final = 3_600
 
 
 def leaves_of(report: AuditReport) -> list[AuditedLeaf]:
-    """Each leaf over all its classes and runs, by name. What is of no leaf is left out."""
+    """Return each leaf's result over all classes and runs, sorted by name."""
     accounts: dict[str, list[Account]] = {}
     for account in report.accounts:
         if account.domain is not None:
@@ -44,14 +44,14 @@ def leaves_of(report: AuditReport) -> list[AuditedLeaf]:
 
 
 def head_of(report: AuditReport, lake: Place, *, deep: bool) -> AuditPart:
-    """What holds of the whole audit."""
+    """Return the result of the whole audit."""
     return AuditPart(
         report.at.isoformat(), str(lake), deep, report.lost, report.verdict, tuple(report.general)
     )
 
 
 def tell_hub(server: Server, head: AuditPart, leaves: Sequence[AuditedLeaf]) -> str:
-    """Tell the hub's agent; why it does not know now, empty if it does."""
+    """Report to the hub's agent; returns the reason of a failure, "" on success."""
     from hub_jobs.source.connection import Connection
 
     try:
@@ -66,7 +66,6 @@ def tell_hub(server: Server, head: AuditPart, leaves: Sequence[AuditedLeaf]) -> 
 
 
 def _gaps(report: AuditReport) -> dict[str, dict[str, int]]:
-    """By leaf the sentence of each gap without a reason in a stream of its own, and how many sequences."""
     streams = {
         leaf_stream(account.domain, account.cls): account.domain
         for account in report.accounts
@@ -105,7 +104,6 @@ def _leaf(
 
 
 def _hours(hours: Sequence[Hour]) -> Iterator[AuditedHour]:
-    """The hours of all classes together."""
     for hour in merged_hours(replace(hour, cls=None) for hour in hours):
         yield AuditedHour(
             int(hour.hour.timestamp()) // _HOUR,

@@ -1,4 +1,4 @@
-"""What an audit found, as a table for people, as JSON for programs, and as rows of the table `audit`."""
+"""Formats an audit as text, as JSON, and as rows of the table `audit`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ _NOT_ASKED: Final = "the hub was not asked (--server)"
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """The accounts of one moment, the sequences that never came, and `notes`: sentences about what is no
-    loss, such as a ledger record that can't be used."""
+    """The accounts at one moment and the missing sequences. `notes` are sentences about harmless facts."""
 
     at: datetime
     accounts: Sequence[Account]
@@ -40,46 +39,44 @@ class AuditReport:
     notes: Sequence[str]
     hours: Sequence[Hour] = ()
     in_transit: Sequence[InTransit] | None = None
-    """What is on its way; None when the hub was not asked."""
+    """Messages in transit; None when the hub was not asked."""
     unexplained: Sequence[str] = ()
-    """About rows of no run whose message bronze does not have."""
+    """Sentences about rows without run and without message in bronze."""
     unreadable: Sequence[Unreadable] = ()
     untrue: Sequence[str] = ()
-    """About what is not as it should be and no loss."""
+    """Sentences about inconsistent state that is no loss."""
     altered: Sequence[str] = ()
-    """About contents that are not those of their payloads."""
+    """Sentences about contents that differ from their payloads."""
     settled: Settled = field(default_factory=Settled)
-    """What the next audit need not read, and why this one has read all of it."""
+    """The part that the next audit need not read, and why this one read everything."""
     hub_fault: str = ""
-    """Why the hub that was asked said nothing."""
+    """Why the hub did not answer."""
     doubts: int = 0
-    """How many times leaves could not tell whether lines were stored twice or are lacking."""
+    """Reports of leaves about possibly doubled or missing lines."""
     other_lake: str = ""
-    """Why this is not the lake of the hub that was asked."""
+    """Why this is not the hub's lake."""
 
     @property
     def unknown_transit(self) -> str | None:
-        """Why what is on its way is not known, None where it is."""
+        """Return why messages in transit are unknown, None otherwise."""
         if self.in_transit is not None:
             return None
         return f"what is still on its way is not known: {self.hub_fault or _NOT_ASKED}"
 
     @property
     def lost(self) -> bool:
-        """Whether something is gone without a reason, doubled, not explained, or can't be read, so that a
-        loss can't be excluded."""
+        """Whether anything is lost without a reason, doubled, unexplained or unreadable."""
         gone = any(gap.lost for gap in self.gaps) or any(account.lost for account in self.accounts)
         return gone or bool(self.unexplained) or bool(self.unreadable) or bool(self.altered)
 
     @property
     def findings(self) -> list[str]:
-        """All sentences."""
         named = (finding for account in self.accounts for finding in account.findings)
         return [*self.general, *named]
 
     @property
     def general(self) -> list[str]:
-        """The sentences that are of no run, losses first."""
+        """Sentences about no specific run, losses first."""
         moving = (sentence for transit in self.in_transit or () for sentence in transit.sentences())
         gaps = map(str, sorted(self.gaps, key=lambda gap: not gap.lost))
         return [
@@ -95,7 +92,7 @@ class AuditReport:
 
     @property
     def verdict(self) -> str:
-        """All of it in one sentence."""
+        """The result in one sentence."""
         if self.other_lake:
             return f"this is not the hub's lake, or not its newest state; of itself: {self._own_verdict}"
         return self._own_verdict
@@ -154,12 +151,12 @@ def as_json(report: AuditReport) -> str:
 
 
 def shown_columns(report: AuditReport) -> tuple[list[str], list[list[str]]]:
-    """The accounts as texts: the names of the columns, and a row each."""
+    """Return the accounts as texts: column names and rows."""
     return _SHOWN, [[_cell(row[name]) for name in _SHOWN] for row in map(_row, report.accounts)]
 
 
 def as_text(report: AuditReport) -> str:
-    """The verdict, the sentences, and the accounts as a table."""
+    """Return verdict, sentences and accounts as a table."""
     findings = report.findings
     lines = [report.verdict, *findings[:_FINDINGS_SHOWN]]
     if len(findings) > _FINDINGS_SHOWN:
@@ -183,8 +180,7 @@ def _moment(microseconds: int) -> str | None:
 
 
 def store(lake: Place, report: AuditReport) -> None:
-    """Add the accounts to the tables `audit` and `audit_hours`. Findings that are of no run stand in the
-    first row."""
+    """Add the accounts to the tables `audit` and `audit_hours`. The first row has findings without run."""
     rows = [{"at": report.at, **_row(account)} for account in report.accounts]
     if rows:
         rows[0]["findings"] = [*report.general, *rows[0]["findings"]]

@@ -1,8 +1,7 @@
-"""The job `audit`: what the agents acknowledged against what is in the tables.
+"""Runs the job `audit`, which compares agents' acknowledgements with the tables.
 
-`hub_jobs.audit` says which tables are compared with which. What is missing is named by its batches and
-places; exit code 3 when something is gone without a reason, or doubled. The accounts also go into the table
-`audit`.
+It lists missing batches and places, and adds the accounts to the table `audit`. Exit code 3 means that data
+is doubled or lost without a reason.
 """
 
 from __future__ import annotations
@@ -97,9 +96,11 @@ def run(
     tell: Callable[[report.AuditReport], None] | None = None,
 ) -> Exit:
     """Audit a lake, print its accounts, and write them to the tables `audit` and `audit_hours` and to the
-    files; what is settled is read `again` only if it is to be, or was changed. With `asked`, a server and
-    streams in addition to those in bronze, what is in transit too; an unreachable hub takes nothing from the
-    rest, and the exit code says so. `tell` is given what was found."""
+    files.
+
+    `again` reads settled data again. `asked` adds a server and streams for messages in transit; an
+    unreachable hub only sets the exit code. `tell` receives the result.
+    """
     at = datetime.now(UTC)
     if open_table(lake, "bronze") is None:
         say(_NAME, str(no_table(lake, "bronze", "ingest")))
@@ -154,8 +155,6 @@ def _audit(
 
 
 class _Counted(NamedTuple):
-    """What an audit has read, and what that comes to."""
-
     tables: AuditTables
     survey: Survey
     held: BronzeContents
@@ -171,7 +170,7 @@ def _counted(tables: AuditTables, cache: SeenCache, histories: Sequence[StreamHi
 
 
 def _settle(lake: Place, table: Table, counted: _Counted, recount: Callable[[AuditTables], _Counted]) -> int:
-    """Keep for the next audit what is in order; where the newest is not, what lies before it."""
+    """Store the data in order for the next audit, up to the first problem."""
     if cut := earlier_cut(counted.tables, counted.rows):
         counted = recount(replace(counted.tables, cut=cut))
     return settle(lake, table, counted.tables, counted.survey, counted.rows)
@@ -226,7 +225,6 @@ def _audited(
 
 
 def _compared(tables: AuditTables) -> tuple[list[str], list[str]]:
-    """Sentences about contents that differ, and about what was not compared."""
     from hub_jobs.audit.compare_contents import compare_contents
 
     found = compare_contents(tables)
@@ -234,5 +232,5 @@ def _compared(tables: AuditTables) -> tuple[list[str], list[str]]:
 
 
 def _hours(past: Past, hours: Sequence[Hour], at: datetime) -> list[Hour]:
-    """The hours of which something is new, and those of the last days, as the page shows them."""
+    """Return hours with new data and the last days, for the fleet page."""
     return merged_hours([*hours, *hours_of(past, hours, at - _SHOWN)])

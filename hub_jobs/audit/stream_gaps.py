@@ -1,4 +1,4 @@
-"""Which sequences of the hub's and of the leaves' streams never came, and what bronze tells of the reason."""
+"""Finds sequences of hub and leaf streams that never arrived, with bronze's reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hub_jobs.source.streams import StreamInfo
 
 _LOOKED_AT: Final = 1_000
-"""Holes of a source that are looked at one by one."""
+"""Holes of a source examined one by one."""
 
 HubGaps = Mapping[History, Sequence[tuple[Range, GapReason]]]
 
@@ -37,9 +37,11 @@ def find_gaps(
     hub: Mapping[str, StreamInfo],
     unreadable: Sequence[Unreadable] = (),
 ) -> list[Gap]:
-    """All gaps, the hub's first. `claims` say what leaves discarded and which stores were lost or restored,
-    `hub` what the hub says of its streams now, as far as it was asked. Files of bronze that are `unreadable`
-    hold some of the sequences."""
+    """Return all gaps, the hub's first.
+
+    `claims` are the leaves' discards and store losses, `hub` the present streams as far as known. Gaps may
+    lie in `unreadable` files.
+    """
     ever, origins = held.ever, claims.origins
     at_hub = _of_hub(bronze, held, ever, hub, unreadable)
     found = [
@@ -66,7 +68,7 @@ def _of_hub(
     hub: Mapping[str, StreamInfo],
     unreadable: Sequence[Unreadable],
 ) -> HubGaps:
-    """What bronze should hold of the hub's streams and does not, up to where it is said to be ingested."""
+    """Return hub sequences missing in bronze up to its offsets."""
     missing: dict[History, list[Range]] = {}
     for space, ranges in sorted(ever.spaces.items()):
         kind, _, name = space.partition("/")
@@ -95,7 +97,6 @@ def _of_hub(
 def _known(
     history: History, held: BronzeContents, unreadable: Sequence[Unreadable]
 ) -> Iterator[tuple[Range, GapReason]]:
-    """What bronze itself tells of sequences that it does not hold."""
     for file in unreadable:
         if file.table == "bronze" and file.may_hold(stream=history[0], created=history[1]):
             yield file.sequences, GapReason.UNREADABLE
@@ -104,8 +105,7 @@ def _known(
 
 
 def _removed(at_hub: HubGaps) -> GapReason:
-    """Why messages of a source that were in bronze are not: where all that is gone stands in files that can't
-    be read, it is that."""
+    """Return why source messages are gone from bronze: unreadable files when these hold all of them."""
     reasons = {why for holes in at_hub.values() for _, why in holes}
     return (
         GapReason.UNREADABLE
@@ -120,8 +120,7 @@ def _reasons(
     history: History,
     now: StreamInfo | None,
 ) -> Iterator[tuple[Range, GapReason]]:
-    """The parts of some holes with the reason noted when they were found, or else by the stream's limits
-    now."""
+    """Split holes by the reason noted at ingest, else by the stream's limits now."""
     rest = list(lacking)
     for span, why in noted:
         for part in intersection(rest, [span]):
@@ -134,7 +133,7 @@ def _reasons(
 
 
 def _of_lost(seen: SeenNumbers, origins: Mapping[Source, set[Origin]], lost: LostStores) -> Iterator[Gap]:
-    """What stood at the end of streams that are no more and never came."""
+    """Yield the missing ends of lost streams."""
     for origin, last in sorted(lost.streams.items()):
         high = _highest(seen, origins, origin)
         if high < last:
@@ -143,7 +142,7 @@ def _of_lost(seen: SeenNumbers, origins: Mapping[Source, set[Origin]], lost: Los
 
 
 def _of_replaced(bronze: Table, seen: SeenNumbers, lost: LostStores) -> Iterator[Gap]:
-    """What stood at the end of streams of which an older store was restored, and that never came."""
+    """Yield the missing ends of streams restored from an older store."""
     for source in sorted({source for places in lost.tails.values() for source in places}):
         came = seen.ranges(source_space(*source))
         for tail, missing in missing_of_restored(bronze, source, lost):
@@ -153,8 +152,9 @@ def _of_replaced(bronze: Table, seen: SeenNumbers, lost: LostStores) -> Iterator
 
 
 def _highest(seen: SeenNumbers, origins: Mapping[Source, set[Origin]], origin: Origin) -> int:
-    """The highest sequence that came of a stream. A source of which no record says from which stream it took
-    may have taken from any of its leaf."""
+    """Return the highest arrived sequence of a stream. A source without origin counts for any stream of its
+    leaf.
+    """
     stream, high = leaf_stream(*origin[:2]), 0
     for space, ranges in seen.spaces.items():
         kind, _, name = space.partition("/")
@@ -187,7 +187,7 @@ def _of_source(
     discarded: list[Range],
     hub: HubGaps,
 ) -> Iterator[Gap]:
-    """The holes of a source. `came` are the sequences that bronze ever held, and those that it holds."""
+    """Return the holes of a source; `came` has ranges ever and presently in bronze."""
     name = "/".join(source)
     ranges, here = came
     lead = [(1, ranges[0][0] - 1)] if ranges[0][0] > 1 else []
@@ -212,19 +212,17 @@ def _of_source(
 
 
 def _below(ranges: Sequence[Range], number: int) -> int:
-    """The highest number of some ranges that is below another, 0 without one."""
     at = bisect_left(ranges, (number, 0))
     return ranges[at - 1][1] if at else 0
 
 
 def _above(ranges: Sequence[Range], number: int) -> int:
-    """The lowest number of some ranges that is above another, 0 without one."""
     at = bisect_left(ranges, (number, 0))
     return ranges[at][0] if at < len(ranges) else 0
 
 
 def _places(bronze: Table, source: tuple[str, str], numbers: Sequence[int]) -> dict[int, dict[History, int]]:
-    """Where the hub held some messages of a source: of each history the first sequence."""
+    """Return the first hub sequence of source messages, per history."""
     where: list[Condition] = [("source_stream", "=", source[0]), ("source_identity", "=", source[1])]
     found: dict[int, dict[History, int]] = {}
     columns = ("source_seq", "stream", "created", "seq")

@@ -1,1 +1,1 @@
-"""The job `gaps`: silent devices, holes in series, late readings."""
+"""Finds silent devices, holes in series and late readings: the job `gaps`."""

@@ -1,5 +1,6 @@
-"""spark-submit hub_jobs/gaps/__main__.py, or python -m hub_jobs.gaps: what the job does stands in
-`hub_jobs.gaps.run`."""
+"""Runs the job by spark-submit hub_jobs/gaps/__main__.py or python -m hub_jobs.gaps;
+see `hub_jobs.gaps.run`.
+"""
 
 import sys
 

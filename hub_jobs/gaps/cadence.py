@@ -1,6 +1,7 @@
-"""How often series of readings come, and where they did not: of whole devices at a time, so that pieces of a
-large window can be judged by tasks. A series' usual interval is the median of those between its readings in
-the window; readings of one moment count once. Pure."""
+"""Judges how regularly series come and where they have holes, some whole devices at a time. Pure.
+
+A series' usual interval is the median between its readings in the window; equal times count once.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ from hub_jobs.tables.schemas import GAPS, TIME
 from hub_jobs.times import micros
 
 LEAST_INTERVALS: Final = 5
-"""With fewer intervals nothing is said of what is usual."""
+"""Fewer intervals give no usual interval."""
 UNEVEN_INTERVALS: Final = 20
-"""From so many intervals on the 95th per cent is not merely the longest of them."""
+"""Intervals from which the 95th percentile is more than the maximum."""
 EDGES: Final = (1, 10, 60, 600, 3_600, 86_400)
-"""The upper bounds of lateness, in seconds, of all buckets but the first and the last."""
+"""Upper bounds in seconds of the lateness buckets, except the first and last."""
 BUCKETS: Final = ("ahead", *(f"to_{edge}" for edge in EDGES), "later")
-"""Names of the buckets: by a second or more ahead of the arrival; late by up to so many seconds; later."""
+"""Bucket names: a second or more early; late by up to so many seconds; later."""
 HEARD: Final = pa.schema(
     [
         *(("domain", pa.string()), ("device", pa.string()), ("metric", pa.string())),
@@ -34,8 +35,9 @@ HEARD: Final = pa.schema(
         *(("first", TIME), ("last", TIME)),
     ]
 )
-"""What is judged. Of the window a row a reading: `last` is its time, `first` and `count` are null. Of before
-the window any number of rows a series: how many readings they stand for, the first and the last of these."""
+"""Input rows. In the window one row per reading: `last` is its time, `first` and `count` are null. Before the
+window any rows per series: a count of readings, the first and the last.
+"""
 FOUND: Final = pa.schema([field for field in GAPS if field.name != "at"])
 LATE: Final = pa.schema(
     [("domain", pa.string()), *((name, pa.int64()) for name in BUCKETS), ("worst", pa.float64())]
@@ -46,15 +48,14 @@ Floats = npt.NDArray[np.float64]
 
 
 def judge(heard: pa.Table, begin: datetime, end: datetime, factor: float) -> pa.Table:
-    """The rows of the table `gaps` about some devices, of each of which `heard` (as `HEARD`) has all, and
-    what is known of them from before the window. Answers to commands are no series.
+    """Return `gaps` rows for devices, given all their rows in `heard` (`HEARD`). Command answers are no
+    series.
 
-    A hole is longer than `factor` times the usual interval: the median, or for want of intervals the mean
-    before the window; times the 95th per cent where that is itself beyond, for such a series comes unevenly:
-    by events, or thinned out by a rule. Holes that go on because their device is silent are left out. Silent
-    is a device that is quiet for longer than the bound of its quickest series; or, where nothing is usual,
-    one that was there before the window and not in it. That is unknown (null) where nothing is usual of what
-    there is."""
+    A hole exceeds `factor` times the usual interval: the median, or without enough intervals the mean before
+    the window. It is `factor` times the 95th percentile for uneven series. Open holes of silent devices are
+    omitted. A device is silent when it is quiet longer than its quickest series' bound; without a usual
+    interval, when it has readings only before the window; null when that can't be judged.
+    """
     heard = heard.filter(pc.not_equal(heard["metric"], COMMAND_METRIC))
     if not heard.num_rows:
         return FOUND.empty_table()
@@ -131,9 +132,10 @@ def judge(heard: pa.Table, begin: datetime, end: datetime, factor: float) -> pa.
 
 
 def lateness(rows: pa.Table) -> pa.Table:
-    """A row a domain, as `LATE`: how many readings (`domain`, `ts`, `ts_source`, `arrived`) came how late,
-    and the `worst` seconds. Late is by how much the arrival at the hub is after `ts`; readings that have
-    their time from the hub's arrival are not counted."""
+    """Return readings per domain and lateness (`LATE`), and the `worst` in seconds.
+
+    Lateness is the arrival at the hub minus `ts`; readings timed by the hub are not counted.
+    """
     stamped = rows.filter(pc.and_(pc.not_equal(rows["ts_source"], "hub"), pc.is_valid(rows["arrived"])))
     if not stamped.num_rows:
         return LATE.empty_table()
@@ -148,7 +150,7 @@ def lateness(rows: pa.Table) -> pa.Table:
 
 
 def lateness_of_all(parts: pa.Table) -> pa.Table:
-    """The rows of several parts of the readings as those of all."""
+    """Merge the lateness of parts."""
     sums = [(name, "sum") for name in BUCKETS]
     found = parts.group_by("domain").aggregate([*sums, ("worst", "max")])
     return found.rename_columns(
@@ -157,7 +159,7 @@ def lateness_of_all(parts: pa.Table) -> pa.Table:
 
 
 def labels(tags: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A text for each row that tells the tags of a series from others, in whatever order they stand."""
+    """Return a text per row that identifies its tags in any order."""
     return pa.chunked_array(
         [_labels_of(chunk) for chunk in tags.chunks], pa.dictionary(pa.int32(), pa.string())
     )
@@ -180,8 +182,10 @@ def _labels_of(tags: pa.MapArray) -> pa.DictionaryArray:
 
 
 def _moments(heard: pa.Table, series: Numbers, size: int) -> tuple[Numbers, Numbers, Numbers, Floats]:
-    """The moments of all series in order, each once, with the last one before the window, and the series of
-    each; then of each series how many intervals there were before the window, and their mean."""
+    """Return sorted distinct moments with their series, starting with the last before the window.
+
+    Also returns per series the number of intervals before the window and their mean.
+    """
     before = heard["count"].is_valid().to_numpy()
     last, first = np.full(size, np.iinfo(np.int64).min), np.full(size, np.iinfo(np.int64).max)
     of = series[before]
@@ -201,7 +205,7 @@ def _moments(heard: pa.Table, series: Numbers, size: int) -> tuple[Numbers, Numb
 
 
 def _ranks(of: Numbers, seconds: Floats, count: Numbers) -> tuple[Floats, Floats]:
-    """The median and the 95th per cent of each series, which are among its intervals; NaN without one."""
+    """Return median and 95th percentile per series, NaN without intervals."""
     ordered = np.append(seconds[np.lexsort((seconds, of))], np.nan)
     begins = np.cumsum(count) - count
     places = [begins + np.ceil(share * count).astype(np.int64) - 1 for share in (0.5, 0.95)]
@@ -210,7 +214,6 @@ def _ranks(of: Numbers, seconds: Floats, count: Numbers) -> tuple[Floats, Floats
 
 
 def _least(of: Numbers, values: Floats, size: int) -> Floats:
-    """The least value of each group, NaN where none is known."""
     least = np.full(size, np.nan)
     np.fmin.at(least, of, values)
     return least
@@ -226,7 +229,6 @@ def _micros(moments: pa.ChunkedArray) -> Numbers:
 
 
 def _rows(kind: str, shown: pa.Table, **columns: Any) -> pa.Table:
-    """Rows of the table `gaps`; NaN is null there."""
     found = {name: shown[name] for name in shown.column_names}
     for name, values in columns.items():
         known = pa.array(values, from_pandas=True) if isinstance(values, np.ndarray) else values

@@ -1,5 +1,6 @@
-"""Reads what `gaps` judges, and has it judged: in this process where that is little, for a session of Spark
-takes ten seconds and more to come to its first row; otherwise by Spark's tasks, some devices each."""
+"""Reads the rows that `gaps` judges: in this process when few, since Spark starts in ten seconds, else by
+tasks.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HERE_ROWS: Final = 1_000_000
-"""So many are judged in a few seconds, in some 500 MB."""
+"""Rows judged here in a few seconds and 500 MB."""
 _PART_ROWS: Final = 1_000_000
 _NAMES: Final = ("domain", "device", "metric", "tags")
 _TIMES: Final = ("domain", "ts", "ts_source", "arrived")
@@ -31,7 +32,7 @@ _TIMES: Final = ("domain", "ts", "ts_source", "arrived")
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The readings of a window, and what is known from before it."""
+    """The readings of a window and the knowledge from before."""
 
     readings: Table
     window: Span
@@ -41,18 +42,18 @@ class Heard:
 
     @property
     def inside(self) -> list[Condition]:
-        """Which rows of `readings` are in the window."""
+        """Return conditions for rows in the window."""
         return [("ts", ">=", self.window[0]), ("ts", "<", self.window[1]), *self.where]
 
     def most_rows(self) -> int | None:
-        """How many rows there may be at most, None where the log does not say it."""
+        """Return an upper bound of rows, None when the log does not tell."""
         reads = [(self.readings, self.inside), *((part.table, part.where) for part in self.before)]
         counts = [n for table, where in reads for n in bounds(chosen_files(table, where), "num_records")]
         return None if None in counts else sum(counts)
 
 
 def judge_here(heard: Heard, at: datetime) -> tuple[list[PartFile], pa.Table]:
-    """Judge all in this process: the files of rows of `gaps`, which no commit names yet, and the lateness."""
+    """Judge everything in this process; returns uncommitted `gaps` files and the lateness."""
     parts, late = [HEARD.empty_table()], [LATE.empty_table()]
     for rows in batches(heard.readings, [*_NAMES, *_TIMES[1:]], heard.inside):
         late.append(lateness(rows))
@@ -74,7 +75,7 @@ def _known(rows: pa.Table, part: Before) -> pa.Table:
 def judge_by_tasks(
     spark: SparkSession, heard: Heard, at: datetime, rows: int | None
 ) -> tuple[list[PartFile], pa.Table]:
-    """The same by tasks of Spark, of `rows` at most."""
+    """Judge by Spark tasks, for at most `rows` rows."""
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.pandas.types import from_arrow_schema
 

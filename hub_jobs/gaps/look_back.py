@@ -1,8 +1,6 @@
-"""What is known of each series from before the window: of whole days and hours by the windows of `rollup`,
-where these are made of the readings as they are now, and by the readings themselves elsewhere.
+"""Summarises each series before the window, by current windows of `rollup` and by readings elsewhere.
 
-A week of readings would be read for nothing but their count and the first and the last time of each series,
-which a window says just as well. Readings without a number are in no window, and are always read.
+Only count, first and last time are needed. Readings without a number are in no window and are always read.
 """
 
 from __future__ import annotations
@@ -24,12 +22,14 @@ _HOUR: Final = timedelta(hours=1)
 _DAY: Final = timedelta(days=1)
 
 Span = tuple[datetime, datetime]
-"""From the first moment on, and before the second."""
+"""A half-open span of time."""
 
 
 class Rolled(NamedTuple):
-    """The tables `rollup_1d` and `rollup_1h`, and of which version of `readings` they were made. Where they
-    are newer than that, the windows that differ are of hours that changed in `readings` since."""
+    """The tables `rollup_1d` and `rollup_1h` with the version of `readings` below them.
+
+    Windows of newer tables differ only in hours that changed in `readings` since.
+    """
 
     days: Table
     hours: Table
@@ -37,8 +37,7 @@ class Rolled(NamedTuple):
 
 
 def open_rolled(lake: Place) -> Rolled | None:
-    """What rollup has made, None where that is nothing. To be opened before `readings`, so that these have
-    all that a rollup made windows of meanwhile."""
+    """Open the rollup tables, None without any. Open them before `readings`, which then cover all windows."""
     days = open_table(lake, "rollup_1d")
     version = None if days is None else days.offset(ROLLED_UP)
     hours = open_table(lake, "rollup_1h")
@@ -47,8 +46,9 @@ def open_rolled(lake: Place) -> Rolled | None:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Rows of a table that tell of series before the window: how many readings each stands for, the first and
-    the last of them, as names of columns; `count` "" where it is one reading."""
+    """Rows of a table about series before the window: column names of count, first and last; `count` "" means
+    1.
+    """
 
     table: Table
     where: list[Condition]
@@ -60,7 +60,7 @@ class Before:
 def known_before(
     readings: Table, rolled: Rolled | None, span: Span, where: Sequence[Condition] = ()
 ) -> list[Before]:
-    """What to read of a span of time: all series that fulfil `where`, several rows a series."""
+    """Return the rows to read for a span, several per series that fulfils `where`."""
     exact = [] if rolled is None else rolled_spans(span, *_unrolled(readings, rolled, span))
     if rolled is None or not exact:
         return [Before(readings, [("ts", "within", [span]), *where])]
@@ -77,8 +77,7 @@ def known_before(
 
 
 def _unrolled(readings: Table, rolled: Rolled, span: Span) -> tuple[datetime | None, Iterable[datetime]]:
-    """From when on rollup makes hours again, None for always, and the hours of a span that it has still to
-    make; all of them where the log no longer shows it."""
+    """Return since when rollup makes hours again (None: always), and the span's hours not yet made."""
     kept_since = readings.kept_since
     since = None if kept_since is None else at_micros(kept_since) + _HOUR
     changed = changed_files(readings, rolled.version)
@@ -90,7 +89,7 @@ def _unrolled(readings: Table, rolled: Rolled, span: Span) -> tuple[datetime | N
 
 
 def rolled_spans(span: Span, since: datetime | None, unrolled: Iterable[datetime]) -> list[Span]:
-    """The whole hours of a span from `since` on, as spans, without those that are `unrolled`."""
+    """Return the span's whole hours from `since` on, without `unrolled` hours."""
     return [
         part
         for first, end in whole((max(span[0], since or span[0]), span[1]), _HOUR)
@@ -101,13 +100,13 @@ def rolled_spans(span: Span, since: datetime | None, unrolled: Iterable[datetime
 
 
 def whole(span: Span, unit: timedelta) -> list[Span]:
-    """The whole days or hours of a span, none or one span of them."""
+    """Return the whole days or hours of a span as at most one span."""
     first = span[0] + (_EPOCH - span[0]) % unit
     end = span[1] - (span[1] - _EPOCH) % unit
     return [(first, end)] if first < end else []
 
 
 def between(span: Span, others: Sequence[Span]) -> list[Span]:
-    """What is left of a span without others in it, which ascend and do not overlap."""
+    """Return a span without others, which are sorted and disjoint."""
     edges = [span[0], *(edge for other in others for edge in other), span[1]]
     return [(first, end) for first, end in zip(edges[::2], edges[1::2], strict=True) if first < end]

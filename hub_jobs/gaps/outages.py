@@ -1,5 +1,6 @@
-"""The worst of what a look for gaps found, from the rows of its table a piece at a time. Pure; what it keeps
-grows with the devices, not with the readings."""
+"""Selects the worst gaps from rows of the table, piece by piece. Pure; memory grows with devices, not
+readings.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 from hub_jobs.tables.schemas import GAPS
 
 LISTED: Final = 1_000
-"""At most so many of a kind are listed."""
+"""Longest list per kind."""
 COLUMNS: Final = [name for name in GAPS.names if name != "at"]
 _GROUP: Final = ["domain", "device", "open", "from_minute", "to_minute"]
 _FOLDS: Final = [
@@ -29,7 +30,7 @@ _FOLDS: Final = [
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A domain: how many devices are known, how many of them are silent, and its newest reading."""
+    """A domain's number of known and silent devices, and its newest reading."""
 
     domain: str
     devices: int
@@ -39,8 +40,9 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class SilentDevice:
-    """A silent device of a domain in which others are heard. `since` is its last reading, `usual` its usual
-    interval, None where nothing is usual; times in seconds."""
+    """A silent device in a domain with active ones; last reading `since` and `usual` interval in seconds, or
+    None.
+    """
 
     domain: str
     device: str
@@ -53,7 +55,7 @@ class SilentDevice:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A hole in one series of a device, `metric`, or in several at once; `missing` counts them all."""
+    """A hole in one series (`metric`) or several at once; `missing` counts all."""
 
     domain: str
     device: str
@@ -69,7 +71,7 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A series and its intervals in seconds, None where it has none."""
+    """A series and its intervals in seconds, or None."""
 
     domain: str
     device: str
@@ -84,8 +86,9 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What there is, of which only so much is listed. `unjudged` devices say too little for anything to be
-    usual; series are those with readings in the window."""
+    """Totals of everything, listed or not. `unjudged` devices have no usual interval; series have readings in
+    the window.
+    """
 
     devices: int
     silent: int
@@ -97,7 +100,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Worst:
-    """The worst first in every list; a domain whose devices are all silent stands in `sites` alone."""
+    """Lists sorted worst first; wholly silent domains are in `sites` only."""
 
     totals: Totals
     sites: list[Site]
@@ -110,8 +113,9 @@ Listed = TypeVar("Listed", SilentDevice, Hole, Pace)
 
 
 def worst(stored: Iterable[pa.Table]) -> Worst:
-    """From the rows of one look, with the columns `COLUMNS`. Holes of a device that begin in the same minute
-    and end in the same minute are reported as one."""
+    """Select from rows of one look (`COLUMNS`). Joins holes of a device that begin and end in the same
+    minutes.
+    """
     devices, series, together = _Devices(), _Series(), _Holes()
     for rows in stored:
         for kind, taker in (("device", devices), ("series", series), ("hole", together)):
@@ -151,7 +155,7 @@ class _Devices:
         self._silent.append(rows.filter(rows["silent"]))
 
     def sites(self) -> list[Site]:
-        """Those first of which nothing is heard."""
+        """Return the sites, wholly silent first."""
         return sorted(self._sites.values(), key=lambda site: (site.silent < site.devices, site.domain))
 
     def worst(self, domains: list[str]) -> list[SilentDevice]:

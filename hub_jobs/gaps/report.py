@@ -1,4 +1,4 @@
-"""What a look for gaps found, as text for people and as JSON for programs. Pure."""
+"""Formats a look for gaps as text and JSON. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ _TITLES: Final = ("ahead", "<=1s", "<=10s", "<=1m", "<=10m", "<=1h", "<=1d", "la
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """How many readings of a domain came how late, by the names of `cadence.BUCKETS`, and the worst, in
-    seconds."""
+    """Readings of a domain per bucket of `cadence.BUCKETS`, and the worst in seconds."""
 
     domain: str
     counts: dict[str, int]
@@ -28,7 +27,7 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class GapFindings:
-    """All that was found in one window."""
+    """All findings of one window."""
 
     at: datetime
     begin: datetime
@@ -53,7 +52,7 @@ def as_json(found: GapFindings) -> str:
 
 
 def as_text(found: GapFindings) -> str:
-    """At most 24 lines of 80 columns; `every` is the usual interval."""
+    """Return at most 24 lines of 80 columns; `every` is the usual interval."""
     totals, sites = found.worst.totals, found.worst.sites
     begin, end = (f"{moment:%Y-%m-%d %H:%M}" for moment in (found.begin, found.end))
     lines = [
@@ -145,8 +144,6 @@ def _lateness(found: GapFindings) -> list[str]:
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]], most: Sequence[int]) -> list[str]:
-    """The first rows under their names; the leading columns are texts of at most so many characters each, the
-    others stand to the right."""
     cells = [
         [_cut(cell, most[at]) if at < len(most) else cell for at, cell in enumerate(row)]
         for row in (names, *rows[:_SHOWN])

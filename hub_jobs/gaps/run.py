@@ -1,8 +1,7 @@
-"""The job `gaps`: which devices are silent, how often series come and where they have holes,
-and how late readings reach the hub.
+"""Runs the job `gaps`, which reports silent devices, holes in series, and late arrivals.
 
-It tells what devices did not send, or sent late; what was acknowledged and is gone is the audit's to tell. It
-looks at a window of `ts`, sorts that once, and adds what it found to the table `gaps`.
+It covers unsent and late data; the audit covers lost data. It sorts one window of `ts` and adds the result to
+the table `gaps`.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _LOOK_BACK: Final = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True)
 class GapsOptions:
-    """What the command line says; None where it leaves that open."""
+    """The command line's options; None where open."""
 
     lake: Place
     begin: datetime | None
@@ -56,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> Exit:
 
 
 def run(options: GapsOptions) -> Exit:
-    """Look for gaps, print what was found, and write it to the table `gaps` and the file."""
+    """Look for gaps, print the result, and write it to the table `gaps` and the file."""
     rolled = open_rolled(options.lake)
     readings = open_table(options.lake, "readings")
     if readings is None:
@@ -86,8 +85,7 @@ def run(options: GapsOptions) -> Exit:
 
 
 def window(options: GapsOptions, newest: datetime) -> tuple[datetime, datetime]:
-    """From when on and until when to look. Never beyond the newest arrival: what the hub or the jobs have not
-    taken in yet is no silence of a device."""
+    """Return the window, which ends at the newest arrival at the latest: a delay in the hub is no silence."""
     end = newest if options.end is None else min(options.end, newest)
     return (options.begin or back(end, _WINDOW)), end
 

@@ -1,1 +1,1 @@
-"""The job `ingest`: from the hub's aggregates into the table `bronze`."""
+"""Copies the hub's aggregates to the table `bronze`: the job `ingest`."""

@@ -1,5 +1,6 @@
-"""spark-submit hub_jobs/ingest/__main__.py, or python -m hub_jobs.ingest: what the job does stands in
-`hub_jobs.ingest.run`."""
+"""Runs the job by spark-submit hub_jobs/ingest/__main__.py or python -m hub_jobs.ingest; see
+`hub_jobs.ingest.run`.
+"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Where a lake that is new to a stream begins."""
+"""Finds where a new lake begins in a stream."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hub_jobs.tables.stream_history import StreamHistory
 def purged_before(
     server: Server, bronze: Table, known: StreamHistory, first: int, gaps: Sequence[Sequences]
 ) -> list[Sequences]:
-    """What of the gaps in the first range of a lake, from `first` on, was purged between its plan and its
-    read, as where another lake has it: the lake begins behind that and has lost nothing. A gap behind a
-    message that was read is a loss, and so is any of a lake that held messages of the stream before. Raises
-    as `first_held`."""
+    """Return the gaps that another lake's purge made between plan and read; the new lake begins after them.
+
+    Gaps after a read message, or in a lake that held the stream before, are losses. Raises as `first_held`.
+    """
     if known.done is not None or not gaps or gaps[0][0] != first:
         return []
     if any(history.stream == known.stream for history in stream_history.all_of(bronze)):

@@ -1,8 +1,7 @@
-"""What an executor does for `ingest`: it reads a range of a stream into files of `bronze`, and names them to
-the driver, which commits all or none.
+"""Reads a stream range into files of `bronze` on an executor; the driver commits all files or none.
 
-A message that is not what it should be is a row too: ingest rejects nothing, and what is unknown of a
-message stays null."""
+Malformed messages are rows too: ingest rejects nothing, and unknown fields are null.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ from hub_jobs.tables.stream_history import MessageMark, last_of
 
 @dataclass(frozen=True, slots=True)
 class IngestPart:
-    """A range of a stream, to be read as `origin`. `server` names where its secret lies and holds none."""
+    """A stream range to read as `origin`. `server` references its secret without containing it."""
 
     server: Server
     range: Range
@@ -41,9 +40,7 @@ class IngestPart:
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """Files of bronze, the sequences of the range that the stream no longer has, and the last message that
-    was read. `fault` is what kept the task from reading: not for Spark to try again at once, but for the next
-    run."""
+    """Files of bronze, missing sequences and the last message. `fault` stops the task until the next run."""
 
     files: list[PartFile] = field(default_factory=list)
     gaps: list[Sequences] = field(default_factory=list)
@@ -77,8 +74,9 @@ def ingest(part: IngestPart) -> Ingested:
 
 @dataclass(frozen=True, slots=True)
 class StreamOrigin:
-    """The history of the hub's stream that messages come from, the domain of each of its sources, and under
-    which identity a source's stream is known that was created anew (`StreamInfo.made`)."""
+    """The hub stream's history, the domain of each source, and the identity of recreated sources
+    (`StreamInfo.made`).
+    """
 
     stream: str
     created: str
@@ -87,7 +85,7 @@ class StreamOrigin:
 
 
 def bronze_rows(columns: Columns, origin: StreamOrigin) -> pa.Table:
-    """One row a message, in the order of the messages; text that many rows share is coded."""
+    """Return one row per message in order, with shared texts coded."""
     same = np.zeros(len(columns.seqs), dtype=np.int32)
     subjects = _texts(columns.subjects).dictionary_encode()
     arrays = {

@@ -1,6 +1,7 @@
-"""Who sent each message: its domain and its place in the stream of the leaf, and of an agent's batch run and
-number. A device that publishes each reading by itself sends hundreds of messages where an agent sends one, so
-messages with no more headers than the server gives them are looked at by the column. Pure."""
+"""Finds each message's sender: domain, leaf stream place, and a batch's run and number. Pure.
+
+Devices send many messages with server headers only, so these are parsed by column.
+"""
 
 from __future__ import annotations
 
@@ -41,15 +42,16 @@ _SAMPLE: Final = 64
 _GOLDEN: Final = 0.6180339887
 _MOST_LAYOUTS: Final = 4
 _USED_FIELDS: Final = (0, 1, 5)
-"""Of a source's fields: its index, the sequence there, and the stream's identity."""
+"""Used fields of a source: index, sequence, stream identity."""
 _BLANK: Final = ord(" ")
 _IDENTITY: Final = BRONZE.names[BRONZE.names.index("domain") :]
 _CODED: Final = ("domain", "source_stream", "source_identity", "class", "run")
 
 
 def identities(headers: pa.Array, subjects: pa.Array, domains: Mapping[str, str]) -> dict[str, pa.Array]:
-    """Who sent each message: those that devices published by the column, the others one by one. The subjects
-    are texts, coded or not; texts that many messages share are coded."""
+    """Return the sender of each message: by column for devices, one by one for others. Subjects may
+    be coded.
+    """
     rest, places, found = np.arange(len(headers)), [], []
     for layout in _layouts(headers):
         at, fields = _in_layout(headers, layout, rest)
@@ -71,8 +73,7 @@ def identities(headers: pa.Array, subjects: pa.Array, domains: Mapping[str, str]
 def as_first_created(
     columns: dict[str, pa.Array], made: Mapping[tuple[str, str], str]
 ) -> dict[str, pa.Array]:
-    """The columns with one identity, the first, for all messages of a stream that its server created anew
-    over its messages (`StreamInfo.made`)."""
+    """Give all messages of a stream that its server recreated the first identity (`StreamInfo.made`)."""
     known = set(columns["source_identity"].dictionary.to_pylist())
     for (stream, given), first in made.items():
         if given in known:
@@ -84,13 +85,13 @@ def as_first_created(
 
 
 def _taken(column: pa.Array, rows: Numbers) -> pa.Array:
-    """The rows at these different places, which rise."""
     return column if rows.size == len(column) else column.take(pa.array(rows))
 
 
 def _layouts(headers: pa.Array) -> list[bytes]:
-    """What stands before the source in many of the headers without a message id: nothing else, or what the
-    server adds for MQTT."""
+    """Return the header parts before the source in messages without id: nothing, or the server's MQTT
+    headers.
+    """
     # In no regular distance, for messages may alternate.
     sample = np.unique((np.arange(_SAMPLE) * _GOLDEN % 1 * len(headers)).astype(np.int64))
     counted = Counter(
@@ -102,8 +103,7 @@ def _layouts(headers: pa.Array) -> list[bytes]:
 
 
 def _in_layout(headers: pa.Array, layout: bytes, rows: Numbers) -> tuple[Numbers, list[pa.Array]]:
-    """Which of these rows have headers that end with a source in its usual form after the layout, and those
-    of its fields that are used."""
+    """Return which rows have a usual source after the layout, and its used fields."""
     alike = pc.and_(pc.starts_with(headers, layout), pc.ends_with(headers, _END))
     at = rows[alike.to_numpy(zero_copy_only=False)[rows]]
     if not at.size:
@@ -166,7 +166,7 @@ def _sent_by_devices(
 def identities_one_by_one(
     blocks: list[bytes], subjects: list[str], domains: Mapping[str, str]
 ) -> dict[str, pa.Array]:
-    """Who sent each message, as the contract has it: columns of bronze."""
+    """Return the senders as columns of bronze."""
     ids = [_text(value) for value in header_column(blocks, H_MESSAGE_ID.encode())]
     sources = [_source(value, domains) for value in header_column(blocks, SOURCE_HEADER)]
     batches = [
@@ -220,7 +220,7 @@ def _source(value: bytes | None, domains: Mapping[str, str]) -> _Source:
 
 
 def _batch(subject: str, domain: str | None, ident: str | None, headers: bytes) -> _Batch:
-    """The identity of a batch, and only that of one whose subject, source and message id agree."""
+    """Return a batch's identity if subject, source and message id agree."""
     parsed = _subject(subject)
     if parsed is None or parsed.domain != domain:
         return _Batch()
@@ -237,7 +237,7 @@ def _batch(subject: str, domain: str | None, ident: str | None, headers: bytes) 
 
 @lru_cache(_SUBJECTS_KNOWN)
 def _class(subject: str, domain: str | None) -> str | None:
-    """That of a message without an id."""
+    """Return the class of a message without id."""
     return _batch(subject, domain, None, b"").cls
 
 

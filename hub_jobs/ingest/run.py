@@ -1,11 +1,8 @@
-"""The job `ingest`: what is new in the hub's aggregates goes into the table `bronze`.
+"""Runs the job `ingest`, which copies new messages of the hub's aggregates to the table `bronze`.
 
-The offset is the sequence of the stream, in the same commit as the rows. Server and table are asked before
-a Spark session exists, so that a run with nothing to do starts none: under spark-submit the launcher's JVM
-runs anyway, `python -m hub_jobs.ingest` starts no JVM at all. A gap in the stream stops
-nothing: what is there is committed, the gap is named and the exit code is 3. After the commit the registrar
-learns what it may purge; when it is unreachable, from the next run. `--every 30s` runs again and again in one
-process. `--then refine` runs that job after each run, in the same process and Spark session.
+Rows and stream offset share a commit. Server and table are asked first, so an idle run starts no Spark
+session. A gap stops nothing; it is reported with exit code 3. After a commit the registrar learns what it may
+purge. `--every 30s` repeats in one process; `--then refine` runs that job after each run.
 """
 
 from __future__ import annotations
@@ -57,19 +54,20 @@ if TYPE_CHECKING:
 _NAME: Final = "ingest"
 _NOTICE_SECONDS: Final = 2.0
 _DISK_SECONDS: Final = 30.0
-"""A sync of a slow disk may take long."""
+"""Time for a sync of a slow disk."""
 _MIN_RECORDS: Final = 2_000
-"""Fewer than this are not worth a task of their own."""
+"""Smallest number of records for a task."""
 _MAX_RECORDS: Final = 500_000
 _PARTS_A_CORE: Final = 4
-"""Partitions of one commit for each core; a longer backlog takes several commits, so that less is done again
-after a run that is killed or one part that fails, and a run that is to stop ends within a minute."""
+"""Partitions per commit and core. Small commits lose less to a kill, and a stopping run ends within
+a minute.
+"""
 _NO_STREAM: Final = 10059
 
 
 @dataclass(frozen=True, slots=True)
 class IngestOptions:
-    """What the command line says."""
+    """The command line's options."""
 
     server: Server
     stream: str
@@ -85,7 +83,6 @@ def main(argv: Sequence[str] | None = None) -> Exit:
 
 
 def _refining(lake: Place, metrics: JobMetrics) -> NextJob:
-    """`refine`, of what this run and those before have brought; of a lake that nothing came to, nothing."""
     from hub_jobs.refine import run as refine
 
     of_refine = metrics.beside("refine")
@@ -97,7 +94,7 @@ def _refining(lake: Place, metrics: JobMetrics) -> NextJob:
 
 
 def _run_each(streams: Sequence[IngestOptions], metrics: JobMetrics, stop: Stop) -> Exit:
-    """Ingest one stream after the other; what is wrong with one of them is said and stops no other."""
+    """Ingest the streams in turn; an error of one does not stop others."""
     if len(streams) == 1:
         return run(streams[0], stop, metrics)
     left = takewhile(lambda _: not stop(), streams)
@@ -110,8 +107,7 @@ def _run_each(streams: Sequence[IngestOptions], metrics: JobMetrics, stop: Stop)
 
 
 def run(options: IngestOptions, stop: Stop = never, metrics: JobMetrics | None = None) -> Exit:
-    """Ingest all that the stream held on its hub's disk when the run began, a commit at a time until it is to
-    stop."""
+    """Ingest messages that were on the hub's disk at the start, commit by commit until stopped."""
     metrics = metrics or JobMetrics(_NAME)
     metrics.add_ingested(options.stream, 0, 0)
     end, hub_lake = _begin(options)
@@ -149,7 +145,7 @@ def run(options: IngestOptions, stop: Stop = never, metrics: JobMetrics | None =
 
 
 def _waits_since(conn: Connection, info: StreamInfo, seq: int) -> float | None:
-    """When the hub stored a message (unix time), None where it can't tell."""
+    """Return when the hub stored a message (unix time), None if unknown."""
     with suppress(WireError):
         for columns in read_columns(conn, info.name, seq, seq, created=info.created, allow_lost=True):
             return float(columns.timestamps_ns[0]) / 1e9
@@ -157,8 +153,9 @@ def _waits_since(conn: Connection, info: StreamInfo, seq: int) -> float | None:
 
 
 def _begin(options: IngestOptions) -> tuple[int, HubLake | None]:
-    """The last sequence now that a power cut at the hub can't take, and the hub's lake; what the hub refuses
-    here is most often a wrong option, and is said in its words."""
+    """Return the last sequence on the hub's disk, and the hub's lake. Reports the hub's refusals as option
+    errors.
+    """
     server = options.server
     try:
         conn = Connection(server)
@@ -178,7 +175,7 @@ def _begin(options: IngestOptions) -> tuple[int, HubLake | None]:
 
 
 def _on_disk(conn: Connection, info: StreamInfo) -> int:
-    """Up to where a stream is on the disk of a hub that syncs at intervals; only its registrar knows that."""
+    """Return the synced end of a stream; with interval syncs only the registrar knows it."""
     asked = Committed(info.name, info.created, 0)
     try:
         answer = conn.request(committed_subject(info.name), asked.encode(), _DISK_SECONDS)
@@ -200,7 +197,7 @@ def _commit_next(
     metrics: JobMetrics,
     hub_lake: HubLake | None,
 ) -> list[Sequences]:
-    """Read the next ranges, write and commit them; what of them the stream no longer has."""
+    """Read, write and commit the next ranges; returns missing sequences."""
     parts = _parts(info, wanted, tasks_at_once(spark))
     origin = StreamOrigin(known.stream, known.created, info.source_index, info.made)
     work = [IngestPart(options.server, part, origin, options.lake) for part in parts]
@@ -229,7 +226,7 @@ def _commit_next(
 
 
 def _reason(info: StreamInfo, gaps: Sequence[Sequences], hub_lake: HubLake | None) -> GapReason:
-    """Why sequences are gone: what another lake had reported before this one was adopted, the hub purged."""
+    """Return why sequences are gone; the hub purged those reported by a lake before this one was adopted."""
     created, done = hub_lake.left.get(info.name, ("", 0)) if hub_lake else ("", 0)
     if gaps and created == info.created and gaps[-1][1] <= done:
         return GapReason.OTHER_LAKE
@@ -239,9 +236,10 @@ def _reason(info: StreamInfo, gaps: Sequence[Sequences], hub_lake: HubLake | Non
 def _is_still(
     options: IngestOptions, bronze: Table, known: StreamHistory, ends: Sequence[MessageMark]
 ) -> bool:
-    """Whether the stream has the history of which a range was planned, and still what each part read last.
-    Otherwise what was read may be of another history, and the message by which the next run would see that is
-    then among it; or parts are of both, and what came instead of the last of the older ones is in none."""
+    """Tell whether the stream still has the planned history and each part's last message.
+
+    Otherwise the parts may mix histories, and the next run could not detect it.
+    """
     with Connection(options.server) as conn:
         info = stream_info(conn, options.stream)
         now = stream_history.current(bronze, info, conn)
@@ -249,7 +247,7 @@ def _is_still(
 
 
 def _parts(info: StreamInfo, wanted: Sequences, cores: int) -> list[Range]:
-    """The ranges of the next commit: about a file each, and one for every core if there is enough."""
+    """Return the ranges of the next commit: about a file each, and one per core when possible."""
     first, last = wanted
     average = info.bytes // max(info.messages, 1) + 1
     most = max(1, min(_MAX_RECORDS, MAX_FILE_BYTES // average))
@@ -259,8 +257,9 @@ def _parts(info: StreamInfo, wanted: Sequences, cores: int) -> list[Range]:
 
 
 def _tell_registrar(options: IngestOptions, info: StreamInfo, known: StreamHistory, bronze: Table) -> None:
-    """What is committed, with the message where that ends: by now the stream may be restored from a copy.
-    Raises `OtherLakeError` where another lake has become the hub's meanwhile."""
+    """Report the committed end with its last message. Raises `OtherLakeError` if the hub has another lake
+    now.
+    """
     if known.done is None:
         return
     arrived = known.end.arrived if known.end else 0
@@ -280,7 +279,7 @@ def _tell_registrar(options: IngestOptions, info: StreamInfo, known: StreamHisto
 
 
 class _Asked(NamedTuple):
-    """What the command line asks for: `every` so many seconds, None for once."""
+    """Command line options; `every` in seconds, None for once."""
 
     streams: list[IngestOptions]
     every: float | None

@@ -1,9 +1,8 @@
-"""Takes back a commit to bronze whose driver was killed before it could.
+"""Reverts a bronze commit whose driver was killed before it could.
 
-A job that was stopped for long may commit files that a vacuum has deleted meanwhile. It looks at them after
-the commit and takes it back; killed between the two, it leaves a table that names files which are gone. The
-next run finds them by the newest entries of the log. In a store nothing is looked at: there the store's own
-clock says which files a vacuum takes.
+A stopped job may commit files that a vacuum deleted meanwhile; it checks afterwards and reverts. After a kill
+between commit and check, the next run reverts. In a store the vacuum uses the store's clock, so nothing is
+checked.
 """
 
 from __future__ import annotations
@@ -21,12 +20,14 @@ from hub_jobs.tables.delta import Table, TableError
 from hub_jobs.tables.stream_history import StreamHistory
 
 _ENTRIES: Final = commits.ATTEMPTS
-"""How many of the newest versions are looked at: others may commit between a kill and the next run."""
+"""Newest versions checked; others may commit between kill and next run."""
 
 
 def take_back_unfinished(bronze: Table, info: StreamInfo) -> str | None:
-    """Take back a commit of a stream whose files are gone; returns which, None where there is none. Raises
-    `TableError` where the stream could not bring its messages again, or others have gone on from it."""
+    """Revert a stream's commit whose files are gone and return which, None for none.
+
+    Raises `TableError` when the stream lacks its messages or later commits build on it.
+    """
     if not isinstance(bronze.path, Path):
         return None
     newest = bronze.delta.version()
@@ -59,6 +60,6 @@ def _is_of(change: TableChange, info: StreamInfo) -> bool:
 
 
 def _first(change: TableChange) -> int:
-    """The first sequence in the files of a commit."""
+    """Return the first sequence in a commit's files."""
     stats = [action.stats for action in change.actions if isinstance(action, AddAction)]
     return min(int(json.loads(text)["minValues"]["seq"]) for text in stats if text)

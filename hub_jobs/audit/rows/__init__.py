@@ -1,1 +1,1 @@
-"""Bronze against readings and quarantine, row by row: scanned once, counted, and reconciled."""
+"""Scans bronze, readings and quarantine once, counts rows and reconciles them."""

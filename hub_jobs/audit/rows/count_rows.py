@@ -1,8 +1,7 @@
-"""What rows of a table come to in an audit, some rows at a time: the identities of bronze, and of readings
-and quarantine how many places of a batch are taken, and sums that only the places 0 to the last add up to.
-Pure.
+"""Counts rows of a table for an audit, piece by piece. Pure.
 
-Text is dictionary-encoded in what comes in and goes out, for a million rows name a few domains and runs.
+For bronze it gathers identities; for readings and quarantine the taken places of each batch, with sums that
+only the places 0 to the last yield. Text is dictionary-encoded, because a million rows name few runs.
 """
 
 from __future__ import annotations
@@ -30,27 +29,26 @@ BRONZE_COLUMNS: Final = (
 READINGS_COLUMNS: Final = (*BATCH_KEY, "index", *SOURCE_KEY)
 QUARANTINE_COLUMNS: Final = (*HUB_KEY, "line", *BATCH_KEY, "reason")
 TEXTS: Final = (*HISTORY, *BATCH, *SOURCE, "subject", "reason")
-"""The columns that are to be read as dictionaries."""
+"""Columns to read as dictionaries."""
 
 _KIND_TOKEN: Final = 3
 _FEW_ROWS: Final = 8
-"""Rows of a batch that stand together, on average, below which they are put together first."""
+"""Mean adjacent rows per batch below which rows are grouped first."""
 _BLOCK_BITS: Final = 8
 _POSITIVE: Final = np.int64(2**63 - 1)
 
 Offsets = Mapping[tuple[str, str], int]
-"""Up to which hub sequence each history is refined."""
+"""Refined hub sequence per history."""
 
 
 class Share(NamedTuple):
-    """A part of all rows, so that what is held at once stays bounded: of the blocks of 256 numbers about
-    every `of`-th, by a hash, so that short runs are shared out too."""
+    """A part of all rows, to bound memory: about every `of`-th block of 256 numbers, by a hash."""
 
     which: int = 0
     of: int = 1
 
     def holds(self, numbers: Numbers) -> Mask:
-        """Which numbers are of this part."""
+        """Tell which numbers belong to the share."""
         if self.of == 1:
             return np.ones(numbers.size, dtype=np.bool_)
         mine: Mask = (marks(numbers >> _BLOCK_BITS) & _POSITIVE) % self.of == self.which
@@ -58,9 +56,11 @@ class Share(NamedTuple):
 
 
 class RowCounts(NamedTuple):
-    """What some rows come to, by batch in `batches` and by message in `direct`; of quarantine, `named` are
-    the messages of bronze that are in it without being of a batch, `other` those that came with other
-    content than an earlier one of their number."""
+    """Counts of rows, by batch in `batches` and by message in `direct`.
+
+    For quarantine, `named` are messages without batch; `other` are messages with other content under one
+    number.
+    """
 
     batches: pa.Table
     direct: pa.Table
@@ -90,8 +90,9 @@ HELD: Final = _schema(
     arrived=_WHOLE,
     old=_TRUTH,
 )
-"""A row a batch of bronze; `moment` and `arrived` are in microseconds since 1970. What is `old`, here and
-below, may be settled."""
+"""One row per batch of bronze; `moment` and `arrived` in microseconds since 1970. `old` rows may
+be settled.
+"""
 DIRECT: Final = _schema(
     *("domain", "class", *SOURCE, *HISTORY),
     seq=_WHOLE,
@@ -101,22 +102,23 @@ DIRECT: Final = _schema(
     moment=_WHOLE,
     old=_TRUTH,
 )
-"""A row a message of bronze that is of no batch; `content` stands for its digest."""
+"""One row per message without batch; `content` is from its digest."""
 PLACED: Final = _schema(
     *BATCH, n=_WHOLE, places=_WHOLE, total=_WHOLE, squares=_WHOLE, marks=_WHOLE, whole=_TRUTH, old=_TRUTH
 )
-"""Places of a batch that are taken, several rows a batch: how many, the sums of them, of their squares and of
-their `marks`; `whole` for a batch that is in quarantine as a
-whole."""
+"""Taken places of a batch, in several rows: count, sum, sum of squares and sum of `marks`; `whole` for a
+batch quarantined whole.
+"""
 STOOD: Final = _schema(*SOURCE, source_seq=_WHOLE, old=_TRUTH)
-"""A row a reading that came of no batch; one that came of no message either has no source."""
+"""One row per reading without batch; without source when it has no message."""
 MESSAGES: Final = _schema(*HISTORY, seq=_WHOLE)
 _NO_MESSAGES: Final = MESSAGES.empty_table()
 
 
 def bronze(rows: pa.Table, offsets: Offsets, share: Share, old: Mask | None = None) -> RowCounts:
-    """Rows of bronze with `BRONZE_COLUMNS`, and which of them are old: `HELD` batches and `DIRECT`
-    messages."""
+    """Count rows of bronze (`BRONZE_COLUMNS`) as `HELD` batches and `DIRECT` messages; `old` marks
+    old rows.
+    """
     old = _none(rows) if old is None else old
     numbered = pc.is_valid(rows["n"]).to_numpy() & share.holds(_numbers(rows["n"]))
     batches = rows.filter(pa.array(numbered))
@@ -147,21 +149,23 @@ def bronze(rows: pa.Table, offsets: Offsets, share: Share, old: Mask | None = No
 
 
 def _beginnings(digests: pa.ChunkedArray) -> Numbers:
-    """The first eight bytes of each, with zeros behind a shorter one; a device sends a message a reading."""
+    """Return the first eight bytes of each digest, zero-padded."""
     padded = pc.binary_join_element_wise(digests, bytes(8), b"")
     return np.frombuffer(content_of(pc.binary_slice(padded, 0, 8).combine_chunks())[0], np.int64)
 
 
 def is_direct(rows: pa.Table) -> Mask:
-    """Which rows of bronze, with `n` and `subject`, are neither of a batch nor a record of the agent."""
+    """Tell which rows of bronze, with `n` and `subject`, are neither batches nor agent records."""
     agents = np.isin(_kinds(rows["subject"]), ("_ledger", "_clock", "_dead"))
     found: Mask = pc.is_null(rows["n"]).to_numpy() & ~agents
     return found
 
 
 def readings(rows: pa.Table, share: Share, old: Mask | None = None) -> RowCounts:
-    """Rows of readings with `READINGS_COLUMNS`, and which of them are old: `PLACED` and `STOOD`. Where all of
-    them name their batch, they may lack the place of a message."""
+    """Count rows of readings (`READINGS_COLUMNS`) as `PLACED` and `STOOD`; `old` marks old rows.
+
+    The message's place may be missing when all rows name their batch.
+    """
     old = _none(rows) if old is None else old
     placed, stood = rows, STOOD.empty_table()
     if rows["n"].null_count:
@@ -204,8 +208,9 @@ def _stood(rows: pa.Table, old: Mask) -> pa.Table:
 def quarantine(
     rows: pa.Table, offsets: Offsets, begun: Offsets, share: Share, old: Mask | None = None
 ) -> RowCounts:
-    """Rows of quarantine with `QUARANTINE_COLUMNS`, and which of them are old: `PLACED`, and messages. What a
-    refine has named that is `begun` and not yet at its end does not count."""
+    """Count rows of quarantine (`QUARANTINE_COLUMNS`) as `PLACED` and messages; ignores an unfinished refine
+    (`begun`).
+    """
     counts = upto(rows, offsets) | ~upto(rows, begun)
     old = (_none(rows) if old is None else old)[counts]
     rows = rows.filter(pa.array(counts))
@@ -230,7 +235,7 @@ def quarantine(
 
 
 def merged(table: str, parts: Iterable[RowCounts]) -> RowCounts:
-    """What some rows of a table come to together."""
+    """Merge counts of a table."""
     schemas = (HELD, DIRECT) if table == "bronze" else (PLACED, STOOD)
     nothing = (*(schema.empty_table() for schema in schemas), _NO_MESSAGES, _NO_MESSAGES)
     together = zip(nothing, *parts, strict=True)
@@ -251,7 +256,6 @@ def _numbers(column: pa.Array | pa.ChunkedArray, absent: int = 0) -> Numbers:
 
 
 def _whole(column: pa.Array | pa.ChunkedArray, absent: int) -> Integers:
-    """Whole numbers as wide as they are."""
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     found: Integers = (pc.fill_null(column, absent) if column.null_count else column).to_numpy()
@@ -259,19 +263,18 @@ def _whole(column: pa.Array | pa.ChunkedArray, absent: int) -> Integers:
 
 
 def _starts(rows: pa.Table, old: Mask) -> Numbers:
-    """Where another batch begins than that of the row before, or old rows do or end."""
+    """Return where a batch or a section of old rows begins."""
     return np.flatnonzero(changes(*_key(rows), old))
 
 
 def _key(rows: pa.Table) -> list[Integers]:
-    """The columns that name a batch, with equal numbers for equal texts."""
     texts = (rows[name] for name in BATCH)
     chunks = [text.chunk(0) if text.num_chunks == 1 else text.combine_chunks() for text in texts]
     return [*(_whole(chunk.indices, -1) for chunk in chunks), _whole(rows["n"], 0)]
 
 
 def _kinds(subjects: pa.ChunkedArray) -> npt.NDArray[np.object_]:
-    """The token of a subject that says what a message of the agent is; the device of a direct one."""
+    """Return the subject token with an agent message's kind or a direct message's device."""
     column = subjects.combine_chunks()
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()

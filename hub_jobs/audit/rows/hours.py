@@ -1,7 +1,7 @@
-"""To which moment a message belongs, and what arrived by the hour. Pure.
+"""Assigns messages to moments and counts arrivals by hour. Pure.
 
-A batch belongs to the moment at which it was sealed at the edge, if the clock there was synchronised, and
-otherwise to that at which it arrived at the hub."""
+A batch's moment is its sealing time at the edge if that clock was synchronised, else its arrival at the hub.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from hub_jobs.tables.ranges import Mask, Numbers
 from hub_jobs.times import HOUR, at_micros, micros
 
 LATE_SECONDS: Final = 600
-"""What arrives longer than this after it was sealed is late."""
+"""Delay from sealing to arrival above which a batch is late."""
 _AHEAD_SECONDS: Final = 3_600
-"""A time of sealing so far after the arrival is not a time that can be."""
+"""Sealing times this far after arrival are invalid."""
 _SECOND: Final = 1_000_000
 _NANOSECOND_DIGITS: Final = 19
 
 
 def moments(rows: pa.Table) -> tuple[Numbers, Mask]:
-    """To which moment batches with `arrived` and `headers` belong, in microseconds since 1970, and whether
-    they came late: the time of sealing, if the clock there was synchronised, otherwise that of arrival."""
+    """Return moments of batches (`arrived`, `headers`) in microseconds since 1970, and a mask of late
+    batches.
+    """
     arrived: Numbers = rows["arrived"].cast(pa.int64()).to_numpy()
     headers = [row or b"" for row in rows["headers"].to_pylist()]
     sealed = header_column(headers, H_SEALED_AT.encode())
@@ -55,7 +56,7 @@ class Hour:
     hour: datetime
     in_bronze: int = 0
     late: int = 0
-    """Of those in bronze."""
+    """Late readings in bronze."""
     pending: int = 0
     in_readings: int = 0
     quarantined: int = 0
@@ -63,13 +64,13 @@ class Hour:
     missing: int = 0
     doubled: int = 0
     lost: int = 0
-    """Batches that were acknowledged as stored and never came: the batch before says about when."""
+    """Batches acknowledged as stored that never arrived; the preceding batch gives the hour."""
     on_the_way: int = 0
-    """Messages that a leaf announced in this hour and that are not in bronze."""
+    """Messages announced in this hour that are not in bronze."""
 
     @property
     def state(self) -> str:
-        """`missing`, `doubled`, `pending`, `late` or `complete`: the worst that holds."""
+        """The worst of `missing`, `doubled`, `pending`, `late`, else `complete`."""
         for name in ("missing", "doubled", "pending", "late"):
             if getattr(self, name) or ((beside := _BESIDE.get(name)) and getattr(self, beside)):
                 return name
@@ -83,7 +84,7 @@ _COUNTS: Final = tuple(field.name for field in fields(Hour) if field.name not in
 def by_hour(
     owners: Sequence[Names], owner: Numbers, moment: Numbers, sign: int, **counts: Numbers
 ) -> list[Hour]:
-    """Counts by the hour of their moments; negative ones with a `sign` of -1."""
+    """Count by hour; `sign` -1 subtracts."""
     hour = moment // HOUR
     (ids,), size, firsts = grouped([owner], [hour])
     sums = {name: summed(ids, size, values) for name, values in counts.items()}
@@ -96,7 +97,7 @@ def by_hour(
 
 
 def hours_of_transit(found: Iterable[InTransit]) -> list[Hour]:
-    """What is on its way, in the hour in which its leaf announced it."""
+    """Return messages in transit by the hour of their announcement."""
     return [
         Hour(
             in_transit.domain,
@@ -110,7 +111,7 @@ def hours_of_transit(found: Iterable[InTransit]) -> list[Hour]:
 
 
 def merged_hours(hours: Iterable[Hour]) -> list[Hour]:
-    """One for each domain, class and hour, in order."""
+    """Merge to one sorted row per domain, class and hour."""
     sums: dict[tuple[str | None, str | None, datetime], list[int]] = {}
     for counted in hours:
         known = sums.setdefault((counted.domain, counted.cls, counted.hour), [0] * len(_COUNTS))
@@ -123,8 +124,10 @@ def merged_hours(hours: Iterable[Hour]) -> list[Hour]:
 
 
 def hour_about(numbers: Sequence[int], moments: Sequence[int], n: int) -> datetime | None:
-    """The hour in which a batch that never came was sealed, as far as those that did tell: their numbers in
-    order, and their moments in microseconds. That of the one before it, or of the first."""
+    """Estimate the sealing hour of a missing batch: that of the preceding batch, or of the first.
+
+    `numbers` are sorted; `moments` are in microseconds.
+    """
     if not numbers:
         return None
     return _hour(moments[max(bisect_left(numbers, n) - 1, 0)] // HOUR)

@@ -1,4 +1,4 @@
-"""Rows of single batches and messages, found by the bounds in the tables' logs."""
+"""Looks up rows of single batches and messages by the bounds in the table logs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _PAYLOADS: Final = 64
 """Payloads in memory at once."""
 
 Key = tuple[Run, int]
-"""A run and the number of a batch."""
+"""A run and a batch number."""
 
 
 def of_batches(wanted: Collection[Key]) -> list[Condition]:
-    """What rules out most rows that are of no such batch."""
+    """Return conditions that exclude most other rows."""
     return [
         ("run", "in", sorted({run for (_, _, run), _ in wanted})),
         ("n", "in", sorted({n for _, n in wanted})),
@@ -36,14 +36,14 @@ def of_batches(wanted: Collection[Key]) -> list[Condition]:
 
 
 def refinable(rows: pa.Table) -> list[dict[str, Any]]:
-    """Rows of bronze as `Refiner` takes them: their arrival in microseconds since 1970."""
+    """Convert rows of bronze for `Refiner`: arrival in microseconds since 1970."""
     at = rows.column_names.index("arrived")
     found: list[dict[str, Any]] = rows.set_column(at, "arrived", rows["arrived"].cast(pa.int64())).to_pylist()
     return found
 
 
 def decoded(row: dict[str, Any]) -> pa.Table:
-    """The readings of such a row, as this version of refine decodes them."""
+    """Decode the readings of a row."""
     from hub_jobs.refine.readings import Refiner
 
     refiner = Refiner()
@@ -51,7 +51,7 @@ def decoded(row: dict[str, Any]) -> pa.Table:
 
 
 def places(tables: AuditTables, wanted: Sequence[Key]) -> dict[Key, list[int]]:
-    """The places of some batches that are taken, in readings or in quarantine."""
+    """Return the taken places of batches, in readings or quarantine."""
     found: dict[Key, list[int]] = {key: [] for key in wanted}
     where = of_batches(wanted)
     for table, place in ((tables.readings, "index"), (tables.quarantine, "line")):
@@ -66,8 +66,7 @@ def places(tables: AuditTables, wanted: Sequence[Key]) -> dict[Key, list[int]]:
 
 
 def lines(tables: AuditTables, wanted: Sequence[Key]) -> dict[Key, set[int]]:
-    """How many lines the payloads of some batches hold; nothing of one whose payload was dropped, or can't be
-    unpacked or read."""
+    """Return the number of lines per batch payload; omits dropped or unreadable payloads."""
     found: dict[Key, set[int]] = {key: set() for key in wanted}
     columns = [*BATCH_KEY, "headers", "payload"]
     try:
@@ -89,8 +88,7 @@ def _lines(headers: bytes, payload: bytes) -> set[int]:
 
 
 def moments(tables: AuditTables, wanted: Sequence[Run]) -> dict[Run, tuple[list[int], list[int]]]:
-    """Of some runs the numbers of their batches, in order, and when each was sealed, in
-    microseconds since 1970."""
+    """Return sorted batch numbers of runs and their sealing times in microseconds since 1970."""
     where: list[Condition] = [("run", "in", sorted({run[2] for run in wanted}))]
     parts = []
     for rows in batches(tables.bronze, [*BATCH_KEY, "arrived", "headers"], where):
@@ -107,8 +105,7 @@ def moments(tables: AuditTables, wanted: Sequence[Run]) -> dict[Run, tuple[list[
 
 
 def kept_readings(tables: AuditTables, key: Run, came: Sequence[Range]) -> int:
-    """How many readings the batches of a run hold that arrived, of these numbers. Dead letters, which are
-    numbered too, are not readings."""
+    """Count the readings of arrived batches. Dead letters are numbered but are no readings."""
     where: list[Condition] = [(name, "=", value) for name, value in zip(BATCH, key, strict=True)]
     where += [("n", ">=", came[0][0]), ("n", "<=", came[-1][1])]
     held: dict[int, int] = {}
@@ -123,7 +120,7 @@ def kept_readings(tables: AuditTables, key: Run, came: Sequence[Range]) -> int:
 
 
 def kept_messages(tables: AuditTables, stream: str, identity: str, came: Sequence[Range]) -> int:
-    """How many direct messages of a source arrived, of these sequences."""
+    """Count the arrived direct messages of a source."""
     where: list[Condition] = [("source_stream", "=", stream), ("source_identity", "=", identity)]
     where += [("source_seq", ">=", came[0][0]), ("source_seq", "<=", came[-1][1])]
     held: set[int] = set()

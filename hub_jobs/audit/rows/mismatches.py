@@ -1,5 +1,4 @@
-"""Rows on which bronze and the other tables do not agree. `BrokenBatches` names batches that are incomplete
-or doubled, one by one; `StrayScan` gathers rows whose message is not in bronze."""
+"""Finds rows on which bronze and other tables disagree."""
 
 from __future__ import annotations
 
@@ -22,22 +21,24 @@ from hub_jobs.tables.ranges import Mask, Numbers, contains, runs_of
 from hub_jobs.tables.spaces import HISTORY, hub_space
 
 LISTED: Final = 1_000
-"""Batches that are named one by one; their sums count all."""
+"""Batches listed one by one; sums count all."""
 
 Findings = MutableMapping[tuple[str | None, ...], list[str]]
 
 
 class BrokenBatches:
-    """Names batches in `findings`, by their runs. What may be in files that can't be read is counted only."""
+    """Lists incomplete and doubled batches in `findings` by run. Only counts rows that unreadable files may
+    hold.
+    """
 
     def __init__(self, tables: AuditTables, findings: Findings) -> None:
         self._tables, self._findings = tables, findings
         self.explained: dict[tuple[str | None, ...], list[str]] = {}
-        """What there is to say of old batches of which nothing is missing or doubled."""
+        """Sentences about old batches without missing or doubled readings."""
         self._left = self._aside = self._aside_readings = self._aside_messages = 0
 
     def name(self, found: Batches) -> None:
-        """Look at those of a share that are not complete, or of which two copies do not say the same."""
+        """Examine a share's incomplete batches and those whose copies disagree."""
         aside = self._in_unreadable(found) & (found.missing > 0)
         self._aside += int(np.count_nonzero(aside))
         self._aside_readings += int(found.missing[aside].sum())
@@ -55,7 +56,7 @@ class BrokenBatches:
             self._judge(found, at, key, held, lines.get(key, set()))
 
     def put_aside(self, found: Messages) -> Mask:
-        """Which messages of devices that are missing may be in files that can't be read."""
+        """Tell which missing direct messages may be in unreadable files."""
         mask = np.zeros(found.seq.size, np.bool_)
         for file in self._tables.unreadable:
             if file.table != "bronze":
@@ -67,7 +68,7 @@ class BrokenBatches:
         return mask
 
     def sentences(self) -> list[str]:
-        """What there is to say of those that were not named."""
+        """Return sentences about unlisted batches."""
         sentences = []
         if self._aside_messages:
             sentences.append(
@@ -87,8 +88,7 @@ class BrokenBatches:
         return sentences
 
     def _judge(self, found: Batches, at: int, key: Key, held: Numbers, lines: set[int]) -> None:
-        """Count a batch by what its payload holds: what its headers say, anybody with the agent's key may
-        have written."""
+        """Count a batch by its payload; anyone with the agent's key can write headers."""
         least, most = int(found.least[at]), int(found.count[at])
         possible = lines or {least, most}
         count = int(held.size) if held.size in possible else max(possible)
@@ -118,14 +118,14 @@ class BrokenBatches:
 
 
 def count_again(found: Batches, at: int, count: int) -> None:
-    """Put down how many readings a batch truly holds."""
+    """Set the true number of readings in a batch."""
     found.count[at] = count
     if found.whole[at]:
         found.quarantined[at] = count
 
 
 def look_again(found: Batches, at: int, places: Numbers) -> None:
-    """Put down what exactly is missing and doubled of a broken batch, whose `places` are these."""
+    """Set the missing and doubled readings of a broken batch from its `places`."""
     count = int(found.count[at])
     if found.whole[at]:
         found.missing[at] = 0
@@ -162,14 +162,14 @@ def _places(count: int, places: Numbers) -> str:
 
 
 class StrayRows(NamedTuple):
-    """Rows of batches of a run: of each number how many are in readings, and in quarantine."""
+    """Stray rows of a run's batches per number, in readings and in quarantine."""
 
     n: Numbers
     readings: Numbers
     quarantined: Numbers
 
     def of(self, numbers: list[Range]) -> tuple[Unbacked, Unbacked]:
-        """Those of batches with these numbers, and the others."""
+        """Split into batches with these numbers and the rest."""
         mine = contains(numbers, self.n)
         return self._unbacked(mine), self._unbacked(~mine)
 
@@ -179,8 +179,6 @@ class StrayRows(NamedTuple):
 
 
 class _Place:
-    """Rows at places of one source or stream."""
-
     def __init__(self) -> None:
         self.rows = 0
         self.ranges: list[Range] = []
@@ -191,7 +189,7 @@ class _Place:
 
 
 class StrayScan:
-    """Gathers them, share by share. `runs` are those of batches."""
+    """Gathers rows whose message is not in bronze, share by share; `runs` has those of batches."""
 
     def __init__(self, held: BronzeContents) -> None:
         self._held = held
@@ -200,7 +198,6 @@ class StrayScan:
         self._named: dict[Names, _Place] = {}
 
     def add_batches(self, found: reconcile.UnexplainedRows) -> None:
-        """Take in rows of batches."""
         for code in np.unique(found.owner).tolist():
             mine = found.owner == code
             rows = StrayRows(found.number[mine], found.readings[mine], found.quarantined[mine])
@@ -210,14 +207,14 @@ class StrayScan:
             self.runs[run] = both
 
     def add_messages(self, found: reconcile.UnexplainedRows) -> None:
-        """Take in readings that are of no batch."""
+        """Add readings without batch."""
         for code in np.unique(found.owner).tolist():
             mine = found.owner == code
             place = self._messages.setdefault(found.owners[code], _Place())
             place.add(found.number[mine], int(found.readings[mine].sum()))
 
     def add_named(self, quarantine: RowCounts, *, first: bool) -> None:
-        """Take in messages that quarantine names beside batches; they are in every share."""
+        """Add quarantined messages without batch, which every share repeats."""
         for table in (quarantine.named, quarantine.other) if first else ():
             (codes,), names = coded([table], HISTORY)
             for name, mine in zip(names, by_code(codes, table["seq"].to_numpy(), len(names)), strict=True):
@@ -226,7 +223,7 @@ class StrayScan:
                     self._named.setdefault(name, _Place()).add(stray, int(stray.size))
 
     def sentences(self) -> list[str]:
-        """About those that are of no run."""
+        """Report rows without run."""
         return [
             *(_of_source(names, place) for names, place in sorted(self._messages.items(), key=str)),
             *(
@@ -238,7 +235,6 @@ class StrayScan:
 
 
 def run_of(names: Names) -> Run:
-    """The names of a run."""
     domain, cls, run = map(str, names)
     return domain, cls, run
 

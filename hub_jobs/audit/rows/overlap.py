@@ -1,5 +1,4 @@
-"""Settled rows that must be looked at again: of batches and of messages of devices of which there are new
-rows too."""
+"""Reads settled rows again whose batch or direct message has new rows."""
 
 from __future__ import annotations
 
@@ -21,14 +20,14 @@ from hub_jobs.tables.scan import Condition, file_paths
 from hub_jobs.tables.spaces import BATCH_KEY, HUB_KEY, SOURCE_KEY
 
 _MOST: Final = 100_000
-"""Batches and messages that are looked up; for more of them all is read."""
+"""Batches and messages to look up; above this everything is read."""
 
 _Numbers = dict[tuple[str, ...], Numbers]
 
 
 @dataclass(slots=True)
 class _Keys:
-    """Numbers of batches by their run, and sequences of messages by their source."""
+    """Batch numbers by run, and message sequences by source."""
 
     batches: _Numbers = field(default_factory=dict)
     places: _Numbers = field(default_factory=dict)
@@ -40,8 +39,7 @@ class _Keys:
 def settled_too(
     tables: AuditTables, new: Mapping[str, RowCounts], share: Share
 ) -> dict[str, RowCounts] | None:
-    """What the settled rows come to of what has new rows, None where there are none. Raises
-    `UnsettledError` where they are many."""
+    """Count the settled rows of keys with new rows, None without such. Raises `UnsettledError` for many."""
     if not tables.past.until:
         return None
     keys = _Keys()
@@ -77,7 +75,6 @@ def _add(numbers: _Numbers, rows: pa.Table, key: tuple[str, ...]) -> None:
 
 
 def _settled(tables: AuditTables, kind: str, numbers: _Numbers) -> _Numbers:
-    """Those of which rows are settled."""
     found = {
         key: values[contains(tables.past.ranges.ranges("/".join([kind, *key])), values)]
         for key, values in numbers.items()
@@ -86,7 +83,6 @@ def _settled(tables: AuditTables, kind: str, numbers: _Numbers) -> _Numbers:
 
 
 def _where(numbers: _Numbers, key: tuple[str, ...]) -> list[list[Condition]]:
-    """What rules out files that hold none of these, for every owner."""
     *columns, number = key
     return [
         [
@@ -101,7 +97,6 @@ def _where(numbers: _Numbers, key: tuple[str, ...]) -> list[list[Condition]]:
 def _counted(
     tables: AuditTables, share: Share, wanted: Mapping[str, list[list[Condition]]]
 ) -> dict[str, RowCounts]:
-    """What the settled rows of the files come to that may hold what is wanted."""
     work = [
         piece
         for table in tables.existing

@@ -1,5 +1,4 @@
-"""Which rows of which files are counted: those of a domain or a span of time, and those that no audit before
-has settled."""
+"""Chooses rows and files to count, by domain, time span and earlier audits."""
 
 from __future__ import annotations
 
@@ -24,17 +23,18 @@ from hub_jobs.tables.spaces import SeenNumbers
 from hub_jobs.times import micros
 
 Class = tuple[str | None, str | None]
-"""Domain and class, as far as they are known."""
+"""Domain and class, as far as known."""
 
 
 class UnsettledError(Exception):
-    """What was settled must be read again; the text says why."""
+    """Settled data must be read again; the text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanPart:
-    """What of the tables is counted: of a `domain` (None: of all) the batches and messages whose moment is
-    from `since` on and before `until`, in microseconds since 1970."""
+    """The counted part: a `domain` (None for all), and moments from `since` to before `until` (microseconds
+    since 1970).
+    """
 
     domain: str | None = None
     since: int | None = None
@@ -42,21 +42,19 @@ class ScanPart:
 
     @property
     def where(self) -> list[Condition]:
-        """Which rows of each table are looked at."""
+        """Return the conditions on rows."""
         return [] if self.domain is None else [("domain", "=", self.domain)]
 
     @property
     def is_span(self) -> bool:
-        """Whether only a span of time is counted."""
+        """Whether the part is limited in time."""
         return self.since is not None or self.until is not None
 
     def within(self, moment: int) -> bool:
-        """Whether a moment is in the span."""
         after = self.since is None or moment >= self.since
         return after and (self.until is None or moment < self.until)
 
     def chosen(self, rows: pa.Table) -> pa.Table:
-        """The rows that are of the domain."""
         return (
             rows
             if self.domain is None
@@ -64,7 +62,7 @@ class ScanPart:
         )
 
     def spanned(self, held: RowCounts) -> RowCounts:
-        """What was counted of bronze, as far as it is of the span."""
+        """Return the bronze counts within the span."""
         if not self.is_span:
             return held
         first = np.iinfo(np.int64).min if self.since is None else self.since
@@ -78,24 +76,23 @@ ALL: Final = ScanPart()
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What is settled, and what it comes to."""
+    """Settled data and its counts."""
 
     until: int = 0
-    """Rows that arrived before this are, in microseconds since 1970; 0 where nothing is."""
+    """Rows arriving earlier are settled (microseconds since 1970); 0 for none."""
     known: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
-    """By table the files that hold such rows, and whether all of their rows are."""
+    """Files with settled rows by table, and whether all their rows are settled."""
     records: LedgerRecords = field(default_factory=LedgerRecords)
     ranges: SeenNumbers = field(default_factory=SeenNumbers)
     rows: Counter[History] = field(default_factory=Counter)
-    """How many rows of each history bronze has."""
+    """Rows in bronze per history."""
     runs: dict[Run, dict[str, int]] = field(default_factory=dict)
     findings: dict[Run, list[str]] = field(default_factory=dict)
-    """What there is to say of runs though nothing of them is missing or doubled."""
+    """Sentences about runs without missing or doubled readings."""
     classes: dict[Class, dict[str, int]] = field(default_factory=dict)
     hours: pa.Table = field(default_factory=SETTLED.empty_table)
 
     def files(self, table: str) -> Mapping[str, bool]:
-        """The files of a table that hold settled rows."""
         return self.known.get(table, {})
 
 
@@ -103,14 +100,15 @@ NOTHING_SETTLED: Final = Past()
 
 
 class ArrivedSpan(NamedTuple):
-    """Rows that arrived from a moment on and before another, in microseconds since 1970; None: at any time,
-    also where it is not known."""
+    """Rows by arrival: from a moment to before another (microseconds since 1970); None for any,
+    even unknown.
+    """
 
     first: int | None = None
     end: int | None = None
 
     def chosen(self, rows: pa.Table) -> pa.Table:
-        """The rows that are of the span; one without its arrival is behind any."""
+        """Return the rows in the span; an unknown arrival is later than any."""
         if self == AT_ANY_TIME:
             return rows
         arrived = rows["arrived"].cast(pa.int64())
@@ -125,7 +123,7 @@ AT_ANY_TIME: Final = ArrivedSpan()
 
 @dataclass(frozen=True, slots=True)
 class FileShare:
-    """A file of a table, and what of it is to be counted."""
+    """The part of a file to count."""
 
     table: str
     path: Place
@@ -135,23 +133,22 @@ class FileShare:
     part: ScanPart
     span: ArrivedSpan = AT_ANY_TIME
     cut: int = 0
-    """What arrived before this, in microseconds since 1970, is old."""
+    """Rows arriving earlier are old (microseconds since 1970)."""
     old: bool | None = False
-    """Whether all rows are, None where some may be and each has to be looked at."""
+    """Whether all rows are old; None to check each row."""
     rows: int = 0
-    """How many the log says that it holds."""
+    """Rows by the log."""
 
     @property
     def needs_arrival(self) -> bool:
-        """Whether its rows are distinguished by when they arrived."""
+        """Whether rows must be split by arrival."""
         return self.span != AT_ANY_TIME or self.old is None
 
     def chosen(self, rows: pa.Table) -> pa.Table:
-        """Which of its rows are counted, but for the share."""
+        """Return the rows to count, before sharing."""
         return self.span.chosen(self.part.chosen(rows))
 
     def old_rows(self, rows: pa.Table) -> Mask:
-        """Which rows arrived before the cut."""
         if self.old is not None:
             return np.full(rows.num_rows, self.old)
         found: Mask = pc.fill_null(pc.less(rows["arrived"].cast(pa.int64()), self.cut), False).to_numpy()
@@ -161,7 +158,7 @@ class FileShare:
 def pieces(
     table: Table, past: Past, cut: int, of: FileShare, where: Sequence[Condition] = ()
 ) -> Iterator[FileShare]:
-    """The files of a table of which rows are not settled, each as `of` says."""
+    """Yield the table's files with unsettled rows, as `of` describes."""
     found = files(table)
     names = ("path", "num_records", "min.arrived", "max.arrived")
     listed = {table.path / row[0]: row for row in zip(*(bounds(found, name) for name in names), strict=True)}

@@ -1,5 +1,4 @@
-"""Sums that only the places 0 to the last of a batch add up to: of the places, of their squares and of their
-marks. Pure."""
+"""Sums places, their squares and marks, which together only the places 0 to the last yield. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ from hub_jobs.tables.ranges import Mask, Numbers, marks
 Integers = npt.NDArray[np.signedinteger[Any]]
 
 _KNOWN: Final = 16_384
-"""Places of which the sums of all below are at hand."""
+"""Places with precomputed sums."""
 
 
 def sums_of(places: Integers, starts: Numbers, sizes: Numbers) -> list[Numbers]:
-    """The sums of rows that stand together, from each of `starts` on so many."""
+    """Return sums of adjacent rows, by start and size."""
     first = places[starts].astype(np.int64)
     ends = first + sizes
     jumps = places[1:] - places[:-1] != 1
@@ -32,7 +31,7 @@ def sums_of(places: Integers, starts: Numbers, sizes: Numbers) -> list[Numbers]:
 
 
 def add_up(count: Numbers, places: Numbers, total: Numbers, squares: Numbers, marked: Numbers) -> Mask:
-    """Which batches have the places 0 to count - 1 once each."""
+    """Tell which batches have the places 0 to count - 1 once each."""
     found: Mask = (places == count) & (total * 2 == count * (count - 1))
     found &= squares * 6 == count * (count - 1) * (count * 2 - 1)
     most = int(count[found].max(initial=0))

@@ -1,6 +1,8 @@
-"""Bronze against readings and quarantine. A batch is complete when the places 0 to count - 1 are each there
-once, as a reading or as a line in quarantine; count, sum, sum of squares and sum of marks of the places say
-so without a list, and a repeat that hides a hole shows too. Pure."""
+"""Compares bronze with readings and quarantine. Pure.
+
+A batch is complete when each place 0 to count - 1 is once in readings or quarantine. Count, sum, sum of
+squares and sum of marks prove that without a list.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +20,31 @@ from hub_jobs.tables.spaces import BATCH, HISTORY, SOURCE
 
 
 class UnexplainedRows(NamedTuple):
-    """Rows whose message bronze does not have, or refine has not taken yet. An item of the arrays is one
-    batch, or one place of a source; `owner` is the index of its run or source in `owners`."""
+    """Rows whose message is not in bronze or not yet refined.
+
+    An array item is a batch or a source place; `owner` indexes its run or source in `owners`.
+    """
 
     owners: list[Names]
     owner: Numbers
     number: Numbers
-    """That of the batch, or the sequence in the source."""
+    """Batch number or source sequence."""
     readings: Numbers
     quarantined: Numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """The batches of bronze, an item of the arrays each, in the order of their numbers within a run."""
+    """The batches of bronze, one array item each, sorted by number within a run."""
 
     runs: list[Names]
     run: Numbers
-    """The index in `runs`."""
+    """Index into `runs`."""
     n: Numbers
     count: Numbers
-    """The most readings that a copy of the batch says it holds."""
+    """Largest reading count of any copy."""
     least: Numbers
-    """The least."""
+    """Smallest reading count of any copy."""
     refined: Mask
     dead: Mask
     moment: Numbers
@@ -50,15 +54,15 @@ class Batches:
     in_readings: Numbers
     quarantined: Numbers
     whole: Numbers
-    """How often the batch is in quarantine as a whole."""
+    """Times that the batch is quarantined whole."""
     complete: Mask
     strays: UnexplainedRows
     old: Mask
-    """Of which bronze has a row that is old."""
+    """Whether bronze has an old row."""
     apart: Mask
-    """Of which not all rows of the other tables are as old as the first row in bronze."""
+    """Whether old and new rows of other tables are mixed."""
     missing: Numbers = field(init=False)
-    """Of broken batches at least, until `mismatches.look_again` has looked at the places."""
+    """A lower bound for broken batches until `mismatches.look_again`."""
     doubled: Numbers = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,19 +74,19 @@ class Batches:
 
     @property
     def broken(self) -> Mask:
-        """What is refined and not complete."""
+        """Refined but incomplete batches."""
         return self.refined & ~self.complete
 
     @property
     def waiting(self) -> Mask:
-        """What can't be settled though a part of it is old."""
+        """Partly old batches that can't be settled."""
         in_order = self.refined & (self.missing == 0) & (self.doubled == 0)
         found: Mask = self.apart | (self.old & ~in_order)
         return found
 
     @property
     def counts(self) -> dict[str, Numbers]:
-        """Readings of each batch by what became of them, as `accounts.Arrived` and `totals.Hour` name it."""
+        """Return readings per batch and outcome, named as in `accounts.Arrived` and `totals.Hour`."""
         alive = ~self.dead
         return {
             "in_bronze": self.count * alive,
@@ -97,8 +101,9 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The places in sources where messages stood that are of no batch, an item of the arrays each; `owner`
-    and `source` are indexes in the lists. The counts are of messages."""
+    """Source places of direct messages, one array item each; `owner` and `source` are indexes. Counts
+    messages.
+    """
 
     owners: list[Names]
     """Domains and classes."""
@@ -112,14 +117,14 @@ class Messages:
     in_readings: Numbers
     quarantined: Numbers
     aged: Numbers
-    """How many of those in bronze may be deleted for their age: nobody knows whether they are missing."""
+    """Messages in bronze that may have expired elsewhere."""
     old: tuple[Numbers, Numbers, Numbers]
-    """How many of those in bronze, in readings and in quarantine are old."""
+    """Old messages in bronze, readings and quarantine."""
     strays: UnexplainedRows
 
     @property
     def waiting(self) -> Mask:
-        """What can't be settled though a part of it is old."""
+        """Partly old places that can't be settled."""
         in_bronze, in_readings, quarantined = self.old
         found: Mask = self._beyond_age(in_bronze - in_readings - quarantined) != 0
         found |= (in_bronze > 0) & ((self.difference != 0) | (self.pending > 0))
@@ -127,23 +132,23 @@ class Messages:
 
     @property
     def old_counts(self) -> dict[str, Numbers]:
-        """Messages that are old by what became of them."""
+        """Return old messages by outcome."""
         return dict(zip(("in_bronze", "in_readings", "quarantined"), self.old, strict=True))
 
     @property
     def difference(self) -> Numbers:
-        """How many are refined and nowhere; less than zero for those that are there more than once."""
+        """Missing refined messages; negative for doubled ones."""
         return self._beyond_age(self.in_bronze - self.pending - self.in_readings - self.quarantined)
 
     def _beyond_age(self, difference: Numbers) -> Numbers:
-        """What of a difference age does not explain: at one place others may have come later."""
+        """Return the difference that expiry does not explain."""
         doubled = np.where(self.aged < self.in_bronze, np.minimum(difference, 0), 0)
         found: Numbers = np.maximum(difference - self.aged, 0) + doubled
         return found
 
     @property
     def counts(self) -> dict[str, Numbers]:
-        """Messages by what became of them."""
+        """Return messages by outcome."""
         return {
             "in_bronze": self.in_bronze,
             "pending": self.pending,
@@ -155,8 +160,9 @@ class Messages:
 
 
 def batches(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts, kept_since: int = 0) -> Batches:
-    """Every batch of bronze with what became of it. What the other tables do not have of a batch that arrived
-    before `kept_since` may have been deleted for its age."""
+    """Return every batch of bronze with its outcome. Rows that arrived before `kept_since` may
+    have expired.
+    """
     held = bronze.batches.filter(pa.array(_times(bronze.batches, quarantine.other) == 0))
     parts = [held, readings.batches, quarantine.batches]
     codes, runs = coded(parts, BATCH)
@@ -212,8 +218,9 @@ def batches(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts, kept_
 
 
 def messages(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts, kept_since: int = 0) -> Messages:
-    """Every place of direct messages in bronze with what became of them. What came twice with the same
-    content counts once. `kept_since` as in `batches`."""
+    """Return every place of direct messages with its outcome; equal copies count once. `kept_since` as in
+    `batches`.
+    """
     held = bronze.direct
     (owner,), owners = coded([held], BATCH[:2])
     (source, of_reading), sources = coded([held, readings.direct], SOURCE)
@@ -261,7 +268,6 @@ def messages(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts, kept
 def _strays(
     sources: list[Names], nowhere: Mask, held: tuple[Numbers, Numbers], read: tuple[Numbers, Numbers]
 ) -> UnexplainedRows:
-    """Readings that stand at no place of a message that is held, by source and sequence."""
     (of_held, of_read), size, firsts = grouped([held[0], read[0]], [held[1], read[1]])
     counts = np.bincount(of_read, minlength=size)
     source, seq = np.concatenate([held[0], read[0]])[firsts], np.concatenate([held[1], read[1]])[firsts]
@@ -274,13 +280,11 @@ def _strays(
 
 
 def _times(rows: pa.Table, given: pa.Table) -> Numbers:
-    """How often each row is among the given messages, by its place in the hub's stream."""
     (of_rows, of_given), _ = coded([rows, given], HISTORY)
     return _occurrences(of_rows, _column(rows, "seq"), of_given, _column(given, "seq"))
 
 
 def _occurrences(codes: Numbers, numbers: Numbers, of_others: Numbers, others: Numbers) -> Numbers:
-    """How often each pair of code and number is among others."""
     (ids, other_ids), size, _ = grouped([codes, of_others], [numbers, others])
     found: Numbers = np.bincount(other_ids, minlength=size)[ids].astype(np.int64)
     return found

@@ -1,8 +1,8 @@
-"""What the audit reads of the tables: file by file, a row group or some small ones in memory at a time. Up to
-`HERE_ROWS` rows the driver reads the files itself, on all cores and without a Spark session; beyond that they
-are Spark's tasks.
+"""Reads tables for the audit file by file, with one or some small row groups in memory.
 
-Of a file that the log of a table names and that can't be read only the log says what it holds."""
+The driver reads up to `HERE_ROWS` rows itself on all cores; above that Spark tasks do. For an unreadable file
+the log's statistics are used.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _WHERE: Final = {
     "quarantine": ("stream", "created", "seq", "domain", "run", "n", "arrived"),
     "seen": ("space",),
 }
-"""Columns whose bounds say which rows of a table are concerned."""
+"""Columns whose bounds select rows."""
 
 Bounds = Mapping[str, tuple[Any, Any]]
 
 HERE_ROWS: Final = 200_000_000
-"""Rows of all tables that are still read without Spark, some ten seconds a hundred million and core."""
+"""Rows of all tables read without Spark; a core reads a hundred million in ten seconds."""
 _ROWS_AT_ONCE: Final = 4_000_000
-"""Rows of bronze whose accounts the driver holds at once, about 300 bytes each."""
+"""Rows of bronze counted at once, about 300 bytes each."""
 
 Result = TypeVar("Result")
 
@@ -55,14 +55,14 @@ _COLUMNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A file that can't be read, and what the log says of it."""
+    """An unreadable file with the log's statistics."""
 
     table: str
     name: str
     fault: str
     rows: int
     bounds: Bounds
-    """The least and the greatest value of some columns."""
+    """Minimum and maximum per column."""
 
     def __str__(self) -> str:
         bounds = ", ".join(f"{name} {_span(*ends)}" for name, ends in self.bounds.items())
@@ -75,22 +75,21 @@ class Unreadable:
         )
 
     def may_hold(self, **values: Any) -> bool:
-        """Whether a row with these values may be in the file."""
+        """Tell whether the file may hold a row with these values."""
         return all(_within(self.bounds.get(name), value) for name, value in values.items())
 
     def moments(self) -> Range:
-        """When its rows arrived at the hub, in microseconds since 1970, as far as is known."""
+        """Arrival range at the hub in microseconds since 1970, as far as known."""
         first, last = self.bounds.get("arrived", (None, None))
         return (0, -1) if first is None else (micros(first), micros(last))
 
     @property
     def sequences(self) -> Range:
-        """The sequences of the hub's stream that a file of bronze holds, as far as is known."""
+        """Hub sequence range of a bronze file, as far as known."""
         first, last = self.bounds.get("seq", (1, 0))
         return first, last
 
     def as_json(self) -> dict[str, Any]:
-        """The file as it stands in a report."""
         bounds = {name: [_text(end) for end in ends] for name, ends in self.bounds.items()}
         return {
             "table": self.table,
@@ -102,15 +101,14 @@ class Unreadable:
 
 
 def put_aside(table: Table, error: UnreadableError) -> Unreadable:
-    """Have a table be read without a file from here on; what its log says of that. Raises as `described`."""
+    """Exclude a file from reading and return its statistics. Raises as `described`."""
     found = described(table, error)
     table.aside.add(error.at.name)
     return found
 
 
 def described(table: Table, error: UnreadableError) -> Unreadable:
-    """What the log of a table says of a file. Raises the error where the file is only not given out: whether
-    it is damaged is not known then."""
+    """Return the statistics of a damaged file. Raises `error` when a store only refused it."""
     if not error.damaged:
         raise error
     every = files(table)
@@ -137,55 +135,54 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AuditTables:
-    """The tables, each as it was at one moment, and what of them is counted. All that `readings` and
-    `quarantine` hold came of bronze; they are None before the first refine."""
+    """The tables, each at one moment, and the counted part. `readings` and `quarantine` are None before
+    refine.
+    """
 
     bronze: Table
     readings: Table | None
     quarantine: Table | None
     offsets: Offsets
-    """Up to which hub sequence each history is refined."""
+    """Refined hub sequence per history."""
     begun: Offsets = field(default_factory=dict)
-    """Up to which a refine has put in quarantine what it could not take."""
+    """Hub sequence per history that a refine has quarantined."""
     part: ScanPart = ALL
     unreadable: list[Unreadable] = field(default_factory=list)
-    """Files that were put aside while they were counted."""
+    """Files found unreadable."""
     past: Past = NOTHING_SETTLED
     cut: int = 0
-    """What arrived before this (microseconds since 1970) is settled next if it is in order; 0 for nothing."""
+    """Rows arriving earlier (microseconds since 1970) may be settled next; 0 for none."""
 
     @property
     def existing(self) -> list[Table]:
-        """Those that exist."""
         return [table for table in (self.bronze, self.readings, self.quarantine) if table is not None]
 
     @property
     def shares(self) -> list[Share]:
-        """The parts in which they are to be counted, one after the other."""
+        """Return the shares to count in turn."""
         of = -(-sum(piece.rows for piece in self.pieces(self.bronze)) // _ROWS_AT_ONCE) or 1
         return [Share(which, of) for which in range(of)]
 
     @property
     def kept_since(self) -> int:
-        """What arrived before this may have been deleted for its age."""
+        """Rows arriving earlier may have expired."""
         return max(table.kept_since or 0 for table in self.existing)
 
     def pieces(self, table: Table, share: Share = _WHOLE, offsets: Offsets | None = None) -> list[FileShare]:
-        """The files of a table of which rows are to be counted."""
         of = self.whole(table, share, offsets)
         return list(pieces(table, self.past, self.cut, of, self.part.where))
 
     def whole(self, table: Table, share: Share, offsets: Offsets | None = None) -> FileShare:
-        """What is to be counted of any file of a table; the path is not that of a file yet."""
+        """Return a file share template without path."""
         refined = dict(self.offsets if offsets is None else offsets)
         return FileShare(table.name, table.path, refined, dict(self.begun), share, self.part)
 
     def put_aside(self, name: str, error: UnreadableError) -> None:
-        """Go on without a file. Raises the error where the file is not damaged."""
+        """Exclude a damaged file; raises other errors."""
         self.unreadable.append(put_aside(self._named(name), error))
 
     def note(self, name: str, error: UnreadableError) -> None:
-        """Go on, though some columns of a file can't be read. Raises the error as `put_aside`."""
+        """Note a file with unreadable columns. Raises as `put_aside`."""
         found = described(self._named(name), error)
         if found not in self.unreadable:
             self.unreadable.append(found)
@@ -195,12 +192,12 @@ class AuditTables:
 
 
 def count(tables: AuditTables, share: Share) -> dict[str, RowCounts]:
-    """What the rows of a share come to, by table."""
+    """Count the rows of a share by table."""
     return counted(tables, [piece for table in tables.existing for piece in tables.pieces(table, share)])
 
 
 def counted(tables: AuditTables, work: Sequence[FileShare]) -> dict[str, RowCounts]:
-    """What the rows of some files come to, by table."""
+    """Count the rows of files by table."""
     done = list(each(tables, _count, work))
     return {
         name: count_rows.merged(name, [counts for piece, counts in done if piece.table == name])
@@ -211,8 +208,7 @@ def counted(tables: AuditTables, work: Sequence[FileShare]) -> dict[str, RowCoun
 def each(
     tables: AuditTables, task: Callable[[FileShare], Result], work: Sequence[FileShare]
 ) -> Iterator[tuple[FileShare, Result]]:
-    """What a task comes to for every file, in order. A file that can't be read is put aside and has no
-    result."""
+    """Yield a task's result per file, in order; unreadable files are excluded."""
     if not work:
         return
     for piece, done in zip(work, _run(tables, partial(_or_fault, task), work), strict=True):
@@ -258,7 +254,7 @@ def _count(piece: FileShare) -> RowCounts:
 
 
 def row_groups(file: ParquetFile, piece: FileShare) -> Iterator[int]:
-    """The row groups of a file that may hold rows of the span."""
+    """Yield row groups that may hold rows of the span."""
     for group in range(file.num_row_groups):
         ends = file.bounds(group, "arrived") if piece.span.first is not None else None
         if ends is None or micros(ends[1]) >= (piece.span.first or 0):

@@ -1,4 +1,4 @@
-"""What bronze holds by its identities, and what the ledger records among its rows say."""
+"""Gathers the identities in bronze and the claims of its ledger records."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _IDENTITY: Final = sorted({*ID_COLUMNS, *ledgers.COLUMNS} - {"digest", "payload"
 
 
 class Survey(NamedTuple):
-    """What bronze holds."""
+    """The contents of bronze."""
 
     records: LedgerRecords
-    """What the ledger records say."""
+    """Claims of ledger records."""
     before: SeenNumbers
-    """The identities of its rows up to the sequences that were given."""
+    """Identities up to the given sequences."""
     after: SeenNumbers
-    """Those of the others."""
+    """The remaining identities."""
     rows: Counter[History]
-    """How many rows there are of each history."""
+    """Rows per history."""
     settling: Past
-    """The same of what is settled, or may be settled next."""
+    """The same for settled rows and rows that may be settled next."""
 
 
 def survey(tables: AuditTables, ends: Offsets) -> Survey:
-    """Survey bronze. `ends` say where `before` ends in each history."""
+    """Survey bronze; `ends` separates `before` from `after` per history."""
     past, rows = tables.past, Counter(tables.past.rows)
     records, settling = LedgerRecords(), LedgerRecords()
     parts = {kind: Joining() for kind in _KINDS}
@@ -70,7 +70,7 @@ def survey(tables: AuditTables, ends: Offsets) -> Survey:
 
 
 def _in_order(tables: AuditTables, ends: Offsets) -> list[FileShare]:
-    """The files in the order of their sequences, so that ranges meet as they come."""
+    """Sort files by sequence, so that ranges merge early."""
     rows = files(tables.bronze).to_pylist()
     places = {
         row["path"]: (row["min.stream"] or "", row["min.created"] or "", row["min.seq"] or 0) for row in rows
@@ -88,19 +88,16 @@ _KINDS: Final = [(is_before, is_old) for is_before in (True, False) for is_old i
 
 @dataclass(slots=True)
 class _Surveyed:
-    """What a file of bronze tells."""
-
     records: dict[bool, LedgerRecords] = field(
         default_factory=lambda: {True: LedgerRecords(), False: LedgerRecords()}
     )
-    """Its ledger records by whether they are old."""
+    """Ledger records by whether they are old."""
     seen: dict[tuple[bool, bool], SeenNumbers] = field(default_factory=dict)
-    """The identities of its rows by whether they stand before the given sequences and whether they are old.
-    """
+    """Identities by position relative to the given sequences and by age."""
     rows: Counter[tuple[History, bool]] = field(default_factory=Counter)
-    """How many rows it has of each history, by whether they are old."""
+    """Rows per history by age."""
     fault: UnreadableError | None = None
-    """Why its ledger records can't all be read."""
+    """Why ledger records are unreadable."""
 
 
 def _survey(piece: FileShare) -> _Surveyed:
@@ -120,7 +117,6 @@ def _survey(piece: FileShare) -> _Surveyed:
 
 
 def _identities(file: ParquetFile, piece: FileShare, found: _Surveyed) -> Iterator[pa.Table]:
-    """The identities of the rows of each row group, whose ledger records are taken in."""
     for group in row_groups(file, piece):
         ids = piece.chosen(columns_of(file, piece.path, group, _IDENTITY))
         try:
@@ -135,8 +131,9 @@ def _identities(file: ParquetFile, piece: FileShare, found: _Surveyed) -> Iterat
 def _records(
     file: ParquetFile, piece: FileShare, group: int, ids: pa.Table
 ) -> Iterator[tuple[dict[str, Any], bool]]:
-    """The ledger records of a row group, and whether they are old. Payloads are nearly all of its bytes, and
-    most have no record."""
+    """Yield the ledger records of a row group with their age. Most groups have none, so payloads are read
+    late.
+    """
     if not pc.any(_said(ids)).as_py():
         return
     rows = piece.chosen(columns_of(file, piece.path, group, [*_IDENTITY, "payload"]))

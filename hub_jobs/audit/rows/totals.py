@@ -1,5 +1,4 @@
-"""What arrived, counted: bronze against readings and quarantine, by run, by class for messages of no run, and
-by hour. It holds a bounded share of the batches at a time."""
+"""Counts arrived rows by run, by class for direct messages, and by hour, a bounded share at a time."""
 
 from __future__ import annotations
 
@@ -26,38 +25,37 @@ from hub_jobs.tables.spaces import SeenNumbers, batch_space
 
 
 class RowTotals(NamedTuple):
-    """What arrived."""
+    """The counts of arrived rows."""
 
     runs: dict[Run, Arrived]
     classes: dict[Class, Arrived]
-    """Messages that are of no run."""
+    """Messages without run."""
     hours: list[Hour]
-    """All of it by the hour."""
+    """All counts by hour."""
     strays: dict[Run, StrayRows]
-    """Rows of runs in readings and quarantine whose message is not in bronze."""
+    """Rows of runs without message in bronze."""
     unexplained: list[str]
-    """Sentences about such rows that are of no run."""
+    """Sentences about stray rows without run."""
     unnamed: list[str]
-    """Sentences about what was not looked at one by one."""
+    """Sentences about unexamined rows."""
     settling: OldTotals
 
 
 @dataclass(slots=True)
 class OldTotals:
-    """What the rows come to that are settled, or may be settled next."""
+    """Counts of settled rows and rows that may be settled next."""
 
     runs: dict[Run, dict[str, int]]
     classes: dict[Class, dict[str, int]]
     hours: list[Hour]
     findings: dict[Run, list[str]]
     waiting: int | None = None
-    """When the first batch or message arrived that may not be, in microseconds since 1970; None where all
-    may, 0 where that is not known."""
+    """Arrival of the first row that can't be settled (microseconds since 1970); None for none, 0
+    if unknown.
+    """
 
 
 class _Sums:
-    """Counts by a key, with the sentences that go with them."""
-
     def __init__(self, past: Mapping[Any, Mapping[str, int]]) -> None:
         self.counts: dict[tuple[str | None, ...], dict[str, int]] = {
             key: dict.fromkeys(_SUMMED, 0) | dict(counts) for key, counts in past.items()
@@ -73,7 +71,6 @@ class _Sums:
                 known[name] += sign * values[at]
 
     def arrived(self) -> Iterator[tuple[tuple[str | None, ...], Arrived]]:
-        """What each key comes to."""
         for key, counts in self.counts.items():
             numbers: dict[str, Any] = dict(counts)
             yield key, Arrived(**numbers, findings=tuple(self.findings.get(key, ())))
@@ -81,11 +78,11 @@ class _Sums:
 
 _SUMMED: Final = ("in_bronze", "pending", "in_readings", "quarantined", "missing", "doubled", "dead")
 _KEPT: Final = ("in_bronze", "in_readings", "quarantined", "dead")
-"""What is not zero of rows that are in order."""
+"""Counts that are nonzero for rows in order."""
 
 
 def total_rows(tables: AuditTables, claims: LedgerClaims, held: BronzeContents) -> RowTotals:
-    """Count everything that the tables hold. Raises `UnsettledError`."""
+    """Count all rows of the tables. Raises `UnsettledError`."""
     past = tables.past
     totals = _Totals(tables, held, list(_lost_by_hour(tables, claims, held.here)))
     for share in tables.shares:
@@ -105,8 +102,6 @@ def total_rows(tables: AuditTables, claims: LedgerClaims, held: BronzeContents) 
 
 
 class _Totals:
-    """What the rows come to, share by share."""
-
     def __init__(self, tables: AuditTables, held: BronzeContents, lost: list[Hour]) -> None:
         past = tables.past
         self._tables = tables
@@ -117,7 +112,6 @@ class _Totals:
         self.strays, self.broken = StrayScan(held), BrokenBatches(tables, self.runs.findings)
 
     def add(self, new: dict[str, RowCounts], share: Share) -> None:
-        """Take in the rows of a share."""
         again = settled_too(self._tables, new, share)
         found = new if again is None else {name: merged(name, [new[name], again[name]]) for name in new}
         batches, messages = self._reconciled(found)
@@ -137,7 +131,6 @@ class _Totals:
             self.strays.add_named(new["quarantine"], first=share.which == 0)
 
     def settling(self) -> OldTotals:
-        """What may be settled."""
         unknown = bool(self.strays.runs or self.strays.sentences() or self._tables.unreadable)
         return OldTotals(
             {run_of(names): _kept(counts) for names, counts in self._old_runs.counts.items()},
@@ -160,7 +153,7 @@ class _Totals:
         return reconcile.batches(*parts, kept_since), reconcile.messages(*parts, kept_since)
 
     def _add(self, batches: Batches, messages: Messages, sign: int) -> None:
-        """Add the counts, or take away those that were settled: these were in order."""
+        """Add counts, or subtract settled ones, which were in order."""
         names = _SUMMED if sign > 0 else _KEPT
         of_batches, of_messages = _named(batches.counts, names), _named(messages.counts, names)
         self.runs.add(batches.runs, batches.run, sign, **of_batches)
@@ -180,7 +173,6 @@ class _Totals:
 
 
 def _owners_of(found: Batches) -> tuple[list[Names], Numbers]:
-    """Domains and classes, and of each batch which."""
     owners = sorted({run[:2] for run in found.runs}, key=str)
     places = {owner: at for at, owner in enumerate(owners)}
     return owners, np.array([places[run[:2]] for run in found.runs] or [0])[found.run]
@@ -211,7 +203,6 @@ def _name_direct(found: Messages, findings: dict[tuple[str | None, ...], list[st
 
 
 def _lost_by_hour(tables: AuditTables, claims: LedgerClaims, seen: SeenNumbers) -> Iterator[Hour]:
-    """The batches that never came, by the hour in which they were sealed as far as is known."""
     lost = {
         key: claims.of(key).never_came(seen.ranges(batch_space(*key)))
         for key in claims.ledgers.keys() | claims.remembered.keys()

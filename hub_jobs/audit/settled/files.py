@@ -1,11 +1,10 @@
-"""The files of a table whose rows are settled: those that an audit has read and found in order, and what the
-jobs have made of them since.
+"""Finds the files of a table with settled rows, through all commits since the last audit.
 
-An audit keeps of every table the version that it read and a digest of the names of its files. The next one
-goes through the commits since then. A file that is new is read, whenever its rows arrived. One that took the
-place of settled ones stays settled when one of our jobs wrote the same rows together, by the counts in the
-log; for any other commit both are read, and must hold the same places. What is otherwise gone, or changed,
-or shorter than the log says, raises `UnsettledError`: everything is then read."""
+An audit stores each table's version and a digest of its file names. New files are read, whenever their rows
+arrived. A file that replaced settled files stays settled when a job merged the same rows, by the log's
+counts; for other commits both sides are read and must hold the same places. Any other missing, changed or
+short file raises `UnsettledError`, and everything is read.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ from hub_jobs.tables.spaces import HUB_KEY, SOURCE_KEY
 from hub_jobs.times import micros
 
 _NEVER: Final = np.iinfo(np.int64).max
-"""Stands for the end of rows whose arrival the log does not tell."""
+"""Marks rows whose arrival the log does not tell."""
 _SAME: Final[Mapping[str, Sequence[str]]] = {
     "bronze": (
         *(*HUB_KEY, "arrived", "subject", "digest", "domain"),
@@ -51,11 +50,11 @@ _SAME: Final[Mapping[str, Sequence[str]]] = {
     "readings": (*count_rows.READINGS_COLUMNS, "arrived"),
     "quarantine": (*count_rows.QUARANTINE_COLUMNS, "arrived"),
 }
-"""The columns of which rows must be the same to be in the same places."""
+"""Columns that must agree for rows to have the same places."""
 
 
 class TableMark(NamedTuple):
-    """A version of a table, and a digest of the names of its files."""
+    """A table version and a digest of its file names."""
 
     version: int
     digest: str
@@ -63,8 +62,7 @@ class TableMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What a log says of a file: when its rows arrived (microseconds since 1970), how many they are, and its
-    bytes."""
+    """A file by the log: arrivals (microseconds since 1970), rows and bytes."""
 
     path: str
     first: int
@@ -75,22 +73,24 @@ class _File:
 
 @dataclass(slots=True)
 class _Commit:
-    """What a commit added and removed."""
+    """Files added and removed by a commit."""
 
     added: list[_File] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     keeps_rows: bool = True
-    """Whether it says that it only wrote the same rows into other files, as our jobs do."""
+    """Whether the commit claims, as the jobs do, that it only moved rows."""
 
 
 def mark_of(table: Table) -> TableMark:
-    """What to keep of a snapshot, for `settled_files`."""
+    """Return the mark of a snapshot, for `settled_files`."""
     return TableMark(table.delta.version(), _digest(commits.active(table.delta)))
 
 
 def settled_files(table: Table, mark: TableMark, until: int) -> dict[str, bool]:
-    """The files of a snapshot whose rows that arrived before `until` are settled, by their paths below the
-    table; and whether all of their rows are. Raises `UnsettledError`."""
+    """Return paths of files with rows before `until` that are settled, and whether all their rows are.
+
+    Raises `UnsettledError`.
+    """
     every = {file.path: file for file in _listed(_marked(table, mark))}
     known = {path: file for path, file in every.items() if file.first < until}
     for version in range(mark.version + 1, table.delta.version() + 1):
@@ -114,20 +114,20 @@ def settled_files(table: Table, mark: TableMark, until: int) -> dict[str, bool]:
 
 
 def expired(table: Table, known: Mapping[str, bool], since: int, first: int) -> tuple[list[str], list[str]]:
-    """Which of the settled files hold only rows that arrived before a moment; and which of these only rows
-    that seem to have arrived before the `first` moment at which any could, and so at no moment that is
-    known."""
+    """Return settled files whose rows all arrived before `since`, and of these the files below `first`.
+
+    Arrivals below `first` are impossible and mean unknown.
+    """
     old = [file for file in _listed(table) if known.get(file.path) and file.last < since]
     return [file.path for file in old if file.last >= first], [file.path for file in old if file.last < first]
 
 
 def late(table: Table, known: Mapping[str, bool], until: int) -> set[str]:
-    """The files that are not settled though rows of them arrived before everything else was."""
+    """Return unsettled files with rows that arrived before `until`."""
     return {file.path for file in _listed(table) if file.path not in known and file.first < until}
 
 
 def _marked(table: Table, mark: TableMark) -> Table:
-    """The table as it was when it was settled."""
     delta = table.delta
     if delta.version() < mark.version:
         raise UnsettledError(f"{table.name} is older than it was: its version is {delta.version()}")
@@ -189,8 +189,7 @@ def _check_expired(table: Table, gone: Iterable[_File]) -> None:
 def _check_same(
     table: Table, commit: _Commit, known: Mapping[str, _File], every: Mapping[str, _File], until: int
 ) -> None:
-    """Raise unless the files that a commit added hold the rows of those that it removed, and what is settled
-    of them can still be told from the rest."""
+    """Raise unless added files hold the rows of removed ones, with settled rows still distinguishable."""
     for path in commit.removed:
         if path not in known and (path not in every or every[path].first < until):
             raise UnsettledError(f"{table.name}: late rows were written together with settled ones")
@@ -210,7 +209,7 @@ _SECRET: Final = secrets.token_bytes(16)
 
 
 def _places(table: Table, paths: Sequence[str]) -> tuple[int, int]:
-    """How many rows some files hold, and a number that only the same places add up to."""
+    """Return the rows of files and a sum that only the same places yield."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         parts = list(pool.map(partial(_places_of, _SAME[table.name]), [table.path / path for path in paths]))
     return sum(rows for rows, _ in parts), sum(total for _, total in parts) % (1 << 64)
@@ -238,7 +237,7 @@ def _numbers(column: pa.ChunkedArray) -> Numbers:
 
 
 def _check_there(table: Table, known: Mapping[str, _File]) -> None:
-    """Raise unless every file lies where the log says, as long as it says."""
+    """Raise unless every file exists with the log's length."""
     sizes = _sizes(table.path)
     for path, file in known.items():
         if is_own(path) and sizes.get(path) != file.size:

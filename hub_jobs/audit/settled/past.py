@@ -1,5 +1,4 @@
-"""The table `settled`: what is settled, from one audit to the next. Each puts all of it in the place of what
-was there, in one commit, so that an audit that is killed leaves what the one before it knew."""
+"""Stores settled data in the table `settled`, replaced whole by each audit in one commit."""
 
 from __future__ import annotations
 
@@ -31,15 +30,15 @@ from hub_jobs.times import HOUR, at_micros, micros
 
 _COUNTS: Final = ("in_bronze", "late", "in_readings", "quarantined", "dead")
 _SETTLED_UNTIL: Final = "settled"
-"""The transaction of the table: the hour since 1970 before which everything is settled."""
+"""The table's transaction: everything before this hour since 1970 is settled."""
 _SHOWN_HOURS: Final = 48
-"""So many the fleet page shows of a leaf, however long ago they were."""
+"""Hours that the fleet page shows per leaf, whatever their age."""
 
 Row = dict[str, Any]
 
 
 class _Claims(msgspec.Struct):
-    """What all ledger records say together, as JSON keeps it: items of the mappings of `LedgerRecords`."""
+    """All ledger claims as JSON: items of the mappings of `LedgerRecords`."""
 
     discarded: list[tuple[Origin, set[EvictedRange]]]
     origins: list[tuple[Source, set[Origin]]]
@@ -50,8 +49,9 @@ class _Claims(msgspec.Struct):
 
 
 def read(table: Table) -> tuple[Past, dict[str, TableMark]]:
-    """What the table says, and on which versions of the tables that rests; nothing of an empty one. Raises
-    `UnsettledError` where a file of it can't be read."""
+    """Return the settled data and the table versions below it. Raises `UnsettledError` for an unreadable
+    file.
+    """
     try:
         held = rows(table, SETTLED.names)
     except UnreadableError as error:
@@ -65,8 +65,7 @@ def read(table: Table) -> tuple[Past, dict[str, TableMark]]:
 
 
 def marks_of(table: Table | None) -> tuple[int, dict[str, TableMark]]:
-    """Before which moment everything is settled, 0 where nothing is, and on which versions of the tables that
-    rests. Raises `UnsettledError` as `read`."""
+    """Return the settled moment (0 for none) and the table versions below it. Raises as `read`."""
     if settled_until(table) == 0 or table is None:
         return 0, {}
     try:
@@ -78,19 +77,18 @@ def marks_of(table: Table | None) -> tuple[int, dict[str, TableMark]]:
 
 
 def save(lake: Place, table: Table, past: Past, marks: Mapping[str, TableMark]) -> None:
-    """Put what is settled in the place of what the table had. Raises `ConflictError`."""
+    """Replace the settled data. Raises `ConflictError`."""
     files = write_rows(lake, table.name, _encoded(past, marks))
     table.commit(files, {_SETTLED_UNTIL: past.until // HOUR}, replace=True)
 
 
 def settled_until(table: Table | None) -> int:
-    """Before which moment everything is settled, in microseconds since 1970."""
+    """Return the settled moment in microseconds since 1970."""
     return 0 if table is None else (table.offset(_SETTLED_UNTIL) or 0) * HOUR
 
 
 def hours_of(past: Past, hours: Sequence[Hour], since: datetime) -> Iterator[Hour]:
-    """The settled counts of the hours that are given, of all from `since` on, and of the last two days of
-    each domain."""
+    """Yield settled counts of the given hours, of hours from `since`, and of each domain's last two days."""
     held = past.hours.select(["domain", "class", "hour", *_COUNTS])
     if not held.num_rows:
         return
@@ -115,7 +113,7 @@ def _hour_of(row: Row) -> Hour:
 
 
 def with_hours(past: Past, added: Iterable[Hour]) -> pa.Table:
-    """The settled hours with the counts that are added to them."""
+    """Add counts to the settled hours."""
     more = [
         {"kind": "hour", "domain": hour.domain, "class": hour.cls, "hour": hour.hour}
         | {name: getattr(hour, name) for name in _COUNTS}

@@ -1,5 +1,7 @@
-"""What an audit may leave out, and what the next one may: everything that arrived before a whole hour, once
-all of it is refined and in order. A batch that is not keeps back its hour and those behind it."""
+"""Decides what audits may skip: data that arrived before a whole hour, once it is refined and in order.
+
+A batch out of order keeps its hour and later ones unsettled.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +27,21 @@ from hub_jobs.tables.stream_history import FileHistory, StreamHistory, last_file
 from hub_jobs.times import HOUR, at_micros, micros
 
 _GRACE: Final = HOUR
-"""The last hour is not settled: what comes again of it, or is corrected, need not be looked up."""
+"""The last hour stays unsettled, for repeats and corrections."""
 SKEW: Final = timedelta(days=1)
-"""By so much the hub's clock may be ahead of this machine's."""
+"""Assumed lead of the hub's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Before which moment (microseconds since 1970) everything is settled, 0 where nothing is; and why an
-    audit has read all of it again, if it has."""
+    """The settled moment (microseconds since 1970, 0 for none), and why an audit read everything again."""
 
     until: int = 0
     read_again: str = ""
 
 
 def open_past(table: Table, tables: AuditTables, now: datetime) -> Past:
-    """What the table `settled` says of the others. Raises `UnsettledError`."""
+    """Return the settled data of the tables. Raises `UnsettledError`."""
     past, marks = settled.read(table)
     if not past.until:
         return past
@@ -55,7 +56,7 @@ def open_past(table: Table, tables: AuditTables, now: datetime) -> Past:
 
 
 def next_cut(tables: AuditTables, now: datetime) -> int:
-    """Before which moment everything may be settled next; 0 where nothing more may."""
+    """Return the moment up to which data may be settled next; 0 for no progress."""
     if any(_lacks_arrivals(table) for table in tables.existing):
         return 0
     newest = newest_arrival(tables.bronze, now)
@@ -66,7 +67,7 @@ def next_cut(tables: AuditTables, now: datetime) -> int:
 
 
 def earlier_cut(tables: AuditTables, rows: RowTotals) -> int:
-    """The last hour before the first batch that can't be settled yet; 0 where there is none, or no need."""
+    """Return the hour before the first unsettleable batch; 0 when none or needless."""
     waiting = rows.settling.waiting
     if not tables.cut or waiting is None:
         return 0
@@ -75,8 +76,7 @@ def earlier_cut(tables: AuditTables, rows: RowTotals) -> int:
 
 
 def settle(lake: Place, table: Table, tables: AuditTables, survey: Survey, rows: RowTotals) -> int:
-    """Keep what was found in order for the next audit, in the table whose snapshot is given. Returns before
-    which moment everything is settled now."""
+    """Store the data in order for the next audit. Returns the settled moment."""
     if rows.settling.waiting is not None and not tables.past.until and settled.settled_until(table):
         # All was read and can't be settled: what was taken for settled is to be read again, too.
         with suppress(ConflictError):
@@ -100,9 +100,10 @@ def settle(lake: Place, table: Table, tables: AuditTables, survey: Survey, rows:
 
 
 def newest_arrival(bronze: Table, now: datetime) -> datetime | None:
-    """When the last message of any stream arrived, None without one. A message that came while the hub's
-    clock was ahead is not the last of its stream for long. Where it stays the last, it counts only if there
-    is none of before `now`, which is then what is wrong."""
+    """Return the last arrival of any stream, None without one.
+
+    Ignores arrivals after `now`, from a hub clock that was ahead, unless there are no others.
+    """
     last: dict[History, FileHistory] = {}
     for file in last_file_histories(bronze):
         last[file.history] = max(last.get(file.history, file), file, key=lambda each: each.last)
@@ -112,8 +113,7 @@ def newest_arrival(bronze: Table, now: datetime) -> datetime | None:
 
 
 def _last_arrival(bronze: Table, file: FileHistory, end: datetime) -> datetime:
-    """When the last message of a file arrived, which is looked up only where others of it arrived after
-    `end`."""
+    """Return the last arrival in a file; reads the file only if some arrived after `end`."""
     if file.arrived <= end:
         return file.arrived
     where = StreamHistory(*file.history).rows(file.last - 1, file.last)
