@@ -98,6 +98,13 @@ class MadeAgain(Struct, frozen=True):
     created: str
 
 
+class Loss(Struct, frozen=True):
+    """So many readings were lost, the last of them at `at` in epoch seconds."""
+
+    readings: int
+    at: float
+
+
 class Setting(Struct, frozen=True):
     """A value that holds instead of the configured one, for a time."""
 
@@ -154,6 +161,8 @@ class State(Struct):
     """What the hub last said of its time for the links of all leaves (`Answer.spread_seconds`)."""
     made_again: dict[str, MadeAgain] = {}
     """By class."""
+    losses: dict[str, Loss] = {}
+    """By class, the newest."""
     unconfirmed: dict[str, int] = {}
     """By class that is not configured any more, the newest reading that was seen in its stream and that the
     hub was not known to hold."""

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from agent.base.logs import last_warning, listed, time_text
@@ -12,19 +14,33 @@ from agent.base.wait import loop_time
 from agent.contract import LeafState
 from agent.leaf.link.link import LinkView
 from agent.leaf.link.status import LinkState
+from agent.leaf.state import Loss
+from agent.leaf.state_file import StateFile
 
 LOST_SECONDS: Final = 3600.0
 """For so long after the last loss a leaf counts as losing; the audit names what went for good."""
 DOWN_SECONDS: Final = 30.0
 """For so long after it was seen down an input is announced as down: one that is retried looks well meanwhile,
 and each change is an announcement in full and a record at the hub."""
+_SAVE_SECONDS: Final = 60.0
+"""From one save of a loss to the next, for the whole state is written each time."""
 CLOCK_SECONDS: Final = 60.0
 """A clock that differs from the hub's by more is wrong; an answer may be under way for seconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Losing:
+    """Losses of a class with less than an hour between them: how many readings went, when the last went, and
+    what `lost` returned by then."""
+
+    readings: int = 0
+    at: float = -LOST_SECONDS
+    counted: int = 0
+
+
 class LeafStates:
     """Looks at the leaf whenever it is asked. `lost` returns how many readings of a class went since the
-    agent started, `inputs` the names of those that should run."""
+    agent started, `inputs` the names of those that should run. `state` remembers losses over a restart."""
 
     def __init__(
         self,
@@ -33,10 +49,11 @@ class LeafStates:
         metrics: Metrics,
         lost: Callable[[str], int],
         inputs: Callable[[], Iterable[str]],
+        state: StateFile,
     ) -> None:
         self._view, self._metrics, self._lost, self._inputs = view, metrics, lost, inputs
-        self._losses = dict.fromkeys(classes, (0, -LOST_SECONDS))
-        """By class how many readings were lost, and when that was seen to grow."""
+        self._state, self._saved_at = state, -_SAVE_SECONDS
+        self._losses = {cls: _remembered(state.current.losses.get(cls)) for cls in classes}
         self._down: dict[str, float] = {}
         """When each input was seen down last."""
 
@@ -58,14 +75,22 @@ class LeafStates:
 
     def _losing(self) -> str:
         now, losing = loop_time(), []
-        for cls, (before, at) in self._losses.items():
-            lost = self._lost(cls)
-            if lost > before:
-                at = now
-                self._losses[cls] = lost, at
-            if now - at < LOST_SECONDS:
-                losing.append(f"{lost} of class {cls}")
-        return f"{listed(losing)} since its agent started; the audit names them" if losing else ""
+        for cls, loss in self._losses.items():
+            counted, is_over = self._lost(cls), now - loss.at >= LOST_SECONDS
+            if counted > loss.counted:
+                earlier = 0 if is_over else loss.readings
+                self._losses[cls] = _Losing(earlier + counted - loss.counted, now, counted)
+                self._remember(cls, now)
+            elif is_over:
+                continue
+            losing.append(f"{self._losses[cls].readings} of class {cls}")
+        return f"{listed(losing)}; the audit names them" if losing else ""
+
+    def _remember(self, cls: str, now: float) -> None:
+        self._state.current.losses[cls] = Loss(self._losses[cls].readings, time.time())
+        if now - self._saved_at >= _SAVE_SECONDS:
+            self._saved_at = now
+            self._state.mark()
 
     def _held(self) -> str:
         held = {cls: why for cls in self._losses if (why := self._view.held_back(cls)) is not None}
@@ -90,3 +115,10 @@ class LeafStates:
     def _paused(self) -> str:
         links = self._view.status.classes
         return listed([f"class {cls}" for cls, link in links.items() if link.state is LinkState.PAUSED])
+
+
+def _remembered(loss: Loss | None) -> _Losing:
+    """A loss that an earlier agent saw. A clock that was set back since makes it no older than now."""
+    if loss is None:
+        return _Losing()
+    return _Losing(loss.readings, loop_time() - max(0.0, time.time() - loss.at))

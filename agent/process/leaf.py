@@ -141,7 +141,7 @@ class LeafAgent:
             prepare=self._request_recovery.save,
             note=self._evictions.trims,
         )
-        self._states = LeafStates(view, classes, metrics, self._lost, self._inputs.wanted)
+        self._states = LeafStates(view, classes, metrics, self._lost, self._inputs.wanted, state)
         self.link = LeafLink(
             config,
             run,

@@ -123,7 +123,7 @@ def test_a_leaf_that_holds_back_or_loses_readings_is_not_said_to_flow(fleet: Fle
     wait_for(lambda: fleet.has("losing", "held"), "the hub knows that the leaf has discarded readings")
     code, row = fleet.row()
     assert (code, row["state"]) == (3, "losing")
-    assert "of class bulk since its agent started" in row["sentence"]
+    assert "of class bulk; the audit names them" in row["sentence"]
     with urllib.request.urlopen(f"http://127.0.0.1:{fleet.hub.member.admin_port}/fleet") as page:
         assert b'class="word bad">losing<' in page.read()
 
@@ -134,6 +134,9 @@ def test_a_leaf_that_holds_back_or_loses_readings_is_not_said_to_flow(fleet: Fle
     fleet.hub.end(signal.SIGTERM)
     fleet.hub.start()
     wait_for(lambda: fleet.has("losing"), "a hub that was started again knows it of its records")
+    fleet.leaf.end(signal.SIGKILL)
+    fleet.leaf.start()
+    wait_for(lambda: "of class bulk" in fleet.says(fleet.leaf, "status")[1], "the next agent remembers it")
 
 
 def test_an_input_that_is_down_is_told_at_the_hub(fleet: Fleet) -> None:
