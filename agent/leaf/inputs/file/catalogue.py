@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final, Literal, NamedTuple
 
@@ -243,13 +243,23 @@ class Catalogue:
                         self._move(origin, file, seen)
                         del self.tracked[copy.known.id], seen.placed[copy.known.id]
                         continue
-                    start = min(copy.known.offset, _read_of_copy(origin, probe))
+                    start = min(copy.known.offset, self._read_of_copy(origin, probe, file.path))
                     copy.known = copy.known.at(start, probe.at(start))._replace(status=Status.OPEN, of=0)
                     copy.verified = None
                     if at is None:  # it was read further than its copy goes
                         self.finish(origin)
             except (ReplacedError, OSError):
                 continue
+
+    def _read_of_copy(self, origin: Tracked, copy: Probe, path: str) -> int:
+        """Return how many bytes of a copy were read in its origin. A file that was emptied before any of it
+        was read, and filled again, is still the origin: then these are none."""
+        if copy.holds(origin.known):
+            return origin.known.offset
+        fits = copy.size < origin.known.offset and _head_fits(origin, copy)
+        if fits is None:
+            self._name("twice", path, f"begins as {origin.path} did, of which more was read; {_WHOLE}")
+        return copy.size if fits else 0
 
     def _take_over(self, seen: _Look) -> None:
         """Generations whose own file is gone go on in files that hold all that was read of them."""
@@ -401,18 +411,20 @@ class Catalogue:
         """The file goes on as a generation of its own, read up to `place`."""
         of = min(one.known.of, place)
         self._drop(one)
-        new = begin(self._next(), file.home, file.inode).at(place, probe.at(place))
+        new = begin(self.following, file.home, file.inode).at(place, probe.at(place))
         self._add(new._replace(of=of), file, seen)
 
     def _begin(self, seen: _Look) -> None:
         """Begin with files that are new."""
         live = {file.path: number for number, file in seen.placed.items() if file.live}
         count = len(live)
-        older: dict[str, int] = {}
+        ids = {file.path: number for number, file in enumerate(seen.unknown, self.following)}
+        """By age: rotated files come before those at their paths."""
         homes = {one.known.home for one in self.tracked.values()}
         unread: list[str] = []
         for file in sorted(seen.unknown, key=lambda file: not file.live):
             origin = self.tracked.get(live.get(file.home, 0))
+            new = begin(ids[file.path], file.home, file.inode)
             try:
                 if not file.size or (not file.live and file.home in seen.homes - live.keys()):
                     continue  # it may be a copy of a file that is looked at next time
@@ -422,17 +434,14 @@ class Catalogue:
                             unread.append(file.path)
                             continue
                         count += 1
-                        # The order of ids is that of age: what was rotated since the last look is older.
-                        for other in seen.unknown:
-                            if not other.live and other.size and other.home == file.path:
-                                older[other.path] = self._next()
-                        live[file.path] = self._begin_live(file, probe, seen)
+                        live[file.path] = new.id
+                        self._begin_live(new, file, probe, seen)
                     elif key_of(file.pattern) not in self.looked and key_of(file.home) not in homes:
-                        self._leave_out(file, probe, Status.PASSED, 0, seen)
+                        self._leave_out(new, file, probe, Status.PASSED, 0, seen)
                     elif origin is not None and self._is_copy(file, probe, origin, seen):
-                        self._leave_out(file, probe, Status.COPY, origin.known.id, seen)
+                        self._leave_out(new, file, probe, Status.COPY, origin.known.id, seen)
                     else:
-                        self._begin_rotated(older.get(file.path) or self._next(), file, probe, seen)
+                        self._begin_rotated(new, file, probe, seen)
             except ReplacedError:
                 continue
             except OSError as error:
@@ -444,29 +453,18 @@ class Catalogue:
                 " an input of their own, or move away those that are done with"
             )
 
-    def _begin_live(self, file: Found, probe: Probe, seen: _Look) -> int:
-        twin = next((one for one in self._holders(probe) if one.known.id in seen.placed), None)
-        if twin is not None:
-            self._name(
-                "twice", file.path, f"begins with all that was read of {twin.path}, and is read as well"
-            )
-        new = self._add(begin(self._next(), file.home, file.inode), file, seen)
+    def _begin_live(self, known: Generation, file: Found, probe: Probe, seen: _Look) -> None:
+        for one in [self.tracked[number] for number in seen.placed]:
+            # Short beginnings are alike by chance, but hardly those of two files of one path.
+            is_alike = one.known.home == known.home or one.known.offset >= FINGERPRINT_BYTES
+            if is_alike and one.known.offset and probe.holds(one.known):
+                reason = f"begins with all that was read of {one.path}, and is read as well"
+                self._name("twice", file.path, reason)
+                break
         if self._from_end:
             place = probe.line_end(probe.size)
-            new.known = new.known.at(place, probe.at(place))
-        return new.known.id
-
-    def _holders(self, probe: Probe) -> Iterator[Tracked]:
-        """Generations that a file of more than a kilobyte holds all of that was read."""
-        if probe.size >= FINGERPRINT_BYTES:
-            head = head_digest(probe.head(FINGERPRINT_BYTES))
-            for one in self.tracked.values():
-                if (
-                    one.known.offset >= FINGERPRINT_BYTES
-                    and one.known.head == head
-                    and probe.holds(one.known)
-                ):
-                    yield one
+            known = known.at(place, probe.at(place))
+        self._add(known, file, seen)
 
     def _is_copy(self, file: Found, probe: Probe, origin: Tracked, seen: _Look) -> bool:
         with Probe(seen.placed[origin.known.id]) as other:
@@ -477,11 +475,13 @@ class Catalogue:
             return False
         return True
 
-    def _leave_out(self, file: Found, probe: Probe, status: Status, of: int, seen: _Look) -> None:
-        known = begin(self._next(), file.home, file.inode).at(probe.size, probe.at(probe.size))
+    def _leave_out(
+        self, known: Generation, file: Found, probe: Probe, status: Status, of: int, seen: _Look
+    ) -> None:
+        known = known.at(probe.size, probe.at(probe.size))
         self._add(known._replace(status=status, of=of), file, seen)
 
-    def _begin_rotated(self, number: int, file: Found, probe: Probe, seen: _Look) -> None:
+    def _begin_rotated(self, known: Generation, file: Found, probe: Probe, seen: _Look) -> None:
         if self._is_older:
             reason = "was rotated, and whether it was read is not known after an older state was restored"
             self._name("twice", file.path, reason)
@@ -489,7 +489,7 @@ class Catalogue:
             self._name(
                 "twice", file.path, "may be a copy of a file of which more was read, and is read as well"
             )
-        self._add(begin(number, file.home, file.inode), file, seen)
+        self._add(known, file, seen)
 
     def _note(self, seen: _Look) -> None:
         """Note where each generation is, and give up those that are lost."""
@@ -544,17 +544,13 @@ class Catalogue:
         seen.placed[one.known.id] = file
         seen.changed.pop(one.known.id, None)
 
-    def _add(self, known: Generation, file: Found, seen: _Look) -> Tracked:
+    def _add(self, known: Generation, file: Found, seen: _Look) -> None:
         self._make_room()
-        one = self.tracked[known.id] = Tracked(known, file.path, born=self._scans)
+        self.following = max(self.following, known.id + 1)
+        self.tracked[known.id] = Tracked(known, file.path, born=self._scans)
         seen.placed[known.id] = file
         if file in seen.unknown:
             seen.unknown.remove(file)
-        return one
-
-    def _next(self) -> int:
-        self.following += 1
-        return self.following - 1
 
     def _path_of(self, one: Tracked) -> str:
         live = self._live.get(one.known.home)
@@ -606,15 +602,6 @@ def _may_be_copied(one: Tracked, file: Found, probe: Probe) -> bool:
     if not one.open or known.home != key_of(file.home) or known.offset <= probe.size:
         return False
     return known.may_begin(head) or not known.can_tell(head)
-
-
-def _read_of_copy(origin: Tracked, copy: Probe) -> int:
-    """Return how many bytes of a copy were read in its origin. A file that was emptied before any of it was
-    read, and filled again, is still the origin: then these are none."""
-    if copy.holds(origin.known):
-        return origin.known.offset
-    is_shorter = copy.size < origin.known.offset and _head_fits(origin, copy) is not False
-    return copy.size if is_shorter else 0
 
 
 def _head_fits(one: Tracked, probe: Probe) -> bool | None:

@@ -10,7 +10,7 @@ Times of change identify and order nothing: a clock is set back, and `touch` or 
 A batch carries the position behind its lines in a header: `{"v":1,"c":N,"files":"…"}`, base64 of one record a
 file. The header holds the files at their paths, and what changed since catalogue number N was kept. The
 *catalogue* holds all generations and stands in the agent's state directory. Both use the same record: BLAKE2b
-of the path (6 bytes), of the first 64 bytes (3), of the first mark (5) and of both marks (8), the status,
+of the path (6 bytes), of the first line (3), of the first mark (5) and of both marks (8), the status,
 then inode, offset, id and `of`, each as a byte with a length and that many bytes, most significant first.
 """
 
@@ -43,6 +43,7 @@ _tai_named = re.compile(r"@[0-9a-f]{24}\.[stu]").fullmatch
 _DATE_DIGITS: Final = 6
 _KEY: Final = 6
 _START: Final = 64
+"""Bytes of the first line that its digest is of."""
 _SHORT: Final = 3
 _HEAD: Final = 5
 _MARK: Final = 8
@@ -85,9 +86,13 @@ class Fingerprint(NamedTuple):
 
 
 def head_digest(head: bytes) -> bytes:
-    """Return what stands for the first bytes of a file: a digest of the very first ones, and one of all."""
-    start = blake2b(head[:_START], digest_size=_SHORT).digest()
-    return start + blake2b(head, digest_size=_HEAD).digest()
+    """Digest the first bytes of a file: their first line, and all of them."""
+    return _line_digest(head) + blake2b(head, digest_size=_HEAD).digest()
+
+
+def _line_digest(head: bytes) -> bytes:
+    end = head.find(b"\n", 0, _START) + 1 or _START
+    return blake2b(head[:end], digest_size=_SHORT).digest()
 
 
 class Generation(NamedTuple):
@@ -113,12 +118,11 @@ class Generation(NamedTuple):
 
     def can_tell(self, head: bytes) -> bool:
         """Whether the first bytes of a file are enough to tell it from this one."""
-        return len(head) >= min(_START, self.offset)
+        return b"\n" in head[:_START] or len(head) >= min(_START, self.offset)
 
     def may_begin(self, head: bytes) -> bool:
         """Whether a file with these first bytes, fewer than those of the mark, may be this one."""
-        length = min(_START, self.offset)
-        return self.can_tell(head) and head_digest(head[:length])[:_SHORT] == self.head[:_SHORT]
+        return self.can_tell(head) and _line_digest(head[: self.offset]) == self.head[:_SHORT]
 
     def dropped(self) -> Generation:
         """Return the record that takes this one out of an older catalogue."""

@@ -225,7 +225,7 @@ class TailGroup:
         before = merged(self._before, self._kept)
         for number, end in sorted(parse_position(until).generations().items()):
             start = before[number].offset if number in before else 0
-            if end.offset <= start:
+            if end.offset <= start or end.status in (Status.COPY, Status.PASSED):
                 continue
             one = self._catalogue.tracked.get(number)
             piece = None if one is None or one.found is None else self._last_piece(one, start, end.offset)

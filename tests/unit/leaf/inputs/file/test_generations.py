@@ -39,8 +39,10 @@ class Files(RuleBasedStateMachine):
         self.written: list[str] = []
         self.may_lack: set[str] = set()
         self.may_double: set[str] = set()
+        self.freed: set[int] = set()
+        """Inodes of files that others were renamed over."""
         self.is_replaced = False
-        """Whether a file took the place of a deleted one, of which it may be what was left."""
+        """Whether a file took the place or the inode of one that is gone, and may be the rest of it."""
         self.clock = 1_700_000_000
         self.renamed = itertools.count()
 
@@ -49,6 +51,7 @@ class Files(RuleBasedStateMachine):
 
     def stamp(self, path: Path) -> None:
         os.utime(path, (self.clock, self.clock))
+        self.is_replaced |= path.stat().st_ino in self.freed
 
     def put(self, path: Path, name: str, pad: int = 0) -> None:
         """Append a line; behind a torn one it is a part of that."""
@@ -151,6 +154,8 @@ class Files(RuleBasedStateMachine):
             self.rotate_by_renaming(other)
         if not rotations:
             self.reader.settle()
+        if self.path(other).exists():
+            self.freed.add(self.path(other).stat().st_ino)
         self.path(name).replace(self.path(other))
         for _ in range(looks):
             self.reader.now += SCAN

@@ -209,3 +209,36 @@ def test_files_that_were_rotated_between_two_looks_are_read_in_the_order_of_thei
     one.settle()
     assert one.stored == numbered(0, 20)
     assert not one.doubts
+
+
+def test_a_short_file_that_was_rotated_after_a_longer_one_was_deleted_leaves_no_doubt(
+    reader: Callable[..., Reader], path: Path
+) -> None:
+    append(path, text(numbered(0, 9)))
+    one = reader(path)
+    one.settle()
+    path.unlink()  # it is open, so no other file gets its inode
+    append(path.with_name("a.log.1"), text(numbered(20, 21)))
+    one.settle()
+    append(path, text(numbered(21, 25)))
+    one.settle()
+    assert one.stored == numbered(0, 9) + numbered(20, 25)
+    assert not one.doubts
+
+
+def test_a_copy_is_named_where_its_file_comes_back_and_no_catalogue_tells_of_the_copy(
+    reader: Callable[..., Reader], path: Path
+) -> None:
+    append(path, text(numbered(0, 2)))
+    one = reader(path)
+    one.settle()
+    one.keeps = False
+    away = path.with_name("away")
+    path.rename(away)
+    shutil.copyfile(away, path)
+    one.settle()
+    away.rename(path.with_name("a.log.1"))
+    one.restart()
+    one.settle()
+    assert one.stored == numbered(0, 2) * 2
+    assert one.twice

@@ -104,6 +104,25 @@ def test_a_copy_that_was_never_kept_is_named_where_its_file_was_read_further() -
     course.teardown()
 
 
+def test_a_copy_of_which_only_the_position_tells_is_no_piece_that_is_read_again() -> None:
+    course = Files()
+    course.begin({"a", "b"})
+    course.the_disk_takes_the_catalogue(keeps=False)
+    course.rotate_slowly_by_copying_and_truncating("a", looks=1, writes=False)
+    course.write("b", 2)
+    course.die_between_parts()
+    course.teardown()
+    assert not course.reader.doubts
+
+
+def test_a_short_copy_is_named_where_its_file_is_emptied_read_further_and_not_held_open() -> None:
+    course = Files()
+    course.begin({"a"}, stores=False)
+    course.have_descriptors(1)
+    course.rotate_slowly_by_copying_and_truncating("a", looks=0, writes=True)
+    course.teardown()
+
+
 def test_a_file_that_was_emptied_before_any_of_it_was_stored_is_read_after_its_next_rotation(
     tmp_path: Path, reader_of: Callable[..., Reader]
 ) -> None:
