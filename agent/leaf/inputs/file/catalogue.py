@@ -98,6 +98,8 @@ class _Look(Struct):
     unsure: set[int] = field(default_factory=set)
     """Generations whose files can't be looked at now."""
     unknown: list[Found] = field(default_factory=list)
+    unread: dict[str, Tracked] = field(default_factory=dict)
+    """By the path of an unknown file the generation that has its inode, and nothing else to know it by."""
     homes: set[str] = field(default_factory=set)
     """Paths at which a file is that has something in it."""
 
@@ -149,6 +151,9 @@ class Catalogue:
         seen = self._match([*listing.beside.values(), *listing.live.values()])
         self._settle_copies(seen)
         self._take_over(seen)
+        for file in [file for file in seen.unknown if file.live and file.path in seen.unread]:
+            seen.placed[seen.unread[file.path].known.id] = file
+            seen.unknown.remove(file)
         self._judge(seen)
         self._begin(seen)
         self._note(seen)
@@ -212,7 +217,11 @@ class Catalogue:
             if match is not None and match.known.status is Status.PASSED and file.live:
                 del self.tracked[match.known.id]  # it has a name that is followed, and none of it was read
                 match = None
-            if match is None:
+            if match is not None and file.size and not match.known.offset and match.reader is None:
+                seen.unread[file.path] = match
+                seen.unsure.add(match.known.id)
+                seen.unknown.append(file)
+            elif match is None:
                 seen.unknown.append(file)
                 for one in own:
                     seen.changed.setdefault(one.known.id, file)
@@ -343,7 +352,8 @@ class Catalogue:
                 self._name("twice", file.path, f"has lines of the file that it replaced; {_WHOLE}")
             return
         if fits and probe.size:
-            is_told = known.of <= probe.size  # else NULs that were skipped before can't be told from new ones
+            # NULs that were skipped before can't be told from new ones where their end is no longer there.
+            is_told = not known.of or probe.is_nul(known.of - 1)
             nuls = probe.nuls_since(known.of if is_told else 0)
             if nuls is not None and nuls < known.offset:
                 place = probe.line_end(nuls)
@@ -436,10 +446,16 @@ class Catalogue:
                         count += 1
                         live[file.path] = new.id
                         self._begin_live(new, file, probe, seen)
-                    elif key_of(file.pattern) not in self.looked and key_of(file.home) not in homes:
+                    elif (
+                        key_of(file.pattern) not in self.looked
+                        and key_of(file.home) not in homes
+                        and file.path not in seen.unread
+                    ):
                         self._leave_out(new, file, probe, Status.PASSED, 0, seen)
                     elif origin is not None and self._is_copy(file, probe, origin, seen):
                         self._leave_out(new, file, probe, Status.COPY, origin.known.id, seen)
+                    elif file.path in seen.unread:
+                        self._add(seen.unread[file.path].known, file, seen)
                     else:
                         self._begin_rotated(new, file, probe, seen)
             except ReplacedError:
@@ -569,8 +585,8 @@ class Catalogue:
         self.doubts.append(Doubt(kind, where, reason))
 
 
-def _likeliest(one: Tracked) -> tuple[bool, int]:
-    return not one.open, -one.known.offset
+def _likeliest(one: Tracked) -> tuple[bool, bool, int]:
+    return not one.known.offset, not one.open, -one.known.offset
 
 
 def _is_in(one: Tracked, file: Found) -> bool:

@@ -141,6 +141,9 @@ class Probe:
             low = start
         return 0
 
+    def is_nul(self, place: int) -> bool:
+        return os.pread(self._fd, 1, place) == b"\0"
+
     def nuls_since(self, offset: int) -> int | None:
         """Return where the last NULs behind an offset begin, None where there are none near the end."""
         high = self.size

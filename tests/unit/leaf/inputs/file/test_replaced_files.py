@@ -242,3 +242,28 @@ def test_a_copy_is_named_where_its_file_comes_back_and_no_catalogue_tells_of_the
     one.settle()
     assert one.stored == numbered(0, 2) * 2
     assert one.twice
+
+
+@pytest.mark.parametrize("is_rotated", [False, True])
+def test_a_copy_that_has_the_inode_of_an_unread_file_is_told_by_its_content(
+    reader: Callable[..., Reader], path: Path, is_rotated: bool
+) -> None:
+    append(path, text(numbered(0, 9)))
+    one = reader(path.with_name("*.log"))
+    one.settle()
+    unread = path.with_name("unread.log")
+    append(unread, "unread\n")
+    one.now += 1
+    one.look(take=False)
+    one.following.close()
+    shutil.copyfile(path, unread)  # as if it was deleted, and the copy got its inode
+    unread.replace(path.with_name("a.log.1") if is_rotated else path)
+    one.restart()
+    one.settle()
+    append(path, text(numbered(9, 12)))
+    one.settle()
+    assert one.stored == numbered(0, 12)
+    append(unread, "new\n")
+    one.settle()
+    (lost,) = one.lost
+    assert lost.startswith(f"{unread} no longer holds what was read of it up to byte 0")

@@ -104,6 +104,15 @@ def test_a_copy_that_was_never_kept_is_named_where_its_file_was_read_further() -
     course.teardown()
 
 
+def test_lines_behind_fewer_nuls_than_stood_there_before_are_read() -> None:
+    course = Files()
+    course.begin({"a"}, stores=False)
+    course.write_more_than_a_batch("a")
+    course.cut_off("a", size=1, nuls=2, restarts=False)
+    course.cut_off("a", size=1, nuls=1, restarts=False)
+    course.teardown()
+
+
 def test_a_copy_of_which_only_the_position_tells_is_no_piece_that_is_read_again() -> None:
     course = Files()
     course.begin({"a", "b"})
