@@ -1,6 +1,7 @@
-"""Runs a job once, or again and again in one process whose Spark session stays warm, and ends it by one exit
-code an outcome. A signal that stops a job lets it finish its commit. All outcomes but the good ones print one
-sentence to standard error."""
+"""Runs a job once or repeatedly in one process, with one exit code per outcome.
+
+A stop signal lets the job finish its commit. Every failure prints one sentence to standard error.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +32,7 @@ from hub_jobs.times import period
 
 
 def ended(name: str, job: Callable[[], Exit], metrics: JobMetrics) -> Exit:
-    """Run a job; what it raises for outcomes that are foreseen becomes a sentence and an exit code. Conflicts
-    are counted."""
+    """Run a job and turn expected errors into a sentence and an exit code. Counts conflicts."""
     try:
         return job()
     except ConflictError as error:
@@ -53,8 +53,9 @@ def ended(name: str, job: Callable[[], Exit], metrics: JobMetrics) -> Exit:
 
 
 def gravest(codes: Iterable[Exit]) -> Exit:
-    """The code of several runs: a loss, which is said once, before what the next run meets again, and there
-    what a person has to mend before what may pass by itself."""
+    """Return the gravest code of several runs: losses first, because they are reported once, then faults that
+    need a person.
+    """
     return min(codes, key=_GRAVITY.index, default=Exit.WELL)
 
 
@@ -67,8 +68,7 @@ def say(name: str, text: str) -> None:
 
 
 def _spark_says(error: Exception) -> str | None:
-    """Why a task failed as often as it may, in a line; None for what is not of Spark. The whole of it stands
-    in Spark's own log before."""
+    """Return a Spark task's failure in one line, None for other errors. Spark's log has the full text."""
     if type(error).__module__.partition(".")[0] not in ("py4j", "pyspark"):
         return None
     lines = [line.strip() for line in str(error).splitlines()]
@@ -87,13 +87,15 @@ def _failed(name: str, code: Exit, error: Exception | str) -> Exit:
 
 
 Stop = Callable[[], bool]
-"""Whether a job is to end before it begins another commit."""
+"""Tells whether a job must end before its next commit."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def job_parser(name: str, description: str, *, repeats: bool = False) -> argparse.ArgumentParser:
-    """The parser of a job's command line, with `--lake` and what `metrics_of` asks for. Of a job that
-    `repeats` also `--once`, which is the default, or `--every`, as `every` in seconds or None."""
+    """Return a job's argument parser with `--lake` and the options of `metrics_of`.
+
+    A job that `repeats` also gets `--once` (default) and `--every`, stored as seconds or None in `every`.
+    """
     parser = argparse.ArgumentParser(prog=f"{name}.py", description=description)
     parser.add_argument("--lake", required=True, type=parse_place, help="the directory of the tables")
     parser.add_argument(
@@ -110,7 +112,7 @@ def job_parser(name: str, description: str, *, repeats: bool = False) -> argpars
 
 
 def metrics_of(name: str, parser: argparse.ArgumentParser, given: argparse.Namespace) -> JobMetrics:
-    """The metrics of a job, shown where its command line says."""
+    """Return the metrics of a job, exposed as the command line asks."""
     listen = getattr(given, "metrics_listen", None)
     if listen is not None and given.every is None:
         parser.error("--metrics-listen needs --every: a single run is over before anybody asks")
@@ -136,12 +138,12 @@ def _add_repetition(parser: argparse.ArgumentParser) -> None:
 
 
 def never() -> bool:
-    """For a job that nothing stops."""
+    """Never stops a job."""
     return False
 
 
 class NextJob(NamedTuple):
-    """A job that runs after another in the same process, whatever became of that one."""
+    """A job that runs after another in the same process, whatever the other's outcome."""
 
     job: Callable[[Stop], Exit]
     metrics: JobMetrics
@@ -150,11 +152,12 @@ class NextJob(NamedTuple):
 def run_job(
     job: Callable[[Stop], Exit], every: float | None, metrics: JobMetrics, then: Sequence[NextJob] = ()
 ) -> Exit:
-    """Run a job as `ended` does, and others after it: once, or each `every` seconds. SIGTERM or SIGINT ends
-    them after the commit under way, for which a job looks at its argument; a second one ends them at once.
-    What goes wrong in one run is said, and the next one tries again; only wrong usage ends them. Returns the
-    code of a single run, the gravest where it is of several jobs, and of several runs `LOSS` when any found
-    one. Outside of the main thread it handles no signals."""
+    """Run a job and its followers once or every `every` seconds, and return the exit code.
+
+    SIGTERM or SIGINT ends them after the current commit; a second signal ends them at once. A failed run is
+    reported and repeated, except for wrong usage. A single run returns the gravest code of its jobs, repeated
+    runs `LOSS` if any found one. Signals are handled in the main thread only.
+    """
     try:
         with metrics.served():
             return _run_jobs([NextJob(job, metrics), *then], every)
@@ -180,7 +183,7 @@ def _run_jobs(jobs: Sequence[NextJob], every: float | None) -> Exit:
 
 
 def run_once(job: Callable[[], Exit], metrics: JobMetrics) -> Exit:
-    """Run a job as `ended` does, with what it raises, and record how it went."""
+    """Run a job as `ended` and record the outcome."""
     begun = time.monotonic()
     code = Exit.FAILED
     metrics.begin()
@@ -193,7 +196,7 @@ def run_once(job: Callable[[], Exit], metrics: JobMetrics) -> Exit:
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that a signal sets. The first one gives the signals back to what handled them before."""
+    """Yield an event that the first signal sets; it also restores the previous handlers."""
     stopping = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopping

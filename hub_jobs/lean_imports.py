@@ -1,12 +1,9 @@
-"""Has numpy and Arrow bring along only what the jobs use. To be imported before either.
+"""Keeps numpy and Arrow from importing what the jobs do not use. Import it before either.
 
-Arrow imports pandas with the first array it makes, in case it was given an object of it; that is a third of
-what a job imports, and no job has such an object. It leaves pandas alone from then on, which can be imported
-as ever: PySpark does so with a session, which `maintain` and a run with nothing to do have none of. Half of
-the time that Arrow's functions take to import it reads the documents of their options, which no job shows.
-numpy starts a thread for every core, for algebra that no job does, and workers are forked from a process that
-has imported it. Python looks for garbage after each 700 new objects; the imports make eighty thousand and no
-garbage. When it ends it would look at all of them again, for a fifth of what the start of a job takes."""
+Arrow would import pandas with its first array, a third of a job's imports; pandas stays importable later.
+Half of Arrow's import time parses option documentation that jobs never show. numpy would start a thread per
+core before workers are forked. Garbage collection during imports finds nothing in eighty thousand objects.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What Prometheus may know of the jobs: a text file that node_exporter reads, and an endpoint of a job that
-runs again and again. docs/metrics.md describes each metric.
+"""Exposes job metrics to Prometheus by a text file for node_exporter and an HTTP endpoint of repeating jobs.
 
-The label with the job's name is `name`, because Prometheus keeps `job` for itself. Nothing here fails a job:
-what can't be written is said on standard error, and tried again after the next run."""
+docs/metrics.md describes each metric. The job's label is `name`, because Prometheus reserves `job`. No error
+here fails a job; it is printed and retried after the next run.
+"""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import files
 
 DIRECTORY_VARIABLE: Final = "PETIOLE_JOB_METRICS"
-"""The environment variable with the directory where `--metrics` is not given."""
+"""Environment variable with the default of `--metrics`."""
 _LOOPBACK: Final = "127.0.0.1"
 _MODE: Final = 0o644
-"""node_exporter runs as another user; there is no secret in the file."""
+"""Readable by all: node_exporter is another user, and the file has no secret."""
 _LEAVES: Final = 1_000
-"""Of so many the figures of an audit are shown."""
+"""Most leaves with audit figures."""
 
 
 class ListenError(Exception):
-    """No endpoint can listen at the address; the text says which and why."""
+    """The endpoint can't listen at its address; the text has the reason."""
 
 
 class Address(NamedTuple):
-    """Where the endpoint listens."""
+    """The listen address of the endpoint."""
 
     host: str
     port: int
 
 
 def address(text: str) -> Address:
-    """`HOST:PORT`, `[::1]:PORT`, or a port on loopback. Raises `ArgumentTypeError`, for argparse."""
+    """Parse `HOST:PORT`, `[::1]:PORT`, or a loopback port. Raises `ArgumentTypeError`."""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and 0 <= int(port) < 1 << 16):
         raise argparse.ArgumentTypeError(f"{text!r} is not an address; write 127.0.0.1:9465, or a port alone")
@@ -64,8 +64,7 @@ def address(text: str) -> Address:
 
 
 class JobMetrics:
-    """The figures of one job in this process. Without a directory and an address they are shown nowhere,
-    and what costs something is not looked for (`shown`)."""
+    """The metrics of one job in this process. Skips costly ones when nothing exposes them (`shown`)."""
 
     def __init__(self, name: str, directory: Path | None = None, listen: Address | None = None) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -132,7 +131,7 @@ class JobMetrics:
         self._show()
 
     def beside(self, name: str) -> JobMetrics:
-        """The figures of another job in this process: at the same address, and in a file of its own."""
+        """Return the metrics of another job: same endpoint, own file."""
         other = copy(self)
         other.name = name
         other._file = None if self._file is None else self._file.with_name(f"petiole_job_{name}.prom")
@@ -147,7 +146,7 @@ class JobMetrics:
         self._resume()
 
     def collect(self) -> Iterator[Metric]:
-        """The samples of this job, of all in the process."""
+        """Yield the samples of all jobs in the process."""
         for family in self.registry.collect():
             of_job = copy(family)
             of_job.samples = [
@@ -156,14 +155,13 @@ class JobMetrics:
             yield of_job
 
     def begin(self) -> None:
-        """A run begins: what the one before it had done is no longer shown."""
+        """Start a run and clear the previous run's figures."""
         for figure in (self.ingested_messages, self.ingested_bytes, self.refined):
             for sample in [sample for family in figure.collect() for sample in family.samples]:
                 if sample.labels.get("name", self.name) == self.name:
                     figure.remove(*sample.labels.values())
 
     def end(self, code: Exit, seconds: float) -> None:
-        """A run has ended."""
         now = time.time()
         self.last_end.labels(self.name).set(now)
         self.last_duration.labels(self.name).set(seconds)
@@ -174,13 +172,14 @@ class JobMetrics:
         self.write()
 
     def add_ingested(self, stream: str, messages: int, size: int) -> None:
-        """A commit of `ingest`; nothing, for a run that begins."""
+        """Count a commit of `ingest`; zeros at the start of a run."""
         self.ingested_messages.labels(self.name, stream).inc(messages)
         self.ingested_bytes.labels(self.name, stream).inc(size)
 
     def set_lag(self, stream: str, sequences: int, oldest: Callable[[], float | None]) -> None:
-        """How far `ingest` is behind a stream. `oldest` tells since when (unix time) the first message waits,
-        None where it is unknown."""
+        """Set ingest's lag in sequences; `oldest` is the unix time of the first waiting message, None if
+        unknown.
+        """
         if not self.shown:
             return
         self.lag_sequences.labels(self.name, stream).set(max(0, sequences))
@@ -194,22 +193,21 @@ class JobMetrics:
         self.write()
 
     def add_refined(self, readings: int, quarantine: int, repeats: int) -> None:
-        """A pass of `refine`; nothing, for a run that begins."""
+        """Count a pass of `refine`; zeros at the start of a run."""
         for kind, rows in (("readings", readings), ("quarantine", quarantine), ("repeats", repeats)):
             self.refined.labels(self.name, kind).inc(rows)
 
     def set_unrefined(self, sequences: int) -> None:
-        """How far `refine` is behind bronze."""
+        """Set refine's lag behind bronze in sequences."""
         self.unrefined.labels(self.name).set(sequences)
         self.write()
 
     def set_settled(self, until: int) -> None:
-        """Before which moment, in microseconds since 1970, everything is settled; 0 where nothing is."""
+        """Set the settled moment in microseconds since 1970, 0 for none."""
         self.settled.labels(self.name).set(until / 1e6)
 
     def set_audit(self, head: AuditPart, leaves: Sequence[AuditedLeaf]) -> None:
-        """What the newest audit found, in the place of the one before; of many leaves those with a loss are
-        shown first."""
+        """Replace the audit results; leaves with losses come first."""
         for gauge in self._of_audit:
             gauge.clear()
         at = datetime.fromisoformat(head.at).timestamp()
@@ -220,7 +218,6 @@ class JobMetrics:
             self._audited_at.labels(leaf.domain).set(at)
 
     def measure(self, lake: Place, names: Iterable[str]) -> None:
-        """The size of tables, as their newest snapshots say."""
         if not self.shown:
             return
         for name in names:
@@ -235,7 +232,7 @@ class JobMetrics:
 
     @contextmanager
     def served(self) -> Iterator[int | None]:
-        """Answer at the address, if there is one; its port. Raises `ListenError`."""
+        """Serve the endpoint, if configured; yields its port. Raises `ListenError`."""
         if self._listen is None:
             yield None
             return
@@ -252,7 +249,7 @@ class JobMetrics:
             thread.join()
 
     def write(self) -> None:
-        """Put the file, if there is one, in the place of the one before."""
+        """Replace the metrics file, if configured."""
         if self._file is None:
             return
         draft = self._file.with_name(f".{self._file.name}.{os.getpid()}")
@@ -266,7 +263,7 @@ class JobMetrics:
                 draft.unlink(missing_ok=True)
 
     def _resume(self) -> None:
-        """Go on from what the file says of earlier processes: their counts, and how the last run ended."""
+        """Load counters and the last outcome of earlier processes from the file."""
         if self._file is None:
             return
         try:

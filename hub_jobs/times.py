@@ -1,5 +1,4 @@
-"""Moments as microseconds since 1970, which is how the tables and the log compare them; and times and lengths
-of time as people write and read them."""
+"""Converts moments to microseconds since 1970, and parses and formats times and durations."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 HOUR: Final = 3_600_000_000
-"""In microseconds."""
+"""An hour in microseconds."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _PERIODS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0}
@@ -18,22 +17,22 @@ _LENGTHS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def micros(moment: datetime) -> int:
-    """A moment in microseconds since 1970."""
+    """Return a moment in microseconds since 1970."""
     return (moment.astimezone(UTC) - _EPOCH) // _MICROSECOND
 
 
 def at_micros(moment: int) -> datetime:
-    """The inverse of `micros`, in UTC."""
+    """Invert `micros`, in UTC."""
     return _EPOCH + moment * _MICROSECOND
 
 
 def back(moment: datetime, by: timedelta) -> datetime:
-    """A moment so long before another, and not before there were years."""
+    """Subtract a duration, not below year 1."""
     return moment - min(by, moment - datetime.min.replace(tzinfo=UTC))
 
 
 def moment(text: str) -> datetime:
-    """An RFC 3339 time with an offset, in UTC. Raises `ArgumentTypeError`, for argparse."""
+    """Parse an RFC 3339 time with offset to UTC. Raises `ArgumentTypeError`."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
@@ -47,28 +46,26 @@ def moment(text: str) -> datetime:
 
 
 def period(text: str) -> float:
-    """The seconds from one run of a job to the next, such as `500ms`, `30s`, `5m` or `1h`. Raises
-    `ArgumentTypeError`, for argparse."""
+    """Parse an interval such as `500ms`, `30s`, `5m` or `1h` to seconds. Raises `ArgumentTypeError`."""
     if (found := _length(text, _PERIODS)) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 500ms, 30s, 5m or 1h")
     return found
 
 
 def stretch(text: str) -> timedelta:
-    """A length of time such as `90s`, `15m`, `12h` or `7d`. Raises `ArgumentTypeError`, for argparse."""
+    """Parse a duration such as `90s`, `15m`, `12h` or `7d`. Raises `ArgumentTypeError`."""
     if (found := _length(text, _LENGTHS)) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a length of time; write 90s, 15m, 12h or 7d")
     return timedelta(seconds=found)
 
 
 def _length(text: str, units: Mapping[str, float]) -> float | None:
-    """The seconds of a whole number from 1 on with one of these units, None of any other text."""
     found = re.fullmatch(rf"([0-9]{{1,6}})({'|'.join(units)})", text)
     return int(found[1]) * units[found[2]] if found is not None and int(found[1]) else None
 
 
 def short(seconds: float) -> str:
-    """A length of time by its two largest units: `0.25s`, `45s`, `12m`, `1h56m`, `3d4h`."""
+    """Format a duration by its two largest units: `0.25s`, `45s`, `12m`, `1h56m`, `3d4h`."""
     if seconds < 10:
         return f"{round(seconds, 3):.3g}s"
     left = round(seconds)

@@ -1,1 +1,1 @@
-"""The job `maintain`: compaction, thinning and cleaning of the tables."""
+"""Compacts, thins and cleans the tables: the job `maintain`."""

@@ -1,4 +1,4 @@
-"""python -m hub_jobs.maintain, without Spark: what the job does stands in `hub_jobs.maintain.run`."""
+"""Runs the job by python -m hub_jobs.maintain, without Spark; see `hub_jobs.maintain.run`."""
 
 import sys
 

@@ -1,9 +1,8 @@
-"""Deleting what is old, of the tables that only grow.
+"""Deletes old data from tables that only grow.
 
-Of `readings` and `quarantine` it is files that hold nothing newer, once an audit has settled all of it. The
-rows of `bronze` stay, without their payloads: repeats are known by them. Of `audit` it is the rows of old
-audits: each audit adds a row for every run that ever was, so that the table would grow with the square of its
-age, and the newest one says all of it again, its findings too.
+Files of `readings` and `quarantine` go when all their rows are old and settled by an audit. Rows of `bronze`
+stay without payload, because repeats are recognised by them. Rows of old audits go, since the newest audit
+repeats them.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ _TABLES: Final = ("quarantine", "readings")
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """What is to be deleted: of each table the files, all of whose rows arrived before `since` (microseconds
-    since 1970)."""
+    """Files per table to delete, whose rows all arrived before `since` (microseconds since 1970)."""
 
     since: int
     tables: Mapping[str, Table]
@@ -45,13 +43,14 @@ class Expiry:
 
     @property
     def moment(self) -> datetime:
-        """Before which everything may be deleted."""
+        """The expiry limit."""
         return at_micros(self.since)
 
 
 def plan(lake: Place, now: datetime, keep: timedelta) -> Expiry | None:
-    """What of that which arrived so long before a moment may be deleted; None, and why is said, where nothing
-    may."""
+    """Return what arrived before the limit and may be deleted; None, with the reason printed, when nothing
+    may.
+    """
     tables = {name: ensure_table(lake, name, room=0) for name in _TABLES}
     try:
         until, known = _known(lake, list(tables.values()))
@@ -83,7 +82,7 @@ def plan(lake: Place, now: datetime, keep: timedelta) -> Expiry | None:
 
 
 def expire(expiry: Expiry) -> None:
-    """Delete it, a commit a table. Raises `ConflictError`."""
+    """Delete the files, one commit per table. Raises `ConflictError`."""
     for name, paths in expiry.paths.items():
         if paths:
             expiry.tables[name].expire(paths, expiry.since)
@@ -94,8 +93,9 @@ def expire(expiry: Expiry) -> None:
 
 
 def late_files(lake: Place, table: Table) -> set[str]:
-    """The files of a table that hold rows which came late, so that they are not settled though all about them
-    is: written together with settled ones they could not be distinguished."""
+    """Return files with late rows that are not settled; merging them with settled rows would hide the
+    difference.
+    """
     try:
         until, known = _known(lake, [table])
     except UnsettledError:
@@ -104,22 +104,23 @@ def late_files(lake: Place, table: Table) -> set[str]:
 
 
 def _known(lake: Place, tables: Sequence[Table]) -> tuple[int, dict[str, dict[str, bool]]]:
-    """Before which moment everything is settled, and the files of the tables that are."""
+    """Return the settled moment and the settled files per table."""
     until, marks = settled.marks_of(open_table(lake, "settled"))
     mine = [table for table in tables if table.name in marks]
     return until, {table.name: settled_files(table, marks[table.name], until) for table in mine}
 
 
 def _first_possible(bronze: Table) -> int:
-    """Before which moment no message can have arrived, in microseconds since 1970: long before the first
-    stream of the hub was made. What came while the hub's clock was at 1970 is not old."""
+    """Return a lower bound of arrivals in microseconds since 1970, long before the first stream was created.
+
+    Earlier arrivals come from a hub clock at 1970 and are not old.
+    """
     made = [at for history in stream_history.all_of(bronze) if (at := history.made) is not None]
     return micros(back(min(made), _CLOCK_SET)) if made else 0
 
 
 def why_young(bronze: Table, since: int, now: datetime, age: timedelta, option: str) -> str | None:
-    """Why what arrived before `since` (microseconds since 1970) is not taken to be of the age that an option
-    gives; None where it is."""
+    """Return why rows before `since` (microseconds since 1970) may be younger than `age`, None otherwise."""
     silence = _silence(bronze, since, micros(now), age // 2)
     if silence is None:
         return None
@@ -132,8 +133,9 @@ def why_young(bronze: Table, since: int, now: datetime, age: timedelta, option: 
 
 
 def _silence(bronze: Table, since: int, now: int, longest: timedelta) -> tuple[int, int] | None:
-    """The first time between two moments in which no message arrived for longer than that: a hub whose clock
-    has stepped ahead by years makes all that came before seem old."""
+    """Return the first span without arrivals above `longest`: a hub clock that jumped ahead makes earlier
+    rows seem old.
+    """
     most = longest // timedelta(microseconds=1)
     if most <= 0:
         return None
@@ -157,7 +159,7 @@ def _silence(bronze: Table, since: int, now: int, longest: timedelta) -> tuple[i
 
 
 def _islands(ascending: Numbers, most: int) -> Iterator[tuple[int, int]]:
-    """The spans of numbers in which none is farther than that from the one before."""
+    """Yield spans of numbers with steps up to `most`."""
     for part in np.split(ascending, np.flatnonzero(np.diff(ascending) > most) + 1):
         if part.size:
             yield int(part[0]), int(part[-1])
@@ -176,8 +178,7 @@ def _is_rolled_up(lake: Place, readings: Table, paths: list[str]) -> bool:
 
 
 def _holding_new_rows(table: Table, version: int) -> set[str] | None:
-    """The files into which rows went that were not in the table at a version, also those that were only
-    written together since; None where the log does not say it any more."""
+    """Return files with rows newer than a version, including merged ones; None when the log is too short."""
     new: set[str] = set()
     for number in range(version + 1, table.delta.version() + 1):
         entries = commits.entries(table.path, number)
@@ -191,15 +192,15 @@ def _holding_new_rows(table: Table, version: int) -> set[str] | None:
 
 
 _CLOCK_SET: Final = timedelta(days=365)
-"""By less than this the hub's clock may have been set back since its first stream was made."""
+"""Largest backward step of the hub's clock since its first stream was created."""
 _AUDITS_KEPT: Final = timedelta(days=90)
-"""By the newest audit, so that one stays however long ago it was, and a wrong clock deletes nothing more."""
+"""Age relative to the newest audit, so that one always stays and a wrong clock deletes nothing more."""
 _SLACK: Final = timedelta(days=30)
-"""For so long rows stay beyond their age, so that a file is written again once a month, not each night."""
+"""Keeps rows this much longer, so that a file is rewritten monthly rather than nightly."""
 
 
 def drop_old_audits(lake: Place, *, dry_run: bool) -> None:
-    """Delete the rows of audits that are long past. Raises `ConflictError`."""
+    """Delete the rows of old audits. Raises `ConflictError`."""
     table = open_table(lake, "audit")
     newest = None if table is None else latest(table, "at")
     if table is None or newest is None:

@@ -1,10 +1,8 @@
-"""The job `maintain`: keeps the tables small and quick. It needs no Spark.
+"""Runs the job `maintain`, which keeps the tables small and quick, without Spark.
 
-Small files are written together; payloads in `bronze` that are old and refined may be dropped, and old
-readings deleted once an audit has settled them; what audits said long ago is deleted; what no table names any
-more is deleted from the disk once no job can be reading it. Each step is one commit, and jobs may run
-meanwhile. What a row of bronze is, its identity and digest, is never dropped: repeats are known by it, and
-the audit counts by it.
+It merges small files, drops old refined payloads of `bronze`, deletes old settled readings and old audits,
+and vacuums unreferenced files. Each step is one commit beside running jobs. It never drops a bronze row's
+identity and digest.
 """
 
 from __future__ import annotations
@@ -36,12 +34,12 @@ from hub_jobs.times import back, micros
 _NAME: Final = "maintain"
 _LEAST_VACUUM_DAYS: Final = 1
 _KEPT: Final = r"^tel\.[^.]+\.[^.]+\._(?:ledger|clock)$"
-"""Subjects whose payloads stay: the audit and corrections read them again each time, and they are small."""
+"""Subjects whose small payloads stay, because audits and corrections reread them."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaintainOptions:
-    """What the command line says; times in days."""
+    """The command line's options; times in days."""
 
     lake: Place
     thin_after: float | None
@@ -57,15 +55,15 @@ def main(argv: Sequence[str] | None = None) -> Exit:
 
 
 def _measured(options: MaintainOptions, metrics: JobMetrics, stop: Stop) -> Exit:
-    """Maintain the tables, and show what became of them."""
     code = run(options, stop)
     metrics.measure(options.lake, SCHEMAS)
     return code
 
 
 def run(options: MaintainOptions, stop: Stop = never) -> Exit:
-    """Maintain all tables of a lake, a commit at a time until it is to stop. Raises `ConflictError` when
-    another maintenance was faster."""
+    """Maintain all tables of a lake, commit by commit until stopped. Raises `ConflictError` for a parallel
+    run.
+    """
     tables = [table for name in SCHEMAS if (table := open_table(options.lake, name)) is not None]
     if not tables:
         say(_NAME, str(no_table(options.lake, "bronze", "ingest")))
@@ -88,8 +86,10 @@ def run(options: MaintainOptions, stop: Stop = never) -> Exit:
 
 
 def _now(tables: Sequence[Table], clock: datetime) -> datetime:
-    """From when ages count: by this machine's clock, and not from long after the newest message arrived at
-    the hub. By a clock that is far ahead all is old, also the files of a job that has not committed yet."""
+    """Return the reference time for ages: this machine's clock, limited to soon after the newest arrival.
+
+    A clock far ahead would expire everything, even files of an uncommitted job.
+    """
     bronze = next((table for table in tables if table.name == "bronze"), None)
     newest = None if bronze is None else newest_arrival(bronze, clock)
     if newest is None or clock <= newest + SKEW:
@@ -103,7 +103,7 @@ def _now(tables: Sequence[Table], clock: datetime) -> datetime:
 
 
 def _heal(options: MaintainOptions, table: Table, stop: Stop) -> Table:
-    """Write the files of other programs again; returns the table as it is then."""
+    """Rewrite files of other programs; returns the new snapshot."""
     paths = foreign_files(table)
     if not paths:
         return table
@@ -120,7 +120,6 @@ def _heal(options: MaintainOptions, table: Table, stop: Stop) -> Table:
 
 
 def _expire(options: MaintainOptions, now: datetime, keep: timedelta) -> None:
-    """Delete what arrived so long ago, as far as an audit has settled it, and the payloads of it."""
     planned = expire.plan(options.lake, now, keep)
     if planned is None:
         return
@@ -133,7 +132,7 @@ def _expire(options: MaintainOptions, now: datetime, keep: timedelta) -> None:
 
 
 def _compact(options: MaintainOptions, table: Table, stop: Stop) -> Table:
-    """Write small files together; returns the table as it is then."""
+    """Merge small files; returns the new snapshot."""
     small = small_files(table)
     if not groups(small):  # nor would there be any without the late files
         return table
@@ -158,7 +157,6 @@ def _compact(options: MaintainOptions, table: Table, stop: Stop) -> Table:
 
 
 def _thin_old(options: MaintainOptions, now: datetime, age: timedelta) -> None:
-    """Drop the payloads of what arrived so long ago."""
     bronze, before = open_table(options.lake, "bronze"), back(now, age)
     if bronze is not None and (why := why_young(bronze, micros(before), now, age, "--thin-bronze-after")):
         say(_NAME, f"no payload is dropped for its age: {why}")
@@ -167,7 +165,6 @@ def _thin_old(options: MaintainOptions, now: datetime, age: timedelta) -> None:
 
 
 def _thin(options: MaintainOptions, before: datetime) -> None:
-    """Drop the payloads of rows of bronze that arrived before a moment and are refined."""
     bronze, readings = open_table(options.lake, "bronze"), open_table(options.lake, "readings")
     if bronze is None or readings is None:
         return
@@ -197,8 +194,7 @@ def _thin(options: MaintainOptions, before: datetime) -> None:
 def _to_thin(
     files: Sequence[FileHistory], history: StreamHistory, thinned: int, before: datetime
 ) -> list[FileHistory]:
-    """The files of a history that are old as a whole and refined. One that is not, or holds rows of another
-    history too, holds back those behind it until it is: what is thinned has no holes."""
+    """Return old, refined files of a history up to the first that is not, or that mixes histories."""
     several = mixed_files(files)
     mine = [each for each in files if each.history == history.history and each.last > thinned]
     ready = [

@@ -1,7 +1,6 @@
-"""The job `refine`: from `bronze` into `readings` and `quarantine`.
+"""Turns `bronze` into `readings` and `quarantine`: the job `refine`.
 
-A pass goes one way: `run` plans it (`plan`), drops repeats on rows of bronze (`dedup`), and gives the files
-to the executors (`task`). There each row is parsed (`messages`), its lines are decoded (`lines`), and
-readings are assembled into Arrow columns (`readings`, `columns`), with times of wrong clocks corrected
-(`clocks`, `clock_corrections`). Bare numbers that devices publish themselves take a shorter way (`direct`).
+`run` plans a pass (`plan`), drops repeats by rows of bronze (`dedup`), and gives files to executors (`task`).
+These parse rows (`messages`), decode lines (`lines`), and build Arrow columns (`readings`, `columns`), with
+clock corrections (`clocks`, `clock_corrections`). `direct` handles bare numbers from devices by column.
 """

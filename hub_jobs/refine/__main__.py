@@ -1,5 +1,6 @@
-"""spark-submit hub_jobs/refine/__main__.py, or python -m hub_jobs.refine: what the job does stands in
-`hub_jobs.refine.run`."""
+"""Runs the job by spark-submit hub_jobs/refine/__main__.py or python -m hub_jobs.refine; see
+`hub_jobs.refine.run`.
+"""
 
 import sys
 

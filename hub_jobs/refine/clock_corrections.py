@@ -1,7 +1,6 @@
-"""Corrections of wrong clocks: the table `clocks`, a cache as `seen` is, and what they change in `readings`.
+"""Keeps clock corrections in the table `clocks`, a cache like `seen`, and applies them to `readings`.
 
-A correction may come later than the readings that it is about. The files with such rows are rewritten, and
-replace the old ones in the commit of the pass in which the correction came, so that it is done once.
+Late corrections rewrite the affected files in the commit of the pass that received them.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MOST: Final = 100
-"""Corrections that are remembered of a domain; the oldest go. A machine without a clock of its own brings one
-at each boot, and each pass reads all of them. One that is forgotten comes again in the stream of each class
-that is further behind."""
+"""Corrections kept per domain, newest first; every pass reads them all. A forgotten one arrives again with
+each class that is further behind.
+"""
 _TURN: Final = "corrected"
-"""The transaction of `readings` that tells a commit by some corrections from one by others."""
+"""The transaction of `readings` that makes parallel commits with corrections conflict."""
 _WAIT_NS: Final = 3_600 * 10**9
-"""For so long an input may have held what it had stamped, before the batch of it was sealed."""
+"""Longest time that an input holds stamped data before its batch is sealed."""
 
 
 class ClockCorrections:
-    """Corrections by domain, each once, in the order in which they came."""
+    """Distinct corrections by domain, in order of arrival."""
 
     def __init__(self) -> None:
         self._of_domain: dict[str, dict[Correction, None]] = {}
@@ -49,7 +48,7 @@ class ClockCorrections:
         """Whether the table holds these."""
 
     def add(self, correction: Correction) -> bool:
-        """Add a correction; False when it is known."""
+        """Add a correction; False when known."""
         known = self._of_domain.setdefault(correction.domain, {})
         if correction in known:
             return False
@@ -60,14 +59,13 @@ class ClockCorrections:
         return True
 
     def by_domain(self) -> dict[str, list[Correction]]:
-        """All of them."""
         return {domain: list(corrections) for domain, corrections in self._of_domain.items()}
 
 
 def load(
     lake: Place, bronze: Table, upto: Sequence[StreamHistory], note: cache.Note = cache.unsaid
 ) -> ClockCorrections:
-    """The corrections in all that bronze holds of each history up to its `done`. Raises as `cache.load`."""
+    """Return the corrections in bronze up to `done` of each history. Raises as `cache.load`."""
     corrections = ClockCorrections()
     table, cached = cache.load(lake, "clocks", upto, note)
     for row in cached.to_pylist():
@@ -81,7 +79,7 @@ def load(
 
 
 def save(lake: Place, corrections: ClockCorrections, upto: Sequence[StreamHistory]) -> None:
-    """Save them for the next run; where the table holds them, only how far they go."""
+    """Store them, or only their offsets when the table already holds them."""
     table = open_table(lake, "clocks") if corrections.saved else None
     if table is not None:
         return cache.save(lake, "clocks", CLOCKS.empty_table(), upto, beside=table)
@@ -98,8 +96,7 @@ def save(lake: Place, corrections: ClockCorrections, upto: Sequence[StreamHistor
 def new_corrections(
     bronze: Table, increments: Sequence[tuple[StreamHistory, int, int]], known: ClockCorrections
 ) -> list[Correction]:
-    """The corrections in rows of histories above one sequence and up to another that are not known yet;
-    adds them to `known`."""
+    """Return unknown corrections in the increments, after adding them to `known`."""
     return [
         correction
         for history, after, to in increments
@@ -109,13 +106,14 @@ def new_corrections(
 
 
 def next_turn(readings: Table) -> dict[str, int]:
-    """The transaction of a commit to `readings` that brings corrections, or rows of earlier ones decoded
-    again: of two that were planned on one snapshot, neither knows what the other brings."""
+    """Return the transaction that makes commits conflict if they apply corrections or decode
+    corrected rows.
+    """
     return {_TURN: (readings.offset(_TURN) or 0) + 1}
 
 
 def corrections_of(bronze: Table, history: StreamHistory, after: int) -> Iterator[Correction]:
-    """The corrections among the rows of a history above `after` and up to its `done`, without bad ones."""
+    """Yield valid corrections in a history's rows above `after` up to `done`."""
     where = history.rows(after, history.done or 0)
     seqs: list[int] = []
     for batch in batches(bronze, ["seq", "subject", "class"], where, coded=True):
@@ -140,15 +138,15 @@ class Rewritten:
 
     files: list[PartFile] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
-    """The paths of the replaced files, below the table."""
+    """Paths of the replaced files."""
     rows: int = 0
-    """Rows that are corrected in them."""
+    """Number of corrected rows."""
 
 
 def rewrite(
     spark: SparkSession, lake: Place, bronze: Table, readings: Table, corrections: Sequence[Correction]
 ) -> Rewritten:
-    """Correct what `readings` holds; nothing of it counts before it is committed."""
+    """Write corrected copies of affected files, without committing."""
     domains = sorted({correction.domain for correction in corrections})
     sealed = {batch: at for domain in domains for batch, at in _sealed(bronze, domain, corrections)}
     if not sealed:
@@ -170,7 +168,7 @@ def rewrite(
 def _sealed(
     bronze: Table, domain: str, corrections: Sequence[Correction]
 ) -> Iterator[tuple[Batch, SealTime]]:
-    """When the batches of a domain were sealed that may hold a wrong time. A run is of one boot."""
+    """Yield seal times of a domain's batches that may have a wrong time. A run has one boot."""
     until: dict[str, int] = {}
     for correction in corrections:
         if correction.domain == domain:

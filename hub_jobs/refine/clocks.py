@@ -1,9 +1,8 @@
-"""Which times were stamped by a clock that was wrong, and by how much. Pure; times in microseconds.
+"""Finds times stamped by a wrong clock, and the error. Pure; times in microseconds.
 
-What a batch says of its sealing (wall and monotonic time, kernel boot) tells when each of its times was
-stamped, if the clock was not stepped in between; each correction of that boot tells it for the clock as it
-was. What was stamped was stamped before it was sealed, and mostly just before: the latest of these moments
-that is possible counts, and with it the correction that it came from, or none.
+A batch's seal (wall and monotonic time, kernel boot) dates its stamps unless the clock stepped in between;
+each correction of that boot dates them by the earlier clock. The latest possible moment wins, because stamps
+mostly precede the seal by little, and its correction applies.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from hub_jobs.tables.parquet_reading import fitted, with_more
 from hub_jobs.tables.schemas import READINGS, TIME
 
 Corrections = Mapping[str, Sequence[Correction]]
-"""By domain."""
+"""Corrections by domain."""
 
 _SLACK: Final = 50_000
-"""The agent reads its clocks one after the other."""
+"""Tolerance, since the agent reads its clocks in turn."""
 _NEVER: Final = np.iinfo(np.int64).min
 
 
 class SealTime(NamedTuple):
-    """When a batch was sealed: `wall` in microseconds since 1970, `monotonic` in ns of `boot`."""
+    """A batch's seal: `wall` in microseconds since 1970, `monotonic` in ns of `boot`."""
 
     wall: int
     boot: str
@@ -40,11 +39,11 @@ Batch = tuple[str, str, str, int]
 """Domain, class, run and number."""
 
 PLACED: Final = ("ts", "ts_source", "domain", "class", "run", "n")
-"""The columns of readings that `errors_in` looks at."""
+"""Columns that `errors_in` reads."""
 
 
 def errors(stamps: Times, sealed: SealTime, corrections: Iterable[Correction]) -> Times:
-    """What is to be added to times that the agent's machine stamped and that came in one batch."""
+    """Return the amounts to add to a batch's times stamped by the agent's machine."""
     upto = sealed.monotonic // 1000
     moments = np.where(stamps <= sealed.wall + _SLACK, stamps - (sealed.wall - upto), _NEVER)
     found = np.zeros(len(stamps), dtype=np.int64)
@@ -68,7 +67,7 @@ def errors(stamps: Times, sealed: SealTime, corrections: Iterable[Correction]) -
 def errors_in(
     readings: pa.Table, corrections: Sequence[Correction], sealed: Mapping[Batch, SealTime]
 ) -> Times:
-    """The same for rows of `readings`; 0 for what was not stamped by the machine or is corrected already."""
+    """Return the amounts for rows of `readings`; 0 for corrected rows and other clocks."""
     found = np.zeros(readings.num_rows, dtype=np.int64)
     chosen = np.flatnonzero(pc.equal(readings["ts_source"], "agent").to_numpy())
     by_batch: dict[Batch, list[int]] = {}
@@ -84,8 +83,7 @@ def errors_in(
 
 
 def with_errors(readings: pa.Table, found: Times) -> pa.Table:
-    """Rows of `readings` with their times corrected, in the newest columns; those that another program has
-    added stay."""
+    """Return rows of `readings` with corrected times; keeps columns of other programs."""
     wrong = pa.array(found != 0)
     schema = with_more(READINGS, readings.schema)
     rows = fitted(readings, schema)  # a file may be older than a column

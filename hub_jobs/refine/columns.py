@@ -1,5 +1,7 @@
-"""From decoded lines to Arrow columns. What a line's own decoder left unchecked, times, tags and sizes, is
-checked here, a column at a time; the rows that fail are named for the caller to look at one by one. Pure."""
+"""Converts decoded lines to Arrow columns, and checks times, tags and sizes by column. Pure.
+
+Failing rows are returned for a check one by one.
+"""
 
 from __future__ import annotations
 
@@ -26,39 +28,38 @@ _NEWLINE: Final = ord("\n")
 
 
 class LineColumns(NamedTuple):
-    """Rows as columns, as far as their lines tell."""
+    """Columns from lines."""
 
     moments: Moments
     device: pa.Array
-    """Null where a line names none."""
+    """Null without device."""
     metric: pa.Array
     value: pa.Array
     text: pa.Array
     array: pa.ListArray
     content: pa.Array
-    """Values that are bytes."""
+    """Bytes values."""
     tags: pa.MapArray
     wrong: Mask
-    """Rows with a time, tags or a size that may not be."""
+    """Rows with an invalid time, tags or size."""
     quotes: int = 0
-    """How many quotes the lines have if none names a field twice or has an escape, where that is counted."""
+    """Expected quotes of the lines without escapes and repeated fields, when counted."""
 
 
 class Fields(NamedTuple):
-    """The fields of rows, not yet checked but for times."""
+    """Fields of rows, checked for times only."""
 
     moments: Moments
     device: pa.Array
-    """Null where a line names none."""
+    """Null without device."""
     metric: pa.Array
     values: list[Any]
-    """As a line's decoder gives them."""
+    """Values from a decoder."""
     tags: pa.Array
-    """In JSON, empty where a line has none; a newline may follow."""
+    """JSON, empty without tags; a newline may follow."""
 
 
 def columns(rows: Sequence[ReadingLine]) -> LineColumns:
-    """The columns of rows."""
     tags, of_tags = _raw_tags(rows)
     found = columns_of(
         Fields(
@@ -78,7 +79,7 @@ def columns(rows: Sequence[ReadingLine]) -> LineColumns:
 
 
 def joined(parts: Sequence[Fields]) -> Fields:
-    """The fields of several rows after another, of which no quotes are counted."""
+    """Concatenate fields, without quote counts."""
     if len(parts) == 1:
         return parts[0]
     stamps, own, machine, wrong = (
@@ -94,7 +95,7 @@ def joined(parts: Sequence[Fields]) -> Fields:
 
 
 def columns_of(fields: Fields) -> LineColumns:
-    """The columns of fields, which do not tell how many quotes their lines have."""
+    """Return the columns of fields, without quote counts."""
     tags, wrong = _parsed_tags(fields.tags)
     wrong |= fields.moments.wrong
     value, text, array, content, too_large = _values(fields.values)
@@ -104,7 +105,7 @@ def columns_of(fields: Fields) -> LineColumns:
 
 
 class _Values(NamedTuple):
-    """The columns of values, and the rows with a whole number that has more than 64 bits."""
+    """Value columns, and rows with an integer beyond 64 bits."""
 
     value: pa.Array
     text: pa.Array
@@ -114,8 +115,9 @@ class _Values(NamedTuple):
 
 
 def _values(given: list[Any]) -> _Values:
-    """The values of rows, which it may change. A whole number that a double does not hold exactly is rounded
-    in `value` and stands with all its digits in `text`."""
+    """Return the value columns; may modify `given`. An integer that a double can't hold is rounded in `value`
+    and has its digits in `text`.
+    """
     present: set[Any] = set(map(type, given))
     if present <= {float}:
         return _Values(
@@ -156,7 +158,7 @@ def _values(given: list[Any]) -> _Values:
 
 
 def _taken(given: list[Any], kinds: list[Any], kind: type, column: pa.DataType) -> pa.Array:
-    """Take the values of a kind, arrays or bytes, out of the others, where they leave a null."""
+    """Move values of a kind (arrays or bytes) to their own column, leaving nulls."""
     taken: list[Any] = [None] * len(given)
     for at in [at for at, other in enumerate(kinds) if other is kind]:
         value, given[at], kinds[at] = given[at], None, float
@@ -168,7 +170,7 @@ _BOOLS: Final = {True: "true", False: "false"}
 
 
 def _parsed_tags(raw: pa.Array) -> tuple[pa.MapArray, Mask]:
-    """The column `tags`, each distinct text parsed once, and which rows have tags that are none."""
+    """Return the column `tags`, parsing each distinct text once, and a mask of invalid rows."""
     texts = raw.dictionary_encode()
     parsed: list[list[tuple[str, str]]] = []
     wrong: list[int] = []
@@ -185,8 +187,7 @@ def _parsed_tags(raw: pa.Array) -> tuple[pa.MapArray, Mask]:
 
 
 def _raw_tags(rows: Sequence[ReadingLine]) -> tuple[pa.Array, int]:
-    """The texts of tags, each of which may have a newline behind it, and how many quotes they and the names
-    of their fields have."""
+    """Return tag texts, possibly with a trailing newline, and their number of quotes with field names."""
     given = [row.tags for row in rows]
     # Copied as lines, for an object of bytes a row takes three times as long.
     lines = _LINES.encode_lines(given)
@@ -205,7 +206,7 @@ def _raw_tags(rows: Sequence[ReadingLine]) -> tuple[pa.Array, int]:
 
 
 def coded(given: pa.MapArray) -> pa.MapArray:
-    """Tags with each distinct name and text once: Parquet takes them as they are."""
+    """Return tags with dictionary-coded names and texts for Parquet."""
     return pa.MapArray.from_arrays(
         given.offsets, given.keys.dictionary_encode(), given.items.dictionary_encode()
     )
@@ -219,7 +220,6 @@ def _devices(rows: Sequence[ReadingLine]) -> pa.Array:
 
 
 def _bad_sizes(texts: pa.Array, least: int = 1, most: int = MAX_NAME) -> list[int]:
-    """The rows whose text has fewer characters than it must have, or more than it may."""
     found = pc.min_max(pc.binary_length(texts)).as_py()
     if found["min"] is None or (found["min"] >= least and found["max"] <= most):
         return []

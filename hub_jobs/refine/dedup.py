@@ -1,10 +1,8 @@
-"""Which rows of bronze say again what an earlier one said, decided on rows of bronze before a payload is
-opened. Pure.
+"""Finds repeats among rows of bronze before payloads are opened. Pure.
 
-A batch is known by (domain, class, run, n): with the same digest it is a repeat, with another one it goes
-to quarantine. Any other message is known by (source stream, identity, sequence, digest): sequences are used
-again after a stream was restored, so other content is another message. The lowest hub sequence wins. Ranges
-of what was seen find the candidates, which are few; the digests of the earlier rows decide.
+A batch's key is (domain, class, run, n): an equal digest makes a repeat, another digest goes to quarantine.
+Other messages have the key (source stream, identity, sequence, digest), because restored streams reuse
+sequences. The lowest hub sequence wins. Seen ranges find candidates; digests of earlier rows decide.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from hub_jobs.tables.spaces import Placed, Places
 
 
 class Wanted(NamedTuple):
-    """Numbers, each in the space whose name has the place of its code; of batches or of other messages."""
+    """Numbers in spaces, coded by position; batches or other messages."""
 
     names: Sequence[str]
     numbers: CodedNumbers
@@ -30,22 +28,22 @@ class Wanted(NamedTuple):
 
 
 class EarlierRows(NamedTuple):
-    """Rows that were refined before under wanted numbers: the place of the number among those wanted, and the
-    digest."""
+    """Refined rows with wanted numbers: position among the wanted, and digest."""
 
     places: Numbers
     digests: pa.Array
 
 
 Known = Callable[[Sequence[str]], CodedRanges]
-"""The numbers that were seen in these spaces; the code of each is its place among them."""
+"""The seen numbers of spaces, coded by position."""
 Earlier = Callable[[Wanted], EarlierRows]
 
 
 @dataclass(slots=True)
 class DedupDecision:
-    """What of some rows of bronze is not to be decoded, by history and hub sequence. `unverified` counts
-    repeats whose first copy bronze no longer has, so that only their number speaks for it."""
+    """Rows not to decode, by history and hub sequence. `unverified` counts repeats by number alone, whose
+    first copy is gone.
+    """
 
     repeated: dict[History, set[int]] = field(default_factory=dict)
     other_content: dict[History, dict[int, str]] = field(default_factory=dict)
@@ -53,8 +51,7 @@ class DedupDecision:
 
 
 def decide(ids: pa.Table, places: Places, known: Known, earlier: Earlier) -> DedupDecision:
-    """Judge rows of bronze with `ID_COLUMNS` and their places; `known` and `earlier` are about all rows that
-    were refined before."""
+    """Judge rows of bronze (`ID_COLUMNS`) with their places, given all earlier refined rows."""
     decision = DedupDecision()
     batches, others = places.batches, places.sources
     others = Placed(others.names, np.where(batches.codes < 0, others.codes, -1), others.numbers)
@@ -75,7 +72,6 @@ def _numbers(placed: Placed, rows: Numbers) -> CodedNumbers:
 
 
 def _twice(codes: Numbers, numbers: Numbers) -> Mask:
-    """Rows whose number is there more than once."""
     packed = Keys.of(codes, numbers)
     if packed is not None and np.diff(packed.in_order()).all():
         return np.zeros(codes.size, dtype=np.bool_)
@@ -88,7 +84,6 @@ def _twice(codes: Numbers, numbers: Numbers) -> Mask:
 
 
 def _in_order(ids: pa.Table, rows: Numbers) -> Numbers:
-    """The rows in the order of their histories and sequences."""
     picked = ids.select(["stream", "created", "seq"]).take(pa.array(rows))
     first, which = different_rows([picked["stream"], picked["created"]])
     histories = picked.select(["stream", "created"]).take(pa.array(first)).to_pylist()
@@ -106,7 +101,6 @@ def _judge(
     earlier: EarlierRows,
     decision: DedupDecision,
 ) -> None:
-    """Judge the candidates among the rows, which are in the order of their sequences."""
     every = _numbers(placed, rows)
     keys = every.places(placed.codes[rows], placed.numbers[rows])
     keys_before = every.places(seen.numbers.codes, seen.numbers.numbers)
@@ -130,14 +124,13 @@ def _judge(
 
 
 def _first(values: Numbers) -> Mask:
-    """Which rows have a value that none before them has."""
+    """Mark first occurrences of values."""
     found = np.zeros(values.size, dtype=np.bool_)
     found[np.unique(values, return_index=True)[1]] = True
     return found
 
 
 def _sequences(ids: pa.Table, rows: Numbers) -> dict[History, list[int]]:
-    """The hub sequences of rows, by history."""
     picked = plain_texts(ids.select(["stream", "created", "seq"]).take(pa.array(rows)))
     grouped = picked.group_by(["stream", "created"]).aggregate([("seq", "list")])
     columns = (grouped[name].to_pylist() for name in ("stream", "created", "seq_list"))

@@ -1,7 +1,7 @@
-"""Messages that devices publish themselves, where each is one bare number: rows of bronze become rows of
-`readings` by the column, without an object a message. A device that publishes each reading by itself sends
-hundreds of messages where an agent sends one. Whatever is not plainly such a message is left to the
-`Refiner`, which judges it as the contract does. Pure."""
+"""Converts direct messages of one bare number to rows of `readings` by column. Pure.
+
+All other messages are left to `Refiner`, which applies the contract.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _EXPONENT: Final = "[eE][-+]?[0-9]{1,2}"
 _NUMBER: Final = (
     rf"^(0|-?[1-9][0-9]{{0,14}}|-?(0|[1-9][0-9]{{0,20}})(\.[0-9]{{1,20}}({_EXPONENT})?|{_EXPONENT}))$"
 )
-"""A number in JSON that a double holds: a whole one of at most 15 digits, or one that is not whole."""
+"""A JSON number that a double holds exactly: an integer of at most 15 digits, or a fraction."""
 _MQTT: Final = f"\r\n{H_MQTT}:".encode()
 _MQTT_FIRST: Final = b"NATS/1.0" + _MQTT
-"""What headers begin with where the server wrote this one before all others."""
+"""Headers' start when the server writes the MQTT header first."""
 _TAGS: Final = READINGS.names.index("tags")
 _NO_TAGS: Final = pa.array([[]], READINGS.field("tags").type)
 Names = tuple[str, str] | None
-"""Device and metric, None for what is not to be decided here."""
+"""Device and metric, None when undecided here."""
 
 
 class DirectReadings:
-    """Takes what it can of rows of bronze, and gathers their readings."""
+    """Gathers readings from plain rows of bronze."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -41,7 +41,7 @@ class DirectReadings:
         self._names: dict[tuple[str, str, bool], Names] = {}
 
     def add(self, rows: pa.Table) -> pa.Table:
-        """Take bare numbers out of rows (`arrived` in microseconds); returns the others."""
+        """Take bare numbers from rows (`arrived` in microseconds) and return the rest."""
         may_be = pc.and_(pc.is_null(rows["n"]), pc.is_valid(rows["domain"]))
         may_be = pc.and_(may_be, pc.match_substring_regex(rows["payload"], _NUMBER))
         candidates = np.flatnonzero(pc.fill_null(may_be, False).to_numpy())
@@ -61,7 +61,7 @@ class DirectReadings:
         return rows.filter(pa.array(others))
 
     def drain(self) -> pa.Table:
-        """The readings gathered so far, with columns coded as those of the `Refiner`."""
+        """Return the gathered readings, coded like the `Refiner`'s."""
         gathered, self._gathered, self.size = self._gathered, [], 0
         if not gathered:
             return READINGS.empty_table()
@@ -70,7 +70,6 @@ class DirectReadings:
         return rows.add_column(_TAGS, "tags", tags)
 
     def _named(self, rows: pa.Table) -> tuple[list[Names], Numbers]:
-        """Device and metric of each different subject and domain, and which of these each row has."""
         columns = [rows["subject"], rows["domain"], _are_mqtt(rows["headers"])]
         first, which = different_rows(columns)
         picked = pa.table(columns, names=["subject", "domain", "is_mqtt"]).take(pa.array(first))
@@ -84,13 +83,13 @@ class DirectReadings:
 
 
 def _taken(rows: pa.Table, places: Numbers) -> pa.Table:
-    """The rows at these different places, which rise."""
     return rows if places.size == rows.num_rows else rows.take(pa.array(places))
 
 
 def _are_mqtt(headers: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Which messages came over MQTT. Arrow compares byte by byte, so it looks only at headers that do not
-    begin with that one, and at none of a piece whose bytes do not have it at all."""
+    """Tell which messages came over MQTT. Searches only headers without the usual start, since Arrow scans
+    bytewise.
+    """
     return pa.chunked_array([_are_mqtt_in(piece) for piece in headers.chunks], pa.bool_())
 
 
@@ -120,7 +119,6 @@ def _name(subject: str, domain: str, is_mqtt: bool) -> Names:
 
 
 def _readings(rows: pa.Table, names: list[Names], codes: Numbers) -> pa.Table:
-    """Rows of `readings` without their tags, which are all alike."""
     count = rows.num_rows
     arrived = rows["arrived"].combine_chunks().cast(TIME)
     same = np.zeros(count, dtype=np.int32)

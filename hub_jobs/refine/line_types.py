@@ -1,4 +1,4 @@
-"""What a line of a batch or a direct message is decoded to, and what of it its decoder checks. Pure."""
+"""Defines the decoded forms of batch lines and direct messages. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agent.contract import (
 )
 
 FAULTS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What a msgspec decoder raises over its input."""
+"""Errors of a msgspec decoder for bad input."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
@@ -41,7 +41,7 @@ Array = Annotated[
 
 
 class Bytes(Struct, gc=False, forbid_unknown_fields=True):
-    """A value that is bytes."""
+    """A bytes value."""
 
     base64: Annotated[bytes, Meta(max_length=MAX_BYTES)]
 
@@ -50,11 +50,11 @@ _Large = Array | Bytes
 LineValue = float | int | str | bool | list[float | int] | Bytes
 
 NO_TAGS: Final = Raw(b"")
-"""Of a line that names none; one that has none may say `{}`."""
+"""Default of a line without tags; a line may also contain `{}`."""
 
 
 class ReadingLine(Struct, gc=False, forbid_unknown_fields=True):
-    """A reading as it stands in a line; `ts`, `tags` and sizes are not checked yet."""
+    """A reading in a line; `ts`, `tags` and sizes are unchecked."""
 
     metric: str
     value: float | int | str | bool | _Large
@@ -64,7 +64,7 @@ class ReadingLine(Struct, gc=False, forbid_unknown_fields=True):
 
 
 class CheckedLine(Struct, gc=False, forbid_unknown_fields=True):
-    """A reading with every field checked, which costs half as much again."""
+    """A fully checked reading, at half as much cost again."""
 
     metric: _CleanName
     value: float | Whole | Text | bool | _Large
@@ -74,7 +74,7 @@ class CheckedLine(Struct, gc=False, forbid_unknown_fields=True):
 
 
 class DirectObject(Struct, gc=False, forbid_unknown_fields=True):
-    """A direct message that is an object; its subject says device and metric, so it need not."""
+    """A direct message with an object; device and metric are optional, since the subject has them."""
 
     value: float | Whole | Text | bool | _Large
     metric: Name | UnsetType = UNSET
@@ -84,13 +84,13 @@ class DirectObject(Struct, gc=False, forbid_unknown_fields=True):
 
 
 class SmallLine(Struct, gc=False):
-    """A value that is neither array nor bytes."""
+    """A value other than array or bytes."""
 
     value: float | int | str | bool
 
 
 def line_value(value: Value) -> LineValue:
-    """A value as the reference reads it, as a line has it."""
+    """Convert a value of the reference decoder to a line's form."""
     if isinstance(value, bytes):
         return Bytes(value)
     return list(value) if isinstance(value, tuple) else value

@@ -1,8 +1,7 @@
-"""The second step of refine: from the content of a message to readings and bad lines. Pure.
+"""Decodes message content to readings and bad lines, the second step of refine. Pure.
 
-It takes and rejects the lines that `agent.contract.parse_reading` does, at about a hundred times its speed:
-what the fast decoder rejects is given to the reference, line by line. Times, tags, sizes, and whether a line
-names a field twice are checked later, by column (`columns`), where that is cheaper.
+It accepts the same lines as `agent.contract.parse_reading`, about a hundred times faster; rejected lines are
+given to that reference. Times, tags, sizes and repeated fields are checked later by column (`columns`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from hub_jobs.refine.messages import BatchText, Content, DeadLetters, DirectValu
 QUOTE: Final = ord('"')
 _NEWLINE, _OPEN, _CLOSED = b"\n{}"
 _SLICE: Final = 1024**2
-"""Bytes decoded at a time, so that a large batch is never all objects at once."""
+"""Bytes decoded at once, to bound memory."""
 
 
 _LINE: Final = msgspec.json.Decoder(ReadingLine)
@@ -45,15 +44,15 @@ _ANY: Final = msgspec.json.Decoder(dict[str, Any])
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that is not a reading."""
+    """A line that is no reading."""
 
     number: int
-    """From 0."""
+    """Line number from 0."""
     text: bytes
-    """The bytes of the line; of a dead letter, what its input had received."""
+    """The line's bytes; for a dead letter, the received text."""
     reason: str
     place: str | None = None
-    """Of a dead letter, where at the edge its text stood."""
+    """The edge location of a dead letter."""
 
 
 @dataclass(slots=True)
@@ -61,21 +60,19 @@ class Slice:
     """Some whole lines of a message."""
 
     first: int
-    """The number of the first line."""
+    """Number of the first line."""
     text: bytes
     rows: list[ReadingLine]
-    """The readings among the lines."""
+    """Readings."""
     numbers: list[int] | None = None
-    """The line numbers of the readings; None: from `first` on without a gap."""
+    """Line numbers of readings; None for consecutive ones from `first`."""
     bad: list[BadLine] = field(default_factory=list)
     quotes: int | None = None
-    """How many quotes the text has, none of them escaped; more than its readings need if a line names a field
-    twice. None: every field of every line is checked."""
+    """Unescaped quotes in the text; a surplus shows a repeated field. None when every field is checked."""
 
 
 def decode_content(content: Content) -> Iterator[Slice]:
-    """The lines of a message. Those of a batch come some at a time, so that a large one is never all objects
-    at once."""
+    """Yield a message's lines in slices."""
     match content:
         case BatchText(text, _):
             return _decode_batch(text)
@@ -86,8 +83,9 @@ def decode_content(content: Content) -> Iterator[Slice]:
 
 
 def recheck(text: bytes, line: ReadingLine, *, direct: bool) -> ReadingLine:
-    """A line whose time or tags are in doubt, as the reference reads it; a direct message with what its
-    subject says put in. Raises `ContractError`."""
+    """Decode a doubtful line by the reference, with the subject's names for a direct message. Raises
+    `ContractError`.
+    """
     return _checked_line(msgspec.json.encode(line) if direct else text)
 
 
@@ -100,7 +98,7 @@ def _decode_batch(text: bytes) -> Iterator[Slice]:
 
 
 def _decode_line(line: bytes) -> ReadingLine:
-    """One line. Raises `ContractError` with the reference's reason."""
+    """Decode a line. Raises `ContractError` with the reference's reason."""
     try:
         _check_long(line)
         _CHECKED.decode(line)
@@ -110,13 +108,12 @@ def _decode_line(line: bytes) -> ReadingLine:
 
 
 def _check_long(line: bytes) -> None:
-    """Raises what a decoder does for a line that is too long for an array or bytes, before one is built."""
+    """Raise a decoder error when a line is too long for an array or bytes, before building it."""
     if len(line) - line.endswith(b"\n") > MAX_LARGE_LINE:
         _SMALL.decode(line)
 
 
 def _checked_line(line: bytes) -> ReadingLine:
-    """One line as the reference reads it, every field checked. Raises `ContractError`."""
     reading = parse_reading(line)
     return ReadingLine(
         reading.metric,
@@ -153,7 +150,7 @@ def _fast(text: bytes, first: int) -> Slice | None:
 
 
 def _decode_lines(text: bytes, letters: npt.NDArray[np.uint8]) -> list[ReadingLine] | None:
-    """A reading a line, None where one has more or fewer. Raises what a decoder does."""
+    """Decode one reading per line, None when a line has another number. Raises decoder errors."""
     inner = np.flatnonzero(letters[:-1] == _NEWLINE)
     # The library's own way takes any blank between values. No newline within an object stands between two
     # braces: where each does, and there are as many readings as lines, every line is one reading.
@@ -167,8 +164,7 @@ def _decode_lines(text: bytes, letters: npt.NDArray[np.uint8]) -> list[ReadingLi
 
 
 def checked(found: Slice) -> Slice:
-    """The same lines with every field checked, also one that comes again in its line: of these the last
-    value counts, and each must be good."""
+    """Check every field of the lines. A repeated field counts by its last value, and each must be valid."""
     if found.quotes is None or _all_checked(found.text):
         return replace(found, quotes=None)
     return _slow(found.text, found.first)
@@ -196,7 +192,6 @@ def _slow(text: bytes, first: int) -> Slice:
 
 
 def _decode_letters(text: bytes) -> Slice:
-    """Dead letters, none of which is a reading."""
     found = Slice(0, text, [])
     for number, line in enumerate(text.removesuffix(b"\n").split(b"\n") if text else ()):
         try:
@@ -214,8 +209,7 @@ def _letter_reason(letter: Letter) -> str:
 
 
 def _decode_direct(direct: DirectValue) -> Slice:
-    """A reading as an object or a bare value. Where an object names device or metric, they are the
-    subject's."""
+    """Decode an object or bare value. Device and metric in an object must equal the subject's."""
     found = Slice(0, direct.payload, [])
     try:
         found.rows.append(_direct_line(*direct))
@@ -247,8 +241,7 @@ def _scalar(payload: bytes, metric: str) -> LineValue:
 
 
 def _checked_direct(payload: bytes, metric: str) -> DirectObject:
-    """The message as the reference reads it, with the metric of its subject put in. Raises
-    `ContractError`."""
+    """Decode a direct message by the reference. Raises `ContractError`."""
     try:
         given = _ANY.decode(payload)
     except FAULTS as error:

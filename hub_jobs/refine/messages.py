@@ -1,5 +1,7 @@
-"""The first step of refine: what a row of `bronze` is. A batch of readings or dead letters, unpacked within
-bounds; a direct value; a record of the agent; or something that goes to quarantine, with the reason. Pure."""
+"""Classifies a row of `bronze`, the first step of refine. Pure.
+
+A row is a batch of readings or dead letters, a direct value, an agent record, or quarantined with a reason.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,11 @@ from hub_jobs.source.protocol import header, parse_headers
 _WINDOW: Final = 64 * 1024**2
 _NEWLINE: Final = ord("\n")
 _OF_THREAD: Final = threading.local()
-"""A decompressor a thread: one costs as much as a small batch, and two threads cannot share it."""
+"""One decompressor per thread: costly to create, not shareable."""
 
 
 class QuarantineReason(StrEnum):
-    """Why something is in quarantine."""
+    """The reason for quarantine."""
 
     SOURCE = "unknown source"
     SUBJECT = "bad subject"
@@ -56,7 +58,7 @@ class QuarantineReason(StrEnum):
 
 
 class QuarantinedError(Exception):
-    """A whole message that can't be taken."""
+    """The whole message goes to quarantine."""
 
     def __init__(self, reason: QuarantineReason, detail: str) -> None:
         super().__init__(detail)
@@ -65,7 +67,7 @@ class QuarantinedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BronzeMessage:
-    """A row of bronze without its content; times are in microseconds since 1970."""
+    """A row of bronze without content; times in microseconds since 1970."""
 
     stream: str
     created: str
@@ -80,28 +82,28 @@ class BronzeMessage:
     source_identity: str | None
     source_seq: int | None
     default_ts: int
-    """For readings that have no time of their own: when the batch was sealed, or the message arrived."""
+    """The time of readings without one: the batch's seal or the message's arrival."""
     ts_source: str
-    """Whose clock `default_ts` is of: `agent` or `hub`."""
+    """The clock of `default_ts`: `agent` or `hub`."""
     clock: Clock | None = None
-    """The state of the agent's clock when the batch was sealed, at `default_ts`."""
+    """State of the agent's clock at the seal."""
 
 
 class BatchText(NamedTuple):
-    """The unpacked lines of a batch of readings, and how many they are."""
+    """Unpacked lines of a batch of readings, and their number."""
 
     text: bytes
     lines: int
 
 
 class DeadLetters(NamedTuple):
-    """The unpacked lines of a batch of dead letters."""
+    """Unpacked lines of dead letters."""
 
     text: bytes
 
 
 class DirectValue(NamedTuple):
-    """What a device published itself: a reading as an object, or a bare value."""
+    """A device's message: an object or a bare value."""
 
     payload: bytes
     device: str
@@ -112,8 +114,7 @@ Content = BatchText | DeadLetters | DirectValue
 
 
 def parse_message(row: dict[str, Any]) -> tuple[BronzeMessage, Content | None]:
-    """A row of bronze and its content; None for a record of the agent, which holds no readings. Raises
-    `QuarantinedError`."""
+    """Return a row's message and content, None for agent records. Raises `QuarantinedError`."""
     subject = _subject(row)
     match subject.kind:
         case "batch":
@@ -132,7 +133,7 @@ def parse_message(row: dict[str, Any]) -> tuple[BronzeMessage, Content | None]:
 
 
 def message_of(row: dict[str, Any], headers: BatchHeaders | None = None) -> BronzeMessage:
-    """The row without its content; `headers` are those of a batch."""
+    """Return the row's message without content; `headers` are a batch's."""
     is_direct = row["n"] is None
     return BronzeMessage(
         stream=row["stream"],
@@ -170,7 +171,6 @@ def _subject(row: dict[str, Any]) -> Subject:
 
 
 def _unpacked(row: dict[str, Any], subject: Subject) -> tuple[BatchHeaders, bytes]:
-    """The headers and lines of a batch, of readings or dead letters."""
     given = {name: value.decode(errors="backslashreplace") for name, value in parse_headers(row["headers"])}
     headers = _headers(given)
     if headers.id.cls != subject.cls:
@@ -215,7 +215,7 @@ def _check_ledger(payload: bytes, subject: Subject) -> None:
 
 
 def _direct(row: dict[str, Any], subject: Subject) -> DirectValue:
-    """A direct message, with device and metric as an MQTT device wrote them."""
+    """Return a direct message with device and metric in their MQTT spelling."""
     device, metric = subject.name, subject.metric
     if header(row["headers"], H_MQTT.encode()) is not None:
         device, metric = mqtt_text(device), mqtt_text(metric)
@@ -223,7 +223,7 @@ def _direct(row: dict[str, Any], subject: Subject) -> DirectValue:
 
 
 def correction_in(payload: bytes, domain: str) -> Correction:
-    """A correction of the clock of `domain`. Raises `QuarantinedError`."""
+    """Parse a clock correction of `domain`. Raises `QuarantinedError`."""
     try:
         correction = parse_correction(payload)
     except ContractError as error:
@@ -236,7 +236,7 @@ def correction_in(payload: bytes, domain: str) -> Correction:
 
 
 class UnpackError(Exception):
-    """A payload that can't be unpacked; `too_large` when it would pass `MAX_UNPACKED_BYTES`."""
+    """A payload can't be unpacked; `too_large` above `MAX_UNPACKED_BYTES`."""
 
     def __init__(self, text: str, *, too_large: bool = False) -> None:
         super().__init__(text)
@@ -244,8 +244,9 @@ class UnpackError(Exception):
 
 
 def unpack(payload: bytes, *, compressed: bool, limit: int = MAX_UNPACKED_BYTES) -> bytes:
-    """The text of a batch, at most `limit` bytes; memory stays within it and zstd's window (64 MiB). Raises
-    `UnpackError`."""
+    """Return a batch's text of at most `limit` bytes; memory is bounded by it and zstd's window (64 MiB).
+    Raises `UnpackError`.
+    """
     if not compressed:
         if len(payload) > limit:
             raise UnpackError(f"holds {len(payload)} bytes, the most is {limit}", too_large=True)
@@ -278,7 +279,7 @@ def _unpacker() -> zstandard.ZstdDecompressor:
 
 
 def count_lines(text: bytes) -> int:
-    """How many lines there are; the last needs no newline."""
+    """Count lines; the last needs no newline."""
     # Four times as fast as bytes.count, which looks at one after the other.
     newlines = int(np.count_nonzero(np.frombuffer(text, np.uint8) == _NEWLINE))
     return newlines + (not text.endswith(b"\n") and text != b"")

@@ -1,5 +1,4 @@
-"""The times of lines as moments: microseconds since 1970, a column at a time where their form is the usual
-one. Pure."""
+"""Converts times of lines to microseconds since 1970, by column for the usual form. Pure."""
 
 from __future__ import annotations
 
@@ -29,19 +28,20 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Moments(NamedTuple):
-    """Of every row: microseconds since 1970, whether it has a time of its own, whether that is by the clock
-    of the agent's machine, and whether it is none."""
+    """Per row: microseconds since 1970, whether it has an own time, whether from the agent's clock, whether
+    invalid.
+    """
 
     stamps: Times
     own: Mask
     machine: Mask
     wrong: Mask
     quotes: int
-    """How many quotes the fields have in all."""
+    """Quotes of all fields."""
 
 
 def moments(given: Sequence[object]) -> Moments:
-    """The moments of times as a line's decoder gives them."""
+    """Convert times from a decoder."""
     kinds = set(map(type, given))
     every = np.ones(len(given), dtype=np.bool_)
     if kinds == {str}:
@@ -60,7 +60,7 @@ def moments(given: Sequence[object]) -> Moments:
 
 
 def text_moments(texts: pa.Array) -> Moments:
-    """The moments of times that are all texts."""
+    """Convert times that are all texts."""
     return _utc(texts) or _singly(texts.to_pylist())
 
 
@@ -80,8 +80,10 @@ def _singly(given: Sequence[object]) -> Moments:
 
 
 def _utc(texts: pa.Array) -> Moments | None:
-    """Of RFC 3339 in UTC with up to six digits of a second; None when one is of another form. Arrow also
-    takes times without seconds, which the colon at 16 excludes."""
+    """Convert RFC 3339 UTC with up to six fraction digits; None when any differs.
+
+    Arrow also accepts times without seconds, which the colon at 16 excludes.
+    """
     _, offsets, content = texts.buffers()
     ends = np.frombuffer(offsets, np.int32)[: len(texts) + 1]
     letters = np.frombuffer(content, np.uint8)
@@ -102,11 +104,11 @@ def _utc(texts: pa.Array) -> Moments | None:
 
 _COLON, _ZULU = b":Z"
 _SHORTEST: Final = 18
-"""Characters of a time up to its seconds."""
+"""Characters of a time up to seconds."""
 
 
 def _time(value: object) -> int | None:
-    """Microseconds since 1970 of a `ts`, None for one that is none."""
+    """Return a `ts` in microseconds since 1970, None when invalid."""
     if isinstance(value, str):
         try:
             moment = _TIME.decode(msgspec.json.encode(value))
@@ -120,5 +122,5 @@ def _time(value: object) -> int | None:
 
 
 def _outside(stamps: Times) -> Mask:
-    """Times that no calendar of years 1 to 9999 holds once they are in UTC."""
+    """Mark times outside years 1 to 9999 in UTC."""
     return (stamps < _FIRST) | (stamps > _LAST)

@@ -1,5 +1,7 @@
-"""Batches that are cut together (see `plain_lines`), so that numpy and Arrow have many lines at once. A batch
-of which anything is in doubt, the shape of a line or a value, is given back. Pure."""
+"""Cuts batches together (see `plain_lines`), so that numpy and Arrow get many lines at once. Pure.
+
+Batches with any doubt are returned for decoding line by line.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +19,23 @@ from hub_jobs.refine.reading_rows import LinesOfMessage, reading_rows
 from hub_jobs.tables.schemas import READINGS
 
 _MOST_BYTES: Final = 4 * 1024**2
-"""Of lines that are cut at once: each quote of them takes eight bytes more."""
+"""Bytes cut at once; each quote needs eight more bytes."""
 _PAUSE: Final = 32
-"""For so many times as many batches as were mostly cut in vain the next of their shape are not tried."""
+"""After batches that mostly could not be cut, this multiple of batches of that shape is not tried."""
 Batch = tuple[BronzeMessage, BatchText]
 
 
 class PlainBatches:
-    """Batches that wait to be cut."""
+    """Batches waiting for the cut."""
 
     def __init__(self) -> None:
         self._waiting: dict[Shape, list[Batch]] = {}
         self._paused: dict[Shape, int] = {}
 
     def takes(self, shape: Shape) -> bool:
-        """Whether to add a batch whose first line has the shape: not for a while where others of the shape
-        could not be cut, for to try costs half as much as to decode."""
+        """Tell whether to add a batch of this shape. Failed attempts cost half of decoding, so a shape pauses
+        after them.
+        """
         left = self._paused.get(shape, 0)
         self._paused[shape] = max(left - 1, 0)
         return not left
@@ -42,7 +45,7 @@ class PlainBatches:
         self._waiting.setdefault(shape, []).append(batch)
 
     def drain(self, corrections: Corrections) -> tuple[pa.Table, list[Batch]]:
-        """The readings of the batches, and those batches that are to be decoded line by line."""
+        """Return the readings, and the batches to decode line by line."""
         waiting, self._waiting = self._waiting, {}
         taken: list[Batch] = []
         left: list[Batch] = []
@@ -74,7 +77,6 @@ def _pieces(batches: Sequence[Batch]) -> Iterator[Sequence[Batch]]:
 def _cut(
     shape: Shape, batches: Sequence[Batch], left: list[Batch]
 ) -> Iterator[tuple[Sequence[Batch], Fields]]:
-    """Batches and their fields; the others are added to what is left."""
     for some, found in _attempts(shape, batches):
         taken = [False] * len(some) if found is None else found.taken.tolist()
         left += [batch for batch, is_taken in zip(some, taken, strict=True) if not is_taken]
@@ -83,7 +85,7 @@ def _cut(
 
 
 def _attempts(shape: Shape, batches: Sequence[Batch]) -> Iterator[tuple[Sequence[Batch], Cut | None]]:
-    """All batches as they are cut, or each half where a value of them can't be cut."""
+    """Yield cuts of all batches, or of halves when a value can't be cut."""
     found = cut(shape, [content.text for _, content in batches])
     middle = len(batches) // 2
     if found is not None or not middle:
@@ -96,8 +98,7 @@ def _attempts(shape: Shape, batches: Sequence[Batch]) -> Iterator[tuple[Sequence
 def _rows(
     batches: Sequence[Batch], fields: Fields, corrections: Corrections
 ) -> tuple[pa.Table, Sequence[int]]:
-    """The rows of `readings`, and the places of batches with a value that may not be, of which there are
-    none."""
+    """Return rows of `readings`, and positions of batches with invalid values."""
     parts: list[LinesOfMessage] = [
         (message, np.arange(content.lines, dtype=np.int32)) for message, content in batches
     ]

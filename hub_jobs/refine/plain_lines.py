@@ -1,7 +1,8 @@
-"""Lines of batches cut into columns without an object a line: of batches whose lines are all of one shape, as
-programs write them, with the same fields in the same order, the same blanks, no escapes, and a number or a
-bool as value. It rejects nothing: a batch with anything in doubt is left to `lines`, which judges each line
-as the contract does. Pure."""
+"""Cuts batch lines of one shape into columns without an object per line. Pure.
+
+A shape has the same fields, order and blanks, no escapes, and a number or bool as value. Batches with any
+doubt are left to `lines`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from hub_jobs.source.binary import have, slices
 from hub_jobs.tables.ranges import Numbers
 
 _MAX_BYTES: Final = 1024**2
-"""Of a text that is cut; lines of a larger one are decoded some at a time."""
+"""Largest text to cut."""
 _QUOTE, _NEWLINE, _COMMA, _SPACE = b'"\n, '
 _TEXT: Final = rb'"[^"]*"'
 _FIELD: Final = re.compile(
@@ -32,14 +33,15 @@ _FIELD: Final = re.compile(
 _END: Final = re.compile(rb" ?}\Z")
 _OF_NUMBER: Final = 2
 _OF_TEXT: Final = 4
-"""Quotes of a field whose value has none, and of one whose value is a text."""
+"""Quotes of a field without and with a text value."""
 _VALUES: Final = msgspec.json.Decoder(list[float | int | bool])
 _SECONDS: Final = msgspec.json.Decoder(list[float | int])
 
 
 class _Field(NamedTuple):
-    """A field of a shape. `before` is all that stands before its value, a quote of the value too; `quotes`
-    how many quotes it has, those of tags not counted."""
+    """A field of a shape. `before` is the text before its value, with an opening quote; `quotes` excludes
+    tags.
+    """
 
     name: str
     before: bytes
@@ -47,15 +49,14 @@ class _Field(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What the lines of a batch have in common: their fields in order, and what stands behind the last."""
+    """The common fields of a batch's lines, in order, and the text after the last."""
 
     fields: tuple[_Field, ...]
     end: bytes
 
 
 def shape_of(batch: BatchText) -> Shape | None:
-    """The shape of the first line of a batch, which the others may have; None where the batch must be decoded
-    line by line."""
+    """Return the shape of a batch's first line, None when it must be decoded line by line."""
     text = batch.text
     if len(text) > _MAX_BYTES or b"\\" in text or b"\x7f" in text:
         return None
@@ -84,15 +85,14 @@ def _shape(line: bytes) -> Shape | None:
 
 
 class Cut(NamedTuple):
-    """Which of some texts are taken, because all of their lines have the shape; and the fields of these, None
-    where there are none."""
+    """Which texts have the shape in all lines, and their fields, None without any."""
 
     taken: Mask
     fields: Fields | None
 
 
 def cut(shape: Shape, texts: Sequence[bytes]) -> Cut | None:
-    """Cut texts (see `shape_of`); None where a value or a text may not be what its place says."""
+    """Cut texts (see `shape_of`); None when a value may be invalid."""
     ended = [text if text.endswith(b"\n") else text + b"\n" for text in texts]
     lines = _Lines(b"".join(ended))
     places, fits = lines.places(shape)
@@ -110,11 +110,11 @@ def cut(shape: Shape, texts: Sequence[bytes]) -> Cut | None:
 
 
 Places = dict[str, tuple[Numbers, Numbers]]
-"""Where the value of each field begins in each line, and where it ends."""
+"""Start and end of each field's value per line."""
 
 
 class _Lines:
-    """A text of whole lines without escapes, so that a quote always begins or ends a text."""
+    """Whole lines without escapes, so that each quote delimits a text."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text
@@ -128,7 +128,7 @@ class _Lines:
             self._bounds = np.append(0, last[:-1]), last
 
     def _if_alike(self) -> Numbers | None:
-        """The quotes by line, if all lines have equally many."""
+        """Return quotes per line if all lines have equally many."""
         if not self._quotes.size or self._quotes.size % self.ends.size:
             return None
         each = self._quotes.reshape(self.ends.size, -1)
@@ -136,7 +136,9 @@ class _Lines:
         return each if is_so else None
 
     def places(self, shape: Shape) -> tuple[Places, Mask]:
-        """The places of all values, and which lines have the shape; those of another line mean nothing."""
+        """Return places of all values and a mask of lines with the shape; places of other lines are
+        meaningless.
+        """
         left = sum(field.quotes for field in shape.fields)
         fits = self._have_quotes(left, or_more=any(field.name == "tags" for field in shape.fields))
         found: Places = {}
@@ -160,7 +162,7 @@ class _Lines:
         return found, fits
 
     def slices(self, places: tuple[Numbers, Numbers]) -> pa.Array:
-        """What stands at these places, which rise."""
+        """Return the texts at these ascending places."""
         return slices(self._text, *places)
 
     def _have_quotes(self, count: int, *, or_more: bool) -> Mask:
@@ -172,7 +174,7 @@ class _Lines:
         return enough
 
     def _quote(self, nth: int) -> Numbers:
-        """Where that quote of each line is, from 0, or from -1 backwards."""
+        """Return the position of the nth quote per line; -1 counts backwards."""
         if self._each is not None:
             count = self._each.shape[1]
             return self._each[:, nth] if -count <= nth < count else self.ends
@@ -182,7 +184,7 @@ class _Lines:
 
 
 def _fields(lines: _Lines, shape: Shape, places: Places) -> Fields:
-    """The fields as columns. Raises `ArrowInvalid`, or what a decoder does."""
+    """Return fields as columns. Raises `ArrowInvalid` or decoder errors."""
     size = places["metric"][0].size
 
     def texts(name: str) -> pa.Array:
@@ -204,8 +206,7 @@ def _fields(lines: _Lines, shape: Shape, places: Places) -> Fields:
 
 
 def _numbers(lines: _Lines, places: tuple[Numbers, Numbers], decoder: msgspec.json.Decoder[Any]) -> list[Any]:
-    """The numbers at these places, decoded as one array with a comma for what follows each. Raises what a
-    decoder does."""
+    """Decode numbers as one array with commas between. Raises decoder errors."""
     first, end = places
     found = lines.slices((first, end + 1))
     _, offsets, content = found.buffers()

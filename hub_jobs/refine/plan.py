@@ -1,5 +1,4 @@
-"""What one pass of `refine` works on: which rows of bronze, which of them are dropped, and how they are
-shared out."""
+"""Plans one pass of `refine`: its rows of bronze, dropped rows, and tasks."""
 
 from __future__ import annotations
 
@@ -27,86 +26,88 @@ from hub_jobs.tables.spaces import BATCH_KEY, HUB_KEY, SOURCE_KEY, Places, by_ba
 from hub_jobs.tables.stream_history import FileHistory, StreamHistory, file_histories
 
 MAX_ROWS: Final = 1_000_000
-"""Rows of bronze in a pass: the driver holds their identities, about 300 bytes each."""
+"""Rows of bronze in a pass; the driver holds about 300 bytes each."""
 MAX_BYTES_A_CORE: Final = 128 * 1024**2
-"""Bytes of bronze in a pass for each core: about half a minute of work, after which a run may be stopped."""
+"""Bytes of bronze in a pass per core, about half a minute of work."""
 _PART_BYTES: Final = 64 * 1024**2
 _LEAST_BYTES: Final = 1024**2
-"""Less is not worth a task and a file of its own."""
+"""Smallest task."""
 
 Line = tuple[int, int | None]
-"""A hub sequence and a line of that message, None for all of it."""
+"""A hub sequence and line of the message, None for all of it."""
 
 
 class RefineTables(NamedTuple):
-    """The snapshots that a pass is planned on and committed to."""
+    """Snapshots for the plan and the commit of a pass."""
 
     bronze: Table
     readings: Table
     quarantine: Table
 
     def newest(self) -> RefineTables:
-        """Those for the next pass, bronze first: nothing is refined that it lacks. Raises `TableError`."""
+        """Return newest snapshots, bronze first, so that no refined row is missing in it. Raises
+        `TableError`.
+        """
         return RefineTables(self.bronze.newest(), self.readings.newest(), self.quarantine.newest())
 
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """Rows of one history above `after` and up to `to`, and the files they are in."""
+    """Rows of one history above `after` up to `to`, with their files."""
 
     history: StreamHistory
     after: int
     to: int
     files: list[FileHistory]
     named: int = 0
-    """Up to which sequence `quarantine` has what could not be taken: above `to` where a pass was begun that
-    this snapshot of bronze does not hold to its end."""
+    """Sequence up to which `quarantine` is complete; above `to` for a started pass that this bronze does not
+    cover.
+    """
 
     @property
     def name(self) -> History:
-        """The columns by which rows name the history."""
+        """The history's columns."""
         return self.history.history
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What is to be refined."""
+    """The work of one pass."""
 
     increments: list[Increment]
     before: list[StreamHistory]
-    """Every history, with what is refined of it now."""
+    """Every history with its refined sequence."""
     resumed: bool
-    """Whether a run that ended between its two commits had begun just this."""
+    """Whether an ended run had started exactly this pass."""
 
     @property
     def after(self) -> list[StreamHistory]:
-        """Every history as it is refined once the pass is committed."""
+        """Every history as refined after the commit."""
         ends = {increment.name: increment.to for increment in self.increments}
         return [replace(history, done=ends.get(history.history, history.done)) for history in self.before]
 
     @property
     def sequences(self) -> int:
-        """How many sequences of bronze are to be refined."""
         return sum(increment.to - increment.after for increment in self.increments)
 
     @property
     def offsets(self) -> dict[str, int]:
-        """The transactions of its commit to `readings`."""
+        """Transactions of the commit to `readings`."""
         return {increment.history.refined: increment.to for increment in self.increments}
 
     @property
     def named(self) -> dict[str, int]:
-        """The transactions of its commit to `quarantine`, which never go back."""
+        """Transactions of the commit to `quarantine`, which never decrease."""
         return {
             increment.history.refined: max(increment.to, increment.named) for increment in self.increments
         }
 
 
 def plan(tables: RefineTables) -> Pass | None:
-    """All that is to be refined, or what a run that ended between its two commits had begun; None when there
-    is nothing. What bronze does not hold is left to a later pass: a run that began with a newer snapshot may
-    have named what it could not take of rows that this one lacks, and a bronze that was restored from a copy
-    lacks them, too."""
+    """Return all unrefined rows, or the pass that a run left between its two commits; None without work.
+
+    Rows missing in this bronze wait for a later pass, even if quarantine already covers them.
+    """
     histories = stream_history.all_of(tables.bronze)
     before = stream_history.refined(histories, tables.readings)
     named = [tables.quarantine.offset(history.refined) or 0 for history in histories]
@@ -130,14 +131,14 @@ def plan(tables: RefineTables) -> Pass | None:
 
 
 def bounded(planned: Pass, cores: int) -> Pass:
-    """What of a plan one pass on so many cores takes; one that was begun is finished as it was."""
+    """Limit a plan to one pass on so many cores; a resumed pass stays as it was."""
     if planned.resumed:
         return planned
     return replace(planned, increments=list(_first(planned.increments, cores * MAX_BYTES_A_CORE)))
 
 
 def decide(bronze: Table, planned: Pass, seen: SeenTable) -> DedupDecision:
-    """Which rows of the pass are repeats. Afterwards `seen` knows the rows of the pass too."""
+    """Find repeats among the pass's rows, and add the rows to `seen`."""
     pieces = [
         ids
         for increment in planned.increments
@@ -154,7 +155,7 @@ def decide(bronze: Table, planned: Pass, seen: SeenTable) -> DedupDecision:
 
 
 def quarantined(quarantine: Table, planned: Pass) -> dict[History, frozenset[Line]]:
-    """What of the pass is in quarantine already, because a run ended between its commits."""
+    """Return the lines of the pass already quarantined by a run that ended between its commits."""
     if not planned.resumed:
         return {}
     found = {}
@@ -175,8 +176,7 @@ def parts(
     corrections: Corrections,
     cores: int,
 ) -> list[RefinePart]:
-    """The tasks of a pass: sequences of one history with about as many bytes in each, so that every core has
-    as much to do; a file may be read for several of them."""
+    """Split the pass into tasks of about equal bytes; several tasks may read one file."""
     total = sum(file.size for increment in planned.increments for file in increment.files)
     share = max(_LEAST_BYTES, min(_PART_BYTES, -(-total // cores)))
     repeated = {
@@ -200,8 +200,7 @@ def parts(
 
 
 def _cut(increment: Increment, share: int) -> Iterator[tuple[int, int]]:
-    """The sequences of an increment in pieces of about so many bytes, each after one and up to another, as if
-    those of a file were all of one size."""
+    """Split an increment's sequences into ranges of about `share` bytes."""
     files = sorted(increment.files, key=lambda file: file.last)
     ends = np.minimum([increment.after, *(file.last for file in files)], increment.to)
     read = np.cumsum([0, *(file.size for file in files)])
@@ -212,8 +211,7 @@ def _cut(increment: Increment, share: int) -> Iterator[tuple[int, int]]:
 
 
 def _within(sequences: Numbers | None, after: int, to: int) -> frozenset[int]:
-    """Those of sorted sequences that a part is about: after a hub was restored all of a pass are repeats, of
-    which no task needs those of the others."""
+    """Return the sequences of a part; each task gets only its own."""
     if sequences is None:
         return frozenset()
     first, end = np.searchsorted(sequences, [after, to], side="right")
@@ -221,7 +219,7 @@ def _within(sequences: Numbers | None, after: int, to: int) -> frozenset[int]:
 
 
 def _files(bronze: Table, after: int) -> dict[History, list[FileHistory]]:
-    """The files of every history that hold sequences above `after`, in the order of their sequences."""
+    """Return each history's files with sequences above `after`, in order."""
     found: dict[History, list[FileHistory]] = {}
     for file in sorted(file_histories(bronze, after), key=lambda file: file.first):
         found.setdefault(file.history, []).append(file)
@@ -233,7 +231,7 @@ def _overlapping(files: Iterable[FileHistory], after: int, to: int) -> list[File
 
 
 def _first(increments: Sequence[Increment], most_bytes: int) -> Iterator[Increment]:
-    """What of the increments one pass takes: at least a file, then no more than its bounds."""
+    """Yield the increments of one pass: at least a file, then up to its bounds."""
     taken_rows = taken_bytes = 0
     for increment in increments:
         to = increment.after
@@ -250,7 +248,7 @@ def _first(increments: Sequence[Increment], most_bytes: int) -> Iterator[Increme
 
 
 def _earlier(bronze: Table, refined: dict[History, int], wanted: Wanted) -> EarlierRows:
-    """The refined rows under these numbers, by one scan, however many spaces there are."""
+    """Return refined rows with these numbers in one scan."""
     numbers = wanted.numbers
     places, digests = [np.zeros(0, dtype=np.int64)], [pa.array([], pa.binary())]
     if numbers.codes.size:
@@ -271,7 +269,7 @@ def _earlier(bronze: Table, refined: dict[History, int], wanted: Wanted) -> Earl
 
 
 def _places(rows: pa.Table, wanted: Wanted) -> Numbers:
-    """The place of each row's number among those wanted, -1 where it is not."""
+    """Return each row's position among the wanted numbers, or -1."""
     placed = by_batch(rows) if wanted.are_batches else by_source(rows)
     spaces = pc.index_in(pa.array(placed.names, pa.string()), value_set=pa.array(wanted.names, pa.string()))
     codes = np.append(pc.fill_null(spaces, -1).to_numpy(), -1).astype(np.int64)[placed.codes]

@@ -1,4 +1,4 @@
-"""Rows of `readings` as a table of Arrow: what lines say, and what their messages say of them. Pure."""
+"""Builds Arrow rows of `readings` from lines and their messages. Pure."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hub_jobs.tables.grouping import coded_column
 from hub_jobs.tables.schemas import READINGS, TIME
 
 LineNumbers = npt.NDArray[np.int32]
-"""The numbers of lines in their message, from 0."""
+"""Line numbers in their message, from 0."""
 LinesOfMessage = tuple[BronzeMessage, LineNumbers]
 
 
 def reading_rows(parts: Sequence[LinesOfMessage], lines: LineColumns, corrections: Corrections) -> pa.Table:
-    """The rows of `readings` for lines, of which the parts tell the messages."""
+    """Return rows of `readings` for the lines of parts."""
     messages = [message for message, _ in parts]
     sizes = np.array([numbers.size for _, numbers in parts], dtype=np.int64)
     owner = np.repeat(np.arange(len(parts), dtype=np.int32), sizes)
@@ -66,7 +66,6 @@ def reading_rows(parts: Sequence[LinesOfMessage], lines: LineColumns, correction
 def _errors(
     parts: Sequence[LinesOfMessage], stamps: Times, by_machine: Mask, corrections: Corrections
 ) -> Times:
-    """What is to be added to the times of rows, of which some are by the machine's clock."""
     found = np.zeros(len(stamps), dtype=np.int64)
     first = 0
     for message, numbers in parts if corrections else ():

@@ -1,5 +1,6 @@
-"""The third step of refine: readings and bad lines become rows of `readings` and `quarantine`, as tables of
-Arrow. Pure."""
+"""Converts readings and bad lines to Arrow rows of `readings` and `quarantine`, the third step of refine.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +32,15 @@ from hub_jobs.refine.reading_rows import LineNumbers, reading_rows
 from hub_jobs.tables.schemas import QUARANTINE, READINGS, TIME
 
 CHUNK_ROWS: Final = 65_536
-"""Readings converted at once and written as one row group; measured to be the best size."""
+"""Readings per conversion and row group; measured as the best size."""
 _CHUNK_BYTES: Final = 32 * 1024**2
-"""Bytes of lines that are converted at once at most: lines of 512 bytes reach it no sooner than the rows."""
+"""Most bytes of lines per conversion."""
 EXCERPT_BYTES: Final = 1024
 _DETAIL_CHARS: Final = 500
 
 
 class QuarantineEntry(NamedTuple):
-    """Something for quarantine; `line` is None for the whole message."""
+    """An entry for quarantine; `line` is None for the whole message."""
 
     message: BronzeMessage
     line: int | None
@@ -51,7 +52,7 @@ class QuarantineEntry(NamedTuple):
 
 @dataclass(slots=True)
 class _Part:
-    """Rows of one message inside a chunk."""
+    """Rows of one message in a chunk."""
 
     message: BronzeMessage
     lines: Slice
@@ -59,7 +60,6 @@ class _Part:
 
     @staticmethod
     def of(message: BronzeMessage, lines: Slice) -> _Part:
-        """The readings of some lines."""
         numbers = np.array(lines.numbers or (), dtype=np.int32)
         if lines.numbers is None:
             numbers = np.arange(lines.first, lines.first + len(lines.rows), dtype=np.int32)
@@ -67,17 +67,17 @@ class _Part:
 
     @property
     def rows(self) -> list[ReadingLine]:
-        """The readings."""
         return self.lines.rows
 
     def line(self, at: int) -> bytes:
-        """The text of row `at`."""
         return self.lines.text.split(b"\n")[int(self.numbers[at]) - self.lines.first]
 
 
 class Refiner:
-    """Turns rows of bronze into Arrow tables of readings, one for each row group. What is none goes into
-    `quarantined`, which the caller empties."""
+    """Converts rows of bronze to Arrow tables of readings, one per row group.
+
+    Other content goes to `quarantined`, which the caller empties.
+    """
 
     def __init__(self, corrections: Corrections | None = None, chunk_rows: int = CHUNK_ROWS) -> None:
         self.quarantined: list[QuarantineEntry] = []
@@ -88,7 +88,7 @@ class Refiner:
         self._size = self._bytes = 0
 
     def add(self, row: dict[str, Any]) -> list[pa.Table]:
-        """Add a row of bronze (`arrived` in microseconds); returns the chunks of readings that are full."""
+        """Add a row of bronze (`arrived` in microseconds) and return full chunks."""
         done: list[pa.Table] = []
         try:
             message, content = parse_message(row)
@@ -106,12 +106,12 @@ class Refiner:
         return done
 
     def quarantine(self, row: dict[str, Any], reason: QuarantineReason, detail: str) -> None:
-        """Put a whole row of bronze in quarantine."""
+        """Quarantine a whole row of bronze."""
         excerpt = (row["payload"] or b"")[:EXCERPT_BYTES]
         self.quarantined.append(QuarantineEntry(message_of(row), None, reason, detail, excerpt))
 
     def drain(self) -> pa.Table:
-        """The readings gathered so far."""
+        """Return the gathered readings."""
         plain, left = self._plain.drain(self._corrections)
         for message, content in left:
             for lines in decode_content(content):
@@ -123,7 +123,6 @@ class Refiner:
         return _joined(plain, others) if others.num_rows else plain
 
     def _drain_parts(self) -> pa.Table:
-        """The readings of lines that were decoded one by one."""
         parts, self._parts = self._parts, []
         given = _columns(parts)
         if _are_in_doubt(parts, given):
@@ -143,7 +142,7 @@ class Refiner:
         return table
 
     def _checked(self, parts: Sequence[_Part]) -> list[_Part]:
-        """Parts some of which have lines that may name a field twice: these as the reference reads them."""
+        """Recheck parts with possibly repeated fields by the reference."""
         kept = []
         for part in parts:
             if part.lines.quotes is not None and part.lines.quotes != _columns([part]).quotes:
@@ -185,7 +184,7 @@ class Refiner:
         self.quarantined.append(QuarantineEntry(message, line, reason, *short, place))
 
     def _recheck(self, parts: list[_Part], wrong: Mask) -> list[_Part]:
-        """The rows in doubt as the reference reads them, one a part; those it rejects are quarantined."""
+        """Recheck doubtful rows by the reference, one per part, and quarantine rejected ones."""
         sizes = np.array([len(part.rows) for part in parts])
         ends = np.cumsum(sizes)
         repaired = []
@@ -207,7 +206,6 @@ _NO_MOMENT: Final = "ts is not within the years 1 to 9999 in UTC"
 
 
 def _are_in_doubt(parts: Sequence[_Part], given: LineColumns) -> bool:
-    """Whether a line of parts whose columns are given may name a field twice."""
     unchecked = [part for part in parts if part.lines.quotes is not None]
     if not unchecked:
         return False
@@ -224,7 +222,7 @@ def _table(parts: Sequence[_Part], lines: LineColumns, corrections: Corrections)
 
 
 def _joined(table: pa.Table, rows: pa.Table) -> pa.Table:
-    """Both as one. Arrow does not unify the dictionaries within tags, so these are coded again."""
+    """Concatenate tables. Arrow does not unify dictionaries within tags, so they are coded again."""
     at = READINGS.names.index("tags")
     plain = [
         one.set_column(at, "tags", one["tags"].cast(READINGS.field("tags").type)) for one in (table, rows)
@@ -234,7 +232,7 @@ def _joined(table: pa.Table, rows: pa.Table) -> pa.Table:
 
 
 def quarantine_table(entries: Sequence[QuarantineEntry]) -> pa.Table:
-    """The rows of `quarantine`."""
+    """Return rows of `quarantine`."""
     messages = [entry.message for entry in entries]
     plain = {
         name: pa.array([getattr(message, "cls" if name == "class" else name) for message in messages], kind)

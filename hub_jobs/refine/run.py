@@ -1,9 +1,7 @@
-"""The job `refine`: what is new in `bronze` becomes rows of `readings` and `quarantine`.
+"""Runs the job `refine`, which turns new rows of `bronze` into rows of `readings` and `quarantine`.
 
-The offsets are hub sequences, carried by both tables: a pass commits `quarantine` first, and with it says
-what it is about; the offsets of `readings` are the truth. A run that finds the first ahead of the second
-finishes that very pass, and quarantines nothing twice. Repeats are dropped on rows of bronze,
-before any payload is opened.
+A pass commits `quarantine` first, with the planned offsets; the offsets of `readings` are the truth. A run
+that finds the first ahead finishes that pass, so nothing is quarantined twice.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _NAME: Final = "refine"
 
 
 class Known(NamedTuple):
-    """What earlier runs have left, and what the passes of this one add."""
+    """State of earlier runs, extended by each pass."""
 
     seen: SeenTable
     clocks: ClockCorrections
@@ -47,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> Exit:
 
 
 def run(lake: Place, stop: Stop = never, metrics: JobMetrics | None = None) -> Exit:
-    """Refine all that bronze holds, a pass at a time until it is to stop. Raises `TableError`."""
+    """Refine all of bronze, pass by pass until stopped. Raises `TableError`."""
     metrics = metrics or JobMetrics(_NAME)
     metrics.add_refined(0, 0, 0)
     spark: SparkSession | None = None
@@ -87,7 +85,7 @@ def run(lake: Place, stop: Stop = never, metrics: JobMetrics | None = None) -> E
 
 
 def _is_ours(planned: plan.Pass, done: plan.Pass) -> bool:
-    """Whether nothing was refined between the end of one pass and the plan of the next."""
+    """Tell whether no other run refined between two passes."""
     ends = {history.history: history.done or 0 for history in done.after}
     return all(ends.get(history.history, 0) == (history.done or 0) for history in planned.before)
 
@@ -95,8 +93,10 @@ def _is_ours(planned: plan.Pass, done: plan.Pass) -> bool:
 def _refine(
     spark: SparkSession, lake: Place, tables: plan.RefineTables, planned: plan.Pass, known: Known
 ) -> tuple[int, int, int]:
-    """One pass: correct what is there, decide, decode, commit. Afterwards `known` holds the rows of the pass
-    too. Returns the rows of readings and quarantine, and how many messages were repeats."""
+    """Run one pass: correct, decide, decode, commit, and extend `known`.
+
+    Returns the numbers of readings, quarantine rows and repeats.
+    """
     increments = [(increment.history, increment.after, increment.to) for increment in planned.increments]
     news = clock_corrections.new_corrections(tables.bronze, increments, known.clocks)
     corrected = clock_corrections.rewrite(spark, lake, tables.bronze, tables.readings, news)

@@ -1,5 +1,4 @@
-"""What an executor does for `refine` and `replay`: it decodes rows of `bronze` into files of `readings` and
-`quarantine`, and names them to the driver, which commits all or none."""
+"""Decodes rows of `bronze` on an executor for `refine` and `replay`; the driver commits all files or none."""
 
 from __future__ import annotations
 
@@ -42,33 +41,33 @@ _COLUMNS = (
 )
 
 _CODED: Final = ("stream", "created", "subject", "domain", "source_stream", "source_identity", "class", "run")
-"""Columns that are read with each of their texts once: in hundreds of messages it is the same."""
+"""Columns read as dictionaries, since their texts repeat."""
 
 _QUARANTINE_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class RefinePart:
-    """Files of bronze, and which of their rows are to be refined."""
+    """Files of bronze and the rows to refine."""
 
     lake: Place
     paths: list[Place]
     history: History
-    """Only rows of this history are refined,"""
+    """Only rows of this history,"""
     after: int
-    """with sequences above this one,"""
+    """with sequences above this"""
     to: int
-    """and up to this one."""
+    """and up to this."""
     repeated: frozenset[int] = frozenset()
-    """Sequences of repeats, which are dropped."""
+    """Dropped sequences of repeats."""
     other_content: Mapping[int, str] = field(default_factory=dict)
-    """Sequences that go to quarantine as a whole, and why."""
+    """Sequences to quarantine whole, with the reason."""
     quarantined: frozenset[tuple[int, int | None]] = frozenset()
-    """Sequences and lines that are in quarantine already."""
+    """Sequences and lines already in quarantine."""
     corrections: Corrections = field(default_factory=dict)
-    """Of clocks that were wrong."""
+    """Clock corrections."""
     only: frozenset[int] | None = None
-    """If given, no other sequences are refined."""
+    """If set, the only sequences to refine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class Refined:
 
 @dataclass(frozen=True, slots=True)
 class CorrectPart:
-    """A file of readings, and the batches that may have times which the corrections are about."""
+    """A file of readings, and batches whose times may need correction."""
 
     lake: Place
     path: Place
@@ -91,14 +90,14 @@ class CorrectPart:
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """The files that replace one, and how many rows are corrected in them; neither if none had to be."""
+    """Replacement files and the number of corrected rows; empty when none."""
 
     files: list[PartFile]
     rows: int
 
 
 def correct(part: CorrectPart) -> Corrected:
-    """Rewrite a file of readings with its times corrected, if it has a wrong one."""
+    """Rewrite a file of readings if it has wrong times."""
     with parquet_file(part.path) as file:
         groups = [file.read_row_group(at, columns=list(PLACED)) for at in range(file.num_row_groups)]
         errors = [errors_in(group, part.corrections, part.sealed) for group in groups]
@@ -112,7 +111,7 @@ def correct(part: CorrectPart) -> Corrected:
 
 
 def refine(part: RefinePart) -> Refined:
-    """Decode rows of bronze and write what they hold."""
+    """Decode rows of bronze and write the results."""
     refiner = Refiner(part.corrections)
     with PartWriter(part.lake, "readings") as readings, PartWriter(part.lake, "quarantine") as quarantine:
 
@@ -152,7 +151,7 @@ def refine(part: RefinePart) -> Refined:
 
 
 def _rows(path: Place, part: RefinePart) -> Iterator[pa.Table]:
-    """The rows to refine, with `arrived` in microseconds, a row group in memory at a time."""
+    """Yield the rows to refine, with `arrived` in microseconds, one row group at a time."""
     with parquet_file(path, read_dictionary=_CODED) as file:
         for group in range(file.num_row_groups):
             first, last = file.bounds(group, "seq") or (part.to, part.to)
@@ -181,6 +180,6 @@ def _is_wanted(table: pa.Table, part: RefinePart) -> Any:
 
 
 def _is_text(coded: pa.ChunkedArray, text: str) -> pa.ChunkedArray:
-    """Where a column of coded texts has this one; each text is compared once."""
+    """Compare a dictionary column with a text, once per distinct value."""
     pieces = (pc.equal(piece.dictionary, text).take(piece.indices) for piece in coded.chunks)
     return pa.chunked_array(pieces, pa.bool_())

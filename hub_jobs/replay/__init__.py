@@ -1,1 +1,1 @@
-"""The job `replay`: decodes a range of `bronze` again, in the place of what came of it before."""
+"""Decodes a range of `bronze` again and replaces the earlier results: the job `replay`."""

@@ -1,5 +1,6 @@
-"""spark-submit hub_jobs/replay/__main__.py, or python -m hub_jobs.replay: what the job does stands in
-`hub_jobs.replay.run`."""
+"""Runs the job by spark-submit hub_jobs/replay/__main__.py or python -m hub_jobs.replay; see
+`hub_jobs.replay.run`.
+"""
 
 import sys
 

@@ -1,9 +1,7 @@
-"""The job `replay`: decodes a range of `bronze` again, in the place of what came of it before.
+"""Runs the job `replay`, which decodes a range of `bronze` again after wrong decoding or a table's loss.
 
-For what was decoded wrongly, or lost from a table. `readings` is put right first and `quarantine` last: what
-an older version could not take is then in both when a run is killed between the two, and not in neither,
-where it would be lost once `maintain` drops the payload. The audit names it, and running it again makes it
-whole. What is decoded, and what that replaces, is chosen in `selection`.
+It commits `readings` first and `quarantine` last: after a kill in between, lines are in both tables rather
+than in neither. The audit reports that, and another run repairs it.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ _COLUMNS: Final = (*HUB_KEY, *BATCH_KEY, *SOURCE_KEY, "digest", "arrived")
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """What the command line says; both ends of a range belong to it, None where it is open."""
+    """The command line's options; ranges include both ends, None is open."""
 
     lake: Place
     stream: str
@@ -57,8 +55,9 @@ class ReplayOptions:
 
 
 class Decodable(NamedTuple):
-    """What can be decoded again: rows of bronze that are refined, but for those before `kept_since`
-    (microseconds since 1970), of which what came may have been deleted for its age."""
+    """Refined rows of bronze from `kept_since` (microseconds since 1970), as earlier readings may have
+    expired.
+    """
 
     bronze: Table
     histories: Sequence[StreamHistory]
@@ -146,8 +145,7 @@ def _replay(lake: Place, tables: RefineTables, selection: ReplaySelection, corre
 def _parts(
     lake: Place, bronze: Table, selection: ReplaySelection, corrections: Corrections
 ) -> Iterator[task.RefinePart]:
-    """A task for each file with messages to decode. It takes the sequences of its file only: all of a long
-    range with every task would be their product."""
+    """Yield a task per file, each with its own sequences only."""
     decoded = {history: sorted(seqs) for history, seqs in selection.decoded.items()}
     for file in file_histories(bronze):
         every = decoded.get(file.history, [])
@@ -165,8 +163,7 @@ def _parts(
 
 
 def _messages_of(held: pa.Table, selection: ReplaySelection) -> pa.Array:
-    """The rows of quarantine that come again; whose content was another than its repeat's is found by
-    comparing, not by decoding, and stays."""
+    """Return the quarantine rows to replace; batches quarantined for other content stay."""
     compared = pc.is_in(held["reason"], value_set=pa.array([str(QuarantineReason.OTHER_CONTENT)]))
     return pc.and_not(_is_in(keys(held, HUB_KEY), selection.messages), compared)
 
@@ -196,7 +193,6 @@ def _wanted(options: ReplayOptions, known: Decodable) -> pa.Table:
 
 
 def _with_keys_of(known: Decodable, wanted: pa.Table) -> pa.Table:
-    """All rows of bronze that may have a key of the wanted ones."""
     pieces = [wanted]
     for column, number in (("run", "n"), ("source_stream", "source_seq")):
         keyed = wanted.filter(pc.is_valid(wanted["run"]) if column == "run" else pc.is_null(wanted["n"]))
@@ -213,8 +209,7 @@ def _with_keys_of(known: Decodable, wanted: pa.Table) -> pa.Table:
 
 
 def _identities(known: Decodable, where: Sequence[Condition]) -> pa.Table:
-    """The rows that are refined, by what they are; `thinned` says that the payload was dropped, `aged` that
-    what came of it may have been deleted for its age."""
+    """Return refined rows by identity; `thinned` marks dropped payloads, `aged` possibly expired readings."""
     found = []
     bronze = known.bronze
     ends = {history.history: history.done or 0 for history in known.histories}

@@ -1,8 +1,7 @@
-"""Which messages `replay` decodes again, and what of the tables that replaces. Pure.
+"""Selects the messages that `replay` decodes and the rows it replaces. Pure.
 
-What came of a message is found by its key: a batch's by (domain, class, run, n), any other's by its place
-in its source. Of several rows of one key with one digest one is decoded, whichever of them lies in the range
-that was asked for. A message with other content under a known batch's id stays where it is, in quarantine.
+A batch's rows are found by (domain, class, run, n), other rows by source place. Of rows with equal key and
+digest one is decoded, whether in the range or not. Other content under a known batch key stays quarantined.
 """
 
 from __future__ import annotations
@@ -18,24 +17,26 @@ from hub_jobs.tables.spaces import BATCH_KEY, HUB_KEY, SOURCE_KEY
 
 @dataclass(slots=True)
 class ReplaySelection:
-    """What is decoded again, and what it replaces."""
+    """The messages to decode and rows to replace."""
 
     decoded: dict[History, set[int]] = field(default_factory=dict)
-    """Sequences to decode, by the history of their stream."""
+    """Sequences to decode by history."""
     batches: set[str] = field(default_factory=set)
-    """Keys of batches whose readings are replaced."""
+    """Batch keys whose readings are replaced."""
     places: set[str] = field(default_factory=set)
-    """Keys of direct messages whose readings are replaced."""
+    """Direct message keys whose readings are replaced."""
     messages: set[str] = field(default_factory=set)
-    """Messages whose rows in quarantine are replaced."""
+    """Messages whose quarantine rows are replaced."""
     thinned: int = 0
-    """Messages that stay as they are, because their payload was dropped or they are too old."""
+    """Unchanged messages, without payload or too old."""
 
 
 def select(wanted: pa.Table, held: pa.Table, other_content: set[str]) -> ReplaySelection:
-    """Select what to decode for the rows `wanted`. `held` are all refined rows of bronze with one of their
-    keys, `wanted` among them; both have the key columns, `digest` and `thinned`. `other_content` names the
-    messages (`keys` of `HUB_KEY`) that are in quarantine for it."""
+    """Select for the rows `wanted`. `held` has all refined rows with their keys, including `wanted`.
+
+    Both have the key columns, `digest` and `thinned`. `other_content` has messages (`keys` of `HUB_KEY`)
+    quarantined for other content.
+    """
     selection = ReplaySelection()
     names = set(keys(wanted, HUB_KEY).to_pylist())
     mine = set(keys(wanted, BATCH_KEY).to_pylist()) | _places(wanted)
@@ -73,7 +74,7 @@ def _choose(
 
 
 def keys(rows: pa.Table, columns: tuple[str, ...]) -> pa.Array:
-    """One text a row that names its key, null where a part of it is null."""
+    """Return a key text per row, null when a part is null."""
     parts = [rows[name].cast(pa.string()) for name in columns]
     joined = pc.binary_join_element_wise(*parts, "\x1f", null_handling="emit_null")
     return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined

@@ -1,1 +1,1 @@
-"""The job `rollup`: `readings` by the minute, the hour and the day."""
+"""Aggregates `readings` by minute, hour and day: the job `rollup`."""

@@ -1,5 +1,6 @@
-"""spark-submit hub_jobs/rollup/__main__.py, or python -m hub_jobs.rollup: what the job does stands in
-`hub_jobs.rollup.run`."""
+"""Runs the job by spark-submit hub_jobs/rollup/__main__.py or python -m hub_jobs.rollup; see
+`hub_jobs.rollup.run`.
+"""
 
 import sys
 

@@ -1,8 +1,7 @@
-"""The job `rollup`: `readings` by the minute, the hour and the day.
+"""Runs the job `rollup`, which aggregates `readings` by minute, hour and day.
 
-Only hours in which readings came or changed since the last run are made again, and take the place of what the
-tables said of them, in one commit a table; the last of them carries the version of `readings` that it stands
-for. So late data mends its windows, and a run that is killed is made again by the next.
+It remakes the hours in which readings changed since the last run, in one commit per table; the last commit
+has the version of `readings`. The next run repeats a killed one.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ _END: Final = datetime.max.replace(tzinfo=UTC)
 _HOURS_AT_ONCE: Final = 31 * 24
 _FIRST, _SECOND, _LAST = "rollup_1m", "rollup_1h", "rollup_1d"
 _TURN: Final = "rollup:turn"
-"""The transaction that counts the commits of rollups to a table."""
+"""The transaction that counts rollup commits to a table."""
 
 
 @dataclass(frozen=True, slots=True)
 class RollupOptions:
-    """What the command line says."""
+    """The command line's options."""
 
     lake: Place
     quantiles: bool
@@ -70,8 +69,9 @@ def main(argv: Sequence[str] | None = None) -> Exit:
 
 
 def run(options: RollupOptions, stop: Stop = never) -> Exit:
-    """Make all windows that are not what `readings` says. A run that is to stop ends between two months and
-    leaves all of it to the next. Raises `ConflictError` when another rollup was faster."""
+    """Update all outdated windows. A stopped run ends between two months and is repeated. Raises
+    `ConflictError` for a parallel rollup.
+    """
     # Before readings are opened: what another rollup made of newer ones is then seen by its turns.
     made = Made(options.lake)
     readings = open_table(options.lake, "readings")
@@ -97,8 +97,7 @@ def run(options: RollupOptions, stop: Stop = never) -> Exit:
 
 
 class Made:
-    """The tables of windows as one rollup finds and changes them. What another one puts into any of them
-    meanwhile is a conflict, whichever of the two has read the newer readings."""
+    """The window tables of one rollup. Any parallel rollup's commit is a conflict."""
 
     def __init__(self, lake: Place) -> None:
         self.lake = lake
@@ -106,28 +105,29 @@ class Made:
         self._turns = {name: None if table is None else table.offset(_TURN) for name, table in tables.items()}
         last = tables[_LAST]
         self.known = None if last is None else last.offset(ROLLED_UP)
-        """Of which version of `readings` they are made, None where that is not known."""
+        """The version of `readings` below them, None if unknown."""
 
     def open(self, name: str) -> Table:
-        """A table as it is now. Raises `ConflictError` when another rollup has changed it."""
+        """Open a table. Raises `ConflictError` when another rollup changed it."""
         table = ensure_table(self.lake, name)
         if table.offset(_TURN) != self._turns[name]:
             raise ConflictError(f"table {table.path}: another rollup was first")
         return table
 
     def next_turn(self, name: str) -> dict[str, int]:
-        """The transaction of the next commit to a table that `open` gave; a failed commit ends the run."""
+        """Return the transaction of the next commit to an opened table; a failed commit ends the run."""
         self._turns[name] = turn = (self._turns[name] or 0) + 1
         return {_TURN: turn}
 
     def finish(self, version: int) -> None:
-        """Commit of which version of `readings` they are made now."""
+        """Commit the version of `readings` below the tables."""
         self.open(_LAST).commit([], {ROLLED_UP: version, **self.next_turn(_LAST)})
 
 
 def touched(readings: Table, known: int | None) -> list[datetime]:
-    """The hours, ascending, whose windows may differ from what was made of version `known`: those with
-    readings that came or went since, and the hour after each, whose counters grow from them."""
+    """Return hours, ascending, with readings changed since version `known`, and the hour after each for
+    counters.
+    """
     changed = changed_files(readings, known)
     found = hours_of(file_paths(readings) if changed is None else changed, "ts")
     if changed is None:  # what went can't be told any more: the hours that it left have windows
@@ -137,8 +137,9 @@ def touched(readings: Table, known: int | None) -> list[datetime]:
 
 
 def kept(readings: Table, hours: list[datetime]) -> tuple[list[datetime], int]:
-    """The hours that can be made again, and how many can't: their readings may have been deleted for their
-    age, or those from which their first counters grow."""
+    """Return hours that can be remade, and how many can't because their readings, or earlier counters, may be
+    expired.
+    """
     if readings.kept_since is None:
         return hours, 0
     first = at_micros(readings.kept_since) + _HOUR
@@ -147,7 +148,7 @@ def kept(readings: Table, hours: list[datetime]) -> tuple[list[datetime], int]:
 
 
 def chunks(hours: Sequence[datetime]) -> Iterator[list[datetime]]:
-    """The hours in pieces that are each made at once; days are whole."""
+    """Yield pieces of hours to make at once, with whole days."""
     piece: list[datetime] = []
     for hour in hours:
         if len(piece) >= _HOURS_AT_ONCE and hour.date() != piece[-1].date():
@@ -161,8 +162,9 @@ def chunks(hours: Sequence[datetime]) -> Iterator[list[datetime]]:
 def spans(
     units: Sequence[datetime], length: timedelta, before: timedelta = timedelta()
 ) -> list[tuple[datetime, datetime]]:
-    """The stretches of time that cover ascending units and what is `before` each. What is less than a day
-    apart is one stretch: a reading that is years late must not have all that lies between read."""
+    """Return time spans that cover ascending units and the time `before` each; gaps under a day
+    are bridged.
+    """
     found: list[tuple[datetime, datetime]] = []
     for unit in units:
         first, end = unit - before, unit + length if unit.year < datetime.max.year else _END
@@ -192,7 +194,7 @@ def _roll(
 def _windows(
     spark: SparkSession, lake: Place, name: str, units: list[datetime], length: timedelta
 ) -> DataFrame:
-    """The windows of a table in these hours or days."""
+    """Return a table's windows for these units."""
     where: Condition = ("window", "within", spans(units, _DAY))
     return _in(frame(spark, ensure_table(lake, name), [where]), length, "window", units)
 
@@ -206,7 +208,7 @@ def _in(rows: DataFrame, length: timedelta, column: str, units: Sequence[datetim
 
 
 def _put(made: Made, name: str, units: list[datetime], length: timedelta, windows: DataFrame) -> None:
-    """Put windows in the place of all that a table has of these units."""
+    """Replace a table's windows of these units."""
     table = made.open(name)
     unit = "hour" if length == _HOUR else "day"
     marks = pa.array(units, TIME)

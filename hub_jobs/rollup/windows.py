@@ -1,9 +1,7 @@
-"""Readings by windows of time, as DataFrames: of a minute from readings, longer ones from shorter ones. Only
-readings with a number count; a bool is 0 or 1.
+"""Aggregates numeric readings to windows, minutes from readings and longer windows from shorter ones.
 
-Quantiles come from a sketch of each window (KLL, k = 200), so that longer windows can be made of shorter
-ones. What it promises is about ranks: the value that it gives for p95 stands, with 99 % confidence, within
-1.65 % of all values around the 95th per cent.
+A bool counts as 0 or 1. Quantiles come from mergeable sketches (KLL, k = 200); a value given for p95 lies
+within 1.65 % of all ranks of it, with 99 % confidence.
 """
 
 from __future__ import annotations
@@ -16,17 +14,19 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 SERIES: Final = ("domain", "device", "metric", "tags")
-"""What tells one series of readings from another."""
+"""The columns that identify a series."""
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _SKETCH_K: Final = 200
 LOOKBACK_SECONDS: Final = 3_600
-"""A counter's increase is counted from its reading before, unless that is older than this."""
+"""Largest distance to the previous reading for a counter's increase."""
 
 
 def with_increases(readings: DataFrame, counters: Sequence[str]) -> DataFrame:
-    """Readings with a column `increase`: for metrics that match one of the patterns by how much the counter
-    grew since the reading before (from zero after a reset), null for the others and where there is none
-    before."""
+    """Add the column `increase`: a matching counter's growth since the previous reading, from zero after a
+    reset.
+
+    Null for other metrics and without previous reading.
+    """
     if not counters:
         return readings.withColumn("increase", F.lit(None).cast("double"))
     is_counter = F.col("metric").rlike("|".join(translate(counter) for counter in counters))
@@ -41,7 +41,7 @@ def with_increases(readings: DataFrame, counters: Sequence[str]) -> DataFrame:
 
 
 def minutes(readings: DataFrame, *, quantiles: bool) -> DataFrame:
-    """A row a series and minute of readings that have an `increase`."""
+    """Return a row per series and minute of readings with `increase`."""
     at = F.struct("ts", "n", "index")
     value = F.col("value")
     grouped = readings.groupBy(window_of("ts", 60).alias("window"), *SERIES)
@@ -65,7 +65,7 @@ def minutes(readings: DataFrame, *, quantiles: bool) -> DataFrame:
 
 
 def longer(shorter: DataFrame, seconds: int, *, quantiles: bool) -> DataFrame:
-    """Windows of so many seconds from rows of shorter ones."""
+    """Merge shorter windows to windows of so many seconds."""
     grouped = shorter.groupBy(window_of("window", seconds).alias("window"), *SERIES)
     merged = grouped.agg(
         F.sum("count").alias("count"),
@@ -84,14 +84,13 @@ def longer(shorter: DataFrame, seconds: int, *, quantiles: bool) -> DataFrame:
 
 
 def window_of(time: str, seconds: int) -> Column:
-    """The beginning of the window in which a time is: by UTC, whatever the session's time zone."""
+    """Return a time's window start in UTC, whatever the session's time zone."""
     at = F.unix_micros(time)
     return F.timestamp_micros(at - F.pmod(at, F.lit(seconds * 1_000_000)))
 
 
 def _stddev() -> Column:
-    """From the parts of a window: by their distances from its mean, for a difference of sums of squares would
-    lose all digits where values are large and spread little."""
+    """Compute from distances to the mean; a difference of sums of squares would lose all digits."""
     mean = F.col("sum") / F.col("count")
 
     def with_part(total: Column, part: Column) -> Column:
@@ -106,8 +105,9 @@ def _sketch(made: Column, wanted: bool) -> Column:
 
 
 def _no_nan(number: Column) -> Column:
-    """Null in the place of NaN, as the difference of two infinite sums has it. Spark 4.2 and DuckDB 1.5 order
-    NaN above all numbers and skip a row group by the bounds in its Parquet file, which leave NaN out."""
+    """Replace NaN by null. Spark 4.2 and DuckDB 1.5 order NaN highest, but Parquet bounds omit it, so filters
+    would skip its row group.
+    """
     return F.nanvl(number, F.lit(None).cast("double"))
 
 

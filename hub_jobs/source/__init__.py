@@ -1,6 +1,5 @@
-"""Reading streams of the hub, without asyncio and without reconnects.
+"""Reads hub streams without asyncio and reconnects, and provides `format("nats")` for Spark.
 
-`connection` is a blocking NATS client (`server`: where, and with which key; `protocol`: frames, headers,
-errors); `streams` says what a stream is and where its records came from; `ranges` reads a range of
-sequences. The other modules are `format("nats")` for Spark.
+`connection` is a blocking NATS client with `server` (address and key) and `protocol` (frames, headers,
+errors); `streams` describes streams and sources; `ranges` reads a sequence range.
 """

@@ -1,5 +1,4 @@
-"""Columns of bytes by their buffers: numpy looks at all of them at once, and no object is made for a row.
-Pure."""
+"""Handles byte columns by their buffers with numpy, without an object per row. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def slices(content: bytes | pa.Buffer, first: npt.NDArray[Any], end: npt.NDArray[Any]) -> pa.Array:
-    """What stands in some bytes from each of these places on and before its end; both rise. A gather of
-    Arrow, for to make an object a slice costs several times as much."""
+    """Return the bytes between ascending starts and ends, by an Arrow gather."""
     size = first.size
     offsets = np.zeros(2 * size + 1, dtype=np.int32)
     offsets[:-1:2], offsets[1::2], offsets[-1] = first, end, end[-1] if size else 0
@@ -28,7 +26,7 @@ def slices(content: bytes | pa.Buffer, first: npt.NDArray[Any], end: npt.NDArray
 
 
 def have(content: bytes, first: Numbers, wanted: bytes) -> Mask:
-    """At which of these places of some bytes the wanted ones stand."""
+    """Tell at which places `wanted` stands."""
     size = len(content) - len(wanted) + 1
     if size < 1:
         return np.zeros(first.size, dtype=np.bool_)
@@ -43,7 +41,7 @@ def have(content: bytes, first: Numbers, wanted: bytes) -> Mask:
 
 
 def content_of(column: pa.Array) -> tuple[pa.Buffer, npt.NDArray[np.int32]]:
-    """The bytes of a column without nulls, and where in them each row begins; the last place is the end."""
+    """Return the bytes of a column without nulls and row offsets, including the end."""
     _, offsets, content = column.buffers()
     edges = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
     first, end = edges[[0, -1]].tolist()
@@ -54,8 +52,9 @@ _DOT: Final = ord(".")
 
 
 def tokens(column: pa.Array, count: int, place: int) -> Numbers | None:
-    """The number that is the token at a place, counted from 0 and neither the first nor the last, of subjects
-    that all have so many tokens; None where one has others, or where it is no number."""
+    """Return the numeric token at an inner place of subjects with `count` tokens each; None when
+    any differs.
+    """
     content, edges = content_of(column)
     dots = np.flatnonzero(np.frombuffer(content, np.uint8) == _DOT)
     if dots.size != len(column) * (count - 1):

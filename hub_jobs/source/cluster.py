@@ -1,4 +1,4 @@
-"""What is asked of a Spark session, whether it is of Spark Connect or has a context of its own."""
+"""Queries a Spark session, classic or Spark Connect."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MANY: Final = 1 << 20
-"""More than there are cores."""
+"""More than any number of cores."""
 
 
 def tasks_at_once(spark: SparkSession) -> int:
-    """How many tasks run at once; on Spark Connect into how many parts the server cuts what says nothing."""
+    """Return how many tasks run at once; on Spark Connect, the server's default parallelism."""
     if hasattr(spark, "sparkContext"):
         return spark.sparkContext.defaultParallelism
     return spark.range(_MANY).mapInArrow(_one_row, "part long").count()

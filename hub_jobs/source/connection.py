@@ -1,8 +1,6 @@
-"""A blocking connection to a NATS server on a plain socket: requests, one subscription to read from, no
-reconnect.
+"""A blocking NATS connection on a plain socket with requests and one subscription, without reconnect.
 
-What breaks raises, and the reader of a range reads it again from its start. It logs nothing and starts no
-thread.
+Failures raise and readers restart their range. It neither logs nor starts threads.
 """
 
 from __future__ import annotations
@@ -44,10 +42,10 @@ _DENIALS: Final = (
 
 
 class Connection:
-    """One connection; close it, or use it in `with`. Not for several threads.
+    """One connection for one thread; close it or use `with`.
 
-    `timeout` is in seconds: for connecting, for an answer, and for silence while reading.
-    Raises Unreachable when no server of the list answers, Denied when one refuses this identity.
+    `timeout` in seconds limits connecting, answers, and silence while reading. Raises Unreachable when no
+    server answers, Denied when a server refuses the identity.
     """
 
     def __init__(self, server: Server, timeout: float = 5.0) -> None:
@@ -62,7 +60,7 @@ class Connection:
         self._filled = 0
         self._needed = 0
         self.clustered = False
-        """Whether the server is one of a cluster."""
+        """Whether the server is clustered."""
         self._connect()
 
     def __enter__(self) -> Self:
@@ -74,14 +72,13 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close the socket. Closing twice is well."""
+        """Close the socket. May be called twice."""
         self._socket.close()
 
     def request(self, subject: str, payload: bytes, timeout: float | None = None) -> bytes:
         """Publish `payload` and return the answer's payload.
 
-        Raises Unreachable when no server listens there or answers within `timeout` seconds, Denied when the
-        subject is not allowed.
+        Raises Unreachable without an answer within `timeout` seconds, Denied for a forbidden subject.
         """
         limit = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
@@ -99,9 +96,9 @@ class Connection:
                     return self._answered(subject, answer)
 
     def api(self, verb: str, request: Mapping[str, object] | None = None) -> dict[str, Any]:
-        """Ask JetStream, `verb` being what follows the API prefix (`STREAM.INFO.TELEMETRY_0`).
+        """Send a JetStream request; `verb` follows the API prefix (`STREAM.INFO.TELEMETRY_0`).
 
-        Raises ApiError with JetStream's reason when it says no, and what `request` raises.
+        Raises ApiError with JetStream's reason, and as `request`.
         """
         payload = json.dumps(request).encode() if request else b""
         raw = self.request(f"{self.server.api_prefix}.{verb}", payload)
@@ -117,28 +114,28 @@ class Connection:
         return answer
 
     def subscribe(self) -> tuple[bytes, str]:
-        """Subscribe to an inbox of this connection: its id for `receive`, its subject less a last token."""
+        """Subscribe to an inbox and return its id for `receive` and its subject without the last token."""
         self._subscriptions += 1
         inbox = f"{self._inbox}.pull.{self._subscriptions}"
         self._send(b"SUB %s.* %d\r\n" % (inbox.encode(), self._subscriptions))
         return b"%d" % self._subscriptions, inbox
 
     def unsubscribe(self, sid: bytes) -> None:
-        """End a subscription. What is under way may still arrive; it is passed over."""
+        """End a subscription; late messages are ignored."""
         self._send(b"UNSUB %s\r\n" % sid)
 
     def publish(self, subject: str, reply: str, payload: bytes) -> None:
-        """Send a message that asks for an answer on `reply`. A subject with blanks is a ValueError."""
+        """Publish with a reply subject. Raises ValueError for a subject with blanks."""
         if not subject or any(ch.isspace() for ch in subject + reply):
             raise ValueError(f"not a subject: {subject!r}")
         line = f"PUB {subject} {reply} {len(payload)}\r\n".encode()
         self._send(line + payload + b"\r\n")
 
     def receive(self, frames: Frames, sid: bytes, deadline: float) -> None:
-        """Read the socket once or more and add what came whole to `frames` (see `protocol.scan`).
+        """Read the socket and add whole frames to `frames` (see `protocol.scan`).
 
-        `deadline` is on `time.monotonic()`; raises TimeoutError when no whole piece came by then, Unreachable
-        when the connection ended, Denied for a subject that is not allowed.
+        `deadline` is by `time.monotonic()`. Raises TimeoutError without a whole frame by then, Unreachable at
+        the connection's end, Denied for a forbidden subject.
         """
         while True:
             self._fill(deadline)

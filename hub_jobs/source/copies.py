@@ -1,6 +1,8 @@
-"""Asks the copies of a stream on the servers of a cluster one by one. A server whose disk has damaged a block
-calls its messages deleted, or begins after them, as leader for all, and does not fetch them from the other
-servers (`findings/nats-damaged-block-is-not-fetched-from-replicas.sh`; this module may go once it does)."""
+"""Queries the replicas of a stream one by one.
+
+A leader with a damaged disk block reports its messages as deleted and does not fetch them from replicas
+(`findings/nats-damaged-block-is-not-fetched-from-replicas.sh`; remove this module when it does).
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,7 @@ from hub_jobs.source.range_reader import RangeReader
 from hub_jobs.source.streams import leader_state
 
 _DRAWS: Final = 64
-"""Consumers by which the copies are asked, each given to a server by chance. Of three servers one is given
-none of so many once in 10^11."""
+"""Consumers placed at random; one of three servers is missed once in 10^11."""
 _PULL_BYTES: Final = 1 << 20
 
 
@@ -27,10 +28,10 @@ def open_copies(
     lacking: str,
     pull_bytes: int = _PULL_BYTES,
 ) -> Iterator[RangeReader]:
-    """An open reader of the sequences `first` to `last` on each of these servers, closed when the next one is
-    asked for. `copies` say of each whether it is online, `lacking` is what the error says first.
+    """Yield an open reader of the range on each of these servers; the next step closes it.
 
-    Raises Unreachable where a server is offline or was given no consumer, and what `RangeReader.open` does.
+    `copies` tells which servers are online; `lacking` begins the error text. Raises Unreachable for an
+    offline or missed server, and as `RangeReader.open`.
     """
     unasked = set(copies)
     if offline := [name for name in unasked if not copies[name]]:
@@ -51,9 +52,9 @@ def open_copies(
 
 
 def first_held(conn: Connection, stream: str) -> int:
-    """The lowest first sequence of all copies, 1 of a stream that never had a message.
+    """Return the lowest first sequence of all replicas, 1 for a stream that never had messages.
 
-    Raises as `open_copies`, and as `Connection.api`.
+    Raises as `open_copies` and `Connection.api`.
     """
     state = leader_state(conn, stream)
     if state.first_seq <= 1:

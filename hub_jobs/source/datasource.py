@@ -1,5 +1,4 @@
-"""`format("nats")` for Spark: its columns and options. It and `readers` are the only modules of the source
-that know Spark."""
+"""Defines `format("nats")` for Spark. Besides `readers`, no other source module imports Spark."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ SCHEMA = StructType(
         StructField("headers", ArrayType(_HEADER)),
     ]
 )
-"""The columns, as `rows.SCHEMA` has them in Arrow."""
+"""The columns; Arrow's form is `rows.SCHEMA`."""
 
 
 class NatsDataSource(DataSource):
@@ -109,7 +108,7 @@ class NatsDataSource(DataSource):
     """
 
     parallelism = os.cpu_count() or 1
-    """How many tasks run at once, as far as is known."""
+    """Tasks that run at once, as far as known."""
 
     @classmethod
     def name(cls) -> str:
@@ -117,25 +116,24 @@ class NatsDataSource(DataSource):
         return "nats"
 
     def schema(self) -> StructType:
-        """The columns; there are no others."""
+        """Return the fixed columns."""
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of the ranges that the options ask for. Raises OptionError when they are wrong."""
+        """Return a batch reader. Raises OptionError for wrong options."""
         _check(schema)
         options = parse_options(dict(self.options))
         reader = NatsPushdownReader if options.pushdown else NatsReader
         return reader(options, self.parallelism)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """A reader for a streaming query. Raises OptionError when the options are wrong."""
+        """Return a streaming reader. Raises OptionError for wrong options."""
         _check(schema)
         return NatsStreamReader(parse_options(dict(self.options), streaming=True), self.parallelism)
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("nats")`` known to a session, and how many tasks run at once in it: with dynamic
-    allocation, those that run now."""
+    """Register ``format("nats")`` in a session with its present number of parallel tasks."""
 
     class Registered(NatsDataSource):
         parallelism = tasks_at_once(spark)

@@ -1,6 +1,7 @@
-"""Records out of a received block by the column: numpy finds where frames and their parts begin, and no
-object is made for a message. It rejects nothing: where anything is in doubt it stops, and what is left is
-read frame by frame (`protocol.scan`). Pure."""
+"""Parses blocks of records by column with numpy. Pure.
+
+It rejects nothing: at any doubt it stops, and `protocol.scan` reads the rest frame by frame.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +13,23 @@ from hub_jobs.source.binary import Letters, Mask, Numbers, have, slices
 from hub_jobs.source.protocol import Frames, Records, scan
 
 _LEAST_BLOCK: Final = 65_536
-"""Bytes of a block that is worth it: what is done for a block costs as much as 200 frames read one by one."""
+"""Smallest worthwhile block; its fixed cost equals 200 frames."""
 _MOST_FRAME: Final = 1_024
-"""Bytes of the first message: of a larger one to look at each byte costs more than to read it."""
+"""Largest first message for which a columnar parse is cheaper."""
 _MOST_CUTS: Final = 4
-"""Of a block: in each of more pieces there would be few records."""
+"""Most pieces of a block."""
 _PIECE: Final = 2_048
-"""Bytes that are read frame by frame where a block can't be cut, most often for the end of a pull."""
+"""Bytes read frame by frame when a block can't be cut, mostly at a pull's end."""
 _NEWLINE, _RETURN, _BLANK, _ZERO, _HMSG = b"\n\r 0H"
 _MSG: Final = b"MSG "
 _DIGITS: Final = 8
-"""Of the longest number of bytes."""
+"""Digits of the longest byte count."""
 _LINE_MARKS: Final = 7
-"""Blanks and line end of a control line that says how long the headers are."""
+"""Blanks and line end of a control line with header size."""
 
 
 def take(data: bytes, sid: bytes, frames: Frames) -> tuple[int, int]:
-    """`protocol.scan`, quicker."""
+    """Does what `protocol.scan` does, faster."""
     taken = 0
     for _ in range(_MOST_CUTS):
         records, size = cut(data, sid)
@@ -42,8 +43,9 @@ def take(data: bytes, sid: bytes, frames: Frames) -> tuple[int, int]:
 
 
 def cut(data: bytes, sid: bytes) -> tuple[Records | None, int]:
-    """The records at the start of a block that `protocol.scan` would take for such, or the first of them,
-    None where it is not worth it; and how many bytes they are."""
+    """Return leading records that `protocol.scan` would accept (None when not worthwhile), and
+    their bytes.
+    """
     if len(data) < _LEAST_BLOCK or not _is_small(data[: data.find(b"\r\n")]):
         return None, 0
     letters = np.frombuffer(data, np.uint8)
@@ -81,7 +83,7 @@ def _is_small(line: bytes) -> bool:
 
 
 def _starts(data: bytes, letters: Letters, marks: Numbers) -> tuple[Numbers, Numbers]:
-    """Where lines begin with `MSG` or `HMSG`, and of each whether (1 or 0) it is the latter."""
+    """Return the starts of `MSG` and `HMSG` lines, and 1 for `HMSG`."""
     lines = np.append(0, marks[letters[marks] == _NEWLINE] + 1)
     lines = lines[: int(np.searchsorted(lines, letters.size))]
     first = letters[lines]
@@ -92,7 +94,7 @@ def _starts(data: bytes, letters: Letters, marks: Numbers) -> tuple[Numbers, Num
 
 
 def _numbers(letters: Letters, first: Numbers, end: Numbers) -> tuple[Numbers, Mask]:
-    """The numbers at these places, and which of them are some."""
+    """Return the numbers at these places and a mask of valid ones."""
     width = end - first
     fits = (width > 0) & (width <= _DIGITS)
     numbers = np.zeros(first.size, dtype=np.int64)

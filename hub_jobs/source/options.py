@@ -1,7 +1,6 @@
-"""The options of `format("nats")`, checked. Pure: no Spark, no network.
+"""Checks the options of `format("nats")`. Pure.
 
-Spark keeps options in plans, event logs and its web pages, so a secret is refused here in whatever option it
-comes; what is refused is never repeated in the error.
+Spark shows options in plans, event logs and web pages, so secrets are refused and never repeated in errors.
 """
 
 from __future__ import annotations
@@ -59,12 +58,12 @@ _T = TypeVar("_T")
 
 
 class OptionError(ValueError):
-    """An option that is unknown, missing, wrong or a secret. Says which and what to do."""
+    """An option is unknown, missing, wrong or a secret; the text names it and the remedy."""
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a read was asked for: of `streams`, or of those whose whole name the `pattern` matches."""
+    """The options of a read: `streams`, or a `pattern` of whole names."""
 
     server: Server
     streams: tuple[str, ...]
@@ -73,7 +72,7 @@ class ReadOptions:
     starting: Offsets
     ending: Offsets
     min_partitions: int | None
-    """None: as many as tasks run at once, where there is enough for each."""
+    """None for one per parallel task, if worthwhile."""
     max_records: int
     fail_on_loss: bool
     include_headers: bool
@@ -82,9 +81,7 @@ class ReadOptions:
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
-    """Check all options of a batch or a streaming read; names are taken in any case, as Spark does. Raises
-    OptionError for the first that is wrong.
-    """
+    """Check the options of a read; names are case-insensitive. Raises OptionError for the first wrong one."""
     known = {name.lower(): name for name in OPTIONS}
     for name, value in given.items():
         _refuse_secret(name, value)

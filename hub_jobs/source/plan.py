@@ -1,7 +1,7 @@
-"""From offsets to partitions: which fixed ranges of which streams a read consists of. Pure; asks no server.
+"""Converts offsets to partitions, without a server. Pure.
 
-An offset is the sequence of the next record, as in Spark's Kafka source: where a read starts is included,
-where it ends is not. Ranges have both ends included, as sequences of a stream do.
+As in Spark's Kafka source, an offset is the next record's sequence: start included, end excluded. Ranges
+include both ends.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final, Literal
 from hub_jobs.source.streams import StreamInfo
 
 DEFAULT_RECORDS: Final = 500_000
-"""Records of a partition when nothing is said: some seconds of reading, and few consumers on the server."""
+"""Default records per partition: some seconds of reading."""
 WORTH_A_TASK: Final = 10_000
-"""Fewer records than this are read in less time than a task of their own takes to begin."""
+"""Fewer records take less time than a task's start."""
 MAX_PARTITIONS: Final = 10_000
 
 EARLIEST: Final = "earliest"
@@ -31,16 +31,16 @@ _FRACTION: Final = re.compile(r"\.([0-9]{1,9})")
 
 
 class PlanError(ValueError):
-    """The offsets or sizes that were asked for make no plan. Says what to give instead."""
+    """Offsets or sizes make no plan; the text has the remedy."""
 
 
 class OffsetLost(PlanError):  # noqa: N818
-    """The records that were asked for are not in the stream any more, or it is another stream."""
+    """Requested records are gone, or the stream is another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Sequences `first` to `last` of one history of a stream, both included: what one task reads."""
+    """Sequences `first` to `last` of one history, both included, for one task."""
 
     stream: str
     created: str
@@ -49,15 +49,12 @@ class Range:
 
     @property
     def size(self) -> int:
-        """How many sequences."""
         return self.last - self.first + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Where to start or end in one stream: `earliest`, `latest` or a sequence, of one history if it is
-    given.
-    """
+    """A start or end in one stream: `earliest`, `latest` or a sequence, possibly of one history."""
 
     at: int | Literal["earliest", "latest"]
     created: str | None = None
@@ -65,22 +62,23 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Where to start or end: the same in `every` stream, or by stream, or at the first record that was
-    stored at or after a `moment` (ns since 1970), which only the server can find."""
+    """Starts or ends: in `every` stream, by stream, or at the first record stored from `moment` (ns since
+    1970).
+    """
 
     every: Offset | None
     by_stream: Mapping[str, Offset]
     option: str
-    """The option it was read from, for what is said of it."""
+    """The originating option, for errors."""
     moment: int | None = None
 
     def located(self, info: StreamInfo, sequence: int) -> Offsets:
-        """The same for one stream once the server has said at which sequence the moment lies."""
+        """Resolve the moment for one stream to the server's sequence."""
         held = min(max(sequence, info.first_seq, 1), info.last_seq + 1)
         return Offsets(Offset(held, info.created), {}, self.option)
 
     def of(self, stream: str) -> Offset:
-        """The offset for a stream. Raises PlanError when it is not named."""
+        """Return a stream's offset. Raises PlanError when it has none."""
         if self.every is not None:
             return self.every
         if stream not in self.by_stream:
@@ -91,11 +89,10 @@ class Offsets:
 
 
 def parse_offsets(text: str, option: str) -> Offsets:
-    """Read `earliest`, `latest` or JSON such as `{"TELEMETRY_0": 17}`.
+    """Parse `earliest`, `latest` or JSON such as `{"TELEMETRY_0": 17}`.
 
-    In JSON an offset is a sequence from 1 on, -2 for earliest or -1 for latest, or
-    `{"seq": 17, "created": "<as STREAM.INFO says it>"}`, which holds for that history of the stream only.
-    Raises PlanError in words.
+    A JSON offset is a sequence from 1, -2 for earliest, -1 for latest, or `{"seq": 17, "created": "<of
+    STREAM.INFO>"}` for one history. Raises PlanError.
     """
     word = text.strip()
     if word.lower() in (EARLIEST, LATEST):
@@ -112,8 +109,7 @@ def parse_offsets(text: str, option: str) -> Offsets:
 
 
 def parse_moment(text: str, option: str) -> Offsets:
-    """Read RFC 3339 with an offset, such as `2026-11-21T06:00:00Z`, or milliseconds since 1970. Raises
-    PlanError in words."""
+    """Parse RFC 3339 with offset, or milliseconds since 1970. Raises PlanError."""
     word = text.strip()
     try:
         if word.isascii() and word.isdigit():
@@ -129,7 +125,7 @@ def parse_moment(text: str, option: str) -> Offsets:
 
 
 def _nanoseconds(word: str) -> int:
-    """Ns since 1970; Python's own parser stops at microseconds."""
+    """Return ns since 1970; Python's parser stops at microseconds."""
     fraction = _FRACTION.search(word)
     whole = datetime.fromisoformat(_FRACTION.sub("", word, count=1))
     if whole.tzinfo is None or whole < _EPOCH:
@@ -155,11 +151,10 @@ def _offset(value: object, where: str) -> Offset:
 
 
 def resolve(info: StreamInfo, starting: Offsets, ending: Offsets, fail_on_loss: bool) -> Range:
-    """The range of one stream; its `size` is 0 when there is nothing to read.
+    """Return the range of one stream; `size` 0 when nothing to read.
 
-    Raises OffsetLost when records that were asked for are gone (with `fail_on_loss`; without it the range is
-    what is left) or the offset is of another history (always), PlanError when the end lies before the
-    start.
+    Raises OffsetLost for missing records (unless `fail_on_loss` is off) or another history, PlanError when
+    the end precedes the start.
     """
     earliest, latest = max(info.first_seq, 1), info.last_seq + 1
     start = _sequence(info, starting, earliest, latest)
@@ -200,18 +195,17 @@ def _check_held(info: StreamInfo, option: str, offset: int, lowest: int, latest:
 
 
 def usual_partitions(ranges: Sequence[Range], parallelism: int) -> int:
-    """Into how many partitions ranges are cut when nothing is said: one for each task that runs at once, but
-    none of less than is worth a task."""
+    """Return the default number of partitions: one per parallel task, each worth a task."""
     return max(1, min(parallelism, sum(range_.size for range_ in ranges) // WORTH_A_TASK))
 
 
 def split(
     ranges: Sequence[Range], min_partitions: int = 1, max_records: int = DEFAULT_RECORDS
 ) -> list[Range]:
-    """Cut ranges into partitions of nearly equal size, in order: none empty, none above `max_records`
-    sequences, and at least `min_partitions` of them when there are that many sequences.
+    """Cut ranges into nearly equal partitions of at most `max_records`, and at least `min_partitions` if
+    possible.
 
-    Raises PlanError for sizes below 1 and for more than MAX_PARTITIONS.
+    Raises PlanError for sizes below 1 and above MAX_PARTITIONS.
     """
     if min_partitions < 1 or max_records < 1:
         raise PlanError("minPartitions and maxRecordsPerPartition must be 1 or more")

@@ -1,9 +1,7 @@
-"""How far a streaming query has come, and what it may read next. Pure: it asks no server.
+"""Plans the batches of a streaming query. Pure.
 
-A position is the sequence of the next record in one history of a stream; Spark keeps the positions of all
-streams as an offset. A stream or history that is met for the first time gets a position before anything of it
-is read: so the two offsets of a batch alone say what it consists of, and a batch that is run again after a
-crash is the same.
+A position is the next record's sequence in one history; Spark stores all positions as an offset. A new stream
+or history gets a position before it is read, so two offsets define a batch and repeats are equal.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ _REMEDY = "Set failOnDataLoss to false to go on with what is there"
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """`seq` is the sequence of the next record of the history `created`."""
+    """`seq` is the next record's sequence in the history `created`."""
 
     created: str
     seq: int
@@ -30,7 +28,7 @@ StreamPositions = dict[str, StreamPosition]
 
 
 def encode(positions: Mapping[str, StreamPosition]) -> dict[str, Any]:
-    """The positions as Spark keeps them; as JSON they are also what `startingOffsets` takes."""
+    """Return positions in Spark's form; as JSON it is valid for `startingOffsets`."""
     return {
         stream: {"created": position.created, "seq": position.seq}
         for stream, position in sorted(positions.items())
@@ -38,7 +36,7 @@ def encode(positions: Mapping[str, StreamPosition]) -> dict[str, Any]:
 
 
 def decode(offset: Mapping[str, Any]) -> StreamPositions:
-    """Read positions back. Raises PlanError for a checkpoint that something else wrote."""
+    """Parse positions. Raises PlanError for a foreign checkpoint."""
     try:
         return {
             stream: StreamPosition(str(position["created"]), int(position["seq"]))
@@ -49,12 +47,12 @@ def decode(offset: Mapping[str, Any]) -> StreamPositions:
 
 
 def begun(ranges: Mapping[str, Range]) -> StreamPositions:
-    """Where a new query begins: at the first sequence of each range."""
+    """Return a new query's positions, the first of each range."""
     return {stream: StreamPosition(part.created, part.first) for stream, part in ranges.items()}
 
 
 def ends(infos: Mapping[str, StreamInfo]) -> StreamPositions:
-    """The positions behind all that the streams hold."""
+    """Return the positions after all present records."""
     return {stream: StreamPosition(info.created, info.last_seq + 1) for stream, info in infos.items()}
 
 
@@ -65,11 +63,10 @@ def advance(
     most: int | None,
     fail_on_loss: bool,
 ) -> StreamPositions:
-    """The positions after the next batch: at most `target`, and at most `most` sequences further in all,
-    shared among the streams by what each still holds. Equal to `positions` when there is nothing to do.
+    """Return positions after the next batch: up to `target` and `most` sequences, shared by backlog.
 
-    Raises OffsetLost, with `fail_on_loss`, when records that were not read yet are gone or a stream is
-    another one; without it the query goes on with what is there.
+    Returns `positions` without new records. Raises OffsetLost for missing records or another stream, unless
+    `fail_on_loss` is off.
     """
     after = dict(positions)
     backlog: dict[str, int] = {}
@@ -87,8 +84,7 @@ def advance(
 
 
 def shares(backlog: Mapping[str, int], most: int | None) -> dict[str, int]:
-    """How many sequences of each stream a batch takes, `most` in all: in proportion to what each holds, so
-    that none waits for another to be empty."""
+    """Split `most` sequences among streams in proportion to their backlog."""
     held = {stream: max(0, size) for stream, size in backlog.items()}
     total = sum(held.values())
     if most is None or total <= most:
@@ -102,7 +98,7 @@ def shares(backlog: Mapping[str, int], most: int | None) -> dict[str, int]:
 
 
 def ranges(start: Mapping[str, StreamPosition], end: Mapping[str, StreamPosition]) -> list[Range]:
-    """What lies between two offsets."""
+    """Return the ranges between two offsets."""
     found = []
     for stream, to in sorted(end.items()):
         since = start.get(stream)
@@ -112,7 +108,7 @@ def ranges(start: Mapping[str, StreamPosition], end: Mapping[str, StreamPosition
 
 
 def check(part: Range, info: StreamInfo | None) -> None:
-    """Raises OffsetLost when the stream no longer holds this range whole."""
+    """Raise OffsetLost when the stream lacks part of this range."""
     if info is None:
         raise OffsetLost(f"stream {part.stream} is not there any more. {_REMEDY}")
     _standing(StreamPosition(part.created, part.first), info, True)
@@ -121,15 +117,16 @@ def check(part: Range, info: StreamInfo | None) -> None:
 
 
 def remaining(part: Range, info: StreamInfo | None) -> Range:
-    """What of a range the stream still holds behind its first sequence, for a query that goes on with what is
-    there: nothing of a history that is gone, or the batch that was planned on it could never end."""
+    """Return what the stream still has of a range; nothing for a lost history, whose batch could
+    never end.
+    """
     held = info is not None and info.created == part.created
     last = min(part.last, info.last_seq) if info is not None and held else 0
     return replace(part, last=max(last, part.first - 1))
 
 
 def _standing(position: StreamPosition | None, info: StreamInfo, fail_on_loss: bool) -> StreamPosition:
-    """The position as it is in the stream that is there now."""
+    """Return the position in the present stream."""
     earliest, latest = max(info.first_seq, 1), info.last_seq + 1
     if position is None:
         return StreamPosition(info.created, earliest)
@@ -158,5 +155,5 @@ def _put_back(stream: str, seq: int, info: StreamInfo) -> None:
 
 
 def _last(end: StreamPosition, info: StreamInfo) -> int:
-    """The last sequence that may be read: of another history than the target's, all that is there."""
+    """Return the last sequence to read; for another history than the target's, everything present."""
     return min(end.seq - 1, info.last_seq) if end.created == info.created else info.last_seq

@@ -1,8 +1,7 @@
-"""The NATS client protocol as pure functions: frames out of bytes, headers, delivery subjects. It opens
-nothing.
+"""Parses the NATS client protocol: frames, headers, delivery subjects. Pure.
 
 Source: https://docs.nats.io/reference/reference-protocols/nats-protocol and ADR-15 (`$JS.ACK` subjects, both
-forms; each was seen on nats-server 2.15.1).
+forms as sent by nats-server 2.15.1).
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ import pyarrow as pa
 from hub_jobs.source.binary import Numbers, tokens
 
 MAX_LINE: Final = 1 << 20
-"""Bytes of the longest control line that is taken. INFO with many cluster addresses is the long one."""
+"""Longest control line in bytes, for INFO with many cluster addresses."""
 
 MAX_FRAME: Final = (64 << 20) + MAX_LINE
-"""Bytes of the largest frame: a server's `max_payload` can't be above 64 MiB."""
+"""Largest frame in bytes; `max_payload` is at most 64 MiB."""
 
 _MSG: Final = ord("M")
 _HMSG: Final = ord("H")
@@ -31,11 +30,11 @@ _V2_SEQ: Final = 7
 
 
 class ProtocolError(Exception):
-    """The bytes are not what a NATS server sends."""
+    """Bytes that no NATS server sends."""
 
 
 class ServerReply(NamedTuple):
-    """A message that is not a stream's record: the answer to a request, or the status of a pull."""
+    """An answer to a request, or a pull's status."""
 
     subject: bytes
     headers: bytes
@@ -53,10 +52,10 @@ class Records(NamedTuple):
 
 @dataclass(slots=True)
 class Frames:
-    """What a piece of the connection held. Records are in columns, one entry a record in each."""
+    """Parsed contents of received bytes, with records in columns."""
 
     cut: list[Records] = field(default_factory=list)
-    """Those before the others, which were taken together."""
+    """Records parsed by column, before the others."""
     subjects: list[bytes] = field(default_factory=list)
     replies: list[bytes] = field(default_factory=list)
     headers: list[bytes] = field(default_factory=list)
@@ -67,7 +66,7 @@ class Frames:
     errors: list[str] = field(default_factory=list)
 
     def records(self) -> list[Records]:
-        """All records, in their order."""
+        """Return all records in order."""
         if self.replies:
             lists = self.subjects, self.replies, self.headers, self.payloads
             self.cut.append(Records(*(pa.array(values, pa.binary()) for values in lists)))
@@ -77,11 +76,11 @@ class Frames:
 
 
 def scan(data: bytes, sid: bytes, frames: Frames) -> tuple[int, int]:
-    """Take the whole frames at the start of `data` into `frames`.
+    """Parse whole frames at the start of `data` into `frames`.
 
-    A message of subscription `sid` that carries a reply subject is a record; every other message is an
-    answer. Returns how many bytes were taken, and how many the next frame needs (0: not known yet). Raises
-    ProtocolError when the bytes are no NATS frames or a frame is above MAX_FRAME.
+    A message of subscription `sid` with a reply subject is a record, any other is an answer. Returns bytes
+    consumed and bytes needed by the next frame (0: unknown). Raises ProtocolError for invalid bytes or a
+    frame above MAX_FRAME.
     """
     # The hot loop of every read: one search for the end of the line and one split a frame, names bound
     # locally.
@@ -155,7 +154,7 @@ def _control(line: bytes, frames: Frames) -> None:
 
 
 class Delivery(NamedTuple):
-    """What the delivery subjects of some records say, in columns; `pending` is the last record's."""
+    """Delivery data of records in columns; `pending` is the last record's."""
 
     seqs: Numbers
     timestamps: Numbers
@@ -165,10 +164,7 @@ class Delivery(NamedTuple):
 
 
 def deliveries(replies: pa.Array) -> Delivery:
-    """Read `$JS.ACK` subjects of one consumer, of either form (nine tokens, or eleven and more).
-
-    Raises ProtocolError when they are something else.
-    """
+    """Parse `$JS.ACK` subjects of one consumer (nine tokens, or eleven and more). Raises ProtocolError."""
     first_reply, last_reply = replies[0].as_py(), replies[-1].as_py()
     edges = [first_reply.split(b"."), last_reply.split(b".")]
     count = len(edges[0])
@@ -189,8 +185,6 @@ def deliveries(replies: pa.Array) -> Delivery:
 
 
 def _tokens(replies: pa.Array, count: int, place: int) -> Numbers:
-    """The number at a place of subjects that have so many tokens as the first of them. Raises what `int`
-    does."""
     found = tokens(replies, count, place)
     if found is None:
         found = np.array([int(reply.split(b".")[place]) for reply in replies.to_pylist()], dtype=np.int64)
@@ -198,16 +192,14 @@ def _tokens(replies: pa.Array, count: int, place: int) -> Numbers:
 
 
 def header(headers: bytes, name: bytes) -> bytes | None:
-    """The value of a header, spelled exactly so; None when it is not there.
+    """Return the last value of a header with this exact name, None when missing.
 
-    Of a repeated header it is the last: the hub's server writes its own at the end, so that what a leaf may
-    have put before it does not count.
+    The hub's server writes its own header last, so a leaf's earlier one does not count.
     """
     return header_column([headers], name)[0]
 
 
 def header_column(blocks: list[bytes], name: bytes) -> list[bytes | None]:
-    """`header` of many messages."""
     if not any(blocks):
         return [None] * len(blocks)  # what programs publish by themselves has none, and they are many
     mark = b"\r\n" + name + b":"
@@ -219,9 +211,7 @@ def header_column(blocks: list[bytes], name: bytes) -> list[bytes | None]:
 
 
 def parse_headers(headers: bytes) -> list[tuple[str, bytes]]:
-    """All headers of a message in their order, repeated ones too. Names that are not UTF-8 get replacement
-    characters.
-    """
+    """Return all headers in order with repeats. Invalid UTF-8 in names is replaced."""
     pairs = []
     for line in headers.split(b"\r\n")[1:]:
         name, colon, value = line.partition(b":")
@@ -231,7 +221,9 @@ def parse_headers(headers: bytes) -> list[tuple[str, bytes]]:
 
 
 def status(headers: bytes) -> tuple[int, str]:
-    """Code and description of a status message (`NATS/1.0 409 Consumer Deleted`); (0, "") when it is none."""
+    """Return code and description of a status message (`NATS/1.0 409 Consumer Deleted`), (0, "")
+    for others.
+    """
     parts = headers[: headers.find(b"\r\n")].split(b" ", 2)
     if len(parts) < 2 or not parts[1].isdigit():
         return 0, ""
@@ -243,27 +235,25 @@ class WireError(Exception):
 
 
 class Unreachable(WireError):  # noqa: N818
-    """The server, or what should answer behind it, can't be reached or stopped answering. Trying again may
-    help.
-    """
+    """The server or a service behind it does not answer. A retry may help."""
 
 
 class Denied(WireError):  # noqa: N818
-    """The server refuses this identity, or what it asked for. Trying again does not help."""
+    """The server refuses the identity or the request. A retry does not help."""
 
 
 class WrongPort(Denied):
-    """A NATS server answers, but not its clients: the address is that of another listener."""
+    """The address is a NATS listener that is not for clients."""
 
 
 class UnknownIdentity(Denied):
-    """The server does not know this identity at all."""
+    """The server does not know this identity."""
 
 
 class ApiError(WireError):
-    """JetStream's own answer that says no.
+    """JetStream's negative answer.
 
-    `code` is the HTTP-like class (404, 400), `err_code` the exact reason (10059: no such stream).
+    `code` is HTTP-like (404, 400); `err_code` is the exact reason (10059: stream not found).
     """
 
     def __init__(self, code: int, err_code: int, description: str) -> None:
@@ -277,4 +267,4 @@ class ApiError(WireError):
 
 
 class RangeLost(WireError):  # noqa: N818
-    """Rows of the range are gone, or the stream is another one than the range was planned on."""
+    """Records of the range are gone, or the stream is not the planned one."""

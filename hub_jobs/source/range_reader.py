@@ -1,4 +1,4 @@
-"""One attempt to read a fixed range of a stream: a consumer, what came of it, and what did not."""
+"""Makes one attempt to read a fixed stream range with a consumer."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from hub_jobs.source.protocol import (
 from hub_jobs.source.streams import Columns, joined, stream_info
 
 PULL_ROWS: Final = 16_384
-"""Records asked for by one pull; two are outstanding at once and are handed out together."""
+"""Records per pull; two pulls are outstanding and returned together."""
 
 _SECOND_NS: Final = 1_000_000_000
 _HEARTBEAT_NS: Final = _SECOND_NS // 2
 _STALL_S: Final = 30
-"""A pull expires after this. One that brought nothing means that the server is alive and does not deliver."""
+"""A pull's expiry; an empty one shows a live server that does not deliver."""
 _INACTIVE_S: Final = 120
-"""The consumer of a reader that died goes away by itself after this; so may a reader pause this long."""
+"""The server deletes the consumer after this inactivity, which also limits a reader's pause."""
 
 _IDLE, _EXPIRED, _CONFLICT = 100, 408, 409
 _TOO_LARGE: Final = "message size exceeds maxbytes"
@@ -42,7 +42,7 @@ _COMPLETED: Final = "batch completed"
 
 
 class RangeReader:
-    """One attempt at one range: its consumer, its position, and the proof that nothing was left out."""
+    """One attempt at a range: its consumer, position, and proof of completeness."""
 
     def __init__(
         self,
@@ -70,18 +70,18 @@ class RangeReader:
         self._too_large = False
         self._gaps: list[tuple[int, int]] = []
         self.server = ""
-        """That of the consumer, in a cluster."""
+        """The consumer's server, in a cluster."""
         self.start = first
-        """The first sequence from `first` on that the copy of that server may have."""
+        """The first sequence from `first` that this server's replica may have."""
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
-        """The sequences that did not come, each run by its first and last. Not known of filtered subjects."""
+        """Return missing sequences as (first, last). Unknown with filtered subjects."""
         rest = [(self._position + 1, self._last)] if self._position < self._last else []
         return self._gaps + rest
 
     def open(self, created: str | None) -> None:
-        """Make the consumer and check that the stream still is what the range was planned on."""
+        """Create the consumer and check that the stream is the planned one."""
         config = {
             "name": self._consumer,
             "deliver_policy": "by_start_sequence",
@@ -114,7 +114,7 @@ class RangeReader:
         self.check_first(info.first_seq, self._first)
 
     def read(self) -> Iterator[Columns]:
-        """Hand out the range, two pulls at a time."""
+        """Yield the range, two pulls at a time."""
         while not self._done:
             start = self._position + 1
             columns = self._round()
@@ -128,16 +128,15 @@ class RangeReader:
                 )
 
     def close(self) -> None:
-        """Remove the consumer. When that fails it goes away by itself."""
+        """Delete the consumer; on failure it expires."""
         with suppress(WireError):
             self._conn.unsubscribe(self._sid)
             self._conn.api(f"CONSUMER.DELETE.{self._stream}.{self._consumer}")
 
     def _round(self) -> Columns:
-        """Two pulls until both have ended, so that nothing is on its way while the caller holds the records.
+        """Finish two pulls before the caller gets the records.
 
-        A server that can't get rid of its bytes for ten seconds closes the connection; a caller that writes
-        to a slow place must not bring that about.
+        A server that can't send for ten seconds disconnects, and a caller may be slow.
         """
         expected, came = self._pull(), 0
         self._too_large = False
@@ -160,7 +159,7 @@ class RangeReader:
         return joined(pieces)
 
     def _pull(self) -> int:
-        """Send up to two pulls; how many records they ask for."""
+        """Send up to two pulls and return the requested records."""
         left = self._last - self._position
         if self._too_large:
             batches = [1]
@@ -178,7 +177,6 @@ class RangeReader:
         return sum(batches)
 
     def _take(self, records: Records) -> Columns:
-        """The records of the range among those that came."""
         count = len(records.replies)
         try:
             delivery = deliveries(records.replies)
@@ -199,7 +197,7 @@ class RangeReader:
         return Columns(*(column[:kept] for column in columns))
 
     def _ended(self, answer: ServerReply) -> int:
-        """Take a pull's status; how many of its records will not come any more."""
+        """Return how many records a pull's status cancels."""
         if not answer.subject.startswith(self._inbox.encode()):
             return 0
         code, text = status(answer.headers)
@@ -225,7 +223,7 @@ class RangeReader:
             before = seq
 
     def check_first(self, first_seq: int, needed: int) -> None:
-        """Raise `RangeLost` where the stream begins behind a sequence that is needed."""
+        """Raise `RangeLost` when the stream begins after a needed sequence."""
         if first_seq > needed and not self._allow_lost:
             raise self._lost(f"it begins at {first_seq} now, and {needed} was to be read")
 

@@ -1,8 +1,7 @@
-"""Reading a fixed range of a stream through a consumer of its own, whole or not at all.
+"""Reads a fixed stream range completely or raises.
 
-A range is complete when the server has shown that its consumer passed the last sequence, its consumer
-sequences came without a hole, and every sequence that did not come is one the stream says it no longer has.
-Everything else raises. It does not reconnect: the range is fixed, so reading it again gives the same rows.
+A range is complete when the consumer passed its last sequence, consumer sequences have no hole, and the
+stream reports all missing sequences as deleted. It does not reconnect; reading again gives the same rows.
 """
 
 from __future__ import annotations
@@ -31,19 +30,16 @@ def read_columns(
     allow_lost: bool = False,
     ask_copies: bool = False,
 ) -> Iterator[Columns]:
-    """The records with sequences `first` to `last`, both included, in order, by column. None of them is
-    empty.
+    """Yield records `first` to `last` in order, as nonempty columns.
 
-    At most `max_bytes` bytes are on their way (a single larger message is taken nevertheless), and none while
-    the caller holds some: it may pause for two minutes. Deleted sequences are passed over when the stream
-    says that they are. `created` is the history (`StreamInfo.created`) the range was planned on;
-    `allow_lost` passes over what was purged or expired. `ask_copies` takes nothing for gone that a copy on
-    another server has; it counts where no subjects are filtered and the stream drops nothing by itself.
+    At most `max_bytes` are in flight (or one larger message), none while the caller holds records for up to
+    two minutes. Sequences that the stream reports as deleted are skipped. `created` is the planned history
+    (`StreamInfo.created`). `allow_lost` skips purged and expired records. `ask_copies` checks missing
+    sequences on all replicas, without subject filters and for streams without limits.
 
-    Raises RangeLost when rows are gone from the start, the end or under the reader, or the stream is another
-    one; Unreachable when the server stops, restarts or stalls, or a copy has what is missing or can't be
-    asked; ApiError when it refuses the consumer; Denied when this identity may not make one. It never ends
-    early without raising.
+    Raises RangeLost for lost records or another stream. Raises Unreachable when the server stops, stalls or a
+    replica has missing records or is unavailable. Raises ApiError when the consumer is refused, Denied when
+    it is forbidden.
     """
     if first > last:
         return
@@ -61,8 +57,9 @@ def read_columns(
 
 
 def _check_gaps(conn: Connection, stream: str, reader: RangeReader) -> Mapping[str, bool]:
-    """Check that every sequence that did not come is one the stream says it no longer has. Returns the
-    servers that have copies of the stream, and whether each is online."""
+    """Check that the stream reports all missing sequences as deleted; returns whether each replica's server
+    is online.
+    """
     first_seq, deleted, copies = leader_state(conn, stream)
     for low, high in reader.gaps:
         reader.check_first(first_seq, low)
@@ -75,7 +72,7 @@ def _check_gaps(conn: Connection, stream: str, reader: RangeReader) -> Mapping[s
 def _check_copies(
     conn: Connection, stream: str, reader: RangeReader, copies: Mapping[str, bool], pull_bytes: int
 ) -> None:
-    """Raise where a copy has a record of a gap, or one can't be asked."""
+    """Raise when a replica has a missing record or can't be asked."""
     lows, highs = np.array(reader.gaps).T
     first, last = int(lows[0]), int(highs[-1])
     lacking = f"stream {stream}: {reader.server} lacks records in {first} to {last}"

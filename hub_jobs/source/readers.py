@@ -1,6 +1,6 @@
-"""The readers behind `format("nats")`: for a batch, for a batch with filters pushed down, for a stream. They
-plan on the driver and read in tasks; between them only ranges and the path of the secret travel. What they
-decide is decided in `plan`, `progress` and `pushdown`.
+"""Reads `format("nats")` in batches, with filters, or as a stream.
+
+The driver plans (`plan`, `progress`, `rows`) and tasks read; only ranges and the secret's path travel.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ if TYPE_CHECKING:
 
 _NO_SUCH_STREAM: Final = 10059
 _AWAY_SECONDS: Final = 30.0
-"""How long a streaming query waits for an unreachable server before it fails."""
+"""Time that a streaming query waits for an unreachable server."""
 _IDLE_SECONDS: Final = 0.1
-"""How often a query that has nothing to do asks the server: Spark by itself would a hundred times a second.
-"""
+"""Polling interval of an idle query; Spark's own would be a hundred times a second."""
 _KEPT_SECONDS: Final = 15.0
-"""How long an idle connection is used again; later it may have missed pings."""
+"""Time for which an idle connection is reused, before it may miss pings."""
 
 _T = TypeVar("_T")
 
@@ -53,7 +52,7 @@ class RangePartition(InputPartition):
 
 
 class NatsReader(DataSourceReader):
-    """Reads what the streams hold when the read is planned. `parallelism` is how many tasks run at once."""
+    """Reads what the streams hold at planning. `parallelism` is the number of parallel tasks."""
 
     def __init__(self, options: ReadOptions, parallelism: int = 1) -> None:
         self._options = options
@@ -61,7 +60,7 @@ class NatsReader(DataSourceReader):
         self._limits = RangeFilter()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Fix the ranges now: what arrives later is not read."""
+        """Fix the ranges, without later arrivals."""
         options, limits = self._options, self._limits
         with Connection(options.server) as conn:
             ranges = [
@@ -71,16 +70,17 @@ class NatsReader(DataSourceReader):
         return _split(ranges, options, self._parallelism)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range, as Arrow batches."""
+        """Read one range as Arrow batches."""
         return _read(self._options, self._options.filter_subjects or self._limits.subjects, partition)
 
 
 class NatsPushdownReader(NatsReader):
-    """The same, and filters on `seq`, `timestamp` and `subject` narrow what the server is asked for. Spark
-    refuses a reader that takes filters unless `spark.sql.python.filterPushdown.enabled` is set."""
+    """Narrows the read by filters on `seq`, `timestamp` and `subject`. Spark needs
+    `spark.sql.python.filterPushdown.enabled`.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take what can be used; all are applied by Spark again."""
+        """Use the supported filters; Spark applies all again."""
         for filter_ in filters:
             operator = _OPERATORS.get(type(filter_))
             column: tuple[str, ...] = getattr(filter_, "attribute", ())
@@ -101,8 +101,9 @@ _OPERATORS: Final[Mapping[type[Filter], str]] = {
 
 
 class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads streams as they grow. An offset is the position in every stream (`progress`), so a batch that
-    Spark runs again has the same rows."""
+    """Reads streams as they grow. Offsets are positions per stream (`progress`), so a repeated batch is
+    equal.
+    """
 
     def __init__(self, options: ReadOptions, parallelism: int = 1) -> None:
         self._options = options
@@ -116,7 +117,6 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_conn": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a new query begins."""
         options = self._options
 
         def find(conn: Connection) -> StreamPositions:
@@ -126,16 +126,15 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return progress.encode(self._ask(find))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What a batch takes at most."""
         most = self._options.max_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The query ends at what is there now."""
+        """End the query at the present end."""
         self._target = progress.ends(self._ask(lambda conn: _held(conn, self._options)))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends; `start` itself when there is nothing to read."""
+        """Return the next batch's end; `start` when there is nothing to read."""
         time.sleep(max(0.0, self._idle + _IDLE_SECONDS - time.monotonic()))
         options, known = self._options, progress.decode(start)
         positions = {stream: position for stream, position in known.items() if _asked_for(options, stream)}
@@ -149,11 +148,10 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Where the streams ended when they were last asked, for the query's progress."""
+        """Return the last known stream ends for the query's progress."""
         return progress.encode(self._seen) if self._seen else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The ranges between two offsets."""
         options = self._options
         ranges = progress.ranges(progress.decode(start), progress.decode(end))
         if not ranges:
@@ -167,18 +165,17 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _split(ranges, options, self._parallelism)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range, as Arrow batches."""
         return _read(self._options, self._options.filter_subjects, partition)
 
     def stop(self) -> None:
-        """Close the connection."""
         if self._conn is not None:
             self._conn.close()
             self._conn = None
 
     def _ask(self, question: Callable[[Connection], _T]) -> _T:
-        """Ask the server, and again while it is unreachable; a connection is kept from one question to the
-        next. Raises what `question` raises, Unreachable after half a minute."""
+        """Ask the server on a kept connection, with retries. Raises as `question`, Unreachable after half a
+        minute.
+        """
 
         def once() -> _T:
             if self._conn is not None and time.monotonic() - self._used > _KEPT_SECONDS:
@@ -203,7 +200,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _infos(conn: Connection, options: ReadOptions) -> dict[str, StreamInfo]:
-    """The streams to read; every one that is named must be there, and one at least that matches."""
+    """Return the streams to read; every named one, or at least one match, must exist."""
     if options.pattern is None:
         return {name: _info(conn, name) for name in options.streams}
     found = _held(conn, options)
@@ -213,7 +210,7 @@ def _infos(conn: Connection, options: ReadOptions) -> dict[str, StreamInfo]:
 
 
 def _held(conn: Connection, options: ReadOptions) -> dict[str, StreamInfo]:
-    """Those of the streams to read that are there."""
+    """Return the existing streams to read."""
     if options.pattern is None:
         return _there(conn, options.streams)
     return _there(conn, [name for name in stream_names(conn) if _asked_for(options, name)])
@@ -257,7 +254,7 @@ def _range(conn: Connection, info: StreamInfo, options: ReadOptions) -> Range:
 
 
 def _within(conn: Connection, whole: Range, info: StreamInfo, limits: RangeFilter) -> Range:
-    """What of a range the limits leave; its size is 0 where that is nothing."""
+    """Return a range restricted by limits; size 0 for none."""
     first, last = max(whole.first, limits.first), whole.last
     if limits.last is not None:
         last = min(last, limits.last)

@@ -1,8 +1,7 @@
-"""The rows of `format("nats")`: records as Arrow batches, and filters of a query that narrow which are read
-from the server. Pure: no Spark, no network.
+"""Converts records to Arrow rows of `format("nats")`, and filters to read limits. Pure.
 
-Filters only narrow: Spark applies every filter again, so what is passed over here costs time, never rows.
-Time bounds rest on the server's search by time, which takes its clock not to have gone back.
+Spark applies every filter again, so limits affect only speed. Time limits assume that the server's clock
+never went back.
 """
 
 from __future__ import annotations
@@ -38,9 +37,7 @@ SCHEMA: Final = pa.schema(
         ),
     ]
 )
-"""The row. `timestamp` is when this stream took the record; the source columns are null where it was not
-sourced.
-"""
+"""The row. `timestamp` is when this stream stored the record; source columns are null without source."""
 
 _MSG_ID: Final = b"Nats-Msg-Id"
 
@@ -48,10 +45,9 @@ _MSG_ID: Final = b"Nats-Msg-Id"
 def to_batch(
     stream: str, columns: Columns, source_index: Mapping[str, str], include_headers: bool
 ) -> pa.RecordBatch:
-    """One batch of SCHEMA. `source_index` gives the domain of a source (`StreamInfo.source_index`).
+    """Return a batch of SCHEMA. `source_index` maps sources to domains (`StreamInfo.source_index`).
 
-    A subject or id that is not UTF-8 gets replacement characters; a source header in another form gives
-    nulls.
+    Invalid UTF-8 in subjects or ids is replaced; a malformed source header gives nulls.
     """
     count, headers = len(columns.seqs), columns.headers.to_pylist()
     arrays = [
@@ -76,7 +72,7 @@ def _sources(headers: list[bytes], source_index: Mapping[str, str]) -> list[pa.A
 
 
 def _well_formed_sources(values: pa.Array, source_index: Mapping[str, str]) -> list[pa.Array]:
-    """The source columns without a Python object a row; ArrowInvalid when a value is in another form."""
+    """Parse source columns without Python objects. Raises ArrowInvalid for a malformed value."""
     fields = pc.split_pattern(values, " ")
     if pc.min_max(pc.list_value_length(fields)).as_py() not in (
         {"min": 6, "max": 6},
@@ -139,13 +135,14 @@ def _headers(blocks: list[bytes]) -> pa.Array:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LITERAL: Final = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*\Z")
 _MAX_SUBJECTS: Final = 64
-"""More subjects than this are cheaper to sift here than on the server."""
+"""Above this number, filtering subjects here is cheaper."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeFilter:
-    """Sequences `first` to `last` and moments from `since` to before `until` (ns since 1970), None where
-    there is no bound; `subjects` empty: all."""
+    """Sequences `first` to `last`, moments from `since` to before `until` (ns since 1970), None for
+    unbounded; `subjects` empty for all.
+    """
 
     first: int = 1
     last: int | None = None
@@ -155,8 +152,9 @@ class RangeFilter:
 
 
 def narrowed(limits: RangeFilter, operator: str, column: str, value: Any) -> RangeFilter:
-    """The limits after one more filter, as they were where it says nothing that can be used. `operator` is
-    `=`, `>`, `>=`, `<`, `<=`, `in` or `prefix`."""
+    """Apply a filter to the limits; unusable filters change nothing. `operator` is `=`, `>`, `>=`, `<`, `<=`,
+    `in` or `prefix`.
+    """
     narrow = _BY_COLUMN.get(column)
     return limits if narrow is None else narrow(limits, operator, value)
 

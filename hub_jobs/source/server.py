@@ -1,5 +1,6 @@
-"""Where the hub is and where the secret for it lies, and the options of jobs that say so. A `Server` travels
-in plans to executors: it never holds a secret.
+"""Describes the hub's address and where its secret is stored, with the jobs' options for both.
+
+A `Server` travels in plans to executors and never contains a secret.
 """
 
 from __future__ import annotations
@@ -36,30 +37,30 @@ class ServerAddress:
 
 @dataclass(frozen=True)
 class Server:
-    """The hub's servers and the identity to show them.
+    """The hub's servers and the identity to use.
 
-    At most one of `seed_file`, `creds_file`, `secret_env` and `user` (with `password_env`) is given. Raises
-    ValueError in words when a part is wrong.
+    At most one of `seed_file`, `creds_file`, `secret_env` and `user` (with `password_env`) is set. Raises
+    ValueError for a wrong part.
     """
 
     url: str
-    """`nats://host:port[,nats://host2:port]`, or `tls://`; tried in this order."""
+    """`nats://host:port[,nats://host2:port]`, or `tls://`; tried in order."""
     seed_file: str | None = None
-    """Path of an NKey seed that others may not read."""
+    """Path of an NKey seed, unreadable by others."""
     creds_file: str | None = None
-    """Path of a `.creds` file: a user's JWT and seed. Others may not read it."""
+    """Path of a `.creds` file (user JWT and seed), unreadable by others."""
     secret_env: str | None = None
-    """Name of an environment variable that holds a seed or the text of a `.creds` file."""
+    """Environment variable with a seed or `.creds` text."""
     user: str | None = None
     password_env: str | None = None
-    """Name of the environment variable that holds the password of `user`."""
+    """Environment variable with the password of `user`."""
     ca_file: str | None = None
-    """The authorities to trust; the system's without it."""
+    """Trusted authorities; default the system's."""
     tls_first: bool = False
-    """Begin TLS before the server's first line, for servers with `handshake_first`."""
+    """Begin TLS before the server's first line (`handshake_first`)."""
     inbox_prefix: str = INBOX_PREFIX
     api_prefix: str = "$JS.API"
-    """JetStream's API: `$JS.API`, or `$JS.<domain>.API` of another domain."""
+    """JetStream's API prefix: `$JS.API`, or `$JS.<domain>.API`."""
 
     def __post_init__(self) -> None:
         self.addresses()
@@ -70,20 +71,20 @@ class Server:
             raise ValueError("user and password_env belong together")
 
     def addresses(self) -> list[ServerAddress]:
-        """The servers in order."""
         return [_address(part.strip()) for part in self.url.split(",")]
 
     def tls_context(self) -> ssl.SSLContext:
-        """How to check the server's certificate: alike on every Python, of which 3.13 and later refuse
-        certificates without an authority key identifier by default."""
+        """Return the TLS context, equal on all Pythons: 3.13 refuses certificates without authority key
+        identifier by default.
+        """
         context = ssl.create_default_context(cafile=self.ca_file)
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         return context
 
     def identity(self, nonce: str) -> dict[str, str]:
-        """The fields of CONNECT that prove who we are, `nonce` being the server's challenge.
+        """Return the CONNECT fields that prove the identity for the server's challenge `nonce`.
 
-        Raises Denied when the secret is not where it should be, or is none.
+        Raises Denied when the secret is missing or invalid.
         """
         if self.user is not None and self.password_env is not None:
             return {"user": self.user, "pass": _variable(self.password_env)}
@@ -109,7 +110,7 @@ class Server:
 
 
 def add_server_options(parser: argparse.ArgumentParser, *, required: bool = True, why: str = "") -> None:
-    """The options that say where the hub is and where the key to it lies; `why` is what it is asked for."""
+    """Add the options for hub address and key; `why` is the purpose shown in the help."""
     text = "nats://host:4222, several with commas between" + (f": {why}" if why else "")
     parser.add_argument("--server", required=required, help=text)
     secret = parser.add_mutually_exclusive_group()
@@ -120,7 +121,7 @@ def add_server_options(parser: argparse.ArgumentParser, *, required: bool = True
 
 
 def server_of(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Server | None:
-    """The server that was given, None without one. Ends the program when an option is wrong."""
+    """Return the given server, None without one. Exits for a wrong option."""
     keys = {name: getattr(given, name) for name in ("seed_file", "creds_file", "secret_env", "ca_file")}
     if given.server is None:
         if any(value is not None for value in keys.values()):
@@ -133,7 +134,7 @@ def server_of(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Ser
 
 
 def unknown_key(server: Server) -> Denied:
-    """What to say when the hub does not know the key that it was shown."""
+    """Return the error for a key that the hub does not know."""
     key = server.seed_file or server.creds_file or server.secret_env or "none was given"
     return Denied(f"the hub does not know this key ({key}); it is keys/jobs.nk of the hub's agent")
 
@@ -171,7 +172,7 @@ def _file(path: Path) -> str:
 
 
 def _sections(secret: str) -> tuple[str, str]:
-    """JWT (or empty) and seed of a seed's text or a `.creds` file's."""
+    """Return JWT (or "") and seed from a seed or `.creds` text."""
     lines = [line.strip() for line in secret.splitlines()]
     if not any(line.startswith("-----BEGIN") for line in lines):
         return "", secret.strip()
@@ -183,9 +184,7 @@ def _sections(secret: str) -> tuple[str, str]:
 
 
 def connect_options(server: Server, info: Mapping[str, Any]) -> dict[str, Any]:
-    """The CONNECT message for a server that said `info`. Raises Denied, and WireError when the server is too
-    old.
-    """
+    """Return the CONNECT options for a server's INFO. Raises Denied, and WireError for a too old server."""
     if not info.get("headers"):
         raise WireError("the server knows no message headers: it is older than 2.2")
     fixed = {"verbose": False, "pedantic": False, "protocol": 1, "headers": True, "no_responders": True}

@@ -1,5 +1,4 @@
-"""What the server says of a stream: when it was created, its first and last sequence, its sources; its
-records; and where a record was sourced from, as the server wrote it into the header `Nats-Stream-Source`."""
+"""Queries streams and parses where records were sourced from (header `Nats-Stream-Source`)."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ _NO_NUMBERS: Final = np.array([], dtype=np.int64)
 
 @dataclass(frozen=True)
 class StreamLimits:
-    """By what a stream drops messages by itself; 0 is no limit. Without `discards_old` it refuses new ones
-    instead when it is full."""
+    """A stream's limits; 0 for none. Without `discards_old` a full stream refuses new messages."""
 
     max_age_ns: int = 0
     max_messages: int = 0
@@ -49,39 +47,38 @@ class StreamLimits:
 
     @property
     def are_any(self) -> bool:
-        """Whether it drops messages by itself at all."""
+        """Whether the stream drops messages by itself."""
         by_size = self.discards_old and (self.max_messages or self.max_bytes)
         return bool(self.max_age_ns or self.max_per_subject or by_size)
 
 
 @dataclass(frozen=True)
 class StreamInfo:
-    """What a range is planned on. An empty stream has `first_seq` one above `last_seq`, or both 0."""
+    """The state for planning a range. An empty stream has `first_seq` one above `last_seq`, or both 0."""
 
     name: str
     created: str
-    """The text the server sent. It names one history of the stream."""
+    """The server's text; it names one history."""
     first_seq: int
     last_seq: int
     messages: int
     num_deleted: int
     bytes: int
     source_index: dict[str, str] = field(default_factory=dict)
-    """The domain of each source by its index in `Nats-Stream-Source`, less the consumer (`origin`)."""
+    """The domain of each source by index without consumer (`origin`)."""
     made: dict[tuple[str, str], str] = field(default_factory=dict)
-    """The identity under which messages of a leaf's stream are known, by that stream and the identity which
-    its server gave it when it created it anew over its messages (`MADE_METADATA`)."""
+    """The first identity of a recreated leaf stream, by stream and present identity (`MADE_METADATA`)."""
     domain: str = ""
-    """The JetStream domain that holds the stream; empty when the server has none."""
+    """The JetStream domain, empty if none."""
     limits: StreamLimits = StreamLimits()
     sync_seconds: float = 0.0
-    """How often the server syncs the stream to its disk, 0 where it does before it acknowledges."""
+    """Interval of disk syncs; 0 when synced before each ack."""
 
 
 def stream_info(conn: Connection, stream: str) -> StreamInfo:
-    """Ask for a stream's state.
+    """Return a stream's state.
 
-    Raises ApiError (err_code 10059 when there is no such stream) and what `Connection.request` raises.
+    Raises ApiError (err_code 10059 for an unknown stream) and as `Connection.request`.
     """
     answer = conn.api(f"STREAM.INFO.{stream}")
     try:
@@ -119,18 +116,17 @@ def _limits(config: Mapping[str, Any]) -> StreamLimits:
 
 
 class LeaderState(NamedTuple):
-    """What the server that leads a stream says of it."""
+    """A stream's state by its leader."""
 
     first_seq: int
     deleted: list[int]
-    """Ascending, every sequence after the first one that was deleted."""
+    """Deleted sequences after the first, ascending."""
     copies: dict[str, bool]
-    """The other servers that have a copy, and whether each is online. Not those of a stream that drops
-    messages by itself: each copy does, and no two at once."""
+    """Other replicas and whether each is online; empty for streams with limits, whose replicas differ."""
 
 
 def leader_state(conn: Connection, stream: str) -> LeaderState:
-    """Ask the leader of a stream what it lacks, and who has copies. Raises as `Connection.api`."""
+    """Ask a stream's leader for missing sequences and replicas. Raises as `Connection.api`."""
     answer = conn.api(f"STREAM.INFO.{stream}", {"deleted_details": True})
     state, config = answer["state"], answer["config"]
     replicas = (answer.get("cluster") or {}).get("replicas") or []
@@ -141,7 +137,7 @@ def leader_state(conn: Connection, stream: str) -> LeaderState:
 
 
 def stream_names(conn: Connection) -> list[str]:
-    """The names of all streams, sorted. Raises as `Connection.api`, and WireError above 10,000 streams."""
+    """Return all stream names, sorted. Raises as `Connection.api`, and WireError above 10,000 streams."""
     names: list[str] = []
     while True:
         answer = conn.api("STREAM.NAMES", {"offset": len(names)})
@@ -154,11 +150,10 @@ def stream_names(conn: Connection) -> list[str]:
 
 
 def sequence_at(conn: Connection, stream: str, moment_ns: int) -> int:
-    """The first sequence that was stored at or after a moment (ns since 1970), one above the last where none
-    was; the server searches, and takes its clock not to have gone back.
+    """Return the first sequence stored from a moment (ns since 1970), or one above the last.
 
-    A consumer that starts at the moment tells it: that needs no right beyond what reading needs. Raises as
-    `Connection.api`.
+    A consumer starting at the moment reveals it, which needs only read permission. Assumes that the server's
+    clock never went back. Raises as `Connection.api`.
     """
     seconds, rest = divmod(moment_ns, 1_000_000_000)
     name = f"moment-{secrets.token_hex(8)}"
@@ -184,19 +179,18 @@ def sequence_at(conn: Connection, stream: str, moment_ns: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Some messages as they lie in the stream, in their order, by column."""
+    """Messages of a stream in order, by column."""
 
     subjects: pa.Array
     headers: pa.Array
     payloads: pa.Array
-    """These three as bytes."""
+    """These three are bytes."""
     seqs: Numbers
     timestamps_ns: Numbers
-    """When the stream took each, in ns since 1970."""
+    """Storage times in ns since 1970."""
 
 
 def joined(pieces: Sequence[Columns]) -> Columns:
-    """The messages of several pieces, one after the other."""
     texts = (
         pa.concat_arrays([pa.array([], pa.binary()), *(getattr(piece, name) for piece in pieces)])
         for name in ("subjects", "headers", "payloads")
@@ -210,16 +204,13 @@ def joined(pieces: Sequence[Columns]) -> Columns:
 
 @dataclass(frozen=True, slots=True)
 class SourceKey:
-    """The place of a record in the stream it was sourced from, as `Nats-Stream-Source` names it.
+    """A record's place in its source stream, from `Nats-Stream-Source`.
 
-    The value is `<index> <seq> <filters> <transforms> <subject> <identity>`. The index is the source's stream
-    name, with `:` and a hash of the API prefix when the stream is another domain's, and with `:C=` and a hash
-    of the consumer's name when the source reads a durable consumer. The consumer changes with every epoch,
-    the API prefix does not, so a domain is found by the first two. (server/stream.go, composeIName and
-    genSourceHeader; seen on nats-server 2.15.1.)
-
-    `identity` tells two streams of one name apart (a hash of when the stream was made; empty from a server
-    older than 2.15); `subject` is the subject it had there.
+    The value is `<index> <seq> <filters> <transforms> <subject> <identity>`. The index is the stream name,
+    with `:` and a hash of the API prefix for another domain, and `:C=` and a hash of a durable consumer's
+    name. The consumer changes per epoch, so a domain is found without it (server/stream.go, composeIName and
+    genSourceHeader; nats-server 2.15.1). `identity` hashes the stream's creation time (empty before 2.15);
+    `subject` is the original subject.
     """
 
     stream: str
@@ -230,22 +221,24 @@ class SourceKey:
 
 
 def origin(index: str) -> str:
-    """An index without its consumer, as it stands in `StreamInfo.source_index`: the same for every epoch."""
+    """Return an index without consumer, as in `StreamInfo.source_index`."""
     return index.partition(_CONSUMER_MARK)[0]
 
 
 def domain_of(index: str, known: Mapping[str, str]) -> str | None:
-    """The domain of a source, None if it is unknown. `known` are the sources that the stream has now
-    (`StreamInfo.source_index`). What a source brought stays when the stream has it no longer: a class rests,
-    a leaf is over its bytes an hour, or revoked."""
+    """Return a source's domain, None if unknown. `known` are the present sources (`StreamInfo.source_index`).
+
+    Messages stay after their source is removed, as for a class at rest or a revoked leaf.
+    """
     source = origin(index)
     return known.get(source) or _former_domain(source)
 
 
 @lru_cache(_FORMER_KNOWN)
 def _former_domain(origin: str) -> str | None:
-    """The domain in the name of a leaf's stream, if the hash of the API prefix beside it is that domain's.
-    The hub's server wrote both while the source stood in its configuration."""
+    """Return the domain in a leaf stream's name if the API prefix hash matches it. The hub's server wrote
+    both.
+    """
     name = origin.partition(":")[0]
     domain, _, cls = name.partition("_")[2].rpartition("_")
     source = {"name": leaf_stream(domain, cls), "external": {"api": api_prefix(domain)}}
@@ -253,7 +246,7 @@ def _former_domain(origin: str) -> str | None:
 
 
 def parse_source(value: bytes) -> SourceKey:
-    """Parse the value of `Nats-Stream-Source`. Raises ValueError in words when it is something else."""
+    """Parse `Nats-Stream-Source`. Raises ValueError."""
     fields = value.decode(errors="replace").split(" ")
     if len(fields) == SOURCE_FIELDS - 1:
         fields.append("")
@@ -266,21 +259,20 @@ def parse_source(value: bytes) -> SourceKey:
 
 
 def name_hash(text: str) -> str:
-    """The server's short hash of a name: eight bytes of SHA-256, each modulo 62."""
+    """Return the server's short name hash: eight bytes of SHA-256, each modulo 62."""
     return "".join(_DIGITS[byte % 62] for byte in hashlib.sha256(text.encode()).digest()[:8])
 
 
 def index_name(source: Mapping[str, Any]) -> str:
-    """The index of a source of a stream's configuration, without its consumer (see `origin`)."""
+    """Return the index of a configured source without consumer (see `origin`)."""
     api = (source.get("external") or {}).get("api")
     return f"{source['name']}:{name_hash(api)}" if api else str(source["name"])
 
 
 def source_index(sources: list[Mapping[str, Any]], own_domain: str) -> dict[str, str]:
-    """The domain of every source, by its index without the consumer.
+    """Return every source's domain by its index without consumer.
 
-    A source without `external` is a stream of the server itself, of `own_domain`. A prefix that is not
-    `$JS.<domain>.API` names no domain and is left out.
+    Sources without `external` belong to `own_domain`. Prefixes other than `$JS.<domain>.API` are left out.
     """
     found: dict[str, str] = {}
     for source in sources:
@@ -292,7 +284,7 @@ def source_index(sources: list[Mapping[str, Any]], own_domain: str) -> dict[str,
 
 
 def made_again(metadata: Mapping[str, str]) -> dict[tuple[str, str], str]:
-    """`StreamInfo.made` from the metadata of an aggregate."""
+    """Parse `StreamInfo.made` from an aggregate's metadata."""
     named = (
         (*key.removeprefix(MADE_METADATA).partition("."), created)
         for key, created in metadata.items()

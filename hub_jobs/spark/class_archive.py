@@ -1,12 +1,10 @@
-"""The classes that Spark's Java machine loads at each start, kept as its own linker leaves them (class data
-sharing): a start then takes half the processor time. `python -m hub_jobs.spark.class_archive` makes the
-archive where there is none for this Java, this Spark and this environment; the jobs take it where it is
-there. Under systemd the unit `petiole-job-class-archive` does so, which every job with Spark starts before
-itself.
+"""Keeps the Java classes of Spark in a class data sharing archive, which halves the processor time of a
+start.
 
-The Java machine checks the archive itself, and starts without one that another Java or other jars have made;
-but one that was cut off would end it, so the name has the size. Under spark-submit it runs before a job can
-say anything: see docs/where-it-runs.md.
+`python -m hub_jobs.spark.class_archive` makes it for this Java, Spark and environment; the systemd unit
+`petiole-job-class-archive` runs that before Spark jobs. Java ignores an archive of another Java or other
+jars, but a truncated one ends it, so the file name contains the size. docs/where-it-runs.md covers
+spark-submit.
 """
 
 from __future__ import annotations
@@ -29,19 +27,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _LIGHT: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""For jobs whose work is Python's: neither a second compiler nor threads that collect garbage beside."""
+"""For jobs that work in Python: one compiler, no parallel garbage collection."""
 _LIGHT_JOBS: Final = ("ingest", "refine")
 _TOLERANT: Final = ("-XX:+IgnoreUnrecognizedVMOptions", "-Xshare:auto", "-Xlog:disable")
-"""What is wrong with an archive is no fault of a job, and would stand in its output."""
+"""Keeps archive faults out of a job's output."""
 _DIRECTORY: Final = "CACHE_DIRECTORY"
 """The directory that systemd gives a unit."""
 _TRAINING: Final = "PETIOLE_CLASS_ARCHIVE"
-"""Where the process that `make` starts is to leave its classes."""
+"""Where the process of `make` writes its classes."""
 _MOST_SECONDS: Final = 600.0
 
 
 def java_options(job: str) -> str:
-    """How the Java machine of a job is started."""
+    """Return the Java options of a job."""
     light = _LIGHT if job in _LIGHT_JOBS else ()
     if draft := os.environ.get(_TRAINING):
         return " ".join([*_TOLERANT, *light, f"-XX:ArchiveClassesAtExit={draft}"])
@@ -52,7 +50,7 @@ def java_options(job: str) -> str:
 
 
 def archive() -> Path | None:
-    """The whole archive of this Java and this Spark, None where there is none."""
+    """Return this Java's and Spark's complete archive, None if missing."""
     draft = _draft()
     try:
         found = sorted(draft.parent.glob(f"{draft.name}-*.jsa")) if draft is not None else []
@@ -62,7 +60,7 @@ def archive() -> Path | None:
 
 
 def _draft() -> Path | None:
-    """What the path of the archive begins with; None without a Java, a Spark or a place for one."""
+    """Return the archive's path prefix; None without Java, Spark or directory."""
     given = os.environ.get(_DIRECTORY, "").partition(":")[0]
     try:
         cache = given or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -78,7 +76,7 @@ def _environment() -> str:
 
 
 def _parts() -> Iterator[str]:
-    """What an archive depends on. Raises `OSError`."""
+    """Yield the inputs of an archive. Raises `OSError`."""
     found = java() or Path("/nonexistent/java")
     home = os.environ.get("SPARK_HOME") or Path(getattr(find_spec("pyspark"), "origin", None) or "/").parent
     modules = found.resolve().parents[1] / "lib" / "modules"
@@ -88,8 +86,7 @@ def _parts() -> Iterator[str]:
 
 
 def make() -> str:
-    """Make the archive, if it is not there and no other process makes it; says what came of it. Raises
-    `OSError`."""
+    """Make the archive unless it exists or is being made; returns a report. Raises `OSError`."""
     if REMOTE in os.environ:
         return f"{REMOTE} is set: the jobs start no Java here"
     if (path := archive()) is not None:
@@ -110,7 +107,7 @@ def make() -> str:
 
 
 def _made(start: Path) -> str:
-    """Make the archive and delete what there is of others and of processes that were killed."""
+    """Make the archive and delete outdated and abandoned files."""
     draft, began = start.with_suffix(f".{os.getpid()}"), time.monotonic()
     program = [sys.executable, "-m", "hub_jobs.spark.class_archive"]
     environment = {**os.environ, _TRAINING: str(draft)}
@@ -137,7 +134,6 @@ def _delete_others(kept: Path) -> None:
 
 
 def _train() -> None:
-    """Start a session and do what the jobs do in it."""
     from hub_jobs.spark.session import run_tasks, session
 
     spark = session("refine")
@@ -150,7 +146,7 @@ def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def main() -> int:
-    """Make the archive and say so; 1 where it can't be made."""
+    """Make the archive and print the result; 1 on failure."""
     if _TRAINING in os.environ:
         _train()
         return 0

@@ -1,6 +1,7 @@
-"""Tasks on a server of Spark Connect, which takes plans and no functions of an RDD: pieces of work travel in
-the plan, and results come back as rows of bounded size. A plan is one message of at most 128 MiB, and a row
-of that size takes all the memory that Spark gives a server by default."""
+"""Runs tasks on Spark Connect: work travels in plans, and results return as rows of bounded size.
+
+A plan is at most 128 MiB; a row of that size would fill a server's default memory.
+"""
 
 from __future__ import annotations
 
@@ -33,20 +34,19 @@ RETRIES: Final[dict[str, Any]] = {
     "max_backoff": 8_000,
     "max_server_retry_delay": 8_000,
 }
-"""How PySpark repeats a question that the server does not answer, in ms: for about 20 s, which a short cut of
-the network takes. A server that was started again knows nothing of the job, so to wait for it is no use.
-PySpark's own waits for ten minutes, and at the end of the process for ten more."""
+"""PySpark's retries of unanswered requests in ms, about 20 s in all. A restarted server has lost the job, and
+PySpark's default waits ten minutes twice.
+"""
 _ENDED: Final = ("INVALID_HANDLE.", "RESPONSE_ALREADY_RECEIVED")
-"""What PySpark says of a server that was started again meanwhile."""
+"""PySpark's errors for a restarted server."""
 _PLAN_BYTES: Final = 4 << 20
-"""Each task reads the whole plan, so many tasks with large pieces are several plans."""
+"""Bytes of work per plan; each task reads the whole plan."""
 _ROW_BYTES: Final = 1 << 20
 _ZSTD_LEVEL: Final = 1
 
 
 def check_server() -> None:
-    """Raise `Unreachable` where nothing listens at the address in `SPARK_REMOTE`: PySpark itself would try
-    for a while, without a word."""
+    """Raise `Unreachable` when nothing listens at `SPARK_REMOTE`; PySpark would retry silently."""
     url = os.environ[REMOTE]
     try:
         parts = urlsplit(url)
@@ -59,12 +59,12 @@ def check_server() -> None:
 
 
 def _address() -> str:
-    """The address in `SPARK_REMOTE`; what follows it may hold a token."""
+    """Return the address in `SPARK_REMOTE` without parameters, which may contain a token."""
     return os.environ[REMOTE].partition(";")[0]
 
 
 def connected() -> SparkSession:
-    """The session of this process on the server in `SPARK_REMOTE`. Raises `Unreachable` as `check_server`."""
+    """Return this process's session at `SPARK_REMOTE`. Raises `Unreachable` as `check_server`."""
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
@@ -75,8 +75,7 @@ def connected() -> SparkSession:
 
 
 def lost_server(error: Exception) -> str | None:
-    """What to say of an error where it is that the server of Spark Connect ended under a job, None for any
-    other. The session on it is closed, so that the next run begins another."""
+    """Explain an error caused by the server's end and close the session, None for other errors."""
     if REMOTE not in os.environ or type(error).__module__.partition(".")[0] != "pyspark":
         return None
     from grpc import StatusCode
@@ -104,7 +103,7 @@ def _close_session() -> None:
 
 
 def run_by_plan(spark: SparkSession, task: Callable[[Work], Result], work: Sequence[Work]) -> list[Result]:
-    """One Spark task for every piece of work; their results in order."""
+    """Run a task for every piece of work; returns results in order."""
     return [
         result
         for pieces in plans([pickle.dumps(piece) for piece in work])
@@ -113,7 +112,7 @@ def run_by_plan(spark: SparkSession, task: Callable[[Work], Result], work: Seque
 
 
 def plans(pieces: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """The pieces in order, as many together as one plan takes; one that is larger is a plan of its own."""
+    """Yield pieces in order, grouped by plan; a larger piece is a plan of its own."""
     plan: list[bytes] = []
     size = 0
     for piece in pieces:

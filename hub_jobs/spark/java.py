@@ -1,5 +1,4 @@
-"""The Java that Spark would start on this machine, looked at before it is started: Spark's own scripts say
-nothing of a version that they can't use (`spark-class: line 97: CMD: bad array subscript`, Spark 4.2.0)."""
+"""Checks the Java that Spark would start, because Spark 4.2.0's scripts do not name an unusable version."""
 
 from __future__ import annotations
 
@@ -13,19 +12,19 @@ from typing import Final
 from hub_jobs.spark.connect_tasks import REMOTE
 
 _NEEDED: Final = 17
-"""The oldest version on which Spark 4.2 runs (its documentation, "Downloading")."""
+"""Oldest Java for Spark 4.2 (its documentation, "Downloading")."""
 _SECONDS: Final = 30.0
 _REMEDY: Final = "install it (Debian: openjdk-17-jre-headless), or have JAVA_HOME name the directory of one"
 _VERSION: Final = re.compile(r'(?:JAVA_VERSION=| version )"(?:1\.)?(\d+)')
-"""As the file `release` of a Java, or `java -version`, has it; 8 was still called 1.8."""
+"""Version in a Java's file `release` or from `java -version`; Java 8 is 1.8."""
 
 
 class JavaError(Exception):
-    """There is no Java on which Spark runs; the text says which was found, where, and what to do."""
+    """No usable Java; the text names the found one and the remedy."""
 
 
 def java() -> Path | None:
-    """The program that Spark's scripts would start, None where they find none."""
+    """Return the program that Spark's scripts would start, None if missing."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else "java"
     which = shutil.which(found)
@@ -33,8 +32,7 @@ def java() -> Path | None:
 
 
 def check_java() -> None:
-    """Raise `JavaError` where Spark can't start its Java machine here. Where it runs elsewhere or already,
-    nothing is looked at."""
+    """Raise `JavaError` when Spark can't start Java here; skipped when Java runs elsewhere or already."""
     if REMOTE in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
     needed, program = f"the jobs need Java {_NEEDED} or newer", java()
@@ -53,7 +51,7 @@ def check_java() -> None:
 
 
 def _said(program: Path) -> str:
-    """What a Java says of its version: in its directory, which is quicker, or when it is run."""
+    """Return a Java's version text, from its directory or by running it."""
     try:
         return (program.resolve().parents[1] / "release").read_text(errors="replace")
     except (OSError, IndexError):

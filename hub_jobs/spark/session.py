@@ -1,9 +1,8 @@
-"""The Spark session of the jobs, and tasks in it. What the operator gave to spark-submit stands, but for
-settings of SQL on which results may depend: these are set here, or reset to Spark's defaults.
+"""Creates the jobs' Spark session and runs tasks in it.
 
-Where `SPARK_REMOTE` names a server of Spark Connect, the session is one of its, and tasks run there by a plan
-alone. Elsewhere they are tasks of an RDD, because the first plan of a session takes two to three seconds of
-processor time more."""
+Operators' spark-submit settings apply, except SQL settings that affect results. With `SPARK_REMOTE` tasks run
+by plans on Spark Connect, otherwise on an RDD, because a session's first plan costs two to three seconds.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ _ALWAYS: Final = {
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-"""Settings of SQL on which results depend, and that differ from Spark's defaults or did in some version."""
+"""SQL settings that affect results and differ from Spark's defaults in some version."""
 _USUAL: Final = {
     # Our files are compressed so well that the planner takes ten million rows for few and broadcasts them.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
@@ -57,9 +56,9 @@ _LEFT: Final = (
     *("spark.sql.sources.fileCompressionFactor", "spark.sql.sources.parallelPartitionDiscovery."),
     *("spark.sql.sortMergeJoinExec.", "spark.sql.ui.", "spark.sql.warehouse.dir"),
 )
-"""Beginnings of the settings of SQL that an operator may choose: by them a plan is made and watched. Every
-other one is what Spark has by default, or stands in `_ALWAYS`: rows and times may depend on it, as on
-`spark.sql.ansi.enabled`, `spark.sql.files.ignoreCorruptFiles` or `spark.sql.legacy.…`."""
+"""Prefixes of SQL settings that operators may choose, for planning and monitoring. All others are reset,
+since rows and times may depend on them.
+"""
 _LOCAL: Final = {
     # Without both, a shuffle or a large result dials the machine's other address.
     "spark.driver.host": "127.0.0.1",
@@ -69,12 +68,13 @@ _LOCAL: Final = {
 _DAEMON: Final = "spark.python.daemon.module"
 _WORKERS_PATH: Final = "spark.executorEnv.PYTHONPATH"
 _RETRYING: Final = "local[*,4]"
-"""All cores, and each task up to four times. Plain `local[*]` is the same without trying a task again."""
+"""All cores, with four attempts per task; plain `local[*]` has one."""
 
 
 def session(name: str) -> SparkSession:
-    """The session of a job: on the server of Spark Connect that `SPARK_REMOTE` names, else in the master that
-    spark-submit was given, and without either on all cores of this machine. Raises `JavaError`."""
+    """Return a job's session: at `SPARK_REMOTE`, on spark-submit's master, or on all local cores. Raises
+    `JavaError`.
+    """
     from pyspark import SparkConf, SparkContext
 
     if REMOTE in os.environ:
@@ -118,8 +118,7 @@ def session(name: str) -> SparkSession:
 
 
 def _own(context: SparkContext, conf: SparkConf, is_new: bool) -> SparkSession:
-    """The session of the jobs in this process. In a context that another program of the process made, its
-    session keeps its settings and the jobs have one of their own."""
+    """Return the jobs' session; in another program's context a separate one."""
     from pyspark.sql import SparkSession
 
     held: SparkSession | None = getattr(SparkSession, _HELD, None)
@@ -135,7 +134,7 @@ _HELD: Final = "_petiole_session"
 
 
 def _pinned(spark: SparkSession) -> SparkSession:
-    """A session of ours with the settings on which results depend, whatever its context or server says."""
+    """Apply the settings that affect results."""
     for key in [key for key in spark.conf.getAll if _is_reset(key) and spark.conf.isModifiable(key)]:
         spark.conf.unset(key)
     for key, value in (_ALWAYS | _USUAL).items():
@@ -145,14 +144,13 @@ def _pinned(spark: SparkSession) -> SparkSession:
 
 
 def _is_reset(key: str) -> bool:
-    """Whether a setting is one of SQL that no operator may choose."""
+    """Tell whether operators may not choose a SQL setting."""
     return key.startswith(_SQL) and not key.startswith(_LEFT)
 
 
 @contextmanager
 def _first_worker(context: SparkContext, is_wanted: bool) -> Iterator[None]:
-    """Meanwhile start the Python that workers are forked from, which takes as long as the rest of a
-    session."""
+    """Start the Python worker daemon in parallel; it takes as long as the session."""
     if not is_wanted:
         yield
         return
@@ -163,8 +161,7 @@ def _first_worker(context: SparkContext, is_wanted: bool) -> Iterator[None]:
 
 
 def _forget_ended_java() -> None:
-    """Let PySpark start another Java machine where its own has crashed or was killed: it would ask that one
-    for ever, and so would each run of `--every`."""
+    """Let PySpark start a new Java after its own ended; otherwise it would use the dead one for ever."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -178,7 +175,7 @@ _JAVA: Final = "spark.driver.extraJavaOptions"
 
 
 def _of_java(name: str) -> SparkConf:
-    """How the Java machine is started, unless an operator says that."""
+    """Return Java's settings, unless an operator gave them."""
     from pyspark import SparkConf
 
     conf = SparkConf(loadDefaults=False)
@@ -191,7 +188,7 @@ def _of_java(name: str) -> SparkConf:
 
 
 def run_tasks(spark: SparkSession, task: Callable[[Work], Result], work: Sequence[Work]) -> list[Result]:
-    """One Spark task for every piece of work; their results in order."""
+    """Run a task for every piece of work; returns results in order."""
     if hasattr(spark, "sparkContext"):
         return spark.sparkContext.parallelize(work, len(work)).map(task).collect()
     return run_by_plan(spark, task, work)

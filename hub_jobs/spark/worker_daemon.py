@@ -1,6 +1,7 @@
-"""The process from which Spark forks the Python workers of one machine. PySpark's own takes PySpark from an
-archive, which Python compiles again at each start, and each worker then imports the modules of the jobs by
-itself. This one takes PySpark from where it is installed and imports those modules once, before it forks."""
+"""Forks Spark's Python workers after importing PySpark and the jobs' modules once.
+
+PySpark's own daemon recompiles PySpark from an archive at each start, and each worker imports the modules.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from pathlib import Path
 from typing import Final
 
 _ARCHIVES: Final = Path("pyspark", "python", "lib")
-"""Where an installed PySpark has its archives, below the directory that it is installed in."""
+"""Places of archives in an installed PySpark."""
 _MODULES: Final = ("hub_jobs.lean_imports", "hub_jobs.ingest.bronze", "hub_jobs.refine.task")
-"""What most tasks need."""
+"""Modules that most tasks need."""
 
 
 def without_archives(path: Sequence[str]) -> list[str]:
-    """A module search path without the archives of a PySpark that it finds installed as well."""
+    """Return a search path without archives of an installed PySpark."""
     archives = {Path(entry, _ARCHIVES) for entry in path}
     return [entry for entry in path if not (entry.endswith(".zip") and Path(entry).parent in archives)]
 

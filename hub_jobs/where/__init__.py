@@ -1,6 +1,6 @@
-"""Where the readings of one domain are, as the tables tell: `petiole where` looks with it. It counts with the
-audit's own parts, restricted to a domain, and takes in what waits at the hub and is not in bronze yet. It
-reads and never writes."""
+"""Counts one domain's readings for `petiole where`, from the tables and the hub's waiting messages.
+Read-only.
+"""
 
 from hub_jobs.audit.rows.pieces import ScanPart
 from hub_jobs.where.device import DeviceCounts

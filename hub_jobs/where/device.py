@@ -1,5 +1,4 @@
-"""How the readings of one device fare: what its domain's batches hold of it, decoded as refine does, against
-readings and quarantine."""
+"""Compares one device's readings in its domain's batches with readings and quarantine."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from hub_jobs.tables.spaces import BATCH_KEY, HUB_KEY, SOURCE_KEY, key_of
 from hub_jobs.times import at_micros
 
 MOST: Final = 2_000_000
-"""Readings that are decoded at most, some ten seconds of work."""
+"""Most readings decoded, some ten seconds of work."""
 
 _AT_ONCE: Final = 4_096
 _COLUMNS: Final = (
@@ -31,10 +30,12 @@ _COLUMNS: Final = (
 
 @dataclass(slots=True)
 class DeviceCounts:
-    """Readings of a device. `quarantined` lines name it; `unnamed` lines of its domain in quarantine name no
-    device that can be read. `missing` and `doubled` are between bronze and readings. `thinned` messages of
-    bronze have no payload any more, and where it is `cut`, only `MOST` readings were decoded: what is not
-    there of either is not missed."""
+    """Readings of a device.
+
+    `quarantined` lines name the device; `unnamed` ones have no readable device. `missing` and `doubled`
+    compare bronze with readings. `thinned` counts messages without payload; `cut` means that only `MOST`
+    readings were decoded.
+    """
 
     in_bronze: int = 0
     pending: int = 0
@@ -88,8 +89,7 @@ def count_device(tables: AuditTables, device: str) -> DeviceCounts:
 
 
 def _aged(tables: AuditTables) -> Iterator[tuple[Any, ...]]:
-    """The messages that came before what was deleted for its age ends. One that came again since is not
-    missed: its readings were deleted."""
+    """Yield messages from before the expiry limit, whose readings may be deleted."""
     before: Condition = ("arrived", "<", at_micros(tables.kept_since))
     columns = (*BATCH_KEY, *SOURCE_KEY)
     for piece in batches(tables.bronze, columns, [*tables.part.where, before]):
@@ -97,7 +97,7 @@ def _aged(tables: AuditTables) -> Iterator[tuple[Any, ...]]:
 
 
 def _read(tables: AuditTables, device: str) -> dict[tuple[Any, ...], int]:
-    """How many readings of the device the table holds, by batch or place."""
+    """Return the device's readings per batch or place."""
     found: dict[tuple[Any, ...], int] = {}
     if tables.readings is None:
         return found
@@ -110,7 +110,7 @@ def _read(tables: AuditTables, device: str) -> dict[tuple[Any, ...], int]:
 
 
 def refused(tables: AuditTables) -> Iterator[tuple[bytes | None, str]]:
-    """What is in quarantine, by when it arrived at the hub: its beginning, and why it is there."""
+    """Yield quarantine by arrival: the beginning and the reason."""
     if tables.quarantine is None:
         return
     for piece in batches(tables.quarantine, ["excerpt", "reason", "arrived"], tables.part.where):
@@ -121,7 +121,7 @@ def refused(tables: AuditTables) -> Iterator[tuple[bytes | None, str]]:
 
 
 def _messages(tables: AuditTables) -> Iterator[tuple[dict[str, Any], bool]]:
-    """The messages of bronze that may hold readings, and whether each is refined."""
+    """Yield bronze messages that may hold readings, and whether each is refined."""
     for piece in batches(tables.bronze, _COLUMNS, tables.part.where, _AT_ONCE):
         moments, _ = moments_of(piece)
         for row, moment in zip(lookups.refinable(piece), moments.tolist(), strict=True):
@@ -130,7 +130,7 @@ def _messages(tables: AuditTables) -> Iterator[tuple[dict[str, Any], bool]]:
 
 
 def _decoded(row: dict[str, Any], device: str) -> tuple[int, int]:
-    """How many readings a message holds, and how many of them are of the device."""
+    """Return a message's readings, and those of the device."""
     readings = lookups.decoded(row)
     return readings.num_rows, pc.sum(pc.equal(readings["device"], device)).as_py() or 0
 

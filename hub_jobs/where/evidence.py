@@ -1,8 +1,6 @@
-"""What a proof rests on: the counts of a domain and a span of time, and hashes by which anybody who has the
-tables can see that they are still what they were.
+"""Builds the evidence of a proof: counts of a domain and span, with hashes to verify the tables. Read-only.
 
-Rows are hashed by their contents, hour by hour, so that the hash outlives a compaction of the files. The
-files are hashed too, which says more as long as `maintain` has not written them together. Nothing is written.
+Row contents are hashed per hour, which survives compaction; file hashes hold until `maintain` merges files.
 """
 
 from __future__ import annotations
@@ -32,26 +30,26 @@ from hub_jobs.where.lake import Lake, Waiting, open_lake
 from hub_jobs.where.query import look
 
 MOST_ROWS: Final = 10_000_000
-"""Rows of a table that are hashed at most, some four minutes of one core."""
+"""Most rows hashed per table, some four minutes of one core."""
 _KEYS: Final = (*BATCH_KEY[1:], *SOURCE_KEY)
 _LARGE: Final = ("value_array", "value_bytes")
-"""Of readings, hashed where they are not null: a proof that is older than these columns stays true."""
+"""Columns of readings hashed only when not null, so that older proofs stay valid."""
 _HASHED: Final[Mapping[str, Sequence[str]]] = {
     "bronze": (*_KEYS, "count", "subject", "digest"),
     "readings": (*_KEYS, "index", "ts", "ts_source", "device", "metric", "value", "text", "tags"),
     "quarantine": ("class", "run", "n", "line", *HUB_KEY, "reason", "detail", "excerpt"),
 }
-"""The columns that the contents of a row are; others are derived, or say when something was done."""
+"""Columns of a row's content; others are derived or record processing times."""
 HourOf = Callable[[Mapping[str, Any]], str | None]
-"""The hour of the span in which a row is, None for one that is not of it."""
+"""A row's hour in the span, None outside."""
 
 
 class UnknownLeafError(Exception):
-    """No table has anything of a domain; the text says of which."""
+    """No table contains the domain; the text names it."""
 
 
 def evidence(lake: Place, part: ScanPart, made: datetime, by: str) -> dict[str, Any]:
-    """All of it, as JSON has it. Raises `UnknownLeafError`, and `TableError`, also if there are too many."""
+    """Return the evidence as JSON. Raises `UnknownLeafError`, and `TableError`, also for too many rows."""
     try:
         return _evidence(open_lake(lake), part, made, by)
     except (OSError, pa.ArrowException) as error:
@@ -103,15 +101,14 @@ def _text(moment: int | None) -> str | None:
 
 
 def _kept_since(lake: Lake, part: ScanPart) -> str | None:
-    """Before when readings of the span were deleted for their age, None where none were."""
+    """Return the expiry limit of the span's readings, None without."""
     kept_since = lake.tables(part).kept_since
     aged = kept_since > 0 and (part.since is None or part.since < kept_since)
     return _text(kept_since) if aged else None
 
 
 def _selected(bronze: Table, part: ScanPart) -> tuple[dict[tuple[Any, ...], str], dict[tuple[Any, ...], str]]:
-    """The hour of each batch and of each device's message of the span, by its key; and the same by the place
-    of its message in the hub's stream."""
+    """Return the hour of each batch and direct message by key, and by hub place."""
     hours: dict[tuple[Any, ...], str] = {}
     places: dict[tuple[Any, ...], str] = {}
     columns = (*_KEYS, *HUB_KEY, "arrived", "headers", "domain")
@@ -128,7 +125,7 @@ def _selected(bronze: Table, part: ScanPart) -> tuple[dict[tuple[Any, ...], str]
 
 
 def _groups(table: Table, part: ScanPart, columns: Sequence[str]) -> Iterator[tuple[Place, pa.Table]]:
-    """The rows of the domain, a row group of a file at a time."""
+    """Yield the domain's rows by row group."""
     schema = pa.schema([table.schema.field(name) for name in dict.fromkeys(columns)])
     for path in file_paths(table, part.where):
         for found in map(part.chosen, fitted_groups(path, schema)):
@@ -137,8 +134,7 @@ def _groups(table: Table, part: ScanPart, columns: Sequence[str]) -> Iterator[tu
 
 
 def _contents(table: Table, part: ScanPart, hour_of: HourOf) -> tuple[dict[str, list[Any]], list[Place]]:
-    """Of each hour how many rows of a table there are, and the SHA-256 of their hashes in the order of these;
-    and the files that hold any."""
+    """Return per hour the rows and the SHA-256 of their sorted hashes, and the files with such rows."""
     hashes: dict[str, list[bytes]] = {}
     paths: list[Place] = []
     columns, large = _HASHED[table.name], _LARGE if table.name == "readings" else ()
@@ -162,7 +158,7 @@ def _contents(table: Table, part: ScanPart, hour_of: HourOf) -> tuple[dict[str, 
 
 
 def _plain(found: pa.Table) -> Iterator[dict[str, Any]]:
-    """Rows as JSON can hold them: times as microseconds, bytes as hex, tags in order."""
+    """Yield rows as JSON: times in microseconds, bytes as hex, sorted tags."""
     for at, name in enumerate(found.column_names):
         if pa.types.is_timestamp(found.schema.field(name).type):
             found = found.set_column(
@@ -178,7 +174,7 @@ def _plain(found: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def _table(table: Table, paths: Sequence[Place]) -> dict[str, Any]:
-    """A table's version, its entry in the log, and the files that are rested on."""
+    """Return a table's version, log entry and used files."""
     version = int(table.delta.version())
     sizes = files(table)
     known = dict(zip(sizes["path"].to_pylist(), sizes["num_records"].to_pylist(), strict=True))
@@ -191,7 +187,7 @@ def _table(table: Table, paths: Sequence[Place]) -> dict[str, Any]:
 
 
 def file_hash(path: Place) -> str | None:
-    """The SHA-256 of a file, None if it is gone. Raises `UnreadableError`."""
+    """Return a file's SHA-256, None if gone. Raises `UnreadableError`."""
     found = hashlib.sha256()
     try:
         with path.open("rb") if isinstance(path, Path) else path.store.open_input_stream(path.key) as source:
@@ -205,7 +201,7 @@ def file_hash(path: Place) -> str | None:
 
 
 def _audit(lake: Place, part: ScanPart) -> tuple[dict[str, Any] | None, list[Table]]:
-    """What the newest audit said of the domain: its accounts, and the hours of the span."""
+    """Return the newest audit's accounts of the domain and hours of the span."""
     accounts, by_hour = open_table(lake, "audit"), open_table(lake, "audit_hours")
     if accounts is None or by_hour is None:
         return None, []
@@ -232,7 +228,7 @@ def _audit(lake: Place, part: ScanPart) -> tuple[dict[str, Any] | None, list[Tab
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """How the tables differ from what a proof says, in sentences: figures and contents. Pure."""
+    """Return sentences on how the tables differ from a proof. Pure."""
     found = [f"{sentence}: only then" for sentence in then["gaps"] if sentence not in now["gaps"]]
     found += [f"{sentence}: only now" for sentence in now["gaps"] if sentence not in then["gaps"]]
     for cls in sorted({*then["classes"], *now["classes"]}):
@@ -251,7 +247,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def file_differences(lake: Place, then: Mapping[str, Any]) -> tuple[int, list[str], list[str]]:
-    """Of the files that a proof names: how many are as they were, which are gone, and which are others."""
+    """Return how many files of a proof are unchanged, and the lists of gone and changed files."""
     same = 0
     gone: list[str] = []
     other: list[str] = []

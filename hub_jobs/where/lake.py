@@ -1,5 +1,4 @@
-"""The tables as `petiole where` opens them, what bronze holds of one domain, and what waits at the hub and is
-not in bronze yet."""
+"""Opens the tables for `petiole where`, with one domain's bronze contents and waiting hub messages."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from hub_jobs.tables.stream_history import StreamHistory
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """The tables, opened at one moment, and every history of a stream of the hub that bronze holds."""
+    """The tables at one moment, and every hub stream history in bronze."""
 
     path: Place
     bronze: Table
@@ -28,13 +27,13 @@ class Lake:
     cache: SeenCache = field(default_factory=SeenCache)
 
     def ingested(self, stream: str, created: str) -> int:
-        """Up to which sequence bronze holds a stream that was made then, in its newest history."""
+        """Return the last ingested sequence of a stream created then."""
         mine = [history for history in self.known if history.stream == stream]
         mine = [history for history in mine if history.created.partition("~")[0] == created]
         return max(mine, key=lambda history: (len(history.created), history.created)).done or 0 if mine else 0
 
     def tables(self, part: ScanPart) -> AuditTables:
-        """What of them is to be counted."""
+        """Return the tables with the part to count."""
         done, begun = (
             stream_history.offsets(self.known, table) for table in (self.readings, self.quarantine)
         )
@@ -42,7 +41,7 @@ class Lake:
 
 
 def open_lake(path: Place) -> Lake:
-    """The tables of a lake. Raises `TableError`."""
+    """Open the tables of a lake. Raises `TableError`."""
     # The oldest snapshot first: what ingest and refine commit meanwhile then adds nothing that bronze lacks.
     cache = open_cache(path)
     readings, quarantine = open_table(path, "readings"), open_table(path, "quarantine")
@@ -53,9 +52,10 @@ def open_lake(path: Place) -> Lake:
 
 
 def held_of(domain: str, here: SeenNumbers, cached: SeenNumbers, everything: SeenNumbers) -> BronzeContents:
-    """What bronze holds of a domain, and held as far as the cache tells: its batches by the rows of the
-    domain, which are `here`. Sequences of sources and of the hub's streams are those of all domains, as the
-    cache knows them: a message whose source was not known then is of none."""
+    """Return a domain's bronze contents: batches by its rows (`here`), sequences of all domains by the cache.
+
+    A message whose source was unknown belongs to no domain.
+    """
     others = {name: ranges for name, ranges in everything.spaces.items() if not _is_batch(name)}
     own = {name: ranges for name, ranges in here.spaces.items() if _is_batch(name)}
     known = {name: ranges for name, ranges in cached.spaces.items() if name.startswith(f"batch/{domain}/")}
@@ -68,7 +68,7 @@ def _is_batch(space: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What the hub's streams hold of a domain behind what bronze has, and the newest ledger records there."""
+    """A domain's messages at the hub that are not in bronze, and its newest ledger records there."""
 
     messages: list[WaitingMessage] = field(default_factory=list)
     ledgers: list[WaitingLedger] = field(default_factory=list)

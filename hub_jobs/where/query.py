@@ -1,4 +1,4 @@
-"""One look at the tables: the accounts of a domain, class by class, with what waits at the hub taken in."""
+"""Makes a domain's accounts by class, with messages waiting at the hub."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ from hub_jobs.where.device import DeviceCounts, count_device, refused
 from hub_jobs.where.lake import Lake, Waiting, held_of
 
 _UNKNOWN_CLASS = "-"
-"""Stands for the class of a message whose subject is not its domain's."""
+"""Class of messages with a foreign subject."""
 
 
 @dataclass(slots=True)
 class Sums:
-    """Readings of one class. `accepted`, `refused` and `open_tail` are None where only a span of time is
-    looked at, which no ledger knows. `at_hub` are those that came; `waiting` of them are not in bronze,
-    `pending` not refined. `never_came` were acknowledged and did not come: so many or more; `missing` and
-    `doubled` are between bronze and readings."""
+    """Readings of one class.
+
+    `accepted`, `refused` and `open_tail` are None for a time span, which ledgers do not cover. `at_hub`
+    arrived; of these `waiting` are not in bronze, `pending` not refined. `never_came` is a lower bound of
+    acknowledged readings that did not arrive. `missing` and `doubled` compare bronze with readings.
+    """
 
     accepted: int | None = 0
     stored: int = 0
@@ -56,7 +58,7 @@ class Sums:
     doubled: int = 0
 
     def add(self, **counts: int) -> None:
-        """Add to what is counted; what no ledger knows stays unknown."""
+        """Add counts; unknown ones stay unknown."""
         for name, count in counts.items():
             if (known := getattr(self, name)) is not None:
                 setattr(self, name, known + count)
@@ -64,9 +66,9 @@ class Sums:
 
 @dataclass(slots=True)
 class DomainFindings:
-    """What the tables tell: by class, and of each class and run as the audit accounts for it (not of a span
-    of time), what is `lost` without a reason and what is `explained`, a sentence each, and why what is in
-    quarantine is there."""
+    """Results by class, and sentences on losses (`lost`), explained gaps (`explained`) and quarantine
+    reasons.
+    """
 
     classes: dict[str, Sums] = field(default_factory=dict)
     accounts: dict[tuple[str, str], Account] = field(default_factory=dict)
@@ -74,12 +76,12 @@ class DomainFindings:
     explained: list[str] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)
     gaps: list[str] = field(default_factory=list)
-    """Those of `lost` that are sequences of the leaf's streams; their time is not known."""
+    """Losses that are leaf stream sequences, without known time."""
     device: DeviceCounts | None = None
 
 
 def look(lake: Lake, part: ScanPart, waiting: Waiting, device: str | None = None) -> DomainFindings:
-    """Count what there is of the domain of `part`. Raises `TableError`."""
+    """Count the domain of `part`. Raises `TableError`."""
     try:
         return _Look(lake, part, waiting).found(device)
     except (OSError, pa.ArrowException) as error:
@@ -87,8 +89,6 @@ def look(lake: Lake, part: ScanPart, waiting: Waiting, device: str | None = None
 
 
 class _Look:
-    """One look; what its parts find is put together in `found`."""
-
     def __init__(self, lake: Lake, part: ScanPart, waiting: Waiting) -> None:
         self._domain = str(part.domain)
         self._part = part
@@ -102,7 +102,6 @@ class _Look:
         self._found = DomainFindings(explained=self._claims.unreadable)
 
     def found(self, device: str | None) -> DomainFindings:
-        """All of it."""
         found = self._found
         nothing = LedgerClaims({}, {}, {}, {}, LostStores(), [])
         counts = totals.total_rows(self._tables, nothing, self._held)
@@ -125,7 +124,6 @@ class _Look:
         return found
 
     def _count_run(self, key: Run, held: Arrived, strays: StrayRows | None) -> None:
-        """Add a run to its class."""
         _, cls, run = key
         mine = self._wanted(key)
         alive = sum(message.readings for message in mine if not message.dead)
@@ -174,8 +172,9 @@ class _Look:
         self._found.lost += held.findings
 
     def _count_direct(self, cls: str, held: Arrived, waiting: int = 0) -> None:
-        """Add messages that devices published themselves, a reading each. No run speaks for them, so what
-        came is all that is known to have been accepted."""
+        """Add direct messages, one reading each; without a run, arrivals are all that is known
+        as accepted.
+        """
         sums = self._found.classes.setdefault(cls, Sums())
         if self._part.is_span:
             self._unknown_to_ledgers(sums)
@@ -188,7 +187,6 @@ class _Look:
         sums.accepted = sums.refused = sums.open_tail = None
 
     def _wanted(self, key: Run | None) -> list[WaitingMessage]:
-        """The messages at the hub of a run, or of none, that are of the span."""
         mine = [
             message
             for message in self._messages
@@ -200,15 +198,13 @@ class _Look:
         return self._domain, message.cls, str(message.run)
 
     def _waiting_of(self, key: Run, numbers: Sequence[Range]) -> int:
-        """Readings at the hub of the batches of a run that have these numbers."""
         mine = [message for message in self._messages if self._run(message) == key and not message.dead]
         return sum(
             message.readings for message in mine if not without([(message.n or 0, message.n or 0)], numbers)
         )
 
     def _of_span(self, key: Run, never: Sequence[Range]) -> list[Range]:
-        """Of batches that never came those whose predecessor is of the span; the first ones of a run go by
-        their successor."""
+        """Return missing batches whose predecessor (or for a run's first, successor) is in the span."""
         if not never:
             return []
         known = dict(zip(*lookups.moments(self._tables, [key]).get(key, ([], [])), strict=True))
@@ -222,7 +218,6 @@ class _Look:
         return [span for span, at in zip(never, near, strict=True) if self._part.within(known[at])]
 
     def _gaps(self) -> None:
-        """Sequences of the leaf's streams that never came, as the audit tells them."""
         mine = {source_space(*source) for source in self._claims.origins}
         here, gone = (
             SeenNumbers({name: ranges for name, ranges in contents.spaces.items() if _counts(name, mine)})
@@ -237,7 +232,6 @@ class _Look:
 
 
 def _counts(space: str, sources: Container[str]) -> bool:
-    """Whether a space tells of these sources: what went at the hub may be theirs."""
     return space in sources or space.startswith("hub/")
 
 
@@ -249,7 +243,7 @@ def _with_waiting(records: LedgerRecords, domain: str, waiting: Waiting) -> Ledg
 
 
 def _new(messages: Sequence[WaitingMessage], domain: str, known: SeenNumbers) -> list[WaitingMessage]:
-    """The messages at the hub that are no repeats of what bronze holds, or of each other."""
+    """Return the waiting messages that repeat neither bronze nor each other."""
     fresh = []
     met: set[tuple[str, str, int]] = set()
     for message in messages:
