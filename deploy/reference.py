@@ -47,8 +47,7 @@ among installed packages ([write-an-input.md](write-an-input.md)).
 _MORE: Final = {
     "http": "send.md#send-a-reading",
     "mqtt": "inputs/mqtt.md",
-    "modbus": "inputs/modbus.md",
-    "syslog": "inputs/syslog.md",
+    "modbus": "inputs/opcua.md#modbus",
     "opcua": "inputs/opcua.md",
 }
 _PLAIN: Final = {

@@ -56,9 +56,7 @@ def test_the_disk_that_the_document_names_is_what_sizing_says() -> None:
         assert [needed[name] // 2**20 for name in ("max_bytes", "max_file_store")] == list(map(int, sizes))
 
 
-@pytest.mark.parametrize(
-    "file", [*FILES, *whole_files("inputs/sparkplug.md")], ids=lambda file: file["domain"]
-)
+@pytest.mark.parametrize("file", [*FILES, *whole_files("inputs/mqtt.md")], ids=lambda file: file["domain"])
 def test_a_file_has_no_problem(file: dict[str, Any]) -> None:
     parse(file, OPTIONS)
 

@@ -315,7 +315,7 @@ async def test_rsyslog_forwards_over_tls_what_it_has(tmp_path: Path, framing: st
 
 def documented(title: str) -> str:
     """The configuration of rsyslog that follows a sentence of the document."""
-    document = (Path(__file__).parents[2] / "docs" / "inputs" / "syslog.md").read_text()
+    document = (Path(__file__).parents[2] / "docs" / "inputs.md").read_text()
     return document.partition(title)[2].partition("```")[2].partition("```")[0]
 
 
